@@ -3,22 +3,29 @@
 Agreement of preferences does not depend on the power of the utilities; the distances between
 beliefs, and from the data, do.
 
-All intervals are over draws of the beliefs' posteriors (`llm_elicit.density.BeliefDraws`), which
-are independent between judges: two judges are compared over pairs of draws, one of each. p-values
-of several comparisons are Holm-adjusted (1979).
+All intervals are over draws of the beliefs' posteriors (`llm_elicit.density.BeliefDraws`): two
+judges are compared over all pairs of draws, one of each. p-values of several comparisons are
+Holm-adjusted (1979).
+
+Every judge is held against the data of its own run, in their standard deviations. Beliefs are
+compared with each other in standard deviations of the data of all runs together. The result does
+not depend on the order of the judges.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit.audit.inference import Interval, holm, posterior_interval, wilson
+from llm_elicit.audit.preference import CONSISTENT
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.two_sample import Marginals, half_distance
 from llm_elicit.comparisons.table import Choices
@@ -40,9 +47,11 @@ class Agreement(StrictModel):
         pairs: number of pairs in which both have a preference.
         share: of these, the share in which both prefer the same point, with Wilson's 95 % interval;
             1/2 for unrelated judges. None without a pair.
-        rank_correlation: Spearman's, of the two utilities over draws from λ; 95 % interval.
-        rank_ceiling: the same between two posterior draws of one judge's own utility, the smaller
-            of the two: what equal utilities with the same uncertainty would have.
+        rank_correlation: Spearman's, of the two utilities over draws from λ: the mean over pairs of
+            posterior draws, and their central 95 %.
+        repeatability: the geometric mean, over the two judges, of the same between draws of one
+            judge's own utility: the highest mean that this uncertainty allows, which equal
+            utilities have.
     """
 
     first: str
@@ -50,7 +59,7 @@ class Agreement(StrictModel):
     pairs: int
     share: Interval | None
     rank_correlation: Interval
-    rank_ceiling: float
+    repeatability: float
 
 
 class FeatureDifference(StrictModel):
@@ -82,9 +91,10 @@ class BeliefDifference(StrictModel):
 
     Attributes:
         first, second: the judges.
-        distance: Wasserstein-1 between marginals, averaged over features; 90 % interval.
-        floor: the same between posterior draws of one judge's own belief, the larger of the two:
-            what equal beliefs with the same uncertainty would have.
+        distance: Wasserstein-1 between marginals, averaged over features: the mean over pairs of
+            posterior draws, and their central 90 %.
+        floor: the mean, over the two judges, of the same between draws of one judge's own belief:
+            the least mean that this uncertainty allows, which equal beliefs have.
         features: those that differ most first.
     """
 
@@ -101,18 +111,28 @@ class BeliefDifference(StrictModel):
 
 
 class RankedJudge(StrictModel):
-    """A judge's rank by distance from the data, nearest first.
+    """A judge and its distance from the data of its run.
 
     Attributes:
         judge: the judge.
-        distance: Wasserstein-1 of the belief's marginals from the data's, averaged over features.
+        verdict: the kind of judge, as in the report of its run.
+        distance: Wasserstein-1 of the belief's marginals from the data's, averaged over features,
+            in standard deviations of the data; None without a belief or data.
+        sampling: the distance of λ from the data.
+        floor: the distance between two halves of the data.
         best, worst: the ranks that cannot be excluded at 5 %; judges whose ranks overlap are tied.
+            None below the ranking.
+        reason: why the judge is below the ranking; empty in it.
     """
 
     judge: str
-    distance: Interval
-    best: int
-    worst: int
+    verdict: str
+    distance: Interval | None
+    sampling: float | None
+    floor: float | None
+    best: int | None = None
+    worst: int | None = None
+    reason: str = ""
 
 
 class JudgeComparison(StrictModel):
@@ -120,40 +140,45 @@ class JudgeComparison(StrictModel):
 
     Attributes:
         judges: their names.
-        sampling: distance of λ from the data; a judge must be nearer to be informative.
-        data_floor: distance between halves of the data.
-        agreements, differences: one per pair of judges.
-        ranking: by distance from the data; None without data.
+        agreements, differences: one per pair of judges with beliefs.
+        ranking: by distance from the data, nearest first: judges with a preference whose belief is
+            shown to be nearer to the data than λ. None if no run has data.
+        unranked: the others.
     """
 
     judges: list[str]
-    sampling: float | None
-    data_floor: float | None
     agreements: list[Agreement]
     differences: list[BeliefDifference]
     ranking: list[RankedJudge] | None
+    unranked: list[RankedJudge]
 
 
 @dataclass(frozen=True)
 class JudgeBelief:
-    """One judge's name, choices and belief."""
+    """One judge to compare.
+
+    Attributes:
+        name: the judge's name, different from the others'.
+        verdict: the kind of judge, as in the report of its run.
+        choices: its choices.
+        belief: None if it answered too little for one.
+        reference: the feature space, λ and the data of its run.
+    """
 
     name: str
+    verdict: str
     choices: Choices
-    belief: density.BeliefDensity
+    belief: density.BeliefDensity | None
+    reference: Reference
 
 
 def compare_judges(
-    judges: Sequence[JudgeBelief],
-    reference: Reference,
-    seed: int = 0,
-    progress: Progress | None = None,
+    judges: Sequence[JudgeBelief], seed: int = 0, progress: Progress | None = None
 ) -> JudgeComparison:
-    """Compare judges of one feature space.
+    """Compare judges of one feature space, in one or several runs.
 
     Args:
-        judges: at least two, of different names.
-        reference: the feature space, λ and the data.
+        judges: at least two, of different names, over the same features.
         seed: of the beliefs' draws.
         progress: called as progress(judge, done, total) while beliefs are drawn.
 
@@ -161,40 +186,58 @@ def compare_judges(
         InputError: if there are fewer than two judges, or two of one name.
         DensityError: if a belief has no posterior draws.
     """
+    judges = sorted(judges, key=lambda judge: judge.name)
     names = [judge.name for judge in judges]
     if len(names) < 2 or len(set(names)) < len(names):
         raise InputError(f"compare: {', '.join(names) or 'no judge'}; name two or more judges")
-    standardizer, data = reference.standardizer, reference.data
+    pooled = _pooled([judge.reference for judge in judges])
+    believers = {judge.name: judge for judge in judges if judge.belief is not None}
+    draws = {name: _draws(judge, seed, progress) for name, judge in believers.items()}
     marginals = {
-        judge.name: Marginals.of_draws(_draws(judge, [seed, number], progress), standardizer)
-        for number, judge in enumerate(judges)
+        name: Marginals.of_draws(drawn, pooled.standardizer) for name, drawn in draws.items()
     }
-    ranks = {judge.name: _ranks(judge.belief, reference) for judge in judges}
-    pairs = list(itertools.combinations(judges, 2))
-    of_sampling = Marginals.of_points(reference.sampling, standardizer)
-    of_data = None if data is None else Marginals.of_points(data, standardizer)
+    ranks = {name: _ranks(judge.belief, pooled) for name, judge in believers.items()}
+    pairs = list(itertools.combinations(believers, 2))
+    ranking, unranked = _ranking(judges, draws, seed)
     return JudgeComparison(
         judges=names,
-        sampling=None if of_data is None else float(of_sampling.distance(of_data).mean()),
-        data_floor=None if data is None else half_distance(data, standardizer, seed),
         agreements=[
-            agreement(one, other, ranks[one.name], ranks[other.name]) for one, other in pairs
+            agreement(believers[one], believers[other], ranks[one], ranks[other])
+            for one, other in pairs
         ],
-        differences=[
-            _difference(one.name, other.name, marginals, reference.space) for one, other in pairs
-        ],
-        ranking=None if of_data is None else _ranking(marginals, of_data),
+        differences=[_difference(one, other, marginals, pooled.space) for one, other in pairs],
+        ranking=None if all(judge.reference.data is None for judge in judges) else ranking,
+        unranked=unranked,
     )
 
 
-def _draws(
-    judge: JudgeBelief, seed: Sequence[int], progress: Progress | None
-) -> density.BeliefDraws:
+def _pooled(references: Sequence[Reference]) -> Reference:
+    """Return what all runs are compared over: their data together, and points of every λ.
+
+    Runs with the same data, or the same λ, count once. Points are in the support of all.
+    """
+    spaces = [each.space for each in references]
+    data = _distinct([each.data for each in references if each.data is not None])
+    sampling = _distinct([each.sampling for each in references])
+    share = -(-_POINTS // len(sampling))
+    points = np.concatenate([each[:share] for each in sampling])
+    inside = np.all([space.contains(points) for space in spaces], axis=0)
+    return Reference(spaces[0], points[inside], np.concatenate(data) if data else None)
+
+
+def _distinct(arrays: Sequence[Floats]) -> list[Floats]:
+    """Return arrays without repetitions, in an order that does not depend on theirs."""
+    by_content = {array.tobytes(): array for array in arrays}
+    return [by_content[content] for content in sorted(by_content)]
+
+
+def _draws(judge: JudgeBelief, seed: int, progress: Progress | None) -> density.BeliefDraws:
     def report(_: str, done: int, total: int) -> None:
         if progress is not None:
             progress(judge.name, done, total)
 
-    number = int(np.random.default_rng(seed).integers(2**32))
+    assert judge.belief is not None
+    number = int(np.random.default_rng([seed, crc32(judge.name.encode())]).integers(2**32))
     return judge.belief.draws(seed=number, progress=report)
 
 
@@ -211,23 +254,27 @@ def agreement(one: JudgeBelief, other: JudgeBelief, ranks: Floats, others: Float
         for a, b, q in _ordered_pairs(other.choices)
         if (key := _key(a, b)) in preferences and q != 0.5 and preferences[key] != 0.5
     ]
-    count = min(len(ranks), len(others))
-    correlations = (ranks[:count] * others[:count]).sum(axis=1)
+    lengths = [float(np.linalg.norm(each.mean(axis=0))) for each in (ranks, others)]
     return Agreement(
         first=one.name,
         second=other.name,
         pairs=len(same),
         share=wilson(float(np.mean(same)), len(same)) if same else None,
-        rank_correlation=posterior_interval(correlations, 0.95),
-        rank_ceiling=min(
-            float((each[1:] * each[:-1]).sum(axis=1).mean()) for each in (ranks, others)
-        ),
+        rank_correlation=_mean_interval((ranks @ others.T).ravel(), 0.95),
+        repeatability=lengths[0] * lengths[1],
     )
 
 
-def _ranks(belief: density.BeliefDensity, reference: Reference) -> Floats:
+def _mean_interval(values: Floats, level: float) -> Interval:
+    """Return the mean of values `(S,)` with their central interval of this level."""
+    mean, found = float(values.mean()), posterior_interval(values, level)
+    return Interval(value=mean, low=min(found.low, mean), high=max(found.high, mean))
+
+
+def _ranks(belief: density.BeliefDensity | None, reference: Reference) -> Floats:
     """Return centred ranks `(S, k)`, of length one, of every draw of a utility at draws from λ."""
-    ranks = rankdata(belief.utilities(reference.sampling[:_POINTS]), axis=1)
+    assert belief is not None
+    ranks = rankdata(belief.utilities(reference.sampling), axis=1)
     ranks -= ranks.mean(axis=1, keepdims=True)
     length = np.sqrt(np.square(ranks).sum(axis=1, keepdims=True))
     return np.asarray(ranks / np.where(length > 0, length, 1.0))
@@ -249,8 +296,7 @@ def _difference(
     first: str, second: str, marginals: Mapping[str, Marginals], space: FeatureSpace
 ) -> BeliefDifference:
     one, other = marginals[first], marginals[second]
-    count = min(len(one), len(other))
-    between = one[:count].distance(other[:count])
+    between = one.all_distances(other)
     mean, log_sd = _all_pairs(one.mean, other.mean), _all_pairs(one.log_sd, other.log_sd)
     shares = {j: _all_pairs(one.shares[j], other.shares[j]) for j in one.shares}
     turned = {j: _all_pairs(one.resultant(j), other.resultant(j)) for j in one.circles}
@@ -268,17 +314,17 @@ def _difference(
                 mean=None if j in apart else posterior_interval(mean[:, j], _LEVEL),
                 log_sd=None if j in apart else posterior_interval(log_sd[:, j], _LEVEL),
                 shares=categories,
-                distance=posterior_interval(between[:, j], _LEVEL),
+                distance=_mean_interval(between[:, j], _LEVEL),
                 p_holm=float(adjusted[j]),
             )
         )
     features.sort(key=lambda difference: -difference.distance.value)
-    within = [float(each[1:].distance(each[:-1]).mean()) for each in (one, other)]
+    within = [float(each.all_distances(each).mean()) for each in (one, other)]
     return BeliefDifference(
         first=first,
         second=second,
-        distance=posterior_interval(between.mean(1), _LEVEL),
-        floor=max(within),
+        distance=_mean_interval(between.mean(1), _LEVEL),
+        floor=0.5 * sum(within),
         features=features,
     )
 
@@ -311,9 +357,21 @@ def _two_sided(difference: Floats) -> Floats:
     return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
 
 
-def _ranking(marginals: Mapping[str, Marginals], data: Marginals) -> list[RankedJudge]:
-    """Return ranks with ties: judges are separated if they differ at 5 %, Holm over all pairs."""
-    distances = {name: each.distance(data).mean(1) for name, each in marginals.items()}
+def _ranking(
+    judges: Sequence[JudgeBelief], draws: Mapping[str, density.BeliefDraws], seed: int
+) -> tuple[list[RankedJudge], list[RankedJudge]]:
+    """Return the judges by rank, and those below, both from the nearest to the farthest.
+
+    Judges are separated if they differ at 5 %, Holm-adjusted over all pairs of ranked judges.
+    """
+    distances: dict[str, Floats] = {}
+    ranked: list[RankedJudge] = []
+    unranked: list[RankedJudge] = []
+    for judge in judges:
+        line, distance = _held_against_data(judge, draws.get(judge.name), seed)
+        (unranked if line.reason else ranked).append(line)
+        if distance is not None and not line.reason:
+            distances[judge.name] = distance
     pairs = list(itertools.combinations(distances, 2))
     p_values = holm(np.array([_order_p_value(distances[a], distances[b]) for a, b in pairs]))
     nearer = dict.fromkeys(distances, 0)
@@ -323,16 +381,58 @@ def _ranking(marginals: Mapping[str, Marginals], data: Marginals) -> list[Ranked
             near, far = (a, b) if np.median(distances[a]) < np.median(distances[b]) else (b, a)
             nearer[far] += 1
             farther[near] += 1
-    ranked = sorted(distances, key=lambda name: float(np.median(distances[name])))
-    return [
-        RankedJudge(
-            judge=name,
-            distance=posterior_interval(distances[name], _LEVEL),
-            best=1 + nearer[name],
-            worst=len(ranked) - farther[name],
+    placed = [
+        line.model_copy(
+            update={"best": 1 + nearer[line.judge], "worst": len(ranked) - farther[line.judge]}
         )
-        for name in ranked
+        for line in ranked
     ]
+    return sorted(placed, key=_nearness), sorted(unranked, key=_nearness)
+
+
+def _nearness(line: RankedJudge) -> float:
+    return math.inf if line.distance is None else line.distance.value
+
+
+def _held_against_data(
+    judge: JudgeBelief, drawn: density.BeliefDraws | None, seed: int
+) -> tuple[RankedJudge, Floats | None]:
+    """Return a judge's line without its rank, and the distance of every draw from its data."""
+    reference, data = judge.reference, judge.reference.data
+    distance, sampling, floor = None, None, None
+    if data is not None:
+        standardizer = reference.standardizer
+        of_data = Marginals.of_points(data, standardizer)
+        of_sampling = Marginals.of_points(reference.sampling, standardizer)
+        sampling = float(of_sampling.distance(of_data).mean())
+        floor = half_distance(data, standardizer, seed)
+        if drawn is not None:
+            distance = Marginals.of_draws(drawn, standardizer).distance(of_data).mean(1)
+    found = None if distance is None else posterior_interval(distance, _LEVEL)
+    line = RankedJudge(
+        judge=judge.name,
+        verdict=judge.verdict,
+        distance=found,
+        sampling=sampling,
+        floor=floor,
+        reason=_why_unranked(judge, found, sampling),
+    )
+    return line, distance
+
+
+def _why_unranked(judge: JudgeBelief, distance: Interval | None, sampling: float | None) -> str:
+    """Return why a judge has no rank; empty if it has one."""
+    if judge.verdict not in CONSISTENT:
+        return judge.verdict
+    if judge.belief is None:
+        return "no belief: fewer answered pairs than features"
+    if distance is None or sampling is None:
+        return "its run has no data"
+    if distance.value >= sampling:
+        return "no nearer to the data than λ"
+    if distance.high >= sampling:
+        return "not shown to be nearer to the data than λ"
+    return ""
 
 
 def _order_p_value(one: Floats, other: Floats) -> float:

@@ -263,6 +263,15 @@ class Marginals:
         circles = {j: np.histogram(points[:, j], e)[0] / len(points) for j, e in edges.items()}
         return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares}, circles, arcs)
 
+    def all_distances(self, other: Marginals) -> Floats:
+        """Return the distances (n, d) of all pairs of draws, one of each.
+
+        Of a belief and itself the mean is between draws of its posterior. The mean of two beliefs
+        is at least half the sum of their own, since differences of quantiles and of shares are of
+        negative type (Székely and Rizzo 2013).
+        """
+        return np.concatenate([self.distance(other[k : k + 1]) for k in range(len(other))])
+
     def __getitem__(self, some: slice) -> Marginals:
         """Return some of the draws."""
         shares = {j: each[some] for j, each in self.shares.items()}

@@ -46,37 +46,45 @@ def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> N
 
 
 def _show(comparison: JudgeComparison) -> None:
+    lines = {line.judge: line for line in [*(comparison.ranking or ()), *comparison.unranked]}
+    table = Table("judge", "verdict", box=None)
+    for name in comparison.judges:
+        table.add_row(name, lines[name].verdict)
+    console_out.print(table)
     table = Table(
-        "judge", "judge", "rank correlation", "at most", "pairs", "choose alike", box=None
+        "judge", "judge", "rank correlation", "repeatability", "pairs", "choose alike", box=None
     )
     for pair in comparison.agreements:
         alike = "-" if pair.share is None else interval(pair.share, 3)
-        ranks = interval(pair.rank_correlation, 3), f"{pair.rank_ceiling:.3f}"
+        ranks = interval(pair.rank_correlation, 3), f"{pair.repeatability:.3f}"
         table.add_row(pair.first, pair.second, *ranks, str(pair.pairs), alike)
     console_out.print(table)
     console_out.print(
-        "Rank correlations are of the utilities over λ, at most as high as between two draws of "
-        "one judge's own. None of this depends on how sharp a belief is; what follows does."
+        "Rank correlations are of the utilities over λ; judges who agree have the repeatability of "
+        "their own. None of this depends on how sharp a belief is; what follows does."
     )
-    table = Table("judge", "judge", "apart", "floor", "differ in", box=None)
+    table = Table("judge", "judge", "distance", "floor", "differ in", box=None)
     for difference in comparison.differences:
         named = ", ".join(difference.differing_features) or "nothing shown at 5 %"
-        apart = interval(difference.distance, 3)
-        table.add_row(difference.first, difference.second, apart, f"{difference.floor:.3f}", named)
+        distance, floor = interval(difference.distance, 3), f"{difference.floor:.3f}"
+        table.add_row(difference.first, difference.second, distance, floor, named)
     console_out.print(table)
     if comparison.ranking is None:
         console_out.print("The space has no table: there are no data to be near to.")
         return
-    table = Table("place", "judge", "from the data", box=None)
-    for rank in comparison.ranking:
-        tied = rank.best != rank.worst
-        place = f"{rank.best}-{rank.worst}" if tied else f"{rank.best}"
-        table.add_row(place, rank.judge, interval(rank.distance, 3))
-    table.add_row("", "λ", f"{comparison.sampling:.3f}")
-    table.add_row("", "half of the data", f"{comparison.data_floor:.3f}")
+    names = ("place", "judge", "distance from its data", "λ", "floor: two halves of the data", "")
+    table = Table(*names, box=None)
+    for line in (*comparison.ranking, *comparison.unranked):
+        place = "-" if line.best is None else f"{line.best}"
+        if line.best != line.worst:
+            place = f"{line.best}-{line.worst}"
+        distance = "-" if line.distance is None else interval(line.distance, 3)
+        numbers = ["-" if each is None else f"{each:.3f}" for each in (line.sampling, line.floor)]
+        table.add_row(place, line.judge, distance, *numbers, line.reason)
     console_out.print(table)
     console_out.print(
         "Distances are Wasserstein-1 of the marginals in standard deviations of the data, averaged "
-        "over features, with 90 % intervals; judges who share places are tied (Holm, 5 %). See "
+        "over features, with 90 % intervals; judges who share places are tied (Holm, 5 %). A judge "
+        "without a place has no preference, or is not shown to be nearer to the data than λ. See "
         "docs/how-to/compare.md."
     )

@@ -135,7 +135,7 @@ def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package
     A judge is called by its name, or `run/judge` if two runs have judges of that name.
 
     Raises:
-        InputError: feature spaces that differ, fewer than two beliefs, or a belief that has no
+        InputError: feature spaces that differ, fewer than two judges, or a belief that has no
             draws.
     """
     for run in found:
@@ -148,17 +148,37 @@ def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package
                 f"compare: {run.folder} asks about {space.name} and {found[0].folder} about "
                 f"{spaces[0].name}; judges are compared over the same features and ranges"
             )
-    names = [name for run in found for name in run.beliefs]
+    names = [judge.name for run in found for judge in run.campaign.judges]
     sides = []
     for run in found:
-        table = run.comparisons
-        for name, belief in run.beliefs.items():
+        table, beliefs, verdicts = run.comparisons, run.beliefs, _verdicts(run, progress)
+        reference = audit_package.Reference(run.space, _points_of_sampling(run), _data(run))
+        for judge in run.campaign.judges:
+            name = judge.name
             full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
-            sides.append(audit_package.JudgeBelief(full, table.choices(name), belief))
-    samples = read_samples(found[0])
-    reference = audit_package.Reference(spaces[0], samples.sampling, samples.data)
-    shown = partial(progress.stage, "compare")
-    return audit_package.compare_judges(sides, reference, found[0].campaign.seed, shown)
+            belief = beliefs.get(name)
+            verdict = verdicts.get(name, "no answers")
+            sides.append(
+                audit_package.JudgeBelief(full, verdict, table.choices(name), belief, reference)
+            )
+    seed = min((run.campaign.seed for run in found), default=0)
+    return audit_package.compare_judges(sides, seed, partial(progress.stage, "compare"))
+
+
+def _verdicts(run: Run, progress: Progress) -> dict[str, str]:
+    """Return the verdicts on a run's judges by name; the audit is made if it is not up to date."""
+    if not ((run.folder / AUDIT).is_file() and audit_is_current(run)):
+        write_audit(run, progress)
+    return {judge.name: judge.verdict for judge in run.audit.judges}
+
+
+def _points_of_sampling(run: Run) -> Floats:
+    rng = np.random.default_rng([run.campaign.seed, 0xA0D17])
+    return run.space.sample(run.campaign.fit.samples, rng)
+
+
+def _data(run: Run) -> Floats | None:
+    return run.space.table_points() if run.space.table else None
 
 
 def read_samples(result: Run) -> Samples:
@@ -172,11 +192,10 @@ def read_samples(result: Run) -> Samples:
         found = {name: read_folder(folder) for name, folder in folders.items()}
         return {name: one for name, one in found.items() if one is not None}
 
-    rng = np.random.default_rng([result.campaign.seed, 0xA0D17])
     return report_package.Samples(
         space=space,
-        sampling=space.sample(result.campaign.fit.samples, rng),
-        data=space.table_points() if space.table else None,
+        sampling=_points_of_sampling(result),
+        data=_data(result),
         beliefs=read(lambda folder: _read_points(folder, space)),
         bands=read(_read_bands),
         draws=read(lambda folder: audit_package.read_draws(folder / DRAWS)),

@@ -1,5 +1,6 @@
 """Judges against judges: planted beliefs are told apart where they differ, and tied where not."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -8,10 +9,7 @@ import pytest
 from audit.planted import box
 from llm_elicit.audit import JudgeBelief, JudgeComparison, Reference, compare_judges
 from llm_elicit.comparisons.table import Choices
-from llm_elicit.density import (
-    Uniform,
-    fit_evidence,
-)
+from llm_elicit.density import BeliefDensity, Uniform, fit_evidence
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.errors import InputError
 from tests.density.targets import QUADRATIC
@@ -19,17 +17,21 @@ from tests.density.targets import QUADRATIC
 SPACE = box(2)
 
 
+RNG = np.random.default_rng(1)
+DATA = Reference(SPACE, SPACE.sample(2000, RNG), RNG.normal([0.0, 0.0], 0.8, (2000, 2)))
+NO_DATA = Reference(SPACE, SPACE.sample(500, RNG))
+
+
 @cache
-def _side(
-    name: str, centre: float, seed: int, pairs: int = 600, against: bool = False
-) -> JudgeBelief:
-    """A judge who believes in N((centre, 0), 0.8²), or in the contrary of it."""
+def _fitted(
+    centre: float, seed: int, pairs: int, against: bool, weight: float
+) -> tuple[Choices, BeliefDensity]:
     asked, answers = np.random.default_rng(0), np.random.default_rng(seed)
     a, b = SPACE.sample(pairs, asked), SPACE.sample(pairs, asked)
 
     def utility(x: np.ndarray) -> np.ndarray:
         value = -0.5 * np.square((x - [centre, 0.0]) / 0.8).sum(1)
-        return -value if against else value
+        return weight * (-value if against else value)
 
     won = (utility(a) - utility(b) + answers.logistic(0.0, 0.78, pairs) > 0).astype(float)
     belief = fit_evidence(
@@ -38,15 +40,31 @@ def _side(
         settings=QUADRATIC,
         seed=seed,
     )
-    return JudgeBelief(name, Choices(a, b, won, np.arange(pairs)), belief)
+    return Choices(a, b, won, np.arange(pairs)), belief
+
+
+def _side(
+    name: str,
+    centre: float,
+    seed: int,
+    *,
+    pairs: int = 600,
+    against: bool = False,
+    weight: float = 1.0,
+    verdict: str = "consistent preference",
+    reference: Reference = DATA,
+) -> JudgeBelief:
+    """A judge who believes in N((centre, 0), 0.8²), or in the contrary of it, or in nothing."""
+    choices, belief = _fitted(centre, seed, pairs, against, weight)
+    return JudgeBelief(name, verdict, choices, belief, reference)
+
+
+COIN = _side("coin", 0.0, 7, pairs=200, weight=0.0, verdict="no consistent preference")
 
 
 @pytest.fixture(scope="module")
 def comparison() -> JudgeComparison:
-    rng = np.random.default_rng(1)
-    sides = [_side("one", 0.0, 1), _side("two", 0.0, 2), _side("right", 1.2, 3)]
-    data = rng.normal([0.0, 0.0], 0.8, (2000, 2))
-    return compare_judges(sides, Reference(SPACE, SPACE.sample(2000, rng), data))
+    return compare_judges([_side("one", 0.0, 1), _side("two", 0.0, 2), _side("right", 1.2, 3)])
 
 
 def _gap(comparison: JudgeComparison, first: str, second: str):
@@ -57,15 +75,15 @@ def _gap(comparison: JudgeComparison, first: str, second: str):
 def test_equal_beliefs_do_not_differ_significantly(comparison: JudgeComparison) -> None:
     gap = _gap(comparison, "one", "two")
     assert gap.differing_features == []
-    assert gap.distance.value < 3 * gap.floor
+    assert gap.floor <= gap.distance.value < 3 * gap.floor
 
 
 def test_the_features_in_which_two_beliefs_differ_are_found(comparison: JudgeComparison) -> None:
     for first in ("one", "two"):
-        gap = _gap(comparison, first, "right")
+        gap = _gap(comparison, *sorted([first, "right"]))
         assert gap.differing_features == ["x0"]
-        shift = gap.features[0]
-        assert shift.mean.low < -1.2 / 0.8 < shift.mean.high, "in standard deviations of the data"
+        shift, sign = gap.features[0], 1.0 if gap.first == "right" else -1.0
+        assert shift.mean.low < sign * 1.2 / 0.8 < shift.mean.high, "in sd of the data"
         assert gap.distance.low > gap.floor
 
 
@@ -73,43 +91,95 @@ def test_the_nearest_to_the_data_come_first_and_ties_are_ties(comparison: JudgeC
     assert comparison.ranking is not None
     places = {each.judge: (each.best, each.worst) for each in comparison.ranking}
     assert places == {"one": (1, 2), "two": (1, 2), "right": (3, 3)}
-    assert comparison.sampling is not None
-    assert comparison.data_floor is not None
-    near, far = comparison.ranking[0].distance, comparison.ranking[2].distance
+    assert comparison.unranked == []
+    best, _, last = comparison.ranking
     # A belief as near as it can be lies about the floor, which is measured over fewer points.
-    assert (
-        0.5 * comparison.data_floor < near.value < 2.0 * comparison.data_floor < comparison.sampling
-    )
-    assert near.high < far.low
+    assert 0.5 * best.floor < best.distance.value < 2.0 * best.floor < best.sampling
+    assert best.distance.high < last.distance.low
 
 
 def test_judges_with_equal_utilities_agree_and_opposite_ones_do_not() -> None:
     sides = [_side("one", 0.0, 1), _side("two", 0.0, 2), _side("no", 0.0, 4, against=True)]
-    rng = np.random.default_rng(1)
-    comparison = compare_judges(sides, Reference(SPACE, SPACE.sample(500, rng)))
+    sides = [replace(side, reference=NO_DATA) for side in sides]
+    comparison = compare_judges(sides)
     alike = {(each.first, each.second): each.share for each in comparison.agreements}
     assert alike["one", "two"].low > 0.7
-    assert alike["one", "no"].high < 0.3
+    assert alike["no", "one"].high < 0.3
     ranks = {(each.first, each.second): each for each in comparison.agreements}
     same = ranks["one", "two"]
     assert same.rank_correlation.low > 0.8
-    assert same.rank_correlation.value == pytest.approx(same.rank_ceiling, abs=0.1)
-    assert ranks["one", "no"].rank_correlation.high < -0.8
+    assert same.rank_correlation.value == pytest.approx(same.repeatability, abs=0.1)
+    assert ranks["no", "one"].rank_correlation.high < -0.8
     assert comparison.ranking is None
-    flipped = JudgeBelief("flipped", _flipped(sides[0].choices), sides[0].belief)
-    again = compare_judges([flipped, sides[1]], Reference(SPACE, SPACE.sample(500, rng)))
+    flipped = replace(sides[0], choices=_flipped(sides[0].choices), name="flipped")
+    again = compare_judges([flipped, sides[1]])
     assert again.agreements[0].share == alike["one", "two"], "whichever point was called a"
 
 
 def test_rank_correlations_do_not_depend_on_the_power_of_a_belief() -> None:
-    one, right = _side("one", 0.0, 1), _side("right", 1.2, 3)
-    reference = Reference(SPACE, SPACE.sample(500, np.random.default_rng(1)))
-    (base,) = compare_judges([one, right], reference).agreements
-    sharper = JudgeBelief("one", one.choices, one.belief.tempered(3.0))
-    (other,) = compare_judges([sharper, right], reference).agreements
+    one, right = (
+        _side("one", 0.0, 1, reference=NO_DATA), _side("right", 1.2, 3, reference=NO_DATA)
+    )  # fmt: skip
+    (base,) = compare_judges([one, right]).agreements
+    assert one.belief is not None
+    (other,) = compare_judges([replace(one, belief=one.belief.tempered(3.0)), right]).agreements
     for name in ("value", "low", "high"):
         here, there = (getattr(each.rank_correlation, name) for each in (base, other))
         assert here == pytest.approx(there, abs=1e-4)
+
+
+def test_no_number_depends_on_the_order_of_judges_of_different_runs() -> None:
+    """Two conditions: each judge is right about its own data, and far from the other's."""
+    rng = np.random.default_rng(2)
+    moved = Reference(SPACE, SPACE.sample(2000, rng), rng.normal([1.2, 0.0], 0.8, (1500, 2)))
+    sides = [
+        _side("here", 0.0, 1),
+        _side("there", 1.2, 3, reference=moved),
+        _side("astray", 0.0, 2, reference=moved),
+        COIN,
+    ]
+    found = compare_judges(sides)
+    assert compare_judges([sides[place] for place in (3, 1, 0, 2)]) == found
+    assert found.ranking is not None
+    places = {each.judge: (each.best, each.worst) for each in found.ranking}
+    assert places == {"here": (1, 2), "there": (1, 2), "astray": (3, 3)}
+    lines = {each.judge: each for each in found.ranking}
+    alone = compare_judges([sides[0], COIN]).ranking
+    assert alone is not None
+    assert lines["here"].distance == alone[0].distance, "whatever data other runs have"
+    assert lines["here"].sampling != lines["there"].sampling
+
+
+def test_judges_without_a_preference_or_no_nearer_than_the_sampling_density_have_no_rank() -> None:
+    """However near a belief by chance is."""
+    dice = _side("dice", 0.0, 1, verdict="position only")
+    silent = JudgeBelief("silent", "no answers", _flipped(COIN.choices), None, DATA)
+    wrong = _side("wrong", 0.0, 4, against=True)
+    found = compare_judges([wrong, silent, dice, COIN, _side("right", 1.2, 3)])
+    assert found.ranking is not None
+    assert [(line.judge, line.best, line.worst) for line in found.ranking] == [("right", 1, 1)]
+    reasons = {line.judge: line.reason for line in found.unranked}
+    assert reasons == {
+        "dice": "position only", "coin": "no consistent preference", "silent": "no answers",
+        "wrong": "no nearer to the data than λ",
+    }  # fmt: skip
+    verdicts = {line.judge: line.verdict for line in (*found.ranking, *found.unranked)}
+    assert verdicts["wrong"] == verdicts["right"] == "consistent preference"
+    assert [line.best for line in found.unranked] == [None] * 4
+    assert all("silent" not in (each.first, each.second) for each in found.agreements)
+
+
+def test_no_estimate_is_beyond_its_own_bound() -> None:
+    """Of an uncertain judge and a certain one, with the same belief and with another."""
+    unsure = _side("unsure", 0.0, 8, pairs=25)
+    found = compare_judges([unsure, COIN, _side("one", 0.0, 1), _side("right", 1.2, 3)])
+    for alike in found.agreements:
+        correlation = alike.rank_correlation
+        assert abs(correlation.value) <= alike.repeatability + 1e-9
+        assert correlation.low <= correlation.value <= correlation.high
+    for gap in found.differences:
+        assert gap.distance.value >= gap.floor - 1e-9
+        assert gap.distance.low <= gap.distance.value <= gap.distance.high
 
 
 def _flipped(choices: Choices) -> Choices:
@@ -118,7 +188,6 @@ def _flipped(choices: Choices) -> Choices:
 
 def test_comparing_a_single_judge_is_refused() -> None:
     side = _side("one", 0.0, 1, pairs=40)
-    reference = Reference(SPACE, SPACE.sample(100, np.random.default_rng(0)))
     for sides in ([side], [side, side]):
         with pytest.raises(InputError, match="two or more"):
-            compare_judges(sides, reference)
+            compare_judges(sides)

@@ -53,7 +53,14 @@ def test_runs_and_their_judges_are_set_side_by_side(
         assert judge in shown
     alike = {(one["first"], one["second"]): one for one in data["agreements"]}
     assert alike[f"first/{name}", f"second/{name}"]["pairs"] > 30
-    assert {each["judge"] for each in data["ranking"]} == set(data["judges"])
+    lines = {each["judge"]: each for each in (*data["ranking"], *data["unranked"])}
+    assert lines.keys() == set(data["judges"])
+    assert [each["judge"] for each in data["unranked"]][-1:] == ["random"]
+    assert lines["random"]["verdict"] == Run.open(second).audit.of("random").verdict
+    for line in lines.values():
+        assert line["verdict"] in shown
+    assert _compare(monkeypatch, second, first, "--out", record) == 0
+    assert json.loads(record.read_text()) == data, "whichever run is named first"
 
     assert _compare(monkeypatch, first) == 2
     assert "two or more" in capsys.readouterr().err
