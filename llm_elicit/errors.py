@@ -4,6 +4,13 @@ A message is one line that names the value, the rule that it breaks and the way 
 line prints it and exits with `exit_code`; a script catches the class.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from llm_elicit._util.sanitize import visible
+
 
 class ElicitError(Exception):
     """The base class of all errors that this package raises."""
@@ -19,6 +26,28 @@ class InputError(ElicitError):
 
 class ConflictError(InputError):
     """What was asked is not possible now, such as to pause a run that has ended."""
+
+
+class UnknownNameError(InputError, KeyError):
+    """There is nothing of that name; a `KeyError`, too, as mappings raise."""
+
+    __str__ = Exception.__str__  # KeyError's would put the line in quotes
+
+    @classmethod
+    def of(cls, where: str, what: str, name: object, known: Iterable[str]) -> UnknownNameError:
+        """Return the error of an unknown name, with the known ones and the nearest of them.
+
+        Example:
+            >>> str(UnknownNameError.of("study", "belief of", "qwn", ["qwen", "expert"]))
+            "study: no belief of 'qwn'; did you mean 'qwen'? known: qwen, expert"
+        """
+        names = list(known)
+        near = get_close_matches(str(name), names, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        return cls(
+            f"{where}: no {what} {visible(repr(name), 80)}; {guess}known: "
+            f"{', '.join(names) or 'none'}"
+        )
 
 
 class JudgeError(ElicitError):

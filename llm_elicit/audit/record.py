@@ -18,7 +18,7 @@ from llm_elicit.audit.preference import decide_verdicts
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.summaries import Summary, summarize, summary_table
 from llm_elicit.config.base_model import StrictModel
-from llm_elicit.errors import InputError
+from llm_elicit.errors import InputError, UnknownNameError
 from llm_elicit.spaces.features import FeatureSpace, TableRows
 
 Progress = Callable[[int, int], None]
@@ -79,13 +79,12 @@ class Audit(StrictModel):
         """Return one judge's audit.
 
         Raises:
-            InputError: if there is none.
+            UnknownNameError: if there is none.
         """
-        for audited in self.judges:
-            if audited.name == judge:
-                return audited
-        known = ", ".join(audited.name for audited in self.judges)
-        raise InputError(f"audit: no judge {judge!r}; there are: {known}")
+        by_name = {audited.name: audited for audited in self.judges}
+        if judge not in by_name:
+            raise UnknownNameError.of("audit", "judge", judge, by_name)
+        return by_name[judge]
 
     def summary(self, judge: str) -> pd.DataFrame:
         """Return summaries of data, belief and λ, a row per feature and sample, natural units."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
+from llm_elicit._util.reprs import brief_repr
 from llm_elicit.audit.scales import Standardizer
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
@@ -54,6 +55,8 @@ class Reference:
     sampling: Floats
     data: Floats | None = None
     rows: TableRows | None = None
+
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         _replace(self, "sampling", checked_points(self.sampling, self.space, "λ samples"))

@@ -25,6 +25,7 @@ thinking                the thinking that a reasoning model returned; only if it
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.reprs import brief_repr
 from llm_elicit.comparisons.table_files import (
     COLUMNS,
     OPTIONAL,
@@ -40,7 +42,7 @@ from llm_elicit.comparisons.table_files import (
     read_frame,
     write_frames,
 )
-from llm_elicit.errors import InputError
+from llm_elicit.errors import InputError, UnknownNameError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 if TYPE_CHECKING:
@@ -68,6 +70,8 @@ class Choices:
     b: Floats
     preference: Floats
     pair: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+    __repr__ = brief_repr
 
     def __len__(self) -> int:
         return len(self.preference)
@@ -107,6 +111,8 @@ class Judgments:
     soft: np.ndarray[tuple[int], np.dtype[np.bool_]]
     pair: np.ndarray[tuple[int], np.dtype[np.int64]]
     format: np.ndarray[tuple[int], np.dtype[np.str_]]
+
+    __repr__ = brief_repr
 
     @property
     def sign(self) -> Floats:
@@ -148,7 +154,7 @@ class Comparisons:
         return len(self.frame)
 
     def __repr__(self) -> str:
-        return f"Comparisons({len(self)} judgments by {', '.join(self.judges)})"
+        return f"Comparisons({len(self)} judgments by {reprlib.repr(self.judges)})"
 
     @property
     def judges(self) -> list[str]:
@@ -156,7 +162,13 @@ class Comparisons:
         return list(dict.fromkeys(self.frame["judge"]))
 
     def of(self, judge: str) -> pd.DataFrame:
-        """Return the rows of one judge."""
+        """Return the rows of one judge.
+
+        Raises:
+            UnknownNameError: it has none.
+        """
+        if judge not in self.judges:
+            raise UnknownNameError.of("comparisons", "judge", judge, self.judges)
         return self.frame[self.frame["judge"] == judge]
 
     def choices(self, judge: str) -> Choices:
@@ -188,8 +200,8 @@ class Comparisons:
         )
 
     def _chosen(self, judge: str) -> pd.DataFrame:
-        rows = self.of(judge)
-        return rows[rows["probability"].notna()]
+        of_judge = self.frame["judge"] == judge  # who may have no answers yet
+        return self.frame[of_judge & self.frame["probability"].notna()]
 
     def points(self, rows: pd.DataFrame) -> tuple[Floats, Floats]:
         """Return the two points of rows of the table, `(n, d)` each.

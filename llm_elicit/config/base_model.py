@@ -26,6 +26,9 @@ Model = TypeVar("Model", bound=BaseModel)
 _LARGEST = 5_000_000
 """The most bytes of a settings file."""
 
+_LONGEST = 300
+"""The characters that show a model where it is displayed."""
+
 _DEEPEST, _MOST = 40, 100_000
 """The deepest nesting and the largest number of its values."""
 
@@ -54,6 +57,11 @@ class StrictModel(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __repr__(self) -> str:
+        """Return the first settings, cut where there are many."""
+        text = super().__repr__()
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 5]} ...)"
 
     @model_validator(mode="before")
     @classmethod

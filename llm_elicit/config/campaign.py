@@ -52,7 +52,8 @@ class Fit(StrictModel):
     """How beliefs are estimated.
 
     Attributes:
-        methods: the first gives the belief; the others are fitted for comparison.
+        methods: the first gives the belief; the others are fitted for comparison. With one,
+            `method: utility` is short for `methods: [utility]`.
         noise: family of the noise of choices.
         noise_level: its level; that of Bradley-Terry, or 1, by default.
         samples: points drawn from each belief.
@@ -61,7 +62,7 @@ class Fit(StrictModel):
             the position effect and the tie rate together with the belief.
     """
 
-    methods: Annotated[tuple[Method, ...], Field(min_length=1)]
+    methods: Annotated[tuple[Method, ...], Field(min_length=1)] = ("utility",)
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
     noise_level: NoiseLevel | None = Field(default=None, serialization_alias="level")
     samples: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
@@ -155,7 +156,7 @@ class Campaign(StrictModel):
     direct: Direct | None = None
     pilot: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     judges: Annotated[tuple[Judge, ...], Field(min_length=1)]
-    fit: Fit = Fit(methods=("utility",))
+    fit: Fit = Fit()
     limits: Limits = Limits()
     runs: Path = Path("runs")
     journal: str | None = None

@@ -20,6 +20,7 @@ from llm_elicit.density.errors import (
     numbers,
     points_of,
 )
+from llm_elicit.density.feature_axis import without_codes
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.settings import AnnealingSettings, Progress
@@ -38,7 +39,7 @@ _ENOUGH = 0.3
 _SHARED = 200
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BeliefDraws:
     """S equally likely belief densities, made by `BeliefDensity.draws`.
 
@@ -80,19 +81,27 @@ class BeliefDraws:
     def __len__(self) -> int:
         return len(self.points)
 
+    def __repr__(self) -> str:
+        return f"BeliefDraws({len(self)} densities of {self._features})"
+
     def mean(self) -> Array:
-        """Return means (S, d)."""
-        return self._of_each(lambda x, weights: weights @ x)
+        """Return means (S, d); of a category not-a-number, since it has `shares`."""
+        means = self._of_each(lambda x, weights: weights @ x)
+        return without_codes(means, self._latent.sampling, self._features)
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
-        """Return quantiles (S, L, d) of every feature at levels (L,)."""
+        """Return quantiles (S, L, d) of every feature at levels (L,).
+
+        Those of categories without an order are not-a-number.
+        """
         wanted = levels_of("quantile: levels", levels)
 
         def quantiles(x: Array, weights: Array) -> Array:
             order = np.argsort(x, axis=0)
             return np.stack([weighted_quantiles(x, each, wanted, order) for each in weights])
 
-        return self._of_each(quantiles)
+        found = self._of_each(quantiles)
+        return without_codes(found, self._latent.sampling, self._features, ordered=False)
 
     def sample(self, n: int) -> Array:
         """Return n equally weighted points (S, n, d) of every draw, by systematic resampling."""

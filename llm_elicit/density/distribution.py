@@ -25,6 +25,7 @@ from llm_elicit.density.errors import (
     points_of,
     seed_of,
 )
+from llm_elicit.density.feature_axis import without_codes, words_of
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import DensityModel
@@ -112,8 +113,28 @@ class Distribution:
 
     @property
     def marginals(self) -> tuple[Marginal, ...]:
-        """Each feature's mean, standard deviation and quantiles, from draws kept with the fit."""
-        return summarize(self._kept)
+        """Each feature's mean, standard deviation and quantiles, from draws kept with the fit.
+
+        All of a category are not-a-number: its codes mean nothing, and it has `shares`.
+        """
+        return summarize(without_codes(self._kept, self.sampling, self._features))
+
+    def shares(self, feature: int | str) -> dict[str, float]:
+        """Return the share of each category of a feature, from draws kept with the fit.
+
+        Raises
+        ------
+        DensityError : there is no such feature, or it has no categories.
+        """
+        place = self.place("shares", feature)
+        words = words_of(self.sampling, self._features, place)
+        if not words:
+            raise DensityError(
+                f"shares: feature {feature!r} has no categories; `marginal` describes it instead."
+            )
+        codes = np.rint(self._kept[:, place] - self.as_prior().support()[0][place]).astype(int)
+        shares = np.bincount(codes, minlength=len(words)) / len(codes)
+        return dict(zip(words, shares.tolist(), strict=True))
 
     def marginal(self, feature: int | str) -> Marginal:
         """Return the marginal of one feature, by its number or name.
@@ -134,24 +155,30 @@ class Distribution:
         return self._features.place(where, feature)
 
     def sd(self) -> Array:
-        """Return the features' standard deviations (d,), from draws kept with the fit."""
+        """Return standard deviations (d,), from draws kept with the fit; see `mean`."""
         return np.array([each.sd for each in self.marginals])
 
     def covariance(self) -> Array:
-        """Return the covariance (d, d), from draws kept with the fit."""
-        return np.cov(self._kept.T).reshape(self.dimension, self.dimension)
+        """Return the covariance (d, d), from draws kept with the fit; see `mean`."""
+        known = without_codes(self._kept, self.sampling, self._features)
+        return np.cov(known.T).reshape(self.dimension, self.dimension)
 
     def mean(self) -> Array:
         """Return the features' means (d,), from draws kept with the fit.
 
-        Those of a periodic feature are on the line from its low to its high.
+        Those of a periodic feature are on the line from its low to its high, and those of dates
+        are days since 1 January 1970. A category has no mean but `shares`: it is not-a-number.
         """
         return np.array([each.mean for each in self.marginals])
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
-        """Return quantiles (L, d) of every feature at levels (L,), from draws kept with the fit."""
+        """Return quantiles (L, d) of every feature at levels (L,), from draws kept with the fit.
+
+        Those of categories without an order are not-a-number; see `mean`.
+        """
         wanted = levels_of("quantile: levels", levels)
-        return np.asarray(np.quantile(self._kept, wanted, axis=0))
+        known = without_codes(self._kept, self.sampling, self._features, ordered=False)
+        return np.asarray(np.quantile(known, wanted, axis=0))
 
     def mode(self) -> Array:
         """Return the point (d,) of highest density per natural unit; see `find_mode`."""
@@ -312,8 +339,8 @@ class Prior:
         return np.asarray(np.exp(self.logpdf(x)))
 
     def mean(self) -> Array:
-        """Return the means (d,), from draws kept with the fit."""
-        return np.asarray(self._density._kept.mean(axis=0))
+        """Return the means (d,), from draws kept with the fit; see `BeliefDensity.mean`."""
+        return self._density.mean()
 
     def cov(self) -> Array:
         """Return the covariance (d, d), from draws kept with the fit."""

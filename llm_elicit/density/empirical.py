@@ -10,7 +10,7 @@ import torch
 from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 
-from llm_elicit.density.errors import DensityError, finite, flags, numbers, points_of, shaped
+from llm_elicit.density.errors import DensityError, brief, finite, flags, numbers, points_of, shaped
 from llm_elicit.density.marginals import Marginals
 from llm_elicit.density.sampling import check_draw
 
@@ -115,7 +115,7 @@ class Empirical:
         medians = [float(f"{value:.6g}") for value in middle]
         low, high = self.low.tolist(), self.high.tolist()
         log = f", log={self.log.tolist()}" if self.log.any() else ""
-        return f"Empirical(medians={medians}, low={low}, high={high}{log})"
+        return brief(f"Empirical(medians={medians}, low={low}, high={high}{log})")
 
     @property
     def dimension(self) -> int:

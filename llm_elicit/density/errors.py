@@ -40,6 +40,17 @@ every lower bound must lie below its upper bound; swap or widen the bounds.
     """
 
 
+def brief(text: str, most: int = 400) -> str:
+    """Return the representation of an object, cut in the middle if it is long.
+
+    Examples
+    --------
+    >>> brief("Uniform(low=[0.0, 0.0, 0.0])", 20)
+    'Uniform( ... , 0.0])'
+    """
+    return text if len(text) <= most else f"{text[: most // 2 - 2]} ... {text[3 - most // 2 :]}"
+
+
 def numbers(where: str, values: object) -> Array:
     """Return values of any shape as floats."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from llm_elicit.density.errors import (
     DensityError,
+    brief,
     column,
     flags,
     number,
@@ -79,6 +80,10 @@ class Evidence:
     judges: tuple[str, ...]
     measured: LogOdds = field(default_factory=lambda: LogOdds.none(0))
     features: FeatureNames | None = None
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, self.judges))
+        return brief(f"Evidence({len(self)} rows on {self.dimension} features, by {names})")
 
     def __len__(self) -> int:
         return len(self.weights) + len(self.measured)

@@ -169,6 +169,24 @@ def words_of(sampling: SamplingDensity, names: FeatureNames, place: int) -> tupl
     return tuple(known[code] if 0 <= code < len(known) else str(code) for code in codes)
 
 
+def without_codes(
+    values: Array, sampling: SamplingDensity, names: FeatureNames, *, ordered: bool = True
+) -> Array:
+    """Return values (..., d) of features, not-a-number for codes of categories.
+
+    Parameters
+    ----------
+    ordered : whether to leave out categories in an order, too, which have quantiles and no mean.
+    """
+    places = range(sampling.dimension)
+    nominal = sampling.categorical if isinstance(sampling, Uniform) else np.zeros(len(places), bool)
+    codes = [
+        bool(nominal[place]) or (ordered and bool(words_of(sampling, names, place)))
+        for place in places
+    ]
+    return np.where(codes, np.nan, values)
+
+
 def _axis(
     sampling: SamplingDensity, names: FeatureNames, place: int, shown: Sequence[Array]
 ) -> FeatureAxis:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
-from llm_elicit.density.errors import DensityError, finite, numbers, points_of, shaped
+from llm_elicit.density.errors import DensityError, brief, finite, numbers, points_of, shaped
 from llm_elicit.density.sampling import bisect, check_draw
 
 Array = npt.NDArray[np.float64]
@@ -69,7 +69,7 @@ class GaussianMixture:
             )
 
     def __repr__(self) -> str:
-        return (
+        return brief(
             f"GaussianMixture({self.weights.tolist()}, {self.means.tolist()}, "
             f"{self.covariances.tolist()})"
         )

@@ -63,6 +63,9 @@ class Ranges:
     second: Array
     log_odds: Array
 
+    def __repr__(self) -> str:
+        return f"Ranges({len(self.log_odds)} questions on {self.first.shape[1]} features)"
+
     def __init__(
         self, first: npt.ArrayLike, second: npt.ArrayLike, log_odds: npt.ArrayLike
     ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from llm_elicit.density.errors import DensityError, finite, fraction, number
+from llm_elicit.density.errors import DensityError, finite, fraction, number, numbers
 
 Array = npt.NDArray[np.float64]
 LogProb = Callable[[npt.ArrayLike], Array]
@@ -114,7 +114,8 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
 
     Raises
     ------
-    DensityError : no values, or a level that is not between 0 and 1.
+    DensityError : no values, or a level that is not between 0 and 1. Values that are not-a-number
+        in every draw, as the means of categories, have such a band.
 
     Examples
     --------
@@ -124,7 +125,9 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
     (5.0, 95.0)
     """
     fraction("band: level", level)
-    values = finite("band: values", values)
+    values = numbers("band: values", values)
+    unknown = np.isnan(values).all(axis=0) if values.ndim and values.size else False
+    finite("band: values", np.where(unknown, 0.0, values))
     if not values.ndim or not values.size:
         raise DensityError("band: values has none; one for each draw is needed.")
     tail = 0.5 - 0.5 * level

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.stats import qmc
 
 from llm_elicit.density.constraints import constraint_of
-from llm_elicit.density.errors import DensityError, finite, flags, numbers, points_of, shaped
+from llm_elicit.density.errors import DensityError, brief, finite, flags, numbers, points_of, shaped
 from llm_elicit.density.sampling import SamplingDensity, accepted, check_draw
 
 Array = npt.NDArray[np.float64]
@@ -143,7 +143,7 @@ class Uniform:
         masks = {name: getattr(self, name) for name in _MASKS}
         marked = "".join(f", {k}={mask.tolist()}" for k, mask in masks.items() if mask.any())
         marked += f", constraints={list(self.constraints)}" if self.constraints else ""
-        return f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{marked})"
+        return brief(f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{marked})")
 
     @property
     def dimension(self) -> int:

@@ -14,12 +14,13 @@ import numpy as np
 from llm_elicit import orchestrator
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.read_files import read_parquet
+from llm_elicit._util.reprs import brief_repr
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import read_yaml, validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.grid import cells
 from llm_elicit.config.provenance import check_same
-from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.errors import ElicitError, InputError, UnknownNameError
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from llm_elicit.planning.rounds import questions_of, with_rounds
@@ -97,6 +98,8 @@ class Run:
     campaign: Campaign
     space: FeatureSpace
     problems: tuple[ElicitError, ...] = ()
+
+    __repr__ = brief_repr
 
     @classmethod
     def open(cls, where: str | Path | Campaign) -> Run:
@@ -384,7 +387,14 @@ def fit_of(judge: str, method: str) -> str:
 
 
 class Beliefs(Mapping[str, "density.BeliefDensity"]):
-    """The beliefs of a run by judge; each is loaded when it is looked up."""
+    """The beliefs of a run by judge; each is loaded when it is looked up.
+
+    Raises:
+        UnknownNameError: there is no belief of this judge.
+    """
+
+    def __repr__(self) -> str:
+        return f"Beliefs of {', '.join(self) or 'no judge'}"
 
     def __init__(self, run: Run, method: str) -> None:
         self._run, self._method = run, method
@@ -395,6 +405,9 @@ class Beliefs(Mapping[str, "density.BeliefDensity"]):
         }
 
     def __getitem__(self, judge: str) -> density.BeliefDensity:
+        if judge not in self._folders:
+            known = self._folders.keys()
+            raise UnknownNameError.of(self._run.campaign.name, "belief of", judge, known)
         folder = self._folders[judge]
         changed = self._run.manifest.changed(fit_of(judge, self._method))
         if changed:

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_elicit._util.reprs import brief_repr
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.design import Design, Direct
 from llm_elicit.errors import InputError
@@ -83,6 +84,8 @@ class Plan:
     fixed: int | None = None
     own: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     direct: tuple[Query, ...] = ()
+
+    __repr__ = brief_repr
 
     def __len__(self) -> int:
         return len(self._known()) * len(self.orders) * self.replicates

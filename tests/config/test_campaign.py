@@ -135,3 +135,9 @@ def test_no_two_simulated_judges_share_their_noise() -> None:
     assert seeds(one)["one"] == both["one"]
     assert seeds(one, seed=2)["one"] != both["one"]
     assert seeds({**one, "seed": 0}, {**two, "seed": 0}) == {"one": 0, "two": 0}
+
+
+def test_one_method_is_short_for_a_list_and_other_settings_need_none(tmp_path) -> None:
+    for fit in ("{method: auto}", "{methods: [auto]}"):
+        assert load(tmp_path, f"{VALID}fit: {fit}\n").fit.methods == ("auto",)
+    assert load(tmp_path, f"{VALID}fit: {{samples: 500}}\n").fit.methods == ("utility",)

@@ -164,7 +164,9 @@ def test_the_default_draws_are_kept(belief: BeliefDensity) -> None:
     assert belief.draws().points is belief.draws().points
     other = belief.named(["a", "b", "c"]).draws()
     np.testing.assert_array_equal(other.marginal("b", [2, 4, 7]), other.marginal(1, [2, 4, 7]))
-    assert (band(belief.draws().mean())[0] == band(belief.draws(seed=0).mean())[0]).all()
+    here, there = (band(belief.draws(**seed).mean())[0] for seed in ({}, {"seed": 0}))
+    np.testing.assert_array_equal(here, there)
+    assert np.isnan(here).tolist() == [True, False, False]
     assert (belief.draws(seed=1).points[0] != belief.draws().points[0]).any()
 
 
@@ -172,7 +174,29 @@ def test_draws_of_equal_weight_have_the_mean_of_the_weighted(belief: BeliefDensi
     draws = belief.draws()
     points = draws.sample(2000)
     assert points.shape == (len(draws), 2000, 3)
-    assert (abs(points.mean(1) - draws.mean()) < 0.1 * belief.sd()).all()
+    assert (abs(points.mean(1) - draws.mean()) < 0.1 * belief.sd())[:, 1:].all()
+
+
+def test_codes_of_categories_are_not_averaged(belief: BeliefDensity) -> None:
+    known = [False, True, True]
+    for values in (belief.mean(), belief.sd(), belief.quantile([0.5])[0], belief.as_prior().mean()):
+        assert np.isfinite(values).tolist() == known
+    assert np.isfinite(belief.covariance()).tolist() == np.outer(known, known).tolist()
+    assert np.isnan(belief.marginal("species").mean)
+    assert belief.draws().quantile([0.1, 0.9]).shape == (len(belief.draws()), 2, 3)
+    assert np.isnan(belief.draws().mean()).any(0).tolist() == [True, False, False]
+    shares = belief.shares("species")
+    assert list(shares) == list(WORDS)
+    points = belief.to_pandas(20_000)["species"].value_counts(normalize=True)
+    assert all(abs(shares[word] - points.get(word, 0.0)) < 0.03 for word in WORDS)
+    with pytest.raises(DensityError, match="'mass' has no categories"):
+        belief.shares("mass")
+
+
+def test_what_a_notebook_shows_of_an_object_is_short(belief: BeliefDensity) -> None:
+    for shown in (belief, belief.draws(), belief.as_prior(), belief.credible_region(), BOX):
+        assert len(repr(shown)) < 1000
+    assert repr(belief.draws()).startswith("BeliefDraws(")
 
 
 @pytest.mark.parametrize(
