@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from llm_elicit._util.sanitize import visible
-
 
 class ElicitError(Exception):
     """The base class of all errors that this package raises."""
@@ -45,8 +43,7 @@ class UnknownNameError(InputError, KeyError):
         near = get_close_matches(str(name), names, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
         return cls(
-            f"{where}: no {what} {visible(repr(name), 80)}; {guess}known: "
-            f"{', '.join(names) or 'none'}"
+            f"{where}: no {what} {str(name)[:80]!r}; {guess}known: {', '.join(names) or 'none'}"
         )
 
 

@@ -48,7 +48,7 @@ def test_runs_and_their_judges_are_set_side_by_side(
     shown = capsys.readouterr().out
     data = json.loads(record.read_text())
     name = LONG["name"]
-    assert data["judges"] == [f"first/{name}", f"second/{name}", "random"]
+    assert data["judges"] == [f"first/{name}", "random", f"second/{name}"]
     for judge in data["judges"]:
         assert judge in shown
     alike = {(one["first"], one["second"]): one for one in data["agreements"]}
