@@ -25,6 +25,7 @@ from llm_elicit.pipeline.event_log import EventLog
 from llm_elicit.service.catalog import CampaignName, Runs
 from llm_elicit.service.problems import ProblemError, logger
 from llm_elicit.service.security import require
+from llm_elicit.service.sessions import Session, session_of
 from llm_elicit.service.state import Service, service_of
 
 router = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
@@ -64,16 +65,18 @@ async def events(
     source = log.events(known)
     if service.watching >= service.settings.bounds.watchers:
         raise ProblemError(503, "too many event streams are open", {"retry-after": "10"})
-    return _EventStream(service, source)
+    return _EventStream(service, source, session_of(request))
 
 
 class _EventStream(StreamingResponse):
-    """A stream of events, whose reader must read."""
+    """A stream of events, whose reader must read, and not sign out."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, service: Service, source: AsyncIterator[RunEvent]) -> None:
-        self._service, self._parts = service, _parts(service, source)
+    def __init__(
+        self, service: Service, source: AsyncIterator[RunEvent], session: Session | None
+    ) -> None:
+        self._service, self._parts = service, _parts(service, source, session)
         super().__init__(self._parts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,13 +96,24 @@ class _EventStream(StreamingResponse):
             self._service.watching -= 1
 
 
-async def _parts(service: Service, source: AsyncIterator[RunEvent]) -> AsyncGenerator[bytes]:
-    """Yield events as text, with comments while nothing happens, until the service stops."""
+async def _parts(
+    service: Service, source: AsyncIterator[RunEvent], session: Session | None
+) -> AsyncGenerator[bytes]:
+    """Yield events as text, with comments while nothing happens, until the service stops.
+
+    That the session was ended is seen within `HEARTBEAT` as well.
+    """
+    clock = asyncio.get_running_loop().time
     closing = asyncio.ensure_future(service.closing.wait())
     coming: asyncio.Future[RunEvent | None] | None = None
     try:
         yield KEEPALIVE_COMMENT
+        checked = clock()
         while not closing.done():
+            if session is not None and clock() - checked >= HEARTBEAT:
+                if await asyncio.to_thread(service.sessions.has_ended, session):
+                    return
+                checked = clock()
             coming = coming or asyncio.ensure_future(_next(source))
             done, _ = await asyncio.wait(
                 (coming, closing), timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED

@@ -292,7 +292,10 @@ def test_repeats_and_attention_questions_are_additional(tmp_path: Path) -> None:
     location, plan = JournalLocation(tmp_path), plan_of(study)
     with opened(location, study) as people:
         shown = finish(people, "ada", "ada", choice="b")
+        progress = people.progress("ada", "ada")
     rows = given_cards(location)
+    assert (progress.answered, progress.wanted) == (100, 100)
+    assert progress.additional == len(rows) - 100
     counts = Counter(row.kind for row in rows)
     assert counts["question"] == 100
     assert counts["repeat"] in (19, 20)

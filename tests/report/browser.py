@@ -1,5 +1,6 @@
 """A page in headless Chromium, spoken to through a pipe: real keys, which scripts cannot press."""
 
+import itertools
 import json
 import os
 import shutil
@@ -13,15 +14,22 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 class Tab:
     """A page that is open."""
 
-    def __init__(self, requests, answers):
+    def __init__(self, requests, answers, numbers=None):
         self._requests, self._answers = requests, answers
-        self._last, self._session = 0, None
+        self._numbers, self._session = numbers or itertools.count(1), None
         self._events = []
+
+    def beside(self, *, own=True):
+        """Another page; with cookies of its own, as another person's browser, or the same."""
+        other = Tab(self._requests, self._answers, self._numbers)
+        context = other.send("Target.createBrowserContext") if own else {}
+        other.open("about:blank", **context)
+        return other
 
     def send(self, method, **params):
         """The result of a command of the DevTools protocol."""
-        self._last += 1
-        message = {"id": self._last, "method": method, "params": params}
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": params}
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._requests, json.dumps(message).encode() + b"\0")
@@ -29,7 +37,7 @@ class Tab:
             found = json.loads(self._read())
             if "method" in found:
                 self._events.append(found)
-            if found.get("id") == self._last:
+            if found.get("id") == number:
                 assert "error" not in found, found["error"]
                 return found["result"]
 
@@ -53,11 +61,12 @@ class Tab:
             parts += part
         return bytes(parts[:-1])
 
-    def open(self, address):
+    def open(self, address, **context):
         """Attach to a new page of this address and wait until it is loaded."""
-        target = self.send("Target.createTarget", url=address)["targetId"]
+        target = self.send("Target.createTarget", url=address, **context)["targetId"]
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
+        self.send("Emulation.setFocusEmulationEnabled", enabled=True)  # beside other pages, too
         # A new page begins as an empty one, which is complete at once.
         there = f"location.href === {json.dumps(address)} && document.readyState === 'complete'"
         while not self.run(there):
@@ -93,12 +102,13 @@ def _faults(event):
 
 
 @contextmanager
-def opened(chromium, address, profile):
+def opened(chromium, address, profile, *options):
     """A tab with the page of this address."""
     (read, requests), (answers, write) = os.pipe(), os.pipe()
 
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-               "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]  # fmt: skip
+               "--remote-debugging-pipe", f"--user-data-dir={profile}", *options,
+               "about:blank"]  # fmt: skip
     # Chromium reads from 3 and writes to 4; a shell puts the pipe there.
     shell = ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash"]
     browser = subprocess.Popen(

@@ -226,11 +226,14 @@ def test_signing_out_ends_copies_of_the_cookie(strict: Served) -> None:
         thief.cookies.update(browser.cookies)
         assert thief.get("/api/campaigns").status_code == 200
         fields = form_of(browser.get("/"), "/logout")
+        stream = thief.send(thief.build_request("GET", "/api/campaigns/panel/events"), stream=True)
+        assert stream.status_code == 200
         assert browser.post("/logout", data=fields).headers["location"] == "/login"
         for path in ("/", "/api/campaigns", "/campaigns/panel/parts", "/metrics"):
             assert thief.get(path).status_code == 303
             assert thief.get(path, headers={"accept": "*/*"}).status_code == 401
         assert thief.get("/api/campaigns/panel/events").status_code == 303
+        assert stream.read()  # which was open, and ends
 
 
 def test_a_form_of_an_ended_session_comes_back_with_what_was_filled_in(strict: Served) -> None:
@@ -279,6 +282,44 @@ def test_who_asks_for_a_page_is_led_there_after_signing_in(strict: Served) -> No
         assert fields["next"] == "/campaigns/panel?x=1"
         page = browser.post("/login", data={**fields, "token": f" {TOKEN}\r\n"})
         assert page.url.path == "/campaigns/panel"
+
+
+MULTIPART = "multipart/form-data; boundary=x"
+FIELD = 'Content-Disposition: form-data; name="{}"'
+BODIES = {
+    "many fields": (None, "&".join(f"f{n}=1" for n in range(3000))),
+    "large field": (None, "yaml=" + "a" * 1_900_000),
+    "too large": (None, "yaml=" + "a" * 2_100_000),
+    "no UTF-8": (None, "yaml=%ff%fe&who=%ed%a0%80&card=%00&choice=%00&concurrency=%ff"),
+    "repeated": (None, "yaml=a&yaml=b&who=a&who=b&card=1&card=2&choice=a&choice=b"),
+    "malformed": (None, "%&=;%%%zz=&&&=&yaml"),
+    "no boundary": ("multipart/form-data", "x"),
+    "parts": (MULTIPART, f"--x\r\n{FIELD.format('yaml')}\r\n\r\n{'a' * 1_500_000}\r\n--x--\r\n"),
+    "file": (MULTIPART, f"--x\r\n{FIELD.format('yaml')}; filename=a\r\n\r\na\r\n--x--\r\n"),
+    "cut": (MULTIPART, f"--x\r\n{FIELD.format('yaml')}\r\n\r\na"),
+    "charset": ("application/x-www-form-urlencoded; charset=nothing", "yaml=a&who=b"),
+    "JSON": ("application/json", '{"yaml": "\\ud800"}'),
+    "text": ("text/plain", "yaml=a"),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_odd_bodies_are_refused_with_a_page(
+    roles: dict[str, httpx.Client], link: str, name: str
+) -> None:
+    kind, body = BODIES[name]
+    admin = roles["admin"]
+    csrf = form_of(admin.get("/"), "/campaigns")["csrf"]
+    for path in ("/campaigns", "/campaigns/panel/people", "/campaigns/panel/retune",
+                 f"{link}/answer", "/login"):  # fmt: skip
+        token = form_of(admin.get(f"{link}/question"), path)["csrf"] if link in path else csrf
+        headers = {"content-type": kind or "application/x-www-form-urlencoded", **stranger()}
+        sent = f"{body}&csrf={token}" if kind is None else body
+        answer = admin.post(path, content=sent, headers=headers | {"x-csrf-token": token})
+        assert 400 <= answer.status_code < 500 or answer.is_redirect, (path, answer.text)
+        if not answer.is_redirect:
+            assert answer.headers["content-type"].startswith("text/html"), (path, answer.text)
+    assert admin.get("/").status_code == 200
 
 
 class TestProxies:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from llm_elicit.orchestrator.people import PeopleProgress
+from llm_elicit.service.rendering import render
 from tests.service.serving import Served
 
 CAMPAIGN = """
@@ -148,6 +151,19 @@ def test_an_expert_judges_without_javascript(browser: Browser) -> None:
     other = judging(browser, "plain", "ben")
     assert "Welcome, ben" in browser.get(other)
     assert "You have answered" not in browser.get(other)
+
+
+@pytest.mark.parametrize(("additional", "words"), [(0, ""), (5, "counted apart: 5.")])
+def test_repeats_are_counted_apart(additional: int, words: str) -> None:
+    card = SimpleNamespace(id=1, number=17, subject="birds", setting="", instruction="",
+                           choice=None, a=[("mass", "1 kg")], b=[("mass", "2 kg")])  # fmt: skip
+    progress = PeopleProgress(answered=11, wanted=12, left=1, additional=additional)
+    more = {"base": "/judge/x", "expert": "ada", "title": "Birds", "csrf": "", "message": None}
+    page = render("judge_question", card=card, progress=progress, **more)
+    assert "You have answered 11 of 12." in page
+    assert "17" not in page
+    assert ("counted apart" in page) == bool(words)
+    assert words in page
 
 
 def test_what_an_expert_sends_is_checked(browser: Browser) -> None:

@@ -1,6 +1,7 @@
 """The pages in headless Chromium: live, by keyboard alone, on a phone, light and dark."""
 
 import re
+import shutil
 import time
 from importlib import resources
 from urllib.parse import urlsplit
@@ -11,11 +12,15 @@ from typer.testing import CliRunner
 
 from llm_elicit.cli.main import app
 from tests.service.gate import gated
-from tests.service.serving import serving
+from tests.service.proxy import NAME, PATH, proxied
+from tests.service.serving import KEYS, LOOK, TOKEN, serving
 
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or shutil.which("openssl") is None,
+    reason="Chromium or openssl is not installed",
+)
 
 WATCHED = """
 name: watched
@@ -37,43 +42,91 @@ judges: [{name: ada, backend: human}, {name: late, backend: human}]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A service that shows beliefs while it asks; the next view comes with eight more answers."""
-    with serving(tmp_path_factory.mktemp("service"), settings={"live": 3.0}) as one:
+    settings = {"live": 3.0, "hosts": [NAME], "proxies": ["127.0.0.1"]}
+    with serving(tmp_path_factory.mktemp("service"), settings=settings, **KEYS) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def client(served):
-    with served.client(follow_redirects=True) as one:
-        for text in (WATCHED, JUDGED):
-            assert posted(one, "/", "/campaigns", yaml=text).status_code == 200
+def proxy(served, tmp_path_factory):
+    """The proxy through which all browsers reach it."""
+    with proxied(urlsplit(served.address).port, tmp_path_factory.mktemp("proxy")) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def tab(client, tmp_path_factory):
+def tab(proxy, tmp_path_factory):
+    """An administrator's browser, in which two campaigns were created."""
     profile = tmp_path_factory.mktemp("browser") / "profile"
-    with opened(CHROMIUM, "about:blank", profile) as one:
+    own = ["--ignore-certificate-errors", "--host-resolver-rules=MAP *.example 127.0.0.1"]
+    with opened(CHROMIUM, "about:blank", profile, *own) as one:
+        sign_in(one, proxy, TOKEN)
+        for text in (WATCHED, JUDGED):
+            goto(one, f"{proxy.address}/")
+            fill(one, "yaml", text)
+            name = re.search("name: (.+)", text)[1]
+            submit(one, ".fields .main", f"{proxy.address}/campaigns/{name}")
         yield one
 
 
-def posted(client, page, path, **fields):
-    """The page that follows a form of a page."""
-    csrf = re.search(r'name="csrf" value="([^"]+)"', client.get(page).text)[1]
-    return client.post(path, data={"csrf": csrf, **fields})
+@pytest.fixture(scope="module")
+def desk(tab):
+    """Another page of the administrator's browser, where links are issued."""
+    return tab.beside(own=False)
 
 
-def link_of(client, campaign, judge, expert):
-    where = f"/campaigns/{campaign}/people"
-    page = posted(client, where, where, who=f"{judge}\n{expert}", days="1").text
-    return urlsplit(re.search(r'readonly value="([^"]+)"', page)[1]).path
+@pytest.fixture(scope="module")
+def judge(tab):
+    """The browser of someone who judges."""
+    return tab.beside()
 
 
-def answered(client, link, count):
-    """Answer some questions without a browser."""
+@pytest.fixture(scope="module")
+def reader(tab, proxy):
+    """The browser of someone who may only look."""
+    other = tab.beside()
+    sign_in(other, proxy, LOOK)
+    return other
+
+
+def sign_in(tab, proxy, token):
+    goto(tab, f"{proxy.address}/login")
+    fill(tab, "token", token)
+    submit(tab, ".main", f"{proxy.address}/")
+
+
+def fill(tab, field, text):
+    """Fill in a field as keys do."""
+    tab.run(f"document.getElementById('{field}').focus()")
+    tab.run(f"document.getElementById('{field}').select()")
+    tab.send("Input.insertText", text=text)
+
+
+def submit(tab, button, address=None):
+    """Press a button of a form, and wait for the page that follows."""
+    tab.run("window.old = true")
+    tab.run(f"document.querySelector({button!r}).click()")
+    until(tab, "!window.old && document.readyState === 'complete'")
+    assert address in (None, tab.run("location.href")), tab.run("document.body.innerText")
+
+
+def link_of(tab, proxy, campaign, judge, expert):
+    """Issue a link by the form, and return its address."""
+    place = f"{proxy.address}/campaigns/{campaign}/people"
+    goto(tab, place)
+    label = expert if judge == expert else f"{expert} of {judge}"
+    tab.run(f"[...document.getElementById('who').options].find((o) => o.text === {label!r})"
+            ".selected = true")  # fmt: skip
+    submit(tab, ".fields .main", place)
+    return tab.run("document.getElementById('url').value")
+
+
+def answered(tab, link, count):
+    """Answer some questions by the buttons of the page."""
+    goto(tab, f"{link}/question")
+    until(tab, "document.querySelector('[data-key=a]') !== null")
     for _ in range(count):
-        page = client.get(f"{link}/question").text
-        card = re.search(r'name="card" value="(\d+)"', page)[1]
-        posted(client, f"{link}/question", f"{link}/answer", card=card, choice="a")
+        submit(tab, "[data-key=a]", f"{link}/question")
 
 
 def until(tab, condition, seconds=120):
@@ -89,9 +142,11 @@ def until(tab, condition, seconds=120):
         time.sleep(0.05)
 
 
-def goto(tab, address):
+def goto(tab, address, *, at=""):
+    """Open a page; one that leads to another place of the service, there."""
     tab.send("Page.navigate", url=address)
-    until(tab, f"location.href === {address!r} && document.readyState === 'complete'")
+    arrived = f"location.href.endsWith({at or address!r})"
+    until(tab, f"{arrived} && document.readyState === 'complete'")
 
 
 def says(words):
@@ -116,12 +171,12 @@ def findings(tab):
     return tab.run(named)
 
 
-def test_answers_and_beliefs_appear_without_a_reload(served, client, tab):
-    goto(tab, f"{served.address}/campaigns/watched")
+def test_answers_and_beliefs_appear_without_a_reload(proxy, tab, desk, judge):
+    goto(tab, f"{proxy.address}/campaigns/watched")
     tab.run("window.same = true")
     until(tab, says("160 of 320"))
-    link = link_of(client, "watched", "panel", "ben")
-    answered(client, link, 3)
+    link = link_of(desk, proxy, "watched", "panel", "ben")
+    answered(judge, link, 3)
     until(tab, says("3 of 160 answered"))
     until(tab, "document.querySelectorAll('#belief svg[role=img]').length === 4")
     words = tab.run("document.querySelector('#belief svg').getAttribute('aria-label')")
@@ -130,17 +185,17 @@ def test_answers_and_beliefs_appear_without_a_reload(served, client, tab):
     assert "asking" in tab.run("document.title")
 
 
-def test_a_lost_connection_is_said_and_comes_back(served, client, tab):
-    link = link_of(client, "watched", "panel", "ben")
-    with gated(urlsplit(served.address).port) as gate:
-        goto(tab, f"http://127.0.0.1:{gate.port}/campaigns/watched")
+def test_a_lost_connection_is_said_and_comes_back(proxy, tab, desk, judge):
+    link = link_of(desk, proxy, "watched", "panel", "ben")
+    with gated(proxy.port) as gate:
+        goto(tab, f"https://{NAME}:{gate.port}{PATH}/campaigns/watched")
         tab.run("window.same = true")
         until(tab, says("of 320"))
         before = int(tab.run("document.body.innerText.match(/([0-9]+) of 320/)[1]"))
         gate.cut()
         until(tab, says("Connection lost, retrying"))
         assert tab.run("document.getElementById('connection').getAttribute('role')") == "status"
-        answered(client, link, 2)
+        answered(judge, link, 2)
         gate.mend()
         until(tab, says(f"{before + 2} of 320"))
         until(tab, "document.getElementById('connection').hidden")
@@ -148,15 +203,15 @@ def test_a_lost_connection_is_said_and_comes_back(served, client, tab):
         goto(tab, "about:blank")
 
 
-def test_a_button_keeps_the_focus_and_pauses(served, client, tab):
-    goto(tab, f"{served.address}/campaigns/watched")
+def test_a_button_keeps_the_focus_and_pauses(proxy, tab, desk, judge):
+    goto(tab, f"{proxy.address}/campaigns/watched")
     for _ in range(30):
         tab.press("Tab", 9)
         if tab.run("document.activeElement.id") == "do-pause":
             break
-    link = link_of(client, "watched", "panel", "ada")
+    link = link_of(desk, proxy, "watched", "panel", "ada")
     before = int(tab.run("document.body.innerText.match(/([0-9]+) of 320/)[1]"))
-    answered(client, link, 1)
+    answered(judge, link, 1)
     until(tab, says(f"{before + 1} of 320"))
     assert tab.run("document.activeElement.id") == "do-pause"
     assert tab.run("document.activeElement.matches(':focus-visible')")
@@ -192,9 +247,9 @@ def key(tab, name):
     until(tab, "!window.old && document.readyState === 'complete'")
 
 
-def test_judging_by_keyboard_alone_from_the_first_to_the_last_question(served, client, tab):
-    link = link_of(client, "judged", "ada", "ada")
-    goto(tab, f"{served.address}{link}")
+def test_judging_by_keyboard_alone_from_the_first_to_the_last_question(proxy, tab, desk, judge):
+    link = link_of(desk, proxy, "judged", "ada", "ada")
+    goto(tab, f"{link}")
     until(tab, "document.activeElement.id === 'go'")
     enter(tab)
     until(tab, says("You have answered 0 of 8."))
@@ -213,7 +268,7 @@ def test_judging_by_keyboard_alone_from_the_first_to_the_last_question(served, c
     assert says_answered(tab) == "7"
     key(tab, "b")
     until(tab, says("Thank you, ada"))
-    goto(tab, f"{served.address}/campaigns/judged")
+    goto(tab, f"{proxy.address}/campaigns/judged")
     until(tab, says("8 of 8 answered"))
 
 
@@ -222,33 +277,105 @@ def says_answered(tab):
 
 
 @pytest.fixture(scope="module")
-def pages(served, client):
-    link = link_of(client, "watched", "panel", "ada")
-    return ["/", "/login", "/campaigns/watched", "/campaigns/watched/people", "/campaigns/none",
-            link, f"{link}/question"]  # fmt: skip
+def pages(proxy, desk):
+    link = link_of(desk, proxy, "watched", "panel", "ada")
+    paths = ["/", "/login", "/campaigns/watched", "/campaigns/watched/people", "/campaigns/none"]
+    return [*(f"{proxy.address}{path}" for path in paths), link, f"{link}/question"]
 
 
-def test_no_page_has_an_error_in_its_console_or_breaks_its_policy(served, tab, pages):
+def test_no_page_has_an_error_in_its_console_or_breaks_its_policy(proxy, tab, pages):
     tab.watch()
-    for path in [*pages, "/?from=simulated", "/campaigns/judged", "/campaigns/judged/people"]:
-        goto(tab, f"{served.address}{path}")
+    more = ("/?from=simulated", "/campaigns/judged", "/campaigns/judged/people")
+    for path in [*pages, *(f"{proxy.address}{path}" for path in more)]:
+        goto(tab, path)
         found = tab.faults()
-        if path == "/campaigns/none":  # the page that says so
+        if path.endswith("/campaigns/none"):  # the page that says so
             found = [text for text in found if "404" not in str(text)]
         assert found == [], path
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_no_page_is_hard_to_use_or_wider_than_a_phone(served, tab, pages, dark):
+def test_no_page_is_hard_to_use_or_wider_than_a_phone(tab, pages, dark):
     for path in pages:
         for width in (360, 1280):
             display(tab, width, dark=dark)
-            goto(tab, f"{served.address}{path}")
+            goto(tab, path)
             assert tab.run("document.documentElement.scrollWidth") <= width, path
         assert findings(tab) == [], path
         ground = tab.run("getComputedStyle(document.body).backgroundColor")
         assert (ground == "rgb(16, 19, 23)") == dark
     display(tab)
+
+
+def test_a_reader_sees_every_page_and_can_change_nothing(proxy, tab, reader):
+    for path in ("/", "/campaigns/watched", "/campaigns/judged"):
+        goto(reader, f"{proxy.address}{path}")
+        assert reader.run("document.querySelectorAll('form:not([action$=logout])').length") == 0
+        assert reader.run("document.querySelector('main').innerText.length") > 50
+    goto(reader, f"{proxy.address}/campaigns/watched/people")
+    assert reader.run(says("Not allowed"))
+    goto(reader, f"{proxy.address}/campaigns/watched/")
+
+
+def test_links_in_a_mail_end_no_session_and_no_open_card(proxy, tab, desk, judge):
+    """Also not that of someone who judges in the browser in which they administrate."""
+    link = link_of(desk, proxy, "judged", "late", "late")
+    assert link.startswith(f"{proxy.address}/judge/")
+    card = tab.beside(own=False)
+    goto(card, f"{link}/question")
+    for address in (f"{proxy.address}/campaigns/judged", link, f"{proxy.address}/login"):
+        goto(tab, proxy.mail(address))
+        submit(tab, "#link", address)
+    goto(tab, f"{proxy.address}/campaigns/judged")
+    assert tab.run(says("Sign out"))
+    assert tab.run(says("Pause"))
+    submit(card, "[data-key=b]", f"{link}/question")
+    assert card.run(says("You have answered 1 of 8."))
+
+
+def test_cookies_are_for_the_path_and_https_alone(proxy, tab):
+    goto(tab, f"{proxy.address}/")
+    cookies = tab.send("Network.getCookies", urls=[proxy.address])["cookies"]
+    assert len(cookies) == 2
+    for cookie in cookies:
+        assert cookie["secure"]
+        assert cookie["httpOnly"]
+        assert (cookie["sameSite"], cookie["path"]) == ("Lax", PATH)
+
+
+def test_a_refused_form_comes_back_as_it_was_filled_in(proxy, tab):
+    goto(tab, f"{proxy.address}/")
+    text = WATCHED.replace("space: penguins", "space: <nowhere>")
+    fill(tab, "yaml", text)
+    submit(tab, ".fields .main")
+    assert tab.run(says("No feature space"))
+    assert tab.run("document.getElementById('yaml').value").strip() == text.strip()
+    goto(tab, f"{proxy.address}/campaigns/watched")
+    tab.run("document.getElementById('limits').open = true")
+    tab.run("document.querySelector('#limits form').noValidate = true")
+    fill(tab, "max-cost", "-5")
+    submit(tab, "#do-retune")
+    assert tab.run(says("The limits must be numbers above 0."))
+    assert tab.run("document.getElementById('max-cost').value") == "-5"
+
+
+def test_signing_out_ends_the_session_and_keeps_what_is_filled_in(proxy, tab):
+    other = tab.beside()
+    sign_in(other, proxy, TOKEN)
+    cookies = other.send("Network.getCookies", urls=[proxy.address])["cookies"]
+    open_form = other.run("document.querySelector('.fields [name=csrf]').value")
+    submit(other, "[action$=logout] button", f"{proxy.address}/login")
+    for cookie in cookies:
+        named = {key: cookie[key] for key in ("name", "value", "domain", "path", "secure")}
+        other.send("Network.setCookie", **named)
+    goto(other, f"{proxy.address}/campaigns/watched", at="/login?next=/campaigns/watched")
+    sign_in(other, proxy, TOKEN)
+    fill(other, "yaml", "name: kept\nspace: none")
+    other.run(f"document.querySelector('.fields [name=csrf]').value = {open_form!r}")
+    submit(other, ".fields .main")
+    assert other.run(says("The form is not of this session"))
+    submit(other, ".fields .main", f"{proxy.address}/campaigns")
+    assert other.run("document.getElementById('yaml').value") == "name: kept\nspace: none"
 
 
 def test_a_bundle_is_a_page_of_its_own(served, tab, tmp_path):
