@@ -105,8 +105,10 @@ class Evidence:
         cls,
         first: npt.ArrayLike,
         second: npt.ArrayLike,
-        log_odds: npt.ArrayLike,
+        log_odds: npt.ArrayLike | None = None,
         *,
+        lower: npt.ArrayLike | None = None,
+        upper: npt.ArrayLike | None = None,
         judge: str = "judge",
     ) -> Evidence:
         """Return answers with measured log-odds, such as of the log-probabilities of two letters.
@@ -114,15 +116,22 @@ class Evidence:
         One row per question: the same pair in the other order, or asked again, is another row. The
         fit estimates the position effect and the noise of a measurement from the rows.
 
+        A provider that lists the likeliest tokens alone may omit one of the letters, whose
+        probability is then known only to be at most that of the last token listed. Such a
+        log-odds is censored: give ``lower`` and ``upper`` bounds in place of ``log_odds``.
+
         Parameters
         ----------
         first, second : (n, d) the points shown first and second, natural units.
         log_odds : (n,) log P(first) / P(second), nats, finite.
+        lower, upper : (n,) bounds of the log-odds, nats: equal where it is known, −∞ or ∞ where
+            there is no bound on that side (as everywhere without the argument).
         judge : the judge's name.
 
         Raises
         ------
-        DensityError : shapes that do not fit, or a log-odds that is not finite.
+        DensityError : shapes that do not fit, a log-odds that is not finite, values beside
+            bounds, a lower bound above the upper one, or a row without either.
 
         Examples
         --------
@@ -134,8 +143,19 @@ class Evidence:
         >>> belief = fit_evidence(Evidence.log_odds(a, b, log_odds), sampling=Uniform([-3], [3]))
         >>> round(belief.diagnostics["response"]["position"]["mean"], 1)
         0.3
+        >>> at_least_4 = Evidence.log_odds([[0.0], [0.0]], [[1.0], [2.0]], lower=[1.5, 4.0],
+        ...                                upper=[1.5, np.inf])
+        >>> at_least_4.measured.value.tolist(), at_least_4.measured.censored.tolist()
+        ([1.5, 4.0], [0, 1])
         """
         one, other, names = _sides(("Evidence: first", "Evidence: second"), first, second)
+        if lower is not None or upper is not None:
+            bounds = _bounds(log_odds, lower, upper, len(one))
+            return cls._measured(LogOdds.bounded(one, other, *bounds), judge, names)
+        if log_odds is None:
+            raise DensityError(
+                "Evidence: log_odds is None; give one number for each row, or lower and upper."
+            )
         if np.ndim(log_odds) == 0:
             raise DensityError(
                 f"Evidence: log_odds is one number; one per row is needed, shape ({len(one)},)."
@@ -358,6 +378,34 @@ def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[s
         # The empty array of a part without rows may have another number of features.
         arrays[name] = np.concatenate([rows for rows in given if len(rows)] or given[:1])
     return arrays
+
+
+def _bounds(
+    log_odds: npt.ArrayLike | None,
+    lower: npt.ArrayLike | None,
+    upper: npt.ArrayLike | None,
+    n: int,
+) -> tuple[Array, Array]:
+    """Return lower and upper bounds (n,) of log-odds."""
+    if log_odds is not None:
+        raise DensityError(
+            "Evidence: log_odds stands beside its bounds; give lower and upper alone, equal where "
+            "the log-odds is known."
+        )
+    ends = []
+    for name, values, open_end in (("lower", lower, -np.inf), ("upper", upper, np.inf)):
+        end = numbers(f"Evidence: {name}", open_end if values is None else values)
+        # An infinity is no number of a column, but an end on the right side is none either.
+        finite = column(f"Evidence: {name}", np.where(end == open_end, 0.0, end), n)
+        ends.append(np.where(end == open_end, open_end, finite))
+    low, high = ends
+    bad = np.flatnonzero((low > high) | (np.isinf(low) & np.isinf(high)))
+    if bad.size:
+        raise DensityError(
+            f"Evidence: lower[{bad[0]}] is {low[bad[0]]} and upper[{bad[0]}] {high[bad[0]]}; lower "
+            "is at most upper, and one of them is finite; leave out answers that say nothing."
+        )
+    return low, high
 
 
 def _check_probabilities(name: str, values: Array) -> None:

@@ -53,6 +53,21 @@ class LogOdds:
         return cls(first, second, value, np.zeros(n), censored, judge)
 
     @classmethod
+    def bounded(cls, first: Array, second: Array, lower: Array, upper: Array) -> LogOdds:
+        """Return log-odds of which bounds (m,) are known, equal where the value is.
+
+        A finite interval counts as its middle, uniform within it.
+        """
+        above, below = np.isinf(upper), np.isinf(lower)
+        inside = ~(above | below)
+        value = np.where(above, lower, upper)
+        value[inside] = 0.5 * (lower[inside] + upper[inside])
+        spread = np.zeros(len(value))
+        spread[inside] = (upper[inside] - lower[inside]) / np.sqrt(12.0)
+        censored = above.astype(np.int64) - below
+        return replace(cls.of(first, second, value), spread=spread, censored=censored)
+
+    @classmethod
     def stated(cls, first: Array, second: Array, probability: Array, rounding: float) -> LogOdds:
         """Return the log-odds of stated probabilities (m,), known up to ``rounding``."""
         half = 0.5 * rounding
@@ -83,7 +98,7 @@ class PairContrasts:
         dispersion.
     censored : (n,) as in `LogOdds`.
     judge : (n,) numbers of the judges.
-    position : (n,) half sums; NaN if only one order was asked.
+    position : (n,) half sums; NaN if only one order was asked, or one alone is known exactly.
     side : (n,) the coefficient of the position effect in the value: ±1 if only one order was asked,
         else 0.
     """
@@ -112,8 +127,9 @@ class PairContrasts:
 def pair_contrasts(rows: LogOdds) -> PairContrasts:
     """Return the measurements of every pair; answers to the same question are averaged.
 
-    A censored answer makes the value a bound. If both orders are censored towards the same
-    position, the pair has no information on the points, and only its half sum is kept.
+    A censored answer makes the value a bound, and leaves no half sum. If both orders are censored
+    towards the same position, the pair has no information on the points, and its half sum alone is
+    kept.
     """
     d = rows.first.shape[1]
     if not len(rows):
@@ -133,7 +149,9 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     cut = np.sign(ab.censored - ba.censored)
     useless = both & (ab.censored != 0) & (ab.censored == ba.censored)
     judge = unique[:, 0].astype(np.int64)
-    position = np.where(both, 0.5 * (ab.mean + ba.mean), np.nan)
+    # A bound on one order, or bounds towards different positions, would pull the half sum to 0.
+    summed = both & (ab.censored == ba.censored)
+    position = np.where(summed, 0.5 * (ab.mean + ba.mean), np.nan)
     side = np.where(both, 0.0, np.where(ba.rows > 0, -1.0, 1.0))
     centre, variance = _position_effects(position, judge)
     known = both | np.isfinite(variance)

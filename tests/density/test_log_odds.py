@@ -274,6 +274,57 @@ class TestJudges:
         assert np.log(slopes).std() == pytest.approx(information**-0.5, rel=0.25)
 
 
+class TestBounds:
+    def test_bounds_recover_a_belief_that_values_at_the_bounds_flatten(self):
+        first, second, value = both_orders(80, 1, gain=1.0, noise=0.2, position=0.3)
+        most = 2.0
+        low, high = (np.where(sign * value > most, sign * most, value) for sign in (1.0, -1.0))
+        low = np.where(value < -most, -np.inf, low)
+        high = np.where(value > most, np.inf, high)
+        assert (low != high).mean() > 0.3
+        bounded = fitted(Evidence.log_odds(first, second, lower=low, upper=high))
+        as_values = fitted(Evidence.log_odds(first, second, np.clip(value, -most, most)))
+        slope, flat = (
+            float(np.polyfit(hill(GRID), belief.utility(GRID), 1)[0])
+            for belief in (bounded, as_values)
+        )
+        assert slope == pytest.approx(1.0, abs=0.1)
+        assert flat < 0.6
+        response = bounded.diagnostics["response"]
+        assert response["position"]["mean"] == pytest.approx(0.3, abs=0.1)
+        assert response["dispersion"] == pytest.approx(0.2, abs=0.06)
+        assert response["both_orders"] == 80
+
+    def test_equal_bounds_are_values_and_finite_ones_an_interval(self):
+        sides = np.zeros((4, 1)), np.ones((4, 1))
+        lower, upper = [1.0, 2.0, -np.inf, -1.0], [1.0, np.inf, -3.0, 5.0]
+        rows = Evidence.log_odds(*sides, lower=lower, upper=upper).measured
+        assert rows.value.tolist() == [1.0, 2.0, -3.0, 2.0]
+        assert rows.censored.tolist() == [0, 1, -1, 0]
+        assert rows.spread.tolist() == pytest.approx([0.0, 0.0, 0.0, 6.0 / np.sqrt(12.0)])
+        exact = Evidence.log_odds(*sides, lower=upper[:1] * 4, upper=upper[:1] * 4).measured
+        plain = Evidence.log_odds(*sides, upper[:1] * 4).measured
+        for name in ("value", "spread", "censored"):
+            np.testing.assert_array_equal(getattr(exact, name), getattr(plain, name))
+        assert (Evidence.log_odds(*sides, upper=0.5).measured.censored == -1).all()
+
+    @pytest.mark.parametrize(
+        ("bounds", "said"),
+        [
+            ({}, "log_odds is None"),
+            ({"log_odds": [1.0], "lower": [0.0]}, "beside its bounds"),
+            ({"lower": [2.0], "upper": [1.0]}, r"lower\[0\] is 2.0 and upper\[0\] 1.0"),
+            ({"lower": [-np.inf]}, r"lower\[0\] is -inf and upper\[0\] inf"),
+            ({"lower": [np.inf]}, r"lower\[0\] is inf"),
+            ({"upper": [np.nan]}, r"upper\[0\] is nan"),
+            ({"upper": [1.0, 2.0]}, r"upper has shape \(2,\)"),
+        ],
+    )
+    def test_bounds_that_are_none_are_refused(self, bounds, said):
+        with pytest.raises(DensityError, match=said):
+            Evidence.log_odds([[0.0]], [[1.0]], **bounds)
+
+
 class TestProbabilities:
     def test_rounded_ones_determine_the_utility(self):
         first, second, value = both_orders(100, 11, gain=1.0)

@@ -119,7 +119,7 @@ def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit)
         **judges[names[ids[0]]],
         **_r2(pairs, fit, np.ones(len(pairs), dtype=bool)),
         "pairs": len(pairs),
-        "both_orders": int(np.isfinite(pairs.position).sum()),
+        "both_orders": int((pairs.side == 0).sum()),
         "judges": judges,
     }
 
@@ -140,7 +140,7 @@ def _of_judge(
         "gain": float(fit.gain[source]),
         "position": {"mean": mean, "sd": spread},
         "pairs": int(here.sum()),
-        "both_orders": int(np.isfinite(pairs.position[here]).sum()),
+        "both_orders": int((pairs.side[here] == 0).sum()),
     }
 
 
