@@ -112,6 +112,8 @@ class Reply:
         headers: the response's headers on rate limits; they are not stored.
         thinking: the thinking that a reasoning model returned; never parsed as an answer.
         unaligned: whether there are log-probabilities, but not of the letter that was parsed.
+        censored: 1 if log P(first) / P(second) is known only to be at least that of `first`, −1 if
+            at most, else 0.
     """
 
     text: str
@@ -126,6 +128,7 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     thinking: str = ""
     unaligned: bool = False
+    censored: int = 0
 
 
 class AdaptedError(Exception):

@@ -7,7 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import Reply
@@ -16,49 +16,70 @@ from llm_elicit.questions import parse
 LEAST_MASS = 0.05
 """The least probability of both letters together for a soft judgment."""
 
-LARGEST_DOUBT = 0.01
-"""The largest uncertainty of P(first) due to a letter that is not among the listed tokens."""
+_CLIPPED = -99.0
+"""Log-probabilities at most this stand for "not listed": providers send -100, -9999 or -inf."""
+
+_MISSING = 1e-3
+"""The most that the probabilities of all listed tokens miss by rounding."""
+
+_UNEXPLAINED = 1e-3
+"""A letter of less probability than this, of both, was not sampled from the listed tokens."""
 
 
-def soft_choice(
-    listed: Sequence[tuple[str, float]], options: tuple[str, str]
-) -> tuple[float | None, float]:
-    """Return P(first option), and the probability of both letters together.
+class SoftChoice(NamedTuple):
+    """A choice by log-probabilities.
+
+    Attributes:
+        first: P(first option) among both; None without a soft choice.
+        mass: the probability of both letters together.
+        censored: 1 if the log-odds of the first option are known only to be at least those of
+            `first`, −1 if at most, else 0.
+    """
+
+    first: float | None
+    mass: float
+    censored: int = 0
+
+
+def soft_choice(listed: Sequence[tuple[str, float]], options: tuple[str, str]) -> SoftChoice:
+    """Return the choice in the alternatives of the token of the answer's letter.
 
     The probabilities of all tokens that spell a letter ("A", " A", "(A", "**A") are summed. A
-    letter that is not listed has at most the probability of the least likely listed token. There
-    is no soft choice (None) if that bound is too loose, if the letters together are too unlikely,
-    or if a log-probability is NaN.
+    letter that is not listed has at most the probability of the least likely listed token, and at
+    most what all listed tokens leave: the log-odds are then a bound. There is no soft choice if the
+    bound does not say which letter is likelier, if the letters together are too unlikely, or if a
+    log-probability is NaN.
 
     Args:
-        listed: the first token's alternatives as (token, natural log-probability).
+        listed: the token's alternatives as (token, natural log-probability).
         options: the letters of the first and the second option.
 
     Example:
         >>> import math
         >>> soft_choice([("A", math.log(0.6)), (" B", math.log(0.2)), ("To", -3.0)], ("A", "B"))
-        (0.75, 0.8)
+        SoftChoice(first=0.75, mass=0.8, censored=0)
+        >>> soft_choice([("A", math.log(0.75)), ("To", math.log(0.25))], ("A", "B"))
+        SoftChoice(first=0.75, mass=0.75, censored=1)
     """
+    known = {token: logprob for token, logprob in reversed(listed) if logprob > _CLIPPED}
+    probabilities = {token: math.exp(min(logprob, 0.0)) for token, logprob in known.items()}
     mass = dict.fromkeys(options, 0.0)
-    seen: set[str] = set()
-    least = 1.0
-    known = [(token, logprob) for token, logprob in listed if not math.isnan(logprob)]
-    for token, logprob in known:
-        probability = math.exp(min(logprob, 0.0))
-        least = min(least, probability)
+    for token, probability in probabilities.items():
         letter = _only_letters(token)
-        if letter in mass and token not in seen:
-            seen.add(token)
+        if letter in mass:
             mass[letter] += probability
     first, second = mass[options[0]], mass[options[1]]
     total = min(first + second, 1.0)
-    if total < LEAST_MASS or len(known) < len(listed):
-        return None, total
-    if first == 0.0 or second == 0.0:
-        if least / (first + second + least) > LARGEST_DOUBT:
-            return None, total
-        first, second = first or least, second or least
-    return round(first / (first + second), 12), round(total, 12)
+    if total < LEAST_MASS or any(math.isnan(logprob) for _, logprob in listed):
+        return SoftChoice(None, total)
+    censored = int(second == 0.0) - int(first == 0.0)
+    if censored:
+        rest = max(1.0 - sum(probabilities.values()), 0.0) + _MISSING
+        bound = min(*probabilities.values(), rest)
+        if bound >= first + second:
+            return SoftChoice(None, total)
+        first, second = first or bound, second or bound
+    return SoftChoice(round(first / (first + second), 12), round(total, 12), censored)
 
 
 def read_completion(answer: object, body: dict[str, Any], options: tuple[str, str]) -> Reply:
@@ -73,24 +94,24 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     wire.check_upstream(choice)
     text, thinking, refusal = _apart(choice.message)
     finish = "refusal" if refusal else wire.finish_of(choice.finish_reason, text or thinking)
-    first, mass, tokens = None, None, choice.logprobs and choice.logprobs.content
+    tokens = choice.logprobs and choice.logprobs.content
     token = deciding_token(text, thinking, tokens, options, finish) if tokens else None
-    if token is not None:
-        first, mass = soft_choice(_listed(token), options)
+    soft = None if token is None else _soft_choice_of(token, options)
     usage = completion.usage or wire.CompletionUsage()
     details = usage.prompt_tokens_details
     return Reply(
         text=text or refusal,
         finish=finish,
         model=completion.model,
-        first=first,
-        letter_mass=mass,
+        first=soft and soft.first,
+        letter_mass=soft and soft.mass,
         prompt_tokens=usage.prompt_tokens or 0,
         completion_tokens=usage.completion_tokens or 0,
         cached_tokens=(details.cached_tokens or 0) if details else 0,
         body=body,
         thinking=thinking,
-        unaligned=bool(tokens) and token is None and _chosen(text, options, finish) is not None,
+        unaligned=bool(tokens) and soft is None and _chosen(text, options, finish) is not None,
+        censored=soft.censored if soft else 0,
     )
 
 
@@ -224,6 +245,20 @@ def _only_letters(token: str) -> str:
     return re.sub(r"[\W_]+", "", token.translate(_BLANKS))
 
 
-def _listed(token: wire.Token) -> list[tuple[str, float]]:
-    """Return the alternatives of a token; some servers omit them."""
-    return [(item.token, item.logprob) for item in token.top_logprobs or ()]
+def _soft_choice_of(token: wire.Token, options: tuple[str, str]) -> SoftChoice | None:
+    """Return the choice in a token's alternatives; None if they are those of another token.
+
+    They are if the token itself is not among them although it is likelier than one of them, or if
+    sampling from them would hardly have led to it.
+    """
+    # Some servers omit the alternatives, or the token among them.
+    listed = [(item.token, item.logprob) for item in token.top_logprobs or ()]
+    if listed and token.token not in dict(listed) and not math.isnan(token.logprob):
+        if token.logprob > min(logprob for _, logprob in listed):
+            return None
+        listed.append((token.token, token.logprob))
+    soft = soft_choice(listed, options)
+    if soft.first is None:
+        return soft
+    share = soft.first if _only_letters(token.token) == options[0] else 1.0 - soft.first
+    return soft if share >= _UNEXPLAINED else None

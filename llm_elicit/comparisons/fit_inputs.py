@@ -87,8 +87,16 @@ def _measured(judgments: Judgments, judge: str) -> density.Evidence:
     known = judgments.soft & ~stated
     parts = []
     if known.any():
-        log_odds = judgments.log_odds[known]
-        parts.append(density.Evidence.log_odds(first[known], second[known], log_odds, judge=judge))
+        log_odds, cut = judgments.log_odds[known], judgments.censored[known]
+        parts.append(
+            density.Evidence.log_odds(
+                first[known],
+                second[known],
+                lower=np.where(cut < 0, -np.inf, log_odds),
+                upper=np.where(cut > 0, np.inf, log_odds),
+                judge=judge,
+            )
+        )
     if stated.any():
         shares = judgments.first_shown[stated]
         parts.append(

@@ -15,6 +15,8 @@ probability             P(a preferred to b) in either order of presentation; emp
 soft                    whether probability comes from log-probabilities or a stated probability
 format                  the answer asked for, "letter" (also if missing), "probability" or "ratio"
 letter_mass             the probability that the model gave to the two letters (soft only)
+censored                1 if the log-odds of a over b are known only to be at least those of
+                        probability, -1 if at most (a letter was not listed), 0 (also if missing)
 prompt_tokens, ...      completion_tokens, cached_tokens; cost (USD; empty if the price is unknown)
 latency, attempts       seconds of the answering request; requests sent for this answer
 cached                  served from an earlier run's answer, at no cost
@@ -101,6 +103,8 @@ class Judgments:
         soft: whether the preference is a measured probability, `(n,)`.
         pair: the pairs' numbers, `(n,)`.
         format: the answer asked for, "letter", "probability" or "ratio", `(n,)`.
+        censored: 1 if the log-odds of the first shown are known only to be at least `log_odds`, −1
+            if at most, else 0, `(n,)`.
     """
 
     a: Floats
@@ -111,6 +115,7 @@ class Judgments:
     soft: np.ndarray[tuple[int], np.dtype[np.bool_]]
     pair: np.ndarray[tuple[int], np.dtype[np.int64]]
     format: np.ndarray[tuple[int], np.dtype[np.str_]]
+    censored: np.ndarray[tuple[int], np.dtype[np.int64]]
 
     __repr__ = brief_repr
 
@@ -189,14 +194,17 @@ class Comparisons:
     def judgments(self, judge: str) -> Judgments:
         """Return a judge's choices, one row per order and replicate."""
         rows = self._chosen(judge)
+        preference = rows["probability"].to_numpy(np.float64)
+        first, soft = (rows["order"] == "ab").to_numpy(bool), rows["soft"].to_numpy(bool)
         return Judgments(
             *self.points(rows),
-            rows["probability"].to_numpy(np.float64),
-            (rows["order"] == "ab").to_numpy(bool),
+            preference,
+            first,
             (rows["verdict"] == "tie").to_numpy(bool),
-            rows["soft"].to_numpy(bool),
+            soft,
             rows["pair"].to_numpy(np.int64),
             _formats(rows),
+            np.where(first, 1, -1) * _censored(rows, preference, soft),
         )
 
     def _chosen(self, judge: str) -> pd.DataFrame:
@@ -273,6 +281,16 @@ def _codes(column: pd.Series[Any]) -> Floats:
             "space; read the table with it: Comparisons.read(path, space)"
         )
     return column.to_numpy(np.float64)
+
+
+def _censored(
+    rows: pd.DataFrame, preference: Floats, soft: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the censoring of log-odds of a over b; a probability of 0 or 1 is a bound as well."""
+    ends = (preference >= 1.0 - _LEAST).astype(np.int64) - (preference <= _LEAST)
+    if "censored" in rows.columns:
+        ends = np.where(ends == 0, rows["censored"].to_numpy(np.int64), ends)
+    return np.where(soft, ends, 0)
 
 
 def _formats(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.str_]]:

@@ -56,7 +56,7 @@ COLUMNS = {
     "cached": "bool",
     "asked_at": "string",
 }
-OPTIONAL = {"thinking": "string", "format": "string"}
+OPTIONAL = {"thinking": "string", "format": "string", "censored": "int64"}
 _TYPES = {**COLUMNS, **OPTIONAL}
 
 
@@ -202,6 +202,8 @@ def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
             _check_column(frame[name], kind, path)
     for name, known in {"order": ("ab", "ba"), "verdict": VERDICTS}.items():
         _refuse(frame[name], ~frame[name].isin(known), path, f"none of {', '.join(known)}")
+    if "censored" in frame.columns:
+        _refuse(frame["censored"], ~frame["censored"].isin((-1, 0, 1)), path, "none of -1, 0, 1")
     p = frame["probability"].astype(np.float64)
     _refuse(p, p.notna() & ~p.between(0, 1), path, "no probability between 0 and 1")
     question = ["judge", "pair", "order", "replicate", *frame.columns.intersection(["format"])]

@@ -59,11 +59,14 @@ class Judgment:
         verdict: the option chosen, or why there is none; `TEXT` for a direct question.
         first: P(first shown) from log-probabilities, or as stated; None otherwise.
         probability: P(a preferred to b), whatever the order shown; None without a choice.
+        censored: 1 if the log-odds of the first shown are known only to be at least those of
+            `first`, −1 if at most, else 0.
     """
 
     verdict: str
     first: float | None
     probability: float | None
+    censored: int = 0
 
 
 def judge_reply(reply: Reply, request: Request, order: Presentation) -> Judgment:
@@ -76,10 +79,9 @@ def judge_reply(reply: Reply, request: Request, order: Presentation) -> Judgment
         return Judgment(TEXT, None, None)
     read = read_answer(reply.text, request.answer, request.options, reply.finish, reply.first)
     first = read.preference
-    swapped = order.endswith("ba")
-    return Judgment(
-        read.verdict, read.first, None if first is None else 1.0 - first if swapped else first
-    )
+    probability = None if first is None else 1.0 - first if order.endswith("ba") else first
+    bound = request.answer == "letter" and read.first is not None
+    return Judgment(read.verdict, read.first, probability, reply.censored if bound else 0)
 
 
 def settings_of(body: dict[str, Any]) -> str:
@@ -91,7 +93,7 @@ def settings_of(body: dict[str, Any]) -> str:
 def _table(db: sa.Connection, thinking: bool) -> sa.Select[Any]:
     """Return the query of the table of comparisons."""
     q, a = questions.c, answers.c
-    form = _format(db)
+    form, cut = _column(db, "format", "letter"), _column(db, "censored", 0)
     soft = a.first.is_not(None) & (a.verdict.in_(("A", "B")) | (form != "letter"))
     said = (a.template, a.prompt_hash, a.model_asked, a.model_answered, a.reply, a.verdict)
     counts = (a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.cost, a.latency)
@@ -100,16 +102,17 @@ def _table(db: sa.Connection, thinking: bool) -> sa.Select[Any]:
         sa.select(q.judge, q.pair, q.presentation.label("order"), q.replicate, *said, *shown)
         .add_columns(a.probability, soft.label("soft"), *counts, q.attempts, a.cached)
         .add_columns(a.asked_at, a.letter_mass, form.label("format"))
+        .add_columns(sa.case((q.presentation == "ba", -cut), else_=cut).label("censored"))
         .join_from(questions, answers, q.id == a.question)
         .where(q.presentation.in_(("ab", "ba")))
         .order_by(q.id)
     )
 
 
-def _format(db: sa.Connection) -> sa.ColumnElement[str]:
-    """Return the column of the answer's format; 'letter' in journals older than the column."""
+def _column(db: sa.Connection, name: str, default: str | int) -> sa.ColumnElement[Any]:
+    """Return a column of the answers; its default in journals older than the column."""
     known = {column["name"] for column in sa.inspect(db).get_columns("answers")}
-    return answers.c.format if "format" in known else sa.literal("letter")
+    return answers.c[name] if name in known else sa.literal(default)
 
 
 def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:

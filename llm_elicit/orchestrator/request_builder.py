@@ -182,6 +182,7 @@ class RequestBuilder:
             asked_at=journal.now(),
             thinking=reply.thinking,
             format=request.answer,
+            censored=judgment.censored,
         )
         return Answer(**vars(answer) | {"digest": journal.digest_of(question, answer)})
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.chat_completions import (
-    LARGEST_DOUBT,
     deciding_token,
     read_completion,
     soft_choice,
@@ -22,36 +21,57 @@ def _log(**masses: float) -> list[tuple[str, float]]:
 
 def test_masses_of_all_spellings_are_summed() -> None:
     listed = [*_log(A=0.3, B=0.1), (" A", math.log(0.2)), ("**B", math.log(0.2)), ("To", -9.0)]
-    first, mass = soft_choice(listed, AB)
-    assert first == pytest.approx(0.5 / 0.8)
-    assert mass == pytest.approx(0.8)
+    soft = soft_choice(listed, AB)
+    assert soft.first == pytest.approx(0.5 / 0.8)
+    assert soft.mass == pytest.approx(0.8)
+    assert not soft.censored
 
 
 def test_words_that_begin_with_a_letter_do_not_count() -> None:
-    first, mass = soft_choice(_log(A=0.3, B=0.3, Answer=0.3, Based=0.05), AB)
-    assert (first, mass) == (pytest.approx(0.5), pytest.approx(0.6))
+    soft = soft_choice(_log(A=0.3, B=0.3, Answer=0.3, Based=0.05), AB)
+    assert soft == (pytest.approx(0.5), pytest.approx(0.6), 0)
 
 
 def test_too_little_mass_is_no_choice() -> None:
-    first, mass = soft_choice(_log(To=0.9, A=0.02, B=0.01), AB)
-    assert first is None
-    assert mass == pytest.approx(0.03)
+    assert soft_choice(_log(To=0.9, A=0.02, B=0.01), AB) == (None, pytest.approx(0.03), 0)
 
 
 def test_an_unlisted_letter_is_bounded_by_the_least_listed_token() -> None:
-    first, _ = soft_choice(_log(A=0.99, C=1e-4), AB)
-    assert first == pytest.approx(0.99 / (0.99 + 1e-4))
-    assert soft_choice(_log(A=0.5, C=0.2), AB)[0] is None
+    """It was stored as exactly that."""
+    soft = soft_choice(_log(A=0.99, C=1e-4), AB)
+    assert soft == (pytest.approx(0.99 / (0.99 + 1e-4)), 0.99, 1)
+    assert soft_choice(_log(A=0.5, C=0.2), AB) == (pytest.approx(0.5 / 0.7), 0.5, 1)
+    assert soft_choice(_log(B=0.5, C=0.2), AB) == (pytest.approx(0.2 / 0.7), 0.5, -1)
+    assert soft_choice(_log(A=0.2, C=0.4), AB).first is None, "B may be as likely"
+
+
+def test_an_unlisted_letter_is_bounded_by_what_is_left() -> None:
+    """With one alternative alone, that is all that is known."""
+    first, mass, censored = soft_choice(_log(A=0.9), AB)
+    assert (first, mass, censored) == (pytest.approx(0.9 / 1.001), 0.9, 1)
+
+
+@pytest.mark.parametrize("clipped", [-99.0, -100.0, -1000.0, -9999.0, -3.4e38, -math.inf])
+def test_a_log_probability_at_the_providers_floor_is_not_known(clipped: float) -> None:
+    listed = [*_log(A=0.99, C=1e-4), ("B", clipped)]
+    assert soft_choice(listed, AB) == soft_choice(listed[:2], AB)
+
+
+def test_a_letter_far_down_the_list_is_known() -> None:
+    first, _, censored = soft_choice([("A", -1e-9), ("B", -21.0)], AB)
+    assert censored == 0
+    assert first is not None
+    assert math.log(first / (1.0 - first)) == pytest.approx(21.0, abs=1e-2)
 
 
 def test_nothing_listed_is_no_choice() -> None:
-    assert soft_choice([], AB) == (None, 0.0)
+    assert soft_choice([], AB) == (None, 0.0, 0)
 
 
 @pytest.mark.parametrize("token", ["A", "B", "To"])
 def test_a_log_probability_that_is_no_number_leaves_a_hard_choice(token: str) -> None:
     listed = [*_log(A=0.6, B=0.3, C=1e-4), (token, math.nan)]
-    first, mass = soft_choice(listed, AB)
+    first, mass, _ = soft_choice(listed, AB)
     assert first is None
     assert 0.0 <= mass <= 1.0
 
@@ -63,21 +83,26 @@ def test_a_log_probability_that_is_no_number_leaves_a_hard_choice(token: str) ->
     )
 )
 def test_swapping_the_letters_mirrors_p(listed: list[tuple[str, float]]) -> None:
-    p, mass = soft_choice(listed, AB)
-    q, same = soft_choice(listed, ("B", "A"))
+    p, mass, bound = soft_choice(listed, AB)
+    q, same, mirrored = soft_choice(listed, ("B", "A"))
     assert mass == pytest.approx(same)
     assert (p is None) == (q is None)
+    assert bound == -mirrored
     if p is not None and q is not None:
         assert p + q == pytest.approx(1.0)
         assert 0.0 <= p <= 1.0
 
 
-@given(st.floats(0.2, 0.99), st.floats(1e-9, 0.1))
-def test_a_bounded_p_is_as_exact_as_promised(mass: float, rest: float) -> None:
-    p, _ = soft_choice([("A", math.log(mass)), ("C", math.log(rest))], AB)
-    if p is not None:
-        # The truth lies between P at the bound and certainty.
-        assert 1.0 - p <= LARGEST_DOUBT + 1e-9
+@given(st.lists(st.floats(0.001, 1.0), min_size=3, max_size=12), st.integers(1, 11))
+def test_the_log_odds_lie_beyond_the_bound(masses: list[float], top: int) -> None:
+    """Of a distribution over tokens, of which the likeliest alone are listed."""
+    tokens = dict(zip("ABCDEFGHIJKL", (mass / sum(masses) for mass in masses), strict=False))
+    listed = sorted(tokens.items(), key=lambda item: -item[1])[:top]
+    soft = soft_choice([(token, math.log(mass)) for token, mass in listed], AB)
+    if soft.first is not None:
+        truth = tokens["A"] / (tokens["A"] + tokens["B"])
+        apart = (truth - soft.first) * soft.censored
+        assert apart >= -1e-9 if soft.censored else truth == pytest.approx(soft.first)
 
 
 def _tokens(*texts: str) -> list[wire.Token]:
@@ -155,3 +180,29 @@ def test_an_answer_without_its_own_token_is_a_choice_and_counted() -> None:
     asked = {"model": "m", "logprobs": True, "messages": []}
     reply = read_completion(completion(says, asked), asked, AB)
     assert (reply.text, reply.first, reply.letter_mass, reply.unaligned) == ("B", None, None, True)
+
+
+LISTED = {"A": -0.02, "C": -6.0}
+
+
+@pytest.mark.parametrize(
+    ("token", "logprob", "listed", "censored"),
+    [
+        ("A", -0.02, LISTED, 1), ("B", -4.5, {"A": -0.02, "B": -4.5}, 0),
+        ("B", -6.5, LISTED, 0),  # sampled from below the list
+        ("B", -0.1, LISTED, None),  # likelier than one of the listed: of another token
+        ("B", -9999.0, {"A": -1e-6, "C": -14.0}, None),  # hardly ever sampled
+        ("B", -12.0, {"A": -1e-5, "B": -12.0}, None), ("A", math.nan, {}, 0),
+    ],
+)  # fmt: skip
+def test_alternatives_that_do_not_lead_to_the_token_are_anothers(
+    token: str, logprob: float, listed: dict[str, float], censored: int | None
+) -> None:
+    alternatives = [{"token": name, "logprob": value} for name, value in listed.items()]
+    scored = {"token": token, "logprob": logprob, "top_logprobs": alternatives}
+    whole = completion(Says(token), {"model": "m", "messages": []})
+    whole["choices"][0]["logprobs"] = {"content": [scored]}
+    reply = read_completion(whole, {}, AB)
+    assert reply.unaligned == (censored is None)
+    assert reply.censored == (censored or 0)
+    assert (reply.first is None) == (censored is None or not listed)

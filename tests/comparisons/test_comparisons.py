@@ -119,6 +119,7 @@ def tables(draw) -> Comparisons:
         "reply": TEXTS | st.none(), "model_answered": TEXTS | st.none(),
         "thinking": TEXTS | st.none(), "cost": NUMBERS | st.none(), "latency": NUMBERS,
         "prompt_tokens": st.integers(-(2**63), 2**63 - 1), "soft": st.booleans(),
+        "censored": st.sampled_from([-1, 0, 1]),
     }  # fmt: skip
     for name, cell in cells.items():
         frame[name] = pd.Series([draw(cell) for _ in range(len(frame))], dtype=object)
@@ -172,6 +173,21 @@ def test_tables_with_codes_are_read_as_words(tmp_path):
     again = Comparisons.read(tmp_path / "old.parquet", SPACE)
     assert again.frame["b_size"].tolist() == ["l"]
     assert again.choices("j").b.tolist() == [list(codes.values())]
+
+
+def test_bounds_are_those_of_the_first_shown_and_of_probabilities_at_the_ends():
+    frame = rows([(0, "ab", 0.9), (0, "ba", 0.9), (1, "ab", 0.2), (2, "ba", 1e-12), (3, "ab", 1.0)])
+    frame.loc[3:, "soft"] = [True, False]
+    assert Comparisons(frame, FEATURES).judgments("j").censored.tolist() == [0, 0, 0, 1, 0]
+    bounded = Comparisons(frame.assign(censored=[1, 1, -1, 0, 0]), FEATURES).judgments("j")
+    assert bounded.censored.tolist() == [1, -1, -1, 1, 0]
+
+
+def test_a_bound_is_a_side(tmp_path):
+    frame = rows([(0, "ab", 0.9)]).assign(censored=2)
+    Comparisons(frame, FEATURES).write(tmp_path / "c.csv")
+    with pytest.raises(InputError, match=r"column 'censored', row 1: .*none of -1, 0, 1"):
+        Comparisons.read(tmp_path / "c.csv")
 
 
 def test_a_strange_file_is_refused(tmp_path):

@@ -76,6 +76,8 @@ def test_answers_of_earlier_versions_are_taken(location: JournalLocation) -> Non
 def test_a_journal_that_is_only_read_may_lack_the_columns(tmp_path: Path) -> None:
     study = campaign([EXPERT], pairs=4)
     run(study, tmp_path)
+    _execute(JournalLocation(tmp_path), "ALTER TABLE answers DROP COLUMN censored")
+    assert len(table(study, tmp_path)) == 8
     for name in ("answers", "rounds"):
         _execute(JournalLocation(tmp_path), f"ALTER TABLE {name} DROP COLUMN digest")
     assert len(table(study, tmp_path)) == 8

@@ -59,6 +59,7 @@ GOLDEN = {
     "0011-digests": ("9ac1590e85222278", "9ac1590e85222278"),
     "0013-people": ("c807ba14a37d1b68", "df0b42fa8a09edfe"),
     "0014-takeovers": ("586c466a10888ae0", "9ca9f5ae0a9bd33c"),
+    "0015-censored-log-odds": ("1e3192bbd53338ed", "9164fe6048bd7be2"),
     "0012-run-control-and-events": ("39a5d6f212cde7ab", "aa061925dc7ba5d2"),
 }
 
@@ -129,8 +130,8 @@ def test_a_journal_of_the_first_format_goes_on(tmp_path: Path) -> None:
         old.execute("UPDATE questions SET state = 'done', attempts = 1 WHERE id <= 3")
         old.execute("UPDATE questions SET state = 'in flight', reserved = 0.5 WHERE id = 4")
         old.execute("UPDATE questions SET state = 'failed', lost = 0.25 WHERE id = 5")
-        # There were no columns for thinking, formats and digests.
-        first = [tuple(row)[:-3] for row in rows[:3]]
+        # There were no columns for thinking, formats, digests and bounds.
+        first = [tuple(row)[:-4] for row in rows[:3]]
         marks = ", ".join("?" * len(first[0]))
         old.executemany(f"INSERT INTO answers VALUES ({marks})", first)
     summary = run(study, folder)

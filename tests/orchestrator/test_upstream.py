@@ -4,9 +4,16 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import sqlalchemy as sa
 from fakes.batches import BatchProvider
 
+from llm_elicit.comparisons.fit_inputs import evidence_of
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.campaign import Fit
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import JournalLocation
 from llm_elicit.testing.provider import Provider, Says, Sends
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import Notes, campaign, run, table
@@ -116,3 +123,36 @@ def test_a_change_of_settings_is_noted_once(tmp_path: Path) -> None:
         assert run(study, tmp_path, notes).complete
     assert table(study, tmp_path).frame["soft"].all()
     assert sum("alternatives" in line for line in notes.lines) == 1
+
+
+def test_a_letter_that_is_not_listed_bounds_the_log_odds(
+    location: JournalLocation, tmp_path: Path
+) -> None:
+    """From the answer through journal, table and file to the evidence, in either order."""
+
+    def behave(number: int, body: dict[str, Any]) -> Says:
+        letter, other = ("A", "B") if number % 3 else ("B", "A")
+        far = {letter: math.log(0.999), "C": math.log(1e-6)}
+        near = {letter: math.log(0.75), other: math.log(0.25)}
+        return Says(letter, logprobs=far if number % 2 else near)
+
+    with Provider(behave) as provider:
+        study = campaign([gpt(provider.url, concurrency=1)], pairs=4, journal=location.address)
+        run(study, location.folder)
+    asked = table(study, location.folder)
+    path = asked.write(tmp_path / "answers.csv")
+    for comparisons in (asked, Comparisons.read(path)):
+        frame = comparisons.frame
+        # Answers by number, every second one bounded, towards a or b by letter and order.
+        assert frame["censored"].tolist() == [1, 0, -1, 0, 1, 0, 1, 0]
+        assert frame["order"].tolist() == ["ab", "ba"] * 4
+        measured = evidence_of(comparisons, "gpt", Fit(methods=("utility",))).measured
+        assert measured.censored.tolist() == [1, 0, -1, 0, 1, 0, 1, 0]
+        ends = np.abs(measured.value[measured.censored != 0])
+        np.testing.assert_allclose(ends, math.log(0.999e6), rtol=1e-4)
+        others = np.abs(measured.value[measured.censored == 0])
+        np.testing.assert_allclose(others, math.log(3.0))
+    with location.writable().connect() as db, db.begin():
+        db.execute(sa.text("UPDATE answers SET censored = 0 WHERE censored = 1"))
+    with pytest.raises(InputError, match="is not as it was received"):
+        table(study, location.folder)

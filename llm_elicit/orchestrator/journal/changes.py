@@ -64,6 +64,7 @@ class Answer:
     asked_at: str
     thinking: str = ""
     format: str = "letter"
+    censored: int = 0
     digest: str | None = None
 
 

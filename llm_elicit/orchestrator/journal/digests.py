@@ -21,6 +21,8 @@ _TEXTS = (
 )  # fmt: skip
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached")
 _NUMBERS = ("first", "letter_mass", "probability", "cost", "latency")
+_BOUND = "censored"
+"""Left out of the digest of an answer without a bound, as of those older than the column."""
 _FIRST_NUMBER = len(_KEY) + len(_TEXTS) + len(_COUNTS)
 _AT_ONCE = 5_000
 
@@ -36,7 +38,7 @@ def digest_of(question: Question, answer: Answer) -> str:
     said = vars(answer)
     texts = [storable(said[name]) for name in _TEXTS]
     counts = [int(said[name]) for name in _COUNTS]
-    return _digest([*asked, *texts, *counts, *(said[name] for name in _NUMBERS)])
+    return _digest([*asked, *texts, *counts, *(said[name] for name in (*_NUMBERS, _BOUND))])
 
 
 def check_digests(db: sa.Connection, where: str, *, pairs: bool | None = None) -> None:
@@ -55,7 +57,8 @@ def check_digests(db: sa.Connection, where: str, *, pairs: bool | None = None) -
     if "digest" not in known:
         return
     key = [questions.c[name] for name in _KEY]
-    said = [answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)]
+    bound = answers.c[_BOUND] if _BOUND in known else sa.literal(0)
+    said = [*(answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)), bound]
     of_pairs = questions.c.presentation.in_(("ab", "ba"))
     wanted = [] if pairs is None else [of_pairs if pairs else ~of_pairs]
     # Ordered by row and with a column that no index has, so that the rows are read, as for the
@@ -90,7 +93,7 @@ def _is_as_written(question: int | None, digest: str | None, row: Sequence[Any])
 
 def _digest(row: Sequence[Any]) -> str:
     """Return SHA-256 over the values of a row, with numbers as either database returns them."""
-    values = list(row)
+    values = list(row) if row[-1] else list(row[:-1])
     for index in range(_FIRST_NUMBER, len(values)):
         value = values[index]
         if value is not None:

@@ -380,5 +380,10 @@ MIGRATIONS: tuple[Migration, ...] = (
         "0014-takeovers",
         "ALTER TABLE control ADD COLUMN takeovers BIGINT NOT NULL DEFAULT 0",
     ),
+    # Whether an answer's log-odds are a bound: a letter was not among the listed tokens.
+    _in_both(
+        "0015-censored-log-odds",
+        "ALTER TABLE answers ADD COLUMN censored BIGINT NOT NULL DEFAULT 0",
+    ),
 )
 """Named, append-only."""

@@ -105,6 +105,7 @@ answers = Table(
     Column("asked_at", Text),
     Column("thinking", Text),
     Column("format", Text),
+    Column("censored", Integer),
     Column("digest", Text),
 )
 
