@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import httpx
@@ -14,6 +15,7 @@ from llm_elicit.backends import (
     Reply,
     Request,
     limit_headers,
+    read_completion,
     read_key,
     scrubbed,
 )
@@ -61,7 +63,13 @@ class PlainBackend(Keyless):
         body = self.body(request)
         answer = await self._http.post(f"{self.endpoint}/chat/completions", json=body)
         answer.raise_for_status()
-        return _read(answer, body)
+        try:
+            content = answer.json()
+        except ValueError as error:
+            raise MalformedReplyError(f"not JSON: {error}") from None
+        # Without log-probabilities in the request a judgment is a letter.
+        reply = read_completion(content, body, request.options)
+        return replace(reply, headers=limit_headers(answer.headers))
 
     def scrub(self, text: str) -> str:
         """`text` without the key."""
@@ -69,26 +77,3 @@ class PlainBackend(Keyless):
 
     async def __aexit__(self, *error: object) -> None:
         await self._http.aclose()
-
-
-def _read(response: httpx.Response, body: dict[str, Any]) -> Reply:
-    try:
-        answer = response.json()
-        choice, usage = answer["choices"][0], answer.get("usage") or {}
-        message, finish = choice["message"], str(choice["finish_reason"])
-        return Reply(
-            text=message.get("content") or "",
-            finish="refusal" if message.get("refusal") else finish,
-            model=str(answer["model"]),
-            first=None,  # no log-probabilities: a judgment is a letter
-            letter_mass=None,
-            # As they come: what cannot be true counts as the request's worst case.
-            prompt_tokens=usage.get("prompt_tokens", 0),
-            completion_tokens=usage.get("completion_tokens", 0),
-            cached_tokens=0,
-            body=body,
-            headers=limit_headers(response.headers),
-            thinking=message.get("reasoning_content") or "",
-        )
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise MalformedReplyError(f"not a chat completion: {error!r}") from None

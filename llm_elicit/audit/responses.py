@@ -90,9 +90,9 @@ class Response:
 
 
 def response_of(comparisons: Comparisons, judge: str) -> Response:
-    """Return a judge's response: from its log-odds if it gave any, else from its choices."""
+    """Return a judge's response: from its log-odds if most answers have them, else its choices."""
     judgments = comparisons.judgments(judge)
-    kind: Kind = "log-odds" if judgments.soft.any() else "choices"
+    kind: Kind = "log-odds" if judgments.measured else "choices"
     if kind == "log-odds":
         kept, shown = judgments.soft, _log_odds(judgments)
     else:

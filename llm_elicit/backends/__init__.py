@@ -11,7 +11,8 @@ from llm_elicit.backends.base import (
     read_key,
     scrubbed,
 )
-from llm_elicit.backends.failures import Failure, MalformedReplyError
+from llm_elicit.backends.chat_completions import read_completion
+from llm_elicit.backends.failures import Failure, MalformedReplyError, UpstreamError
 from llm_elicit.backends.providers import PROVIDERS, Provider, open_backend, provider_of
 from llm_elicit.backends.sdk import Keyless
 from llm_elicit.backends.simulated import SimulatedBackend
@@ -31,6 +32,7 @@ __all__ = [
     "Reply",
     "Request",
     "SimulatedBackend",
+    "UpstreamError",
     "answer_schema",
     "cache_folder",
     "kept",
@@ -38,6 +40,7 @@ __all__ = [
     "open_backend",
     "provider_of",
     "pull",
+    "read_completion",
     "read_key",
     "scrubbed",
 ]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import Reply
+from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.questions import parse
 
 LEAST_MASS = 0.05
@@ -92,7 +93,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     completion = wire.read_answer(wire.Completion, answer)
     choice = completion.choices[0]
     wire.check_upstream(choice)
-    text, thinking, refusal = _apart(choice.message)
+    text, thinking, refusal = _apart(_turn_of(choice))
     finish = "refusal" if refusal else wire.finish_of(choice.finish_reason, text or thinking)
     tokens = choice.logprobs and choice.logprobs.content
     token = deciding_token(text, thinking, tokens, options, finish) if tokens else None
@@ -113,6 +114,20 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         unaligned=bool(tokens) and soft is None and _chosen(text, options, finish) is not None,
         censored=soft.censored if soft else 0,
     )
+
+
+def _turn_of(choice: wire.Choice) -> wire.Turn:
+    """Return the message of a choice.
+
+    Raises:
+        UpstreamError: the choice was interrupted and has none.
+        MalformedReplyError: it has none.
+    """
+    turn = choice.message or choice.delta
+    if turn is None and choice.text is None:
+        wire.finish_of(choice.finish_reason, "nothing")
+        raise MalformedReplyError("choices.0.message: Field required")
+    return turn or wire.Turn(content=choice.text)
 
 
 def _apart(message: wire.Turn) -> wire.Spoken:
@@ -190,12 +205,16 @@ def _place_of_choice(text: str, options: tuple[str, str], finish: str) -> int | 
     if letter is None:
         return None
     other = options[1] if letter == options[0] else options[0]
-    places = [match.start() for match in re.finditer(rf"(?<![^\W_]){letter}(?![^\W_])", text)]
-    exchanged = {
-        at: _chosen(f"{text[:at]}{other}{text[at + 1 :]}", options, finish) for at in places
-    }
-    decisive = [at for at in places if exchanged[at] == other]
-    return next(iter(decisive or [at for at in places if exchanged[at] is None]), None)
+    for said, instead in ((letter, other), (letter.lower(), other.lower())):
+        places = [match.start() for match in re.finditer(rf"(?<![^\W_]){said}(?![^\W_])", text)]
+        exchanged = {
+            at: _chosen(f"{text[:at]}{instead}{text[at + 1 :]}", options, finish) for at in places
+        }
+        decisive = [at for at in places if exchanged[at] == other]
+        decisive += [at for at in places if exchanged[at] is None]
+        if decisive:
+            return decisive[0]
+    return None
 
 
 _SPECIAL = re.compile(rb"(?:\s|<[^<>]*>|\[[^\[\]]*\])*")
@@ -257,8 +276,10 @@ def _soft_choice_of(token: wire.Token, options: tuple[str, str]) -> SoftChoice |
         if token.logprob > min(logprob for _, logprob in listed):
             return None
         listed.append((token.token, token.logprob))
-    soft = soft_choice(listed, options)
+    said = _only_letters(token.token)
+    first, second = options if said in options else (letter.lower() for letter in options)
+    soft = soft_choice(listed, (first, second))
     if soft.first is None:
         return soft
-    share = soft.first if _only_letters(token.token) == options[0] else 1.0 - soft.first
+    share = soft.first if said == first else 1.0 - soft.first
     return soft if share >= _UNEXPLAINED else None

@@ -130,9 +130,11 @@ class Turn(_Part):
 
 
 class Choice(_Part):
-    """One answer of a chat completion."""
+    """One answer of a chat completion; some servers send it as a chunk, or as a text alone."""
 
-    message: Turn
+    message: Turn | None = None
+    delta: Turn | None = None
+    text: str | None = None
     finish_reason: Annotated[str, BeforeValidator(_reason)] = ""
     logprobs: Annotated[Logprobs | None, BeforeValidator(_logprobs), Lenient] = None
     error: Any = None

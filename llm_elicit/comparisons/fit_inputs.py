@@ -62,13 +62,13 @@ def noise_of(fit: Fit) -> density.Noise:
 
 
 def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evidence:
-    """Return a judge's answers as evidence: log-odds if it gave any, choices otherwise.
+    """Return a judge's answers as evidence: log-odds if most answers have them, else choices.
 
     Choices among log-odds are left out, since they add little information. Stated probabilities
     are rounded to a per cent. How choices enter is set by `Fit.position_effect`.
     """
     judgments = comparisons.judgments(judge)
-    if judgments.soft.any():
+    if judgments.measured:
         return _measured(judgments, judge)
     if fit.position_effect == "averaged":
         choices = comparisons.choices(judge)

@@ -120,6 +120,11 @@ class Judgments:
     __repr__ = brief_repr
 
     @property
+    def measured(self) -> bool:
+        """Whether the log-odds are the evidence, and not the choices: most answers have them."""
+        return bool(self.soft.sum() * 2 > len(self.soft))
+
+    @property
     def sign(self) -> Floats:
         """1 if a was shown first, −1 if b was, `(n,)`."""
         return np.where(self.first, 1.0, -1.0)

@@ -143,6 +143,14 @@ class ServedContract(BackendContract):
         assert self.failed(provider.url).what == what
         assert len(provider.seen) == 1
 
+    @pytest.mark.parametrize("text", ["", "A"])
+    def test_an_interrupted_answer_is_no_answer(self, text: str, loopback: Loopback) -> None:
+        """A failure of the server behind the provider may come with status 200, and beside text."""
+        provider = loopback(lambda _number, _body: Says(text, stop="error"))
+        failure = self.failed(provider.url)
+        assert failure.what == "status"
+        assert (failure.status or 0) >= 500
+
     def test_usage_that_is_missing_costs_no_answer(self, loopback: Loopback) -> None:
         """The answer is paid; the orchestrator decides what it counts as."""
         provider = loopback(lambda _number, _body: Says("B", usage=None))

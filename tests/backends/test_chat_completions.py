@@ -166,6 +166,14 @@ def test_thinking_that_ends_with_the_letter_is_not_the_answer() -> None:
     assert deciding_token("B because", "B or A?", _tokens("B"), AB) is None
 
 
+def test_a_small_letter_is_scored_among_small_letters() -> None:
+    scored = {"token": "b", "logprob": -0.3, "top_logprobs": {"b": -0.3, "a": -1.4, "A": -6.0}}
+    whole = completion(Says("b"), {"model": "m", "messages": []})
+    whole["choices"][0]["logprobs"] = {"content": [scored]}
+    reply = read_completion(whole, {}, AB)
+    assert reply.first == pytest.approx(1.0 / (1.0 + math.exp(1.1)))
+
+
 def test_bytes_say_what_a_token_holds() -> None:
     """A character may be split over tokens."""
     halves = [wire.Token(token=f"\\x{byte:x}", bytes=[byte]) for byte in "é".encode()]

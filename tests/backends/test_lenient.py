@@ -268,3 +268,19 @@ def test_a_message_of_plain_text_without_a_model_is_read() -> None:
     whole = {**message(Says("A"), {"model": "m", "messages": []}), "content": "A", "model": None}
     reply = read_message(whole, {})
     assert (reply.text, reply.model) == ("A", "")
+
+
+@pytest.mark.parametrize("part", [{"delta": {"content": "A"}}, {"text": "A"}])
+def test_a_choice_of_another_kind_is_read(part: dict[str, Any]) -> None:
+    whole = _whole()
+    del whole["choices"][0]["message"]
+    whole["choices"][0] |= part
+    assert _read(whole).text == "A"
+
+
+@pytest.mark.parametrize("message", [{"message": None}, {}])
+def test_a_choice_without_a_message_is_a_failure_if_it_says_why(message: dict[str, Any]) -> None:
+    for reason, error in (("error", None), ("stop", GONE)):
+        _failure({"choices": [{**message, "finish_reason": reason, "error": error}]})
+    with pytest.raises(MalformedReplyError, match=r"choices\.0\.message"):
+        _read({"choices": [{**message, "finish_reason": "stop"}]})

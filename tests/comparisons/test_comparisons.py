@@ -6,7 +6,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from llm_elicit.audit.responses import response_of
+from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.campaign import Fit
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -181,6 +184,15 @@ def test_bounds_are_those_of_the_first_shown_and_of_probabilities_at_the_ends():
     assert Comparisons(frame, FEATURES).judgments("j").censored.tolist() == [0, 0, 0, 1, 0]
     bounded = Comparisons(frame.assign(censored=[1, 1, -1, 0, 0]), FEATURES).judgments("j")
     assert bounded.censored.tolist() == [1, -1, -1, 1, 0]
+
+
+def test_a_few_log_odds_do_not_take_the_place_of_all_choices():
+    """Where the answer's own token is rarely found, the others would have been left out."""
+    few = Comparisons(rows([(0, "ab", 0.9), (0, "ba", 0.0), (1, "ab", 1.0)]), FEATURES)
+    most = Comparisons(rows([(0, "ab", 0.9), (0, "ba", 0.8), (1, "ab", 1.0)]), FEATURES)
+    fit = Fit(methods=("utility",))
+    assert [len(evidence_of(table, "j", fit).measured) for table in (few, most)] == [0, 2]
+    assert [response_of(table, "j").kind for table in (few, most)] == ["choices", "log-odds"]
 
 
 def test_a_bound_is_a_side(tmp_path):
