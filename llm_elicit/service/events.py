@@ -77,7 +77,8 @@ class _EventStream(StreamingResponse):
         self, service: Service, source: AsyncIterator[RunEvent], session: Session | None
     ) -> None:
         self._service, self._parts = service, _parts(service, source, session)
-        super().__init__(self._parts)
+        # A proxy that gathered parts would show a page nothing.
+        super().__init__(self._parts, headers={"x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the parts until the source ends, the reader leaves, or it reads no more."""

@@ -8,13 +8,17 @@ too long is killed.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
+from importlib import import_module
 from typing import ParamSpec, TypeVar
 
 import anyio
@@ -29,6 +33,9 @@ T = TypeVar("T")
 _NICENESS = 5
 _WAITING, _WAITING_READERS = 32, 16
 _MOST_OF_A_READER = 3
+_SPARE_SECONDS = 120.0
+_MODULES = ("llm_elicit.service.campaigns", "llm_elicit.service.results")
+"""What a process imports before it can work, which takes a second or more."""
 
 READER: ContextVar[str | None] = ContextVar("READER", default=None)
 """The address of who sent the present request, if they may only look."""
@@ -37,7 +44,8 @@ READER: ContextVar[str | None] = ContextVar("READER", default=None)
 class Workers:
     """Processes that work for requests.
 
-    One of several is never taken by those who may only look, so that they keep nobody else waiting.
+    One of several is never taken by those who may only look, and is kept ready while they call, so
+    that they keep nobody else waiting.
 
     Args:
         count: how many there are.
@@ -50,6 +58,7 @@ class Workers:
         self._of_readers = asyncio.Semaphore(max(count - 1, 1))
         self._count, self._waiting = count, 0
         self._readers: Counter[str] = Counter()
+        self._spared, self._sparing = -math.inf, set[asyncio.Task[None]]()
 
     async def call(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Return the result of a function of a module, called in another process.
@@ -80,6 +89,7 @@ class Workers:
         if self._readers.total() >= _WAITING_READERS:
             raise _busy()
         self._readers[reader] += 1
+        self._keep_spare()
         try:
             async with self._of_readers, self._slots:
                 return await self._called(work)
@@ -87,6 +97,20 @@ class Workers:
             self._readers[reader] -= 1
             if not self._readers[reader]:
                 del self._readers[reader]
+
+    def _keep_spare(self) -> None:
+        """Have another process begin, or stay, unless one did a short time ago."""
+        if self._count < 2 or time.monotonic() - self._spared < _SPARE_SECONDS:
+            return
+        self._spared = time.monotonic()
+        task = asyncio.create_task(self._spare())
+        self._sparing.add(task)
+        task.add_done_callback(self._sparing.discard)
+
+    async def _spare(self) -> None:
+        with suppress(ProblemError):
+            async with self._slots:
+                await self._called(_begin)
 
     async def _called(self, work: Callable[[], T]) -> T:
         limiter = self._limiter = self._limiter or anyio.CapacityLimiter(self._count)
@@ -101,6 +125,12 @@ class Workers:
             ) from None
         except BrokenWorkerProcess:
             raise ProblemError(422, "this takes too much memory; ask for less") from None
+
+
+def _begin() -> None:
+    """Import what other calls need."""
+    for name in _MODULES:
+        import_module(name)
 
 
 def _busy() -> ProblemError:

@@ -216,7 +216,7 @@ def test_a_mail_link_ends_no_session_and_leaves_open_cards_usable(
         assert not mail.cookies
 
 
-def test_signing_out_ends_copies_of_the_cookie(strict: Served) -> None:
+def test_signing_out_ends_copies_of_the_cookie(strict: Served, link: str) -> None:
     with strict.client(headers=HTML) as browser, strict.client(headers=HTML) as thief:
         signed_in(browser, TOKEN)
         thief.cookies.update(browser.cookies)
@@ -228,6 +228,7 @@ def test_signing_out_ends_copies_of_the_cookie(strict: Served) -> None:
         fields = form_of(browser.get("/"), "/logout")
         stream = thief.send(thief.build_request("GET", "/api/campaigns/panel/events"), stream=True)
         assert stream.status_code == 200
+        assert stream.headers["x-accel-buffering"] == "no"
         assert browser.post("/logout", data=fields).headers["location"] == "/login"
         for path in ("/", "/api/campaigns", "/campaigns/panel/parts", "/metrics"):
             assert thief.get(path).status_code == 303
@@ -275,7 +276,7 @@ def test_signing_in_leads_to_pages_of_the_service_alone(
         assert signed_in(browser, TOKEN, next=wanted).headers["location"] == place
 
 
-def test_who_asks_for_a_page_is_led_there_after_signing_in(strict: Served) -> None:
+def test_who_asks_for_a_page_is_led_there_after_signing_in(strict: Served, link: str) -> None:
     with strict.client(headers=HTML, follow_redirects=True) as browser:
         page = browser.get("/campaigns/panel?x=1")
         fields = form_of(page, "/login")
@@ -334,7 +335,9 @@ class TestProxies:
             bad = {"authorization": "Bearer x"}
             assert client.get("/metrics", headers=stranger() | bad).status_code == 401
 
-    def test_the_address_that_a_stranger_states_is_not_believed(self, strict: Served) -> None:
+    def test_the_address_that_a_stranger_states_is_not_believed(
+        self, strict: Served, link: str
+    ) -> None:
         elsewhere = httpx.HTTPTransport(local_address="127.0.0.3")
         with strict.client(transport=elsewhere) as client:
             bad = {"authorization": "Bearer x"}
@@ -391,7 +394,7 @@ class TestProxies:
         with behind(strict, headers=HTML) as client:
             assert client.get("/login", headers={"x-forwarded-host": host}).status_code == 421
 
-    def test_a_proxy_that_calls_it_by_its_address(self, strict: Served) -> None:
+    def test_a_proxy_that_calls_it_by_its_address(self, strict: Served, link: str) -> None:
         with behind(strict) as client:
             seen = {"x-forwarded-proto": "https", "origin": "https://elicit.example:8443"}
             assert issued(client, **{**BEARER, "x-forwarded-proto": "https"}).startswith(
