@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from llm_elicit.audit.consistency import Consistency
 from llm_elicit.audit.judge_audit import JudgeAudit
-from llm_elicit.audit.preference import Preference
 from llm_elicit.audit.record import Audit
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.planning.detectable import fewest_pairs
@@ -34,7 +33,7 @@ def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
             steps.insert(0, _how_to_read(judge.consistency))
         return f"Next: {listed(steps)}."
     if not preference.consistent:
-        return f"Next: {listed(_find_more(preference, campaign), 'or')}."
+        return f"Next: {listed(_find_more(judge, campaign), 'or')}."
     steps = []
     related = judge.discrimination is None or judge.discrimination.relation
     if related in ("not shown", "partly"):
@@ -66,14 +65,17 @@ def _how_to_read(answers: Consistency) -> str:
     return _READ[worst] if counts[worst] else "run it again to ask the missing questions"
 
 
-def _find_more(preference: Preference, campaign: Campaign) -> list[str]:
+def _find_more(judge: JudgeAudit, campaign: Campaign) -> list[str]:
     """Return the ways to find a preference that was not found."""
+    preference, answers = judge.preference, judge.consistency
     required = preference.sample_size
     if required is not None and required.pairs is not None and required.pairs > preference.pairs:
         pairs = f"about {required.pairs:,} pairs in all"
     else:
         pairs = f"more pairs (four times as many: {_TIMES * preference.pairs:,})"
     steps = [f"ask {pairs}"]
+    if 2 * sum(answers.verdicts[kind] for kind in _READ) >= answers.judgments:
+        steps.insert(0, _how_to_read(answers))
     if not campaign.design.both_orders:
         steps.append("ask both orders, which averages the position effect out")
     steps.append("compare templates with `llm-elicit pilot`")

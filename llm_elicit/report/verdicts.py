@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from llm_elicit.audit.belief_power import BeliefPowers
 from llm_elicit.audit.consistency import Consistency
-from llm_elicit.audit.discrimination import Discrimination
+from llm_elicit.audit.discrimination import NEGLIGIBLE, Discrimination
 from llm_elicit.audit.inference import Interval, p_text
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.position_effect import PositionEffect
@@ -101,10 +101,15 @@ def _reliably(preference: Preference, p: str) -> str:
     reached, ceiling = preference.reliability.value, shown_ceiling(preference)
     if reached <= 0.0:
         return f", though the fit predicts none of the variation of held-out {kind} ({p})"
-    most = "" if ceiling is None else f"; ceiling {share(ceiling.value)}"
+    most = "" if ceiling is None else f"; ceiling {_part(ceiling.value)}"
     if reaches_ceiling(preference):
         most = ", which is at its ceiling"
-    return f" ({share(reached)} of the variation of held-out {kind} is predicted{most}; {p})"
+    return f" ({_part(reached)} of the variation of held-out {kind} is predicted{most}; {p})"
+
+
+def _part(value: float) -> str:
+    """Return a share; one below 1 is not rounded to all."""
+    return "more than 99%" if 0.995 <= value < 1.0 else share(value)
 
 
 def reaches_ceiling(preference: Preference) -> bool:
@@ -143,8 +148,8 @@ def data_clause(found: Discrimination | None, subject: str) -> str:
         f"(95 % interval {_ends(found.auc, _CHANCE, _percents)}; ceiling {ceiling})"
     )
     rank = (
-        f"rank correlation with the data's log density {signed(found.rank_correlation.value)} "
-        f"({_ends(found.rank_correlation, 0.0, _signed)})"
+        "rank correlation with a kernel density of the data "
+        f"{signed(found.rank_correlation.value)} ({_ends(found.rank_correlation, 0.0, _signed)})"
     )
     faintly = "faintly " if abs(found.reached) < _STRONG else ""
     reached = f"{share(abs(found.reached))} of the way from one half to the ceiling"
@@ -156,7 +161,7 @@ def data_clause(found: Discrimination | None, subject: str) -> str:
         "not shown": f"the preference is not shown to be related to the data: {area}; {rank}",
         "practically unrelated": (
             f"the preference is practically unrelated to the data: {area}; {rank}; both intervals "
-            "are within a tenth of what the data's own density reaches"
+            f"are within {share(NEGLIGIBLE)} of what the data's own density reaches"
         ),
     }
     if found.relation in headings:
@@ -243,7 +248,7 @@ def _no_preference(judge: JudgeAudit, level: float, p: str) -> str:
     depends = _depends_on_content(position, level)
     return (
         f"{none}; its answers depend on the position: it prefers the option shown {side} "
-        f"({p_position}), which accounts for {share(position.share)} of their variation"
+        f"({p_position}), which accounts for {_part(position.share)} of their variation"
         f"{f', to a degree that depends on the content ({depends})' if depends else ''}."
     )
 
@@ -269,6 +274,19 @@ def unusable(answers: Consistency) -> str:
         ((answers.verdicts[kind], word) for kind, word in _UNUSABLE.items()), reverse=True
     )
     return listed([f"{count:,} {word}" for count, word in counts if count] or ["0 answers"])
+
+
+def _repeats_sentence(preference: Preference) -> str:
+    """Return whether answers repeat although no preference was found; empty if not shown."""
+    ceiling = preference.ceiling
+    if ceiling is None or ceiling.low <= 0.0 or preference.verdict == "too few answers":
+        return ""
+    again = "the same question" if ceiling.source == "repeats" else "a pair in its two orders"
+    return (
+        f"Yet its answers to {again} agree (in {_part(ceiling.value)} of their variation without "
+        "the position effect): it may have a preference without a linear or quadratic trend, which "
+        "the test misses."
+    )
 
 
 def _lost(answers: Consistency) -> int:
@@ -297,7 +315,7 @@ def position_sentence(position: PositionEffect | None, level: float) -> str:
     parts = []
     if position.share >= _STRONG:
         parts.append(
-            f"The position effect accounts for {share(position.share)} of the variation of its "
+            f"The position effect accounts for {_part(position.share)} of the variation of its "
             "answers."
         )
     depends = _depends_on_content(position, level)
@@ -316,6 +334,8 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
         sentences = [
             coherence_sentence(judge.powers), position_sentence(preference.position, level),
         ]  # fmt: skip
+    else:
+        sentences = [_repeats_sentence(preference)]
     if preference.pairs:
         sentences.append(_unusable_sentence(judge.consistency))
     return tuple(sentence for sentence in sentences if sentence)

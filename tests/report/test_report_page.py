@@ -101,8 +101,8 @@ def test_both_verdicts_are_given_as_sentences(reader):
     assert (
         "the preference follows the data: a real place ranks above a random one 83% of the time "
         "(95 % interval 79% to 87%; ceiling 95%), 73% of the way from one half to the ceiling; "
-        "rank correlation with the data's log density +0.70 (+0.60 to +0.80); the scale of its "
-        "belief is identified by ranges and ratios." in text
+        "rank correlation with a kernel density of the data +0.70 (+0.60 to +0.80); the scale of "
+        "its belief is identified by ranges and ratios." in text
     )
     assert "Its answers about ranges are compatible with a density" in text
     assert "No preference of stuck <b>judge</b> between the points shown was found (p = 1)" in text

@@ -99,7 +99,7 @@ def test_the_words_of_the_demo_follow_its_numbers():
         "the preference ranks real rows slightly above random ones: a real country ranks above a "
         "random one 54% of the time (95 % interval 50.3% to 57.0%; ceiling 88%), 11% of the way "
         "from one half to the ceiling; but it is not shown to be higher where the data are dense: "
-        "rank correlation with the data's log density −0.01 (−0.12 to +0.08)"
+        "rank correlation with a kernel density of the data −0.01 (−0.12 to +0.08)"
     )
 
 
@@ -114,7 +114,13 @@ UP, FLAT, DOWN = (0.4, 0.3, 0.5), (0.01, -0.2, 0.2), (-0.4, -0.5, -0.3)
         ((0.53, 0.51, 0.55), UP, 0.88, "follows", "the preference faintly follows the data: "),
         (BELOW, DOWN, 0.88, "opposite", "the preference is opposite to the data: "),
         (NONE, FLAT, 0.88, "not shown", "the preference is not shown to be related to the data: "),
-        ((0.51, 0.48, 0.53), (0.0, -0.05, 0.05), 0.88, "practically unrelated", "a tenth of what"),
+        (
+            (0.51, 0.48, 0.53),
+            (0.0, -0.05, 0.05),
+            0.88,
+            "practically unrelated",
+            "within 15% of what",
+        ),
         ((0.51, 0.48, 0.53), (0.0, -0.05, 0.05), 0.65, "not shown", "is not shown to be related"),
         (ABOVE, UP, 0.52, "not measurable", "cannot be told: even the data's own density ranks"),
         (ABOVE, FLAT, 0.88, "partly", "but it is not shown to be higher where the data are dense"),
