@@ -1,0 +1,62 @@
+"""What to do next follows from the verdict, the design and what became of the answers."""
+
+import pytest
+
+from llm_elicit.comparisons.table_files import VERDICTS
+from llm_elicit.config.design import Design
+from llm_elicit.report.advice import next_step, without_answers
+
+
+def judge_of(study, verdict, pairs=60, counts=None, **preference):
+    expert = study.audit.of("expert")
+    changed = {"verdict": verdict, "pairs": pairs, **preference}
+    update = {"preference": expert.preference.model_copy(update=changed)}
+    if counts is not None:
+        verdicts = dict.fromkeys(VERDICTS, 0) | counts
+        known = {"verdicts": verdicts, "judgments": sum(verdicts.values())}
+        update["consistency"] = expert.consistency.model_copy(update=known)
+    return expert.model_copy(update=update)
+
+
+@pytest.mark.parametrize(
+    ("lost", "line", "advice"),
+    [
+        ("truncated", "20 truncated of 20", "raise its `max_tokens`"),
+        (
+            "refusal",
+            "20 refused of 20",
+            "other templates with `llm-elicit pilot`, since it refuses",
+        ),
+        ("unparsable", "20 unparsable of 20", "read its replies below"),
+    ],
+)
+def test_without_answers_the_reason_and_its_setting_are_named(study, lost, line, advice):
+    judge = judge_of(study, "no usable answers", pairs=0, counts={lost: 20})
+    assert without_answers(judge).startswith(f" ({line}): ")
+    assert advice in without_answers(judge)
+    assert advice in next_step(judge, study.audit, study.campaign)
+    assert without_answers(judge_of(study, "position only")) == ""
+
+
+@pytest.mark.parametrize(
+    ("verdict", "design", "preference", "said"),
+    [
+        ("too few answers", {"pairs": 5}, {"pairs": 5}, "Next: ask more pairs: at least 7 can"),
+        ("position only", {}, {"sample_size": None}, "ask more pairs (four times as many: 240)"),
+        ("position only", {"both_orders": False}, {}, "ask both orders, which averages"),
+        ("no consistent preference", {}, {}, "compare templates with `llm-elicit pilot`"),
+        ("no consistent preference", {}, {"response": "choices"}, "that returns log-probabilities"),
+        ("consistent preference", {}, {}, "to find the scale, add questions about ranges or"),
+        ("belief with a scale", {}, {}, ""),
+    ],
+)
+def test_every_verdict_says_what_to_do_next(study, verdict, design, preference, said):
+    judge = judge_of(study, verdict, **preference)
+    campaign = study.campaign.model_copy(update={"design": Design(**{"pairs": 60} | design)})
+    text = next_step(judge, study.audit, campaign)
+    assert said in text if said else text == ""
+
+
+def test_log_odds_need_no_model_with_log_probabilities(study):
+    judge = judge_of(study, "position only", response="log-odds")
+    assert "log-probabilities" not in next_step(judge, study.audit, study.campaign)
