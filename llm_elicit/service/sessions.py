@@ -107,7 +107,7 @@ class Sessions:
         return f"{place}; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
 
     def end(self, session: Session) -> None:
-        """End a session for good, whoever has its cookie."""
+        """End a session for good, for every copy of its cookie."""
         now = time.time()
         with opened(self._path, _TABLE) as db:
             db.execute("DELETE FROM ended WHERE until < ?", (now,))

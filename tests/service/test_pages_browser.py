@@ -70,7 +70,7 @@ def tab(proxy, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def desk(tab):
+def office(tab):
     """Another page of the administrator's browser, where links are issued."""
     return tab.beside(own=False)
 
@@ -171,11 +171,11 @@ def findings(tab):
     return tab.run(named)
 
 
-def test_answers_and_beliefs_appear_without_a_reload(proxy, tab, desk, judge):
+def test_answers_and_beliefs_appear_without_a_reload(proxy, tab, office, judge):
     goto(tab, f"{proxy.address}/campaigns/watched")
     tab.run("window.same = true")
     until(tab, says("160 of 320"))
-    link = link_of(desk, proxy, "watched", "panel", "ben")
+    link = link_of(office, proxy, "watched", "panel", "ben")
     answered(judge, link, 3)
     until(tab, says("3 of 160 answered"))
     until(tab, "document.querySelectorAll('#belief svg[role=img]').length === 4")
@@ -185,8 +185,8 @@ def test_answers_and_beliefs_appear_without_a_reload(proxy, tab, desk, judge):
     assert "asking" in tab.run("document.title")
 
 
-def test_a_lost_connection_is_said_and_comes_back(proxy, tab, desk, judge):
-    link = link_of(desk, proxy, "watched", "panel", "ben")
+def test_a_lost_connection_is_said_and_comes_back(proxy, tab, office, judge):
+    link = link_of(office, proxy, "watched", "panel", "ben")
     with gated(proxy.port) as gate:
         goto(tab, f"https://{NAME}:{gate.port}{PATH}/campaigns/watched")
         tab.run("window.same = true")
@@ -203,13 +203,13 @@ def test_a_lost_connection_is_said_and_comes_back(proxy, tab, desk, judge):
         goto(tab, "about:blank")
 
 
-def test_a_button_keeps_the_focus_and_pauses(proxy, tab, desk, judge):
+def test_a_button_keeps_the_focus_and_pauses(proxy, tab, office, judge):
     goto(tab, f"{proxy.address}/campaigns/watched")
     for _ in range(30):
         tab.press("Tab", 9)
         if tab.run("document.activeElement.id") == "do-pause":
             break
-    link = link_of(desk, proxy, "watched", "panel", "ada")
+    link = link_of(office, proxy, "watched", "panel", "ada")
     before = int(tab.run("document.body.innerText.match(/([0-9]+) of 320/)[1]"))
     answered(judge, link, 1)
     until(tab, says(f"{before + 1} of 320"))
@@ -247,8 +247,8 @@ def key(tab, name):
     until(tab, "!window.old && document.readyState === 'complete'")
 
 
-def test_judging_by_keyboard_alone_from_the_first_to_the_last_question(proxy, tab, desk, judge):
-    link = link_of(desk, proxy, "judged", "ada", "ada")
+def test_judging_by_keyboard_alone_from_the_first_to_the_last_question(proxy, tab, office, judge):
+    link = link_of(office, proxy, "judged", "ada", "ada")
     goto(tab, f"{link}")
     until(tab, "document.activeElement.id === 'go'")
     enter(tab)
@@ -277,8 +277,8 @@ def says_answered(tab):
 
 
 @pytest.fixture(scope="module")
-def pages(proxy, desk):
-    link = link_of(desk, proxy, "watched", "panel", "ada")
+def pages(proxy, office):
+    link = link_of(office, proxy, "watched", "panel", "ada")
     paths = ["/", "/login", "/campaigns/watched", "/campaigns/watched/people", "/campaigns/none"]
     return [*(f"{proxy.address}{path}" for path in paths), link, f"{link}/question"]
 
@@ -317,9 +317,9 @@ def test_a_reader_sees_every_page_and_can_change_nothing(proxy, tab, reader):
     goto(reader, f"{proxy.address}/campaigns/watched/")
 
 
-def test_links_in_a_mail_end_no_session_and_no_open_card(proxy, tab, desk, judge):
+def test_links_in_a_mail_end_no_session_and_no_open_card(proxy, tab, office, judge):
     """Also not that of someone who judges in the browser in which they administrate."""
-    link = link_of(desk, proxy, "judged", "late", "late")
+    link = link_of(office, proxy, "judged", "late", "late")
     assert link.startswith(f"{proxy.address}/judge/")
     card = tab.beside(own=False)
     goto(card, f"{link}/question")
