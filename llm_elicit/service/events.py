@@ -30,8 +30,11 @@ from llm_elicit.service.state import Service, service_of
 
 router = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
 
-HEARTBEAT = 10.0
-"""Seconds after which a comment is sent if nothing happened."""
+HEARTBEAT = 5.0
+"""Seconds after which a sign of life is sent if nothing happened."""
+
+_ALIVE = format_sse_event(data_str="{}", event="alive")
+"""A sign of life that a page can see, which it cannot of a comment; it has no number."""
 
 _LAST = 10**15
 """A number that no event reaches."""
@@ -52,6 +55,9 @@ async def events(
     name: CampaignName,
     runs: Runs,
     since: Annotated[int, Query(ge=0, le=_LAST, description="The last event that is known.")] = 0,
+    alive: Annotated[
+        bool, Query(description="Whether signs of life are events `alive` and not comments.")
+    ] = False,
     last_event_id: Annotated[str, Header()] = "",
 ) -> Response:
     """Return all events after a number, and those to come until the run ends."""
@@ -65,7 +71,8 @@ async def events(
     source = log.events(known)
     if service.watching >= service.settings.bounds.watchers:
         raise ProblemError(503, "too many event streams are open", {"retry-after": "10"})
-    return _EventStream(service, source, session_of(request))
+    sign = _ALIVE if alive else KEEPALIVE_COMMENT
+    return _EventStream(service, _parts(service, source, session_of(request), sign))
 
 
 class _EventStream(StreamingResponse):
@@ -73,10 +80,8 @@ class _EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, service: Service, source: AsyncIterator[RunEvent], session: Session | None
-    ) -> None:
-        self._service, self._parts = service, _parts(service, source, session)
+    def __init__(self, service: Service, parts: AsyncGenerator[bytes]) -> None:
+        self._service, self._parts = service, parts
         # A proxy that gathered parts would show a page nothing.
         super().__init__(self._parts, headers={"x-accel-buffering": "no"})
 
@@ -98,9 +103,9 @@ class _EventStream(StreamingResponse):
 
 
 async def _parts(
-    service: Service, source: AsyncIterator[RunEvent], session: Session | None
+    service: Service, source: AsyncIterator[RunEvent], session: Session | None, sign: bytes
 ) -> AsyncGenerator[bytes]:
-    """Yield events as text, with comments while nothing happens, until the service stops.
+    """Yield events as text, with signs of life while nothing happens, until the service stops.
 
     That the session was ended is seen within `HEARTBEAT` as well.
     """
@@ -108,7 +113,7 @@ async def _parts(
     closing = asyncio.ensure_future(service.closing.wait())
     coming: asyncio.Future[RunEvent | None] | None = None
     try:
-        yield KEEPALIVE_COMMENT
+        yield sign
         checked = clock()
         while not closing.done():
             if session is not None and clock() - checked >= HEARTBEAT:
@@ -125,7 +130,7 @@ async def _parts(
                     return
                 yield _text(event)
             elif not done:
-                yield KEEPALIVE_COMMENT
+                yield sign
     finally:
         closing.cancel()
         if coming is not None:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import signal
 import time
 from importlib import resources
 from urllib.parse import urlsplit
@@ -193,7 +194,7 @@ def test_a_lost_connection_is_said_and_comes_back(proxy, tab, office, judge):
         until(tab, says("of 320"))
         before = int(tab.run("document.body.innerText.match(/([0-9]+) of 320/)[1]"))
         gate.cut()
-        until(tab, says("Connection lost, retrying"))
+        until(tab, says("Connection lost, since "))
         assert tab.run("document.getElementById('connection').getAttribute('role')") == "status"
         answered(judge, link, 2)
         gate.mend()
@@ -201,6 +202,23 @@ def test_a_lost_connection_is_said_and_comes_back(proxy, tab, office, judge):
         until(tab, "document.getElementById('connection').hidden")
         assert tab.run("window.same === true")
         goto(tab, "about:blank")
+
+
+@pytest.mark.parametrize("path", ["/", "/campaigns/watched"])
+def test_a_service_that_hangs_is_said_and_comes_back(served, proxy, tab, path):
+    """Its connections stay open; only nothing comes over them."""
+    goto(tab, f"{proxy.address}{path}")
+    until(tab, says("of 320"))
+    tab.run("window.same = true")
+    served.process.send_signal(signal.SIGSTOP)
+    try:
+        until(
+            tab, "/Connection lost, since [0-9]+:[0-9:]+.*; retrying/.test(document.body.innerText)"
+        )
+    finally:
+        served.process.send_signal(signal.SIGCONT)
+    until(tab, "document.getElementById('connection').hidden")
+    assert tab.run("window.same === true")
 
 
 def test_a_button_keeps_the_focus_and_pauses(proxy, tab, office, judge):

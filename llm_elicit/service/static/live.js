@@ -3,6 +3,8 @@
 
 const PACE = 1000; // milliseconds between two updates, at least
 const RETRY = 3000;
+const PATIENCE = 8000; // milliseconds that an answer may take
+const SILENCE = 15000; // milliseconds without a sign of life on a stream, which has one in five seconds
 const SAY_EVERY = 15000;
 
 const connection = document.getElementById("connection");
@@ -13,13 +15,19 @@ const shown = new Map();
 let last = Number(document.body.dataset.seq || 0);
 let waiting = null;
 let spoken = 0;
+let fresh = new Date(); // when the page was last up to date
 
 function lost() {
-  connection.textContent = "Connection lost, retrying. What is shown may be old.";
+  const since = fresh.toLocaleTimeString();
+  const words = `Connection lost, since ${since}; retrying. What is shown is of then.`;
+  if (connection.textContent !== words) {
+    connection.textContent = words;
+  }
   connection.hidden = false;
 }
 
 function found() {
+  fresh = new Date();
   if (!connection.hidden) {
     connection.hidden = true;
     connection.textContent = "";
@@ -52,7 +60,8 @@ function put(part, html) {
 async function update() {
   waiting = null;
   try {
-    const answer = await fetch(root + (name ? `/campaigns/${encodeURIComponent(name)}/parts` : "/parts"));
+    const path = root + (name ? `/campaigns/${encodeURIComponent(name)}/parts` : "/parts");
+    const answer = await fetch(path, { signal: AbortSignal.timeout(PATIENCE) });
     if (answer.status === 401 || answer.redirected) {
       location.reload();
       return;
@@ -60,19 +69,19 @@ async function update() {
     if (!answer.ok) {
       throw new Error(answer.status);
     }
-    const fresh = await answer.json();
+    const page = await answer.json();
     for (const part of parts) {
-      put(part, fresh.parts[part.dataset.part]);
+      put(part, page.parts[part.dataset.part]);
     }
-    if (fresh.title) {
-      document.title = fresh.title;
+    if (page.title) {
+      document.title = page.title;
     }
-    if (said && fresh.words && (Date.now() - spoken > SAY_EVERY || fresh.ended)) {
+    if (said && page.words && (Date.now() - spoken > SAY_EVERY || page.ended)) {
       spoken = Date.now();
-      said.textContent = fresh.words;
+      said.textContent = page.words;
     }
     found();
-    return fresh;
+    return page;
   } catch (error) {
     lost();
     soon(RETRY);
@@ -85,35 +94,50 @@ function soon(after = PACE) {
   }
 }
 
+// A server that hangs, or a proxy that keeps a dead connection, closes no stream.
 function watch() {
   const path = `${root}/api/campaigns/${encodeURIComponent(name)}/events`;
-  const source = new EventSource(`${path}?since=${last}`);
+  const source = new EventSource(`${path}?since=${last}&alive=true`);
+  let silence = null;
+  const again = (after) => {
+    clearTimeout(silence);
+    source.close();
+    setTimeout(watch, after);
+  };
+  const alive = () => {
+    clearTimeout(silence);
+    silence = setTimeout(() => { lost(); again(0); soon(0); }, SILENCE);
+  };
   const kinds = ["planned", "answered", "failed", "throttled", "cost", "round", "live", "fitted",
-    "audited", "reported", "retuned", "state"];
+    "audited", "reported", "retuned", "state", "note"];
   for (const kind of kinds) {
     source.addEventListener(kind, (event) => {
       last = Number(event.lastEventId);
+      alive();
       soon();
     });
   }
-  source.addEventListener("open", () => soon(0));
+  source.addEventListener("alive", alive);
+  source.addEventListener("open", () => { alive(); soon(0); });
   source.addEventListener("error", async () => {
     const closed = source.readyState === EventSource.CLOSED;
     // A stream that ended is no lost connection: the page says which it was.
-    const fresh = await update();
-    if (fresh && fresh.ended) {
+    const page = await update();
+    if (page && page.ended) {
+      clearTimeout(silence);
       source.close();
       setTimeout(watchAgain, 5 * RETRY);
     } else if (closed) {
-      setTimeout(watch, RETRY);
+      again(RETRY);
     }
   });
+  alive();
 }
 
 // An ended run may be started again, here or elsewhere.
 async function watchAgain() {
-  const fresh = await update();
-  if (fresh && !fresh.ended) {
+  const page = await update();
+  if (page && !page.ended) {
     watch();
   } else {
     setTimeout(watchAgain, 5 * RETRY);
