@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from llm_elicit.orchestrator.batch_mode import BatchStatus, Step, ask_in_batches, batch_statuses
     from llm_elicit.orchestrator.budget import Amount, Budget, within_grid_caps
     from llm_elicit.orchestrator.cache import CacheUse
-    from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
+    from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask, check
     from llm_elicit.orchestrator.estimates import JudgeEstimate, estimate, examples, prompts
     from llm_elicit.orchestrator.journal import (
         AT_WORK,
@@ -74,6 +74,7 @@ _HOMES = {
     "AskSummary": "engine",
     "JudgeSummary": "engine",
     "ask": "engine",
+    "check": "engine",
     "JudgeEstimate": "estimates",
     "estimate": "estimates",
     "examples": "estimates",
@@ -172,6 +173,7 @@ __all__ = [
     "ask_in_batches",
     "batch_statuses",
     "begin_control",
+    "check",
     "check_answers",
     "comparisons",
     "direct_answers",

@@ -217,6 +217,15 @@ def _ready(study: Study, shown: Progress) -> _Ready:
     return _Ready(template, prices, backends)
 
 
+def check(study: Study) -> None:
+    """Check that a campaign could be asked now, as `ask` does before it sends anything.
+
+    Raises:
+        InputError: a setting cannot be used, a key is missing, a cap cannot be held.
+    """
+    _ready(study, Silent())
+
+
 def log_end(summary: AskSummary) -> None:
     """Log every judge's counts and the result of the run."""
     for name, judge in summary.judges.items():

@@ -36,6 +36,7 @@ from llm_elicit.pipeline.run_progress import RunProgress
 from llm_elicit.pipeline.snapshot import RunSnapshot, failures_of
 from llm_elicit.pipeline.stage_process import make_views, run_stages, run_until
 from llm_elicit.pipeline.stages import AFTER_ASKING, plan_run
+from llm_elicit.pipeline.turns import Turn, Turns
 
 _WITH_VIEW = (*AFTER_ASKING, "live")
 _TOLD_AS = {"fit": "fitted", "audit": "audited", "report": "reported"}
@@ -52,6 +53,7 @@ class Sharing:
         live_every: seconds between two live views of a run; None for no live views.
         views: limits how many processes make live views at the same time, so that none waits for
             the fits of another run.
+        turns: limits how many runs are at work at the same time.
     """
 
     limiters: RateLimiters
@@ -59,6 +61,7 @@ class Sharing:
     budget: Budget | None = None
     live_every: float | None = None
     views: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    turns: Turns = field(default_factory=Turns)
 
 
 class CampaignRun:
@@ -91,6 +94,9 @@ class CampaignRun:
         self._error: ElicitError | None = None
         self._changed = asyncio.Event()
         self._begun = asyncio.Event()
+        self._turn = Turn(sharing.turns)
+        if self._now.wanted == "running":
+            self._turn.join()  # in the order in which runs were started
         self._task = asyncio.create_task(self._work())
 
     @property
@@ -122,12 +128,17 @@ class CampaignRun:
             self._now,
             judges,
             state=self.state,
-            step=self._progress.step,
+            step=self._waiting() or self._progress.step,
             problems=self._problems,
             live=self._live,
             seq=self._log.last,
             updated=now(),
         )
+
+    def _waiting(self) -> str:
+        """Return how many others have to end before it is this run's turn; empty for none."""
+        ahead = self._turn.ahead
+        return f"{ahead} {'campaign is' if ahead == 1 else 'campaigns are'} ahead" if ahead else ""
 
     def events(self, since: int = 0) -> AsyncIterator[RunEvent]:
         """Return an iterator over all events after number `since`, which ends when the run ends.
@@ -177,7 +188,9 @@ class CampaignRun:
         if self._task.done():
             self._start = {"wanted": "running", "error": None}
             self._error, self._problems = None, ()
+            self._now = replace(self._now, state="planned", **self._start)
             self._begun.clear()
+            self._turn.join()
             self._task = asyncio.create_task(self._work())
         else:
             await self._request("running")
@@ -284,6 +297,7 @@ class CampaignRun:
             self._fail(InputError(f"{self.name}: unexpected {type(defect).__name__}: {defect}"))
         finally:
             telling.cancel()
+            self._turn.leave()
             self._control = None
             self._begun.set()
             try:
@@ -309,7 +323,7 @@ class CampaignRun:
         await in_thread(partial(self._count_earlier, run))
         async with RunControl(
             run.location, self._progress, ceiling=self._sharing.budget, on_change=self._adopt,
-            start=self._start,
+            start=self._start, turn=self._turn,
         ) as control:  # fmt: skip
             self._control = control
             self._begun.set()
@@ -322,7 +336,9 @@ class CampaignRun:
                 self.run = await ask_under(
                     control, run, self._progress, cache=self._cache, limiters=self._sharing.limiters
                 )
-                self._problems = tuple(map(str, self.run.problems))
+                self._problems = tuple(" ".join(str(x).split()) for x in self.run.problems)
+                if self._problems:
+                    await control.record(error="\n".join(self._problems))
                 await self._after_asking(control)
             finally:
                 live.cancel()

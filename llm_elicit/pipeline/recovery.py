@@ -46,6 +46,7 @@ class Recovery:
         self._folder = folder
         self._campaigns: dict[Path, tuple[int, JournalLocation]] = {}
         self._left: dict[Path, Key] = {}
+        self._order: dict[Path, tuple[bool, float]] = {}
         self._looks = 0
 
     def take(self, known: set[str]) -> tuple[list[Run], bool]:
@@ -55,7 +56,8 @@ class Recovery:
             known: names of runs that are left out.
 
         Returns:
-            The runs, and whether there are others whose service may be gone.
+            The runs, those that were at work first and then in the order in which they waited, and
+            whether there are others whose service may be gone.
         """
         taken, unsure = [], False
         self._looks += 1
@@ -72,7 +74,7 @@ class Recovery:
                 taken.append(run)
             elif silent is not False:
                 unsure = True
-        return taken, unsure
+        return sorted(taken, key=lambda run: self._order[run.folder]), unsure
 
     def _is_silent(self, path: Path) -> bool | None:
         """Whether a run's service gives no sign of life; None if it does, and may soon not."""
@@ -84,6 +86,7 @@ class Recovery:
         if control is None or control.owner != "service" or control.state in ENDED:
             self._left[path] = key
             return False
+        self._order[path] = control.state != "running", control.changed
         return None if control.at_work else True
 
     def _take(self, location: JournalLocation) -> bool:

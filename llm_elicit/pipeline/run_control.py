@@ -39,6 +39,7 @@ from llm_elicit.orchestrator import (
 )
 from llm_elicit.orchestrator.budget import check_cap
 from llm_elicit.orchestrator.prices import price_of
+from llm_elicit.pipeline.turns import Turn, Turns
 
 MOST_CONCURRENT = 1_000
 """The most concurrent requests of a judge."""
@@ -77,6 +78,7 @@ class RunControl:
         ceiling: the budget of several runs together.
         on_change: called with every change of what the run should do or does.
         start: what to record at the start, see `Control`; by default that it runs and asks.
+        turn: the run's turn among those of its process, which it leaves while it is paused.
 
     Raises:
         RunInUseError: when it is entered: another process is at work on the run.
@@ -90,12 +92,14 @@ class RunControl:
         ceiling: Budget | None = None,
         on_change: Callable[[Control], None] | None = None,
         start: dict[str, Any] | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.ceiling = ceiling
         self.now = Control()
         self.stopping = asyncio.Event()
         self._location = location
         self._progress = progress
+        self._turn = turn or Turn(Turns())
         self._on_change = on_change or (lambda _: None)
         asks = {"wanted": "running", "state": "running", "stage": "ask", "owner": "process",
                 "error": None, "max_cost": None, "concurrency": None}  # fmt: skip
@@ -128,6 +132,7 @@ class RunControl:
                     await self.record(**changes)
         finally:
             self._lock.__exit__()
+            self._turn.leave()
 
     @property
     def interrupts(self) -> bool:
@@ -136,31 +141,49 @@ class RunControl:
         return self._lost is not None or self.now.wanted != "running" or limits != self._applied
 
     async def until_running(self) -> float:
-        """Wait while the run is to be paused; return the seconds waited.
+        """Wait while the run is to be paused, or others have their turn; return the seconds waited.
 
         Raises:
             CancelledRunError: it is to be cancelled.
             RunInUseError: another process has taken the run over.
         """
         began = time.monotonic()
-        if self.now.wanted == "paused":
-            await self.record(state="paused")
-            self._progress.note("run", "paused; `llm-elicit resume` goes on")
-            while self.now.wanted == "paused" and self._lost is None:
-                self._asked.clear()
-                await self._asked.wait()
-        if self._lost is not None:
-            raise self._lost
-        if self.now.wanted == "cancelled":
-            raise CancelledRunError(
-                f"{self._location.folder}: cancelled; every answer received is kept: run again to "
-                "go on"
-            )
+        while True:
+            if self.now.wanted == "paused":
+                await self._until_resumed()
+            if self._lost is not None:
+                raise self._lost
+            if self.now.wanted == "cancelled":
+                raise CancelledRunError(
+                    f"{self._location.folder}: cancelled; every answer received is kept: run again "
+                    "to go on"
+                )
+            if self.now.wanted == "running" and await self._called():
+                break
         if self.now.state != "running":
             await self.record(state="running")
         self._applied = self.now.max_cost, self.now.concurrency
         self.stopping = asyncio.Event()
         return time.monotonic() - began
+
+    async def _until_resumed(self) -> None:
+        await self.record(state="paused")
+        self._progress.note("run", "paused; `llm-elicit resume` goes on")
+        while self.now.wanted == "paused" and self._lost is None:
+            self._asked.clear()
+            await self._asked.wait()
+
+    async def _called(self) -> bool:
+        """Wait for the run's turn; return False once something else may be asked of it."""
+        if not self._turn.called.is_set() and self.now.state != "planned":
+            await self.record(state="planned")
+        self._asked.clear()
+        if not self._turn.called.is_set() and self.now.wanted == "running":
+            news = [asyncio.ensure_future(x.wait()) for x in (self._turn.called, self._asked)]
+            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+            for task in news:
+                task.cancel()
+        return self._turn.called.is_set() and self.now.wanted == "running" and self._lost is None
 
     def limited(self, campaign: Campaign) -> Campaign:
         """Return the campaign with the limits that were asked for meanwhile."""
@@ -210,6 +233,10 @@ class RunControl:
     def adopt(self, found: Control) -> None:
         """Take up what is recorded, and stop sending if something else is asked of the run."""
         before, self.now = self.now, found
+        if found.wanted == "running":
+            self._turn.join()  # in the order in which runs were asked to go on
+        elif found.state in ("paused", "planned"):
+            self._turn.leave()
         if self.interrupts and not self.stopping.is_set():
             self.stopping.set()
         self._asked.set()
@@ -225,8 +252,8 @@ def _end(error: BaseException | None, *, shared: bool) -> dict[str, Any]:
         # The process ends, and what is recorded says how the run goes on. Others may be at work.
         return {} if shared else {"alive": 0.0}
     if error is None:
-        return {"state": "done", "error": None}
+        return {"state": "done"}
     if isinstance(error, CancelledRunError):
-        return {"state": "cancelled", "error": None}
+        return {"state": "cancelled"}
     ours = isinstance(error, ElicitError)
     return {"state": "failed", "error": str(error) if ours else f"defect: {error!r}"}

@@ -26,6 +26,7 @@ from llm_elicit.orchestrator import (
 from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
 from llm_elicit.pipeline.recovery import Recovery, run_folders
 from llm_elicit.pipeline.run_folder import Run, find
+from llm_elicit.pipeline.turns import Turns
 
 
 class Runtime:
@@ -44,6 +45,8 @@ class Runtime:
         folder: where the runs are.
         max_cost: a cap in USD for all runs of the folder together, earlier ones included.
         fits: fits at the same time, each in a process of its own.
+        at_once: runs at work at the same time; others wait for their turn, in the order in which
+            they were started. None for all. A run that is paused is not at work.
         journal: a PostgreSQL address for the journals of campaigns that do not name one.
         live_every: seconds between two live views of a run; None for no live views.
 
@@ -62,16 +65,20 @@ class Runtime:
         *,
         max_cost: float | None = None,
         fits: int = 1,
+        at_once: int | None = None,
         journal: str | None = None,
         live_every: float | None = None,
     ) -> None:
         if fits < 1:
             raise InputError(f"fits = {fits}; at least 1 is needed")
+        if at_once is not None and at_once < 1:
+            raise InputError(f"at_once = {at_once}; at least 1 is needed")
         self.folder = folder
         self._max_cost = max_cost
         self._journal = journal
         self.limiters = RateLimiters()
         self._fits = fits
+        self._at_once = at_once
         self._live_every = live_every
         self._sharing = self._shared()
         self._runs: dict[str, CampaignRun] = {}
@@ -89,7 +96,8 @@ class Runtime:
     def _shared(self) -> Sharing:
         """Return what the runs of one event loop share."""
         fits = asyncio.Semaphore(self._fits)
-        return Sharing(self.limiters, fits, live_every=self._live_every)
+        turns = Turns(self._at_once)
+        return Sharing(self.limiters, fits, live_every=self._live_every, turns=turns)
 
     async def __aexit__(
         self,

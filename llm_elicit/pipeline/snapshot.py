@@ -160,7 +160,7 @@ def read_snapshot(
         judges,
         state=orchestrator.visible_state(control),
         step="",
-        problems=(control.error,) if control.error else (),
+        problems=tuple((control.error or "").splitlines()),
         live=0,
         seq=0,
         updated=max((one.last for one in totals.values()), default=""),

@@ -160,25 +160,25 @@ async def start(request: Request, name: CampaignName, runs: Runs) -> RunSnapshot
     service = service_of(request)
     here = runs.here(name)
     if here is not None:
-        if here.state in orchestrator.ENDED:
-            _check_room(service)
+        await _check_askable(service, here.run)
         await here.resume()
         return here.snapshot()
     run = await runs.run(name)
     if await runs.at_work_elsewhere(name):
         await runs.request(name, "running")
         return await runs.snapshot(name)
-    _check_room(service)
+    await _check_askable(service, run)
     return service.runtime.start(run, owner="service").snapshot()
 
 
 @router.post("/{name}/resume", summary="Go on with a paused campaign", dependencies=_ADMIN)
-async def resume(name: CampaignName, runs: Runs) -> RunSnapshot:
+async def resume(request: Request, name: CampaignName, runs: Runs) -> RunSnapshot:
     """Go on with a campaign that is paused."""
     here = runs.here(name)
     if here is None:
         await runs.request(name, "running")
     else:
+        await _check_askable(service_of(request), here.run)
         await here.resume()
     return await runs.snapshot(name)
 
@@ -256,12 +256,14 @@ async def begin(
     """Begin a new campaign.
 
     Raises:
-        ProblemError: its name is taken, or too many are at work.
+        ProblemError: its name is taken.
+        InputError: it is to start, and a key is missing, or a cap cannot be held.
     """
     run = await asyncio.to_thread(Run.open, campaign)
+    if not (paused or runs.taken(campaign.name)):
+        await _check_askable(service, run)
     if runs.taken(campaign.name):
         raise ProblemError(409, f"there is a campaign {campaign.name!r}; choose another name")
-    _check_room(service)
     return service.runtime.start(run, paused=paused, owner="service")
 
 
@@ -289,10 +291,17 @@ async def understood(service: Service, body: bytes, kind: str) -> Campaign:
     )
 
 
-def _check_room(service: Service) -> None:
-    most = service.settings.bounds.campaigns
-    if sum(run.state not in orchestrator.ENDED for run in service.runtime.runs.values()) >= most:
-        raise ProblemError(409, f"{most} campaigns are at work; cancel one, or wait")
+async def _check_askable(service: Service, run: Run) -> None:
+    """Check before a run starts or goes on that its judges can be asked; nothing is sent.
+
+    Raises:
+        InputError: a key is missing, or a cap cannot be held.
+    """
+    await service.workers.call(_asked, run.campaign)
+
+
+def _asked(campaign: Campaign) -> None:
+    orchestrator.check(Run.open(campaign).study)
 
 
 def yaml_of(run: Run) -> str:

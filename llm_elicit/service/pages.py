@@ -196,7 +196,11 @@ async def pause(request: Request, name: CampaignName, runs: Runs, caller: Admin)
 @router.post("/campaigns/{name}/resume")
 async def resume(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
     """Go on with a campaign."""
-    return await _done(request, name, runs, caller.scope, campaigns.resume)
+
+    async def resumed(name: str, runs: Catalog) -> RunSnapshot:
+        return await campaigns.resume(request, name, runs)
+
+    return await _done(request, name, runs, caller.scope, resumed)
 
 
 @router.post("/campaigns/{name}/start")

@@ -208,7 +208,7 @@ def _sentence(text: str) -> str:
 
 
 _ACTIONS: dict[str, tuple[str, ...]] = {
-    "planned": ("resume", "cancel"),
+    "planned": ("pause", "cancel"),
     "running": ("pause", "cancel"),
     "pausing": ("resume", "cancel"),
     "paused": ("resume", "cancel"),
@@ -222,7 +222,7 @@ _ACTIONS: dict[str, tuple[str, ...]] = {
 """What can be done with a run, by its state."""
 
 _WORDS = {
-    "planned": "waiting to start",
+    "planned": "waiting for its turn",
     "running": "running",
     "pausing": "pausing: answers in flight are awaited",
     "paused": "paused",

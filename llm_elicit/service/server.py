@@ -72,6 +72,7 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         settings.runs,
         max_cost=settings.max_cost,
         fits=settings.fits,
+        at_once=settings.bounds.campaigns,
         journal=settings.journal,
         live_every=settings.live,
     )

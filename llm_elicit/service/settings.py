@@ -62,7 +62,7 @@ class Bounds(StrictModel):
         judges, experts, pairs, rounds, questions, direct, concurrency, attempts, samples: counts
             of a campaign; questions are those of all judges together.
         timeout: seconds that a judge may wait for an answer.
-        campaigns: the number of campaigns that run at once.
+        campaigns: the number of campaigns that run at once; others wait for their turn.
         watchers: the number of event streams that are open at once.
         upload: bytes of an uploaded table.
         cells: the number of its cells.

@@ -113,7 +113,8 @@ def test_a_run_whose_process_is_gone_is_interrupted(location: JournalLocation) -
 @pytest.mark.parametrize(
     ("state", "wanted", "seen"),
     [
-        ("planned", "paused", "planned"),
+        ("planned", "running", "planned"),
+        ("planned", "paused", "paused"),
         ("running", "running", "running"),
         ("running", "paused", "pausing"),
         ("running", "cancelled", "cancelling"),

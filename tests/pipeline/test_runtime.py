@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -542,3 +543,77 @@ def test_counts_go_on_over_pauses_ends_and_processes(tmp_path: Path) -> None:
 
     with Provider(behave) as provider:
         asyncio.run(go(provider.url))
+
+
+def test_runs_wait_for_their_turn_in_the_order_in_which_they_were_started(tmp_path: Path) -> None:
+    """One that is paused is not at work; one that waits can be paused and cancelled."""
+
+    async def states(jobs: list[CampaignRun], *wanted: str) -> None:
+        async with asyncio.timeout(60.0):
+            while [job.state for job in jobs] != list(wanted):
+                await asyncio.sleep(0.02)
+
+    async def go(url: str) -> None:
+        async with Runtime(tmp_path, at_once=1) as runtime:
+            waits = runtime.start(_campaign(url, tmp_path, "waits"), paused=True, owner="service")
+            # A plan of many pairs takes longer, and keeps its place.
+            jobs = [
+                runtime.start(
+                    _campaign(url, tmp_path, name, pairs=pairs, concurrency=1), owner="service"
+                )
+                for name, pairs in (("a", 4_000), ("bb", 40), ("ccc", 40), ("dddd", 40))
+            ]
+            a, b, c, d = jobs
+            await states([waits, *jobs], "paused", "running", "planned", "planned", "planned")
+            assert [job.snapshot().step for job in jobs[1:]] == [
+                "1 campaign is ahead", "2 campaigns are ahead", "3 campaigns are ahead",
+            ]  # fmt: skip
+            assert sum(job.snapshot().judges["gpt"].requests for job in jobs[1:]) == 0
+            await c.pause()
+            await a.pause()
+            await states(jobs, "paused", "running", "paused", "planned")
+            await a.resume()  # at the end
+            await b.cancel()
+            await states(jobs, "planned", "cancelled", "paused", "running")
+            await c.resume()
+            await d.cancel()
+            await states(jobs, "running", "cancelled", "planned", "cancelled")
+            await c.cancel()
+            await waits.resume()
+            await b.resume()
+            assert (waits.snapshot().step, b.snapshot().step) == (
+                "1 campaign is ahead", "2 campaigns are ahead",
+            )  # fmt: skip
+            assert b.state == "planned"
+            await b._begun.wait()
+        # Another process goes on where this one was: the one at work first, then the queue.
+        async with Runtime(tmp_path, at_once=1) as runtime:
+            again = await runtime.recover()
+            assert [job.name for job in again] == ["a", "waits", "bb"]
+            await states(again, "running", "planned", "planned")
+            assert runtime.runs["bb"].snapshot().step == "2 campaigns are ahead"
+            await asyncio.gather(*(job.cancel() for job in runtime.runs.values()))
+
+    with Provider(lambda _n, _body: Says("A", delay=LATENCY)) as provider:
+        asyncio.run(go(provider.url))
+
+
+def test_why_one_of_two_judges_was_stopped_is_known_after_the_process(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    dead = _campaign(url, tmp_path, pairs=8, attempts=1)
+    both = dead.model_copy(update={"judges": (*dead.judges, *_simulated(tmp_path).judges)})
+
+    async def go() -> None:
+        async with Runtime(tmp_path) as runtime, runtime._sharing.fits:
+            job = runtime.start(both)
+            async with asyncio.timeout(120.0):
+                while not job.snapshot().problems:
+                    await asyncio.sleep(0.05)
+            [why] = job.snapshot().problems
+            assert "gpt" in why
+            await job.cancel()
+            assert job.snapshot().problems == stored_snapshot(job.run).problems == (why,)
+
+    asyncio.run(go())

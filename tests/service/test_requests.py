@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import re
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,3 +129,64 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> 
         assert client.get("/campaigns/broken").status_code == 422
         assert "name: String should match" in client.get("/campaigns/broken").text
         assert "name: String should match" in problem(client.get("/api/campaigns/broken"), 422)
+
+
+def asked_of(port: int, **more: Any) -> dict[str, Any]:
+    """A campaign of a model on a server of this machine."""
+    model = {"name": "gpt", "backend": "openai", "model": "m", **more}
+    model |= {"base_url": f"http://127.0.0.1:{port}/v1"}
+    return {**CAMPAIGN, "name": "served", "judges": [model], "limits": {"max_cost": 1.0}}
+
+
+def with_servers(folder: Path, port: int) -> TestClient:
+    """A service that allows a server with a key, and one without."""
+    server = {"backend": "openai", "base_url": f"http://127.0.0.1:{port}/v1"}
+    free = {"price": {"input": 0.0, "output": 0.0}}
+    judges = [{**server, **free, "api_key_env": "ELICIT_TEST_KEY"}, {**server, **free}]
+    return in_process(folder, judges=judges, bounds={"max_cost": 2.0}, live=3600.0)
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_a_missing_key_is_refused_before_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ELICIT_TEST_KEY", raising=False)
+    port = closed_port()
+    campaign = asked_of(port, api_key_env="ELICIT_TEST_KEY")
+    why = "the environment variable ELICIT_TEST_KEY holds no key"
+    with with_servers(tmp_path, port) as client:
+        assert why in problem(client.post("/api/campaigns", json=campaign), 422)
+        assert client.get("/api/campaigns").json() == []
+        # One that waits is created, and refused when it is to start.
+        assert client.post("/api/campaigns?start=false", json=campaign).status_code == 201
+        for act in ("start", "resume"):
+            assert why in problem(client.post(f"/api/campaigns/served/{act}"), 422)
+        page = client.get("/campaigns/served")
+        csrf = re.findall(r'name="csrf" value="([^"]+)"', page.text)[0]
+        refused = client.post("/campaigns/served/resume", data={"csrf": csrf})
+        assert refused.status_code in (409, 422)
+        assert why in refused.text
+        assert client.get("/api/campaigns/served").json()["state"] == "paused"
+
+
+def test_a_dead_server_fails_a_campaign_with_the_reason(tmp_path: Path) -> None:
+    port = closed_port()
+    with with_servers(tmp_path, port) as client:
+        created = client.post("/api/campaigns", json=asked_of(port, api_key_env=None, attempts=2))
+        assert created.status_code == 201, created.text
+        until = time.monotonic() + 120.0
+        while (now := client.get("/api/campaigns/served").json())["state"] != "failed":
+            assert time.monotonic() < until, now
+            time.sleep(0.1)
+        assert any(f"127.0.0.1:{port}" in line or "connect" in line for line in now["problems"])
+        assert now["judges"]["gpt"]["errors"] > 0
+        page = client.get("/campaigns/served").text
+        assert html.escape(now["problems"][0], quote=True).replace("&#x27;", "&#39;") in page
+        assert "Start again" in page
+    with with_servers(tmp_path, port) as client:  # another service knows it as well
+        assert client.get("/api/campaigns/served").json()["problems"] == now["problems"]

@@ -60,7 +60,8 @@ class Control:
         state: what it does, as the process that works on it last wrote.
         stage: the stage that it is in.
         owner: "service" if a service takes the run up again after a restart, else "process".
-        error: why it failed, in one line; None if it did not.
+        error: why it failed, in one line, or what stopped some of its judges, each in one line;
+            None for neither.
         max_cost, concurrency: a cap in USD and a number of concurrent requests of each judge that
             replace the campaign's; None for the campaign's own.
         changed: seconds since 1970 of the last change, by the database's clock.
@@ -88,6 +89,8 @@ def visible_state(control: Control) -> RunState:
         return "interrupted"
     if control.state == "running" and control.wanted == "paused":
         return "pausing"
+    if control.state == "planned" and control.wanted == "paused":
+        return "paused"
     if control.state in ("running", "paused") and control.wanted == "cancelled":
         return "cancelling"
     return control.state
