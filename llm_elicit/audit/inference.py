@@ -88,10 +88,13 @@ def p_text(p_value: float, at_floor: bool) -> str:
     Example:
         >>> p_text(0.0005, True), p_text(0.0312, False), p_text(1e-9, False)
         ('p ≤ 0.0005', 'p = 0.031', 'p < 0.0001')
+        >>> p_text(0.0496, False)  # not rounded to the level that it is below
+        'p = 0.0496'
     """
     if p_value < 1e-4:
         return "p < 0.0001"
-    return f"p {'≤' if at_floor else '='} {p_value:.2g}"
+    digits = 3 if f"{p_value:.2g}" in ("0.05", "0.01") else 2
+    return f"p {'≤' if at_floor else '='} {p_value:.{digits}g}"
 
 
 def outside_band(band: Band | None, data: Interval | None) -> bool | None:

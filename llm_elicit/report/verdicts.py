@@ -346,6 +346,8 @@ def sample_size_sentence(preference: Preference) -> str:
     required, pairs = preference.sample_size, preference.pairs
     if required is None or preference.consistent or pairs == 0:
         return ""
+    if preference.verdict == "too few answers":
+        return ""
     if required.pairs is None:
         return (
             "The dependence measured is less than one standard error above chance, so the number "

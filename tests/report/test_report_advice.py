@@ -1,10 +1,13 @@
 """What to do next follows from the verdict, the design and what became of the answers."""
 
+import dataclasses
+
 import pytest
 
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.design import Design
 from llm_elicit.report.advice import next_step, without_answers
+from llm_elicit.report.page import render_page
 
 
 def judge_of(study, verdict, pairs=60, counts=None, **preference):
@@ -55,6 +58,21 @@ def test_every_verdict_says_what_to_do_next(study, verdict, design, preference, 
     campaign = study.campaign.model_copy(update={"design": Design(**{"pairs": 60} | design)})
     text = next_step(judge, study.audit, campaign)
     assert said in text if said else text == ""
+
+
+def test_the_belief_of_a_judge_with_too_few_answers_is_not_drawn(study):
+    """Five answers leave λ and the fit's assumptions; its band would look like knowledge."""
+    judge = judge_of(study, "too few answers", pairs=5)
+    audit = study.audit.model_copy(update={"judges": [judge]})
+    text = render_page(dataclasses.replace(study, audit=audit), {})
+    assert "they are not drawn here" in text
+    assert "Summary statistics" not in text
+    assert "would be found with about" not in text
+
+
+def test_a_page_without_judges_is_made(study):
+    audit = study.audit.model_copy(update={"judges": []})
+    assert "these 0 judges" in render_page(dataclasses.replace(study, audit=audit), {})
 
 
 def test_log_odds_need_no_model_with_log_probabilities(study):
