@@ -7,6 +7,9 @@ Soft answers are log-odds ℓ of the option shown first. With the pair (a, b) as
 half the difference is the response and half the sum is the pair's position effect m. For choices,
 ℓ = P − 1/2. A pair asked in one order only has ℓ minus the mean position effect.
 
+A log-odds that is a bound counts as the bound: exchanging the points keeps that, so that tests stay
+exact, and a response is at least as large as it is taken.
+
 If the answers ignore the points, exchanging the points of a pair leaves the joint distribution of
 points and answers unchanged and flips the sign of the pair's response. Multiplying all log-odds by
 a constant multiplies all responses by it; nothing here goes through probabilities, which saturate.

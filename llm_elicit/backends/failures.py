@@ -98,10 +98,12 @@ class UpstreamError(Exception):
     def stopped(cls, reason: str) -> UpstreamError:
         """Return the failure of an answer that was interrupted for a reason of the server's."""
         said = f"the answer was interrupted (finish reason {reason or 'missing'!r})"
-        return cls(Failure("status", said, _UNAVAILABLE, reason, in_answer=True))
+        status = _UNAVAILABLE if _OVERLOAD.search(reason.lower()) else _BAD_GATEWAY
+        return cls(Failure("status", said, status, reason, in_answer=True))
 
 
 _BAD_GATEWAY, _UNAVAILABLE = 502, 503
+_OVERLOAD = re.compile("insufficient|overload|unavailable|throttl|capacity|preempt")
 _STATUSES = {
     "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402,
     "permission_error": 403, "not_found_error": 404, "request_too_large": 413,
