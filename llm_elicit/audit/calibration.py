@@ -195,9 +195,7 @@ def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | N
     nulls = {NULL_MODELS.get(name, name): value for name, value in nulls.items()}
     has_positions = "judging" in utility
     constant = "position" if has_positions else "random choices"
-    gains = {constant: utility["gains"]["constant"]}
-    if utility["form"] != "quadratic":
-        gains["quadratic"] = utility["gains"]["quadratic"]
+    gains = {constant: utility["gains"]["constant"], "quadratic": utility["gains"].get("quadratic")}
     if not has_positions:
         nulls.pop("position", None)
     if abs(nulls.get("sampling density", np.inf) - nulls["random choices"]) <= 1e-9:

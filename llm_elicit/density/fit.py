@@ -61,7 +61,7 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     sampling : λ, the density the compared points were drawn from: `Uniform`,
         `GaussianMixture` or `Empirical`. A `Uniform` may give features a logarithmic scale, and
         the belief that enters the utility is then the density per unit of that scale.
-    method : ``"auto"``, the utility described in several ways and stacked by held-out choices,
+    method : ``"auto"``, the utility as a sum of forms weighted by held-out choices,
         with the reason in ``diagnostics["reason"]``; ``"score"``, the score of the winners
         de-tempered by τ(x) (Mikkola, Acerbi and Klami, 2026), which learns from win rates only and
         is recommended for two features only: it was about as accurate as ``"auto"`` on two of
@@ -330,7 +330,7 @@ def _measured(problem: Problem) -> _FittedUtility:
 
 
 def _chosen(problem: Problem) -> _FittedUtility:
-    """Fit choices, by the form of best held-out likelihood."""
+    """Fit choices, by the forms as they are weighted by held-out choices."""
     found = fit_choice_utility(problem)
     report = found.diagnostics
     diagnostics = {
@@ -378,10 +378,11 @@ def _null_models(problem: Problem, held_out: dict[str, float]) -> dict[str, floa
 
 
 def _reason(report: dict[str, Any]) -> str:
-    """Return why ``auto`` uses the form it does."""
+    """Return why ``auto`` weighs the forms as it does."""
+    weights = ", ".join(f"{form} {w:.0%}" for form, w in report["weights"].items() if w)
     scores = ", ".join(f"{form} {value:.4f}" for form, value in report["held_out"].items())
     return (
-        f"The utility as {report['form']}: the simplest description that no other clearly beats on "
-        f"held-out comparisons (nats per comparison: {scores}). Scores and flows are methods of "
-        "their own: they take longer and were not shown to predict comparisons better."
+        f"The utility as a sum of forms, weighted by how well they predict held-out comparisons: "
+        f"{weights} (nats per comparison: {scores}). Scores and flows are methods of their own: "
+        "they take longer and were not shown to predict comparisons better."
     )

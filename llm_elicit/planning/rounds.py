@@ -30,6 +30,7 @@ else:
     density = LazyModule("llm_elicit.density")  # PyTorch, which a first round does not need
 
 ALL_JUDGES = ""
+_CLEARLY = 2.0  # standard errors by which answers are predicted better than by a constant
 """The name under which rounds that all judges share are recorded."""
 
 
@@ -158,8 +159,9 @@ class Informative:
             return False
         least = self.stop.no_signal_after
         response = belief.diagnostics.get("response", {})
-        flat = belief.diagnostics["utility"]["form"] == "constant"
-        flat = flat or response.get("held_out_r2", 1.0) <= 0.0
+        flat = response.get("held_out_r2", 1.0) <= 0.0
+        if gain := belief.diagnostics["utility"].get("gains", {}).get("constant"):
+            flat = gain["mean"] <= _CLEARLY * gain["se"]
         if least is not None and pairs >= least and flat:
             return True
         if self.stop.max_band_width is None:

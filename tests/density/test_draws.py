@@ -31,12 +31,8 @@ from llm_elicit.density import (
     suggest_pairs,
 )
 from llm_elicit.density.belief_draws import from_components
-from llm_elicit.density.likelihood import Response
 from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.transforms import make_latent
-from llm_elicit.density.utility import ChoiceData
-from llm_elicit.density.utility.cross_validation import Array, CrossValidation, halfway
-from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
 from llm_elicit.density.utility_density import utility_at
 from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
 from tests.density.targets import QUICK, ask
@@ -68,34 +64,6 @@ def test_draws_together_are_the_draws_one_by_one() -> None:
     torch.testing.assert_close(draws(t), one_by_one)
     torch.testing.assert_close(draws.scaled(2.0)(t), 2.0 * one_by_one)
     torch.testing.assert_close(draws.thinned(3)(t), one_by_one[[0, 2, 4]])
-
-
-def test_halfway_a_form_is_as_good_as_what_it_can_describe() -> None:
-    """Features that mean nothing cost held-out choices half a nat a parameter; halfway, nothing."""
-    short, apart = [], []
-    for seed in range(8):
-        rng = np.random.default_rng(seed)
-        winners, losers = rng.normal(size=(2, 1500, 5))
-        wins = simulate_choices(winners[:, 0], losers[:, 0], Noise(), rng)[:, None]
-        sides = np.where(wins, winners, losers), np.where(wins, losers, winners)
-        right, richer = (_described(*(side[:, :d] for side in sides)) for d in (1, 5))
-        short.append((right - richer)[0])
-        apart.append((right - richer)[1])
-    # Twenty parameters for two.
-    assert 6.0 < np.mean(short) < 13.0
-    assert abs(np.mean(apart)) < 2.0
-
-
-def _described(winners: Array, losers: Array) -> Array:
-    """Log-likelihoods of all choices by a quadratic form, in all: predicted, and halfway."""
-    data = ChoiceData(winners, losers, np.ones(len(winners)), np.arange(len(winners)))
-    validation = CrossValidation(data, Response(Noise()), 8, np.random.default_rng(0))
-    quadratic = QuadraticFit(validation)
-    ridges = Ridges(1e-4, 1e-4, 1e-4)
-    held_out = quadratic.cross_validate(ridges)[1]
-    fitted = quadratic.regression(ridges).maximize()[0].numpy()
-    best = halfway(validation, held_out, quadratic.design @ fitted)
-    return np.array([held_out.log_likelihood(validation.response).sum(), best.sum()])
 
 
 def test_new_answers_to_the_same_pairs_narrow_the_bands_without_mixtures_too() -> None:

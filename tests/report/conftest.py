@@ -174,7 +174,7 @@ def study() -> Study:
     diagnostics = {
         "held_out_log_likelihood": -0.4,
         "note": HOSTILE,
-        "utility": {"form": "quadratic", "gains": gains, "calibration": calibration},
+        "utility": {"gains": gains, "calibration": calibration},
         "null_models": {"random choices": -0.693, "quadratic": -0.41},
     }
     fits = {"utility": diagnostics}

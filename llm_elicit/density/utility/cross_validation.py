@@ -1,18 +1,16 @@
-"""Cross-validation: folds of the comparisons, predictions of held-out rows, and stacks of forms.
+"""Cross-validation: folds of the comparisons, predictions of held-out rows, and weights of forms.
 
-*Stacking* (Wolpert, 1992). The weighted sum f = Σ_i a_i f_i of several forms, a_i >= 0, maximizes
-the likelihood of held-out choices. The weights need not sum to one: a sum above one sharpens a
-belief whose forms are too flat, a sum below one flattens one whose forms are too steep. The forms'
-spreads do not enter the weights, because the stack is not averaged over its posterior; with them
-the sum is too large. The stack's own predictions are moderated like those of any other form.
-
-Draws of a posterior are divided among forms by `bootstrapped_shares` instead, which are
-probabilities that a form is the best.
+*Weights.* The utility is c Σ_i w_i f_i. The weights of the forms f_i, of which one is a constant,
+are probabilities by the likelihood of held-out choices (`bootstrapped_shares`), so that one
+surprising answer does not decide between forms. The factor c makes held-out choices most likely
+(`best_factor`): above one where the forms are too flat, below one where they are too steep. The
+draws of the posterior are divided among the same forms by the same weights, times the same factor,
+so that the belief lies within its bands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +27,12 @@ Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 _SEED = 0
 _MOST_ROWS = 20_000
-_SUM_PENALTY = 10.0
+_FACTOR_PENALTY = 10.0
 _BOOTSTRAPS = 200
+# Of the forms' likelihoods in their weights; below one, because most choices are between improbable
+# points and say little about the belief's mass.
+_LIKELIHOOD_POWER = 0.5
+_LEAST_WEIGHT = 0.05  # of a form: a chain costs the same for few draws as for many
 _EDGES = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 
 
@@ -158,7 +160,59 @@ def calibration(held_out: HeldOut, weights: Array, response: Response) -> dict[s
     return {"bins": bins, "error": error}
 
 
-def stacked(parts: Sequence[HeldOut], shares: Array) -> HeldOut:
+@dataclass(frozen=True)
+class FormWeights:
+    """The weights of forms, which sum to one, by their names, and the factor of their sum.
+
+    ``held_out`` predicts every fold with weights and a factor chosen on the other folds, so that
+    its score is of rows that took no part in it.
+    """
+
+    weights: dict[str, float]
+    factor: float
+    held_out: HeldOut
+
+
+def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> FormWeights:
+    """Return the weights of forms by their predictions of the validation rows."""
+    rows = validation.rows.numpy()
+    groups, fold_of = validation.data.groups[rows], validation.fold_of[validation.rows].numpy()
+    differ = (validation.data.winners != validation.data.losers).any(1)[rows]
+    if len(np.unique(groups[differ])) < 2:
+        # Held out, the only pair that there is leaves nothing to fit, so that no form could win.
+        return FormWeights({"quadratic": 1.0}, 1.0, forms["quadratic"])
+    logs = np.stack(
+        [form.log_likelihood(validation.response.at(validation.rows)) for form in forms.values()]
+    )
+    difference, spread = (
+        np.stack([getattr(form, name) for form in forms.values()])
+        for name in ("difference", "spread")
+    )
+
+    def weigh(seen: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+        weights = validation.data.weights[rows[seen]]
+        power = _LIKELIHOOD_POWER * len(weights) / weights.sum()
+        generator = torch.Generator().manual_seed(_SEED)
+        shares = bootstrapped_shares(power * weights * logs[:, seen], groups[seen], generator)
+        shares = (
+            np.where(shares < _LEAST_WEIGHT, 0.0, shares) / shares[shares >= _LEAST_WEIGHT].sum()
+        )
+        response = validation.response.at(validation.rows[torch.from_numpy(seen)])
+        return shares, best_factor(shares @ difference[:, seen], weights, response)
+
+    predicted = np.empty((2, len(rows)))
+    for fold in range(validation.count):
+        unseen = fold_of == fold
+        shares, factor = weigh(~unseen)
+        predicted[:, unseen] = (
+            factor * shares @ difference[:, unseen],
+            factor * shares @ spread[:, unseen],
+        )
+    shares, factor = weigh(np.ones(len(rows), dtype=bool))
+    return FormWeights(dict(zip(forms, shares.tolist(), strict=True)), factor, HeldOut(*predicted))
+
+
+def averaged(parts: Sequence[HeldOut], shares: Array) -> HeldOut:
     """Return the predictions of Σ_i a_i f_i, shares a (F,), for perfectly correlated errors."""
     return HeldOut(
         shares @ np.stack([p.difference for p in parts]),
@@ -166,15 +220,15 @@ def stacked(parts: Sequence[HeldOut], shares: Array) -> HeldOut:
     )
 
 
-def stack_weights(parts: Sequence[HeldOut], weights: Array, response: Response) -> Array:
-    """Return stacking weights a (F,) of F forms' predictions of the same rows.
+def best_factor(difference: Array, weights: Array, response: Response) -> float:
+    """Return the factor of a utility that makes held-out choices most likely.
 
-    A weak penalty draws the sum of the weights towards one, which keeps them finite when every
-    held-out choice is predicted.
+    A weak penalty draws it towards one, which keeps it finite when every choice is predicted. The
+    forms' spreads do not enter, because the utility is not averaged over its posterior.
 
     Parameters
     ----------
-    weights : (m,) of the rows.
+    difference, weights : (m,) predicted f(winner) − f(loser) of the rows, nats, and their weights.
 
     Examples
     --------
@@ -182,54 +236,17 @@ def stack_weights(parts: Sequence[HeldOut], weights: Array, response: Response) 
     >>> from llm_elicit.density import Noise
     >>> truth = np.random.default_rng(0).normal(0, 3, 4000)
     >>> choices = np.sign(truth + np.random.default_rng(1).logistic(0, 0.78, 4000))
-    >>> nothing = np.zeros(4000)
-    >>> half = HeldOut(0.5 * truth * choices, nothing)             # one part, twice too flat
-    >>> found = stack_weights([half, HeldOut(nothing, nothing)], np.ones(4000), Response(Noise()))
-    >>> bool(abs(found[0] - 2.0) < 0.2)
+    >>> found = best_factor(0.5 * truth * choices, np.ones(4000), Response(Noise()))
+    >>> bool(abs(found - 2.0) < 0.2)                               # the form is twice too flat
     True
     """
-    difference = torch.from_numpy(np.stack([p.difference for p in parts]))
-    mass = torch.from_numpy(weights)
+    values, mass = torch.from_numpy(difference), torch.from_numpy(weights)
 
-    def loss(shares: Tensor) -> Tensor:
-        fit = response.log_cdf(shares @ difference) @ mass
-        return 0.5 * _SUM_PENALTY * (shares.sum() - 1.0) ** 2 - fit
+    def loss(factor: Tensor) -> Tensor:
+        fit = response.log_cdf(factor * values) @ mass
+        return 0.5 * _FACTOR_PENALTY * (factor[0] - 1.0) ** 2 - fit
 
-    count = len(parts)
-    return minimize(loss, np.full(count, 1.0 / count), [(0.0, None)] * count)
-
-
-def cross_fitted_stack(
-    validation: CrossValidation, parts: Sequence[HeldOut]
-) -> tuple[Array, HeldOut]:
-    """Return the stack's weights, and its predictions of the validation rows.
-
-    Every fold is predicted with weights chosen on the other folds, so that the score of the stack
-    is of rows that took no part in it.
-    """
-    weights = validation.data.weights[validation.rows.numpy()]
-    response = validation.response.at(validation.rows)
-    fold_of = validation.fold_of[validation.rows].numpy()
-    difference, spread = np.empty(len(weights)), np.empty(len(weights))
-    for fold in range(validation.count):
-        unseen = fold_of == fold
-        seen = [HeldOut(p.difference[~unseen], p.spread[~unseen]) for p in parts]
-        at = response.at(torch.from_numpy(np.flatnonzero(~unseen)))
-        predicted = stacked(parts, stack_weights(seen, weights[~unseen], at))
-        difference[unseen], spread[unseen] = predicted.difference[unseen], predicted.spread[unseen]
-    return stack_weights(parts, weights, response), HeldOut(difference, spread)
-
-
-def halfway(validation: CrossValidation, held_out: HeldOut, fitted: Array) -> Array:
-    """Return about the log-likelihood (m,) of the validation rows by the best a form could be.
-
-    Halfway between the held-out prediction of a row and that by the fit to all rows, ``fitted``
-    (m,) f(winner) − f(loser). With P parameters to learn the first falls ½P nats
-    short of the best in all and the second exceeds it by as many (Akaike, 1974).
-    """
-    response = validation.response.at(validation.rows)
-    seen = response.log_cdf(torch.from_numpy(fitted))
-    return np.asarray(0.5 * (held_out.log_likelihood(response) + seen.numpy()))
+    return float(minimize(loss, np.ones(1), [(0.0, None)])[0])
 
 
 def bootstrapped_shares(logs: Array, groups: Index, generator: torch.Generator) -> Array:

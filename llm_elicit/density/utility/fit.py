@@ -2,10 +2,9 @@
 
 The compared points are drawn from λ independently of the belief p, so the choice likelihood
 Π F(f(winner) − f(loser)) of f = log p is sufficient. The forms of f are a constant (random
-choices), a quadratic form (a Gaussian belief on the feature scale), the logarithm of a mixture,
-averaged over numbers of components, and a quadratic form with a smooth remainder; the last three
-are stacked. Of the constant, the quadratic form, the mixtures and the stack, the simplest is used
-that no other clearly exceeds in held-out likelihood.
+choices), a quadratic form (a Gaussian belief on the feature scale), a quadratic form with a smooth
+remainder, and the logarithm of a mixture of each number of components. f is their sum, weighted by
+held-out choices (`weigh_forms`).
 """
 
 from __future__ import annotations
@@ -23,25 +22,24 @@ from llm_elicit.density.settings import (
     Progress,
     UtilitySettings,
 )
-from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.utility.cross_validation import (
     Array,
     ChoiceData,
     CrossValidation,
     HeldOut,
     Index,
+    averaged,
     calibration,
-    cross_fitted_stack,
-    stacked,
+    weigh_forms,
 )
 from llm_elicit.density.utility.judges import JudgeTerms
-from llm_elicit.density.utility.mixture import Step, averaging_shares, fit_mixtures
+from llm_elicit.density.utility.mixture import Step, fit_mixtures
 from llm_elicit.density.utility.posterior import draw_posterior
 from llm_elicit.density.utility.quadratic import QuadraticFit
-from llm_elicit.density.utility.smooth import average_smooth, fit_smooth
+from llm_elicit.density.utility.smooth import average_smooth, averaging_shares, fit_smooth
 from llm_elicit.density.utility_function import DeferredDraws, Utility
 
-_STANDARD_ERRORS = 2.0
+WEIGHTED = "weighted sum"
 _TURNS = 4
 
 
@@ -68,12 +66,12 @@ def fit_utility(
 ) -> UtilityFit:
     """Fit f, and the judges' terms where the judgments have a context.
 
-    The diagnostics are ``form`` ("constant", "quadratic", "mixtures" or "stack"), ``held_out``
-    (cross-validated moderated log-likelihood of each form, nats per comparison; random choices have
-    −log 2), ``gains`` of the chosen form over the constant and the quadratic form with their
-    standard errors, its ``calibration``, ``stack`` (the weights), ``mixtures`` (the share of each
-    number of components), ``ridges``, the variances of the smooth remainder's ``length_scales``,
-    and ``judging``, the judges' terms; see `JudgeTerms.report`.
+    The diagnostics are ``form`` ("weighted sum"), the ``weights`` of the forms, which sum to one,
+    the ``factor`` of their sum, ``held_out`` (cross-validated moderated log-likelihood of each form
+    and of the weighted sum, nats per comparison; random choices have −log 2), ``gains`` of the
+    weighted sum over the constant and the quadratic form with their standard errors, its
+    ``calibration``, ``ridges``, the variances of the smooth remainder's ``length_scales``, and
+    ``judging``, the judges' terms; see `JudgeTerms.report`.
     """
     count = len(settings.mixture.counts)
 
@@ -101,8 +99,8 @@ def _judge_terms(
     """Return the judges' terms, and the judgments weighted by them.
 
     They are estimated in turns with the quadratic form, which is quickly fitted, then once with
-    the best form other than the smooth one, since beside a utility that is too simple position
-    effects are underestimated.
+    all forms but the smooth one, since beside a utility that is too simple position effects are
+    underestimated.
     """
     quick = replace(
         settings,
@@ -128,21 +126,24 @@ def _judge_terms(
 def _describe(
     validation: CrossValidation, settings: UtilitySettings, step: Step | None
 ) -> UtilityFit:
-    """Return the simplest form that no other clearly exceeds, with draws and diagnostics."""
+    """Return the weighted sum of the forms, with draws and diagnostics."""
     forms = _Forms(validation, settings, step)
-    shares, by_stack = cross_fitted_stack(validation, list(forms.held_out.values()))
-    stack = dict(zip(forms.held_out, shares.tolist(), strict=True))
-    nothing = HeldOut(np.zeros(len(validation.rows)), np.zeros(len(validation.rows)))
-    choice = _Choice(validation, {"constant": nothing, **forms.held_out, "stack": by_stack})
-    weights = {"constant": {}, "stack": stack}.get(choice.form, {choice.form: 1.0})
-    rounded = {form: round(weight, 4) for form, weight in stack.items()}
-    diagnostics = {**choice.report(), "stack": rounded, **forms.report()}
-    predicted = validation.everywhere(choice.held_out)
-    return UtilityFit(forms.utility(weights), forms.draws(settings), predicted, diagnostics)
+    weighed = weigh_forms(validation, forms.held_out)
+    by_form = {**forms.held_out, WEIGHTED: weighed.held_out}
+    diagnostics = {
+        "form": WEIGHTED,
+        "weights": {form: round(weight, 4) for form, weight in weighed.weights.items()},
+        "factor": weighed.factor,
+        **_scores(validation, by_form),
+        **forms.report(),
+    }
+    draws = forms.draws(weighed.weights, settings).scaled(weighed.factor)
+    utility = forms.utility(weighed.weights).scaled(weighed.factor)
+    return UtilityFit(utility, draws, validation.everywhere(weighed.held_out), diagnostics)
 
 
 class _Forms:
-    """The quadratic form, the smooth one and the mixtures, with their held-out predictions."""
+    """The constant, the quadratic form, the smooth one and the mixtures, and their predictions."""
 
     def __init__(
         self, validation: CrossValidation, settings: UtilitySettings, step: Step | None
@@ -152,121 +153,68 @@ class _Forms:
         self.ridged = self.quadratic.fits()
         ridges = self.ridged[0].ridges
         by_quadratic = self.quadratic.cross_validate(ridges)[1]
-        self.held_out = {"quadratic": by_quadratic}
+        nothing = np.zeros(len(validation.rows))
+        self.held_out = {"constant": HeldOut(nothing, nothing), "quadratic": by_quadratic}
         self.smooth = fit_smooth(self.quadratic, ridges, settings.smooth)
         if self.smooth:
             by_smooth = [s.held_out for s in self.smooth]
             self.shares = averaging_shares([validation.score(each) for each in by_smooth])
-            self.held_out["smooth"] = stacked(by_smooth, self.shares)
+            self.held_out["smooth"] = averaged(by_smooth, self.shares)
         first = validation.score(by_quadratic)
-        self.mixtures = fit_mixtures(validation, settings.mixture, first, step)
-        self.components: tuple[ComponentStack, ...] = ()
-        if self.mixtures:
-            shares = averaging_shares([m.score for m in self.mixtures])
-            self.held_out["mixtures"] = stacked([m.held_out for m in self.mixtures], shares)
-            self.components = tuple(
-                replace(m.components, share=float(a))
-                for m, a in zip(self.mixtures, shares, strict=True)
-            )
+        self.mixtures = {
+            f"mixture of {fit.count}": fit
+            for fit in fit_mixtures(validation, settings.mixture, first, step)
+        }
+        self.held_out |= {name: fit.held_out for name, fit in self.mixtures.items()}
 
     def utility(self, weights: Mapping[str, float]) -> Utility:
         """Return the sum of the forms times their weights."""
-        terms, total = self.quadratic.terms, Utility.flat(self.validation.dimension)
-        if weight := weights.get("quadratic"):
-            total = terms.utility(weight * self.ridged[0].coefficients)
+        terms = self.quadratic.terms
+        total = terms.utility(weights.get("quadratic", 0.0) * self.ridged[0].coefficients)
         if weight := weights.get("smooth"):
             under, process = average_smooth(self.smooth, weight * self.shares)
             plain = terms.utility(under.numpy())
             linear, curvature = total.linear + plain.linear, total.curvature + plain.curvature
             total = Utility(linear, curvature, fourier=process)
-        if weight := weights.get("mixtures"):
-            scaled = (each.scaled(weight) for each in self.components)
-            total = replace(total, components=tuple(scaled))
-        return total
+        components = (
+            replace(fit.components, share=weights[name])
+            for name, fit in self.mixtures.items()
+            if weights.get(name)
+        )
+        return replace(total, components=tuple(components))
 
-    def draws(self, settings: UtilitySettings) -> DeferredDraws:
+    def draws(self, weights: Mapping[str, float], settings: UtilitySettings) -> DeferredDraws:
         """Return draws of the posterior, of the smooth forms by the one that predicts best."""
         seed = int(self.validation.rng.integers(2**62))
         score, count = self.validation.score, settings.posterior.draws
         best = max(self.smooth, key=lambda s: score(s.held_out), default=None)
-        predicted = self.held_out["quadratic"]
-        forms = (self.quadratic, self.ridged, predicted, self.mixtures, best)
+        forms = (weights, self.quadratic, self.ridged, best, self.mixtures)
         return DeferredDraws(partial(draw_posterior, *forms, count, seed), count)
 
     def report(self) -> dict[str, Any]:
         """Return the diagnostics of the forms."""
-        counts = [f"mixture of {m.count}" for m in self.mixtures]
-        shares = [round(each.share, 4) for each in self.components]
         return {
-            "mixtures": dict(zip(counts, shares, strict=True)),
             "ridges": self.ridged[0].ridges._asdict(),
             "length_scales": {str(s.length_scale): s.variance for s in self.smooth},
         }
 
 
-class _Choice:
-    """The simplest form that no other clearly exceeds in held-out likelihood.
-
-    ``forms`` holds every form's predictions of the validation rows, the simplest first.
-    """
-
-    def __init__(self, validation: CrossValidation, forms: dict[str, HeldOut]) -> None:
-        rows = validation.rows.numpy()
-        self.weights, self.groups = validation.data.weights[rows], validation.data.groups[rows]
-        self.response = validation.response.at(validation.rows)
-        self.scores = {name: of.log_likelihood(self.response) for name, of in forms.items()}
-        alone = {name: score for name, score in self.scores.items() if name != "smooth"}
-        two_values = _one_pair_of_two_values(validation)
-        self.form = "quadratic" if two_values else simplest(alone, self.weights, self.groups)
-        self.held_out = forms[self.form]
-
-    def report(self) -> dict[str, Any]:
-        """Return the diagnostics of the choice."""
-        chosen = self.scores[self.form]
-        return {
-            "form": self.form,
-            "held_out": {
-                name: float(np.average(score, weights=self.weights))
-                for name, score in self.scores.items()
-            },
-            "gains": {
-                base: _gain(chosen - self.scores[base], self.weights, self.groups)
-                for base in ("constant", "quadratic")
-            },
-            "calibration": calibration(self.held_out, self.weights, self.response),
-        }
-
-
-def _one_pair_of_two_values(validation: CrossValidation) -> bool:
-    """Return whether all is about one feature with two values, which are at −1 and 1.
-
-    Held out, the only pair that there is leaves nothing to fit, so that no form could win.
-    """
-    winners, losers = validation.data.winners, validation.data.losers
-    if validation.dimension > 1:
-        return False
-    differ = winners != losers
-    return bool(differ.any() and np.allclose(np.abs([winners, losers]), np.abs(winners[0])))
-
-
-def simplest(scores: dict[str, Array], weights: Array, groups: Index) -> str:
-    """Return the first form that no later one beats by more than two standard errors.
-
-    A richer form must win clearly: held-out choices, most of them between improbable points, hardly
-    penalize the variance that needless parameters add where the belief's mass is.
-
-    Parameters
-    ----------
-    scores : log-likelihood (m,) of every validation row by each form, the simplest form first.
-    groups : (m,) numbers of rows that are not independent.
-    """
-    names = list(scores)
-    for at, form in enumerate(names):
-        later = (scores[richer] - scores[form] for richer in names[at + 1 :])
-        gains = (_gain(more, weights, groups) for more in later)
-        if not any(gain["mean"] > _STANDARD_ERRORS * gain["se"] for gain in gains):
-            return form
-    return names[-1]
+def _scores(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> dict[str, Any]:
+    """Return the held-out likelihoods of the forms, and gains and calibration of their sum."""
+    rows = validation.rows.numpy()
+    weights, groups = validation.data.weights[rows], validation.data.groups[rows]
+    response = validation.response.at(validation.rows)
+    scores = {form: held_out.log_likelihood(response) for form, held_out in forms.items()}
+    return {
+        "held_out": {
+            form: float(np.average(score, weights=weights)) for form, score in scores.items()
+        },
+        "gains": {
+            base: _gain(scores[WEIGHTED] - scores[base], weights, groups)
+            for base in ("constant", "quadratic")
+        },
+        "calibration": calibration(forms[WEIGHTED], weights, response),
+    }
 
 
 def _gain(gain: Array, weights: Array, groups: Index) -> dict[str, float]:

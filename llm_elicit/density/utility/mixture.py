@@ -5,7 +5,7 @@ Gaussian mixtures of the winners, compete by successive halving on part of the c
 two that are left are maximized, the one that best predicts the validation rows is kept, and so is
 the prior strength that predicts them best. From there the mixture is fitted to all comparisons,
 and once without each fold for its cross-validated score. More components are tried until three
-numbers in a row do not help, and all numbers are averaged (`averaging_shares`).
+numbers in a row do not help.
 
 Starts are clusters of the winners, which are dense where the belief is: by k-means, which finds
 separate components, and by the nearest of several lines through their mean, which finds components
@@ -38,7 +38,6 @@ from llm_elicit.density.utility.model import FactorMixture, Mixture
 _PATIENCE = 3
 _SEARCH_ROWS = 6000  # most comparisons that the starts are compared on
 _STRENGTHS = (0.3, 1.0, 3.0)  # of the prior, of which the one that predicts best is kept
-_TOLERANCE = 0.02  # of averaging, nats per comparison
 _HALVINGS = ((3, 3), (4, 2))  # steps, then the divisor of the number of starts kept
 _CLUSTERED = 1500
 _SWEEPS = 10
@@ -53,14 +52,12 @@ class MixtureFit:
     Parameters
     ----------
     mode : the mixture.
-    fitted : (m,) its f(winner) − f(loser) of the validation rows, which it was fitted to.
     held_out : predictions of the validation rows by fits to the other folds.
     score : their mean moderated log-likelihood, nats per comparison.
     prior : with the strength that was chosen.
     """
 
     mode: Mixture
-    fitted: Array
     held_out: HeldOut
     score: float
     prior: MixturePrior
@@ -116,26 +113,6 @@ def fit_mixtures(
     return fits
 
 
-def averaging_shares(scores: Sequence[float]) -> Array:
-    """Return shares (F,) ∝ exp(score / 0.02 nats per comparison), which sum to one.
-
-    Most comparisons lie where the belief has little mass, so that small differences of scores say
-    little about the belief: too few components may predict best. Averaging reduces the effect of a
-    component that is missing, or superfluous, in one of the forms.
-
-    Parameters
-    ----------
-    scores : nats per comparison of each of F forms.
-
-    Examples
-    --------
-    >>> averaging_shares([-0.07, -0.08, -0.40]).round(2).tolist()
-    [0.62, 0.38, 0.0]
-    """
-    shares = np.exp((np.asarray(scores) - max(scores)) / _TOLERANCE)
-    return np.asarray(shares / shares.sum())
-
-
 def _free_parameters(d: int) -> int:
     """Return the parameters of a component: its height, centre and covariance."""
     return 1 + d + d * (d + 1) // 2
@@ -167,9 +144,7 @@ class _CountFit:
         member, prior, predicted = members[int(np.argmax(scores))]
         mode = maximize(self._given(slice(None), prior), member, settings.steps)[0]
         held_out = self._cross_validate(mode, prior, predicted)
-        winners, losers = mode(validation.sides(validation.rows)).chunk(2)
-        fitted = (winners - losers).double().numpy()
-        return MixtureFit(mode, fitted, held_out, validation.score(held_out), prior)
+        return MixtureFit(mode, held_out, validation.score(held_out), prior)
 
     def _search(self, starts: Sequence[Mixture]) -> Mixture:
         """Return the start, maximized, that best predicts the first fold, by successive halving."""

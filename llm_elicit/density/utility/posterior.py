@@ -3,15 +3,14 @@
 The posterior of each form is nearly normal around its mode, and is sampled by Hamiltonian Monte
 Carlo (`hmc`).
 
-The draws are divided among the forms by `bootstrapped_shares` of `halfway`. Cross-validated
-likelihood alone would count a form's uncertainty twice, because its draws express it too. The
-mixtures' prior is weaker here than for the mode: equal masses and round components predict better
-on average, but a credible band must not exclude what the choices leave open.
+The draws are divided among the forms by the weights that these have in the belief (`weigh_forms`).
+The mixtures' prior is weaker here than for the mode: equal masses and round components predict
+better on average, but a credible band must not exclude what the choices leave open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,13 +21,7 @@ from torch import Tensor
 
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.stacks import ComponentStack, products
-from llm_elicit.density.utility.cross_validation import (
-    Array,
-    CrossValidation,
-    HeldOut,
-    bootstrapped_shares,
-    halfway,
-)
+from llm_elicit.density.utility.cross_validation import CrossValidation
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
 from llm_elicit.density.utility.hmc import HmcSettings, Slope, sample_hmc, slope_of
 from llm_elicit.density.utility.mixture import MixtureFit
@@ -43,19 +36,15 @@ _UNDECIDED = 1e-3
 # The mixtures' prior: Jeffreys' Dirichlet prior of the masses, a share of the strength chosen for
 # the mode, and doubt about the width; see `MixturePrior`.
 _CONCENTRATION, _PRIOR_SCALE, _SIZE_POWER = 0.5, 0.3, 2.0
-# Of the forms' likelihoods in their shares; below one, because most choices are between improbable
-# points and say little about the belief's mass.
-_LIKELIHOOD_POWER = 0.5
-_LEAST_SHARE = 0.05  # of a form: a chain costs the same for few draws as for many
 _OF_LINEAR = HmcSettings(4, 4, 8)  # the posterior of a linear predictor is log-concave
 
 
 def draw_posterior(
+    weights: Mapping[str, float],
     quadratic: QuadraticFit,
     ridged: list[RidgedFit],
-    predicted: HeldOut,
-    mixtures: list[MixtureFit],
     smooth: SmoothFit | None,
+    mixtures: Mapping[str, MixtureFit],
     count: int,
     seed: int,
 ) -> UtilityDraws:
@@ -63,52 +52,35 @@ def draw_posterior(
 
     Parameters
     ----------
+    weights : of the forms by their names, summing to one.
     ridged : the quadratic form under each multiple of its ridges, the best first.
-    predicted : predictions of the validation rows by the quadratic form.
     """
     validation, generator = quadratic.validation, torch.Generator().manual_seed(seed)
-    forms = [(predicted, quadratic.design @ ridged[0].coefficients)]
-    forms += [(fit.held_out, fit.fitted) for fit in (smooth,) if fit is not None]
-    forms += [(fit.held_out, fit.fitted) for fit in mixtures]
-    of_forms = _shares(validation, forms, generator)
-    of_forms = np.where(of_forms < _LEAST_SHARE, 0.0, of_forms)
-    of_forms /= of_forms.sum()
     evidence = np.array([fit.evidence for fit in ridged])
-    shares = np.concatenate([of_forms[0] * softmax(evidence), of_forms[1:]])
+    others = [weights.get(name, 0.0) for name in ("smooth", *mixtures)]
+    of_quadratic = weights.get("quadratic", 0.0) * softmax(evidence)
+    shares = np.concatenate([[weights.get("constant", 0.0)], of_quadratic, others])
     # Rounding the cumulated shares once makes the parts add up.
     edges = np.floor(np.cumsum(shares) * count + 0.5).astype(int)
     sizes = np.diff(np.concatenate([[0], edges])).tolist()
-    drawn = []
+    drawn = [torch.zeros(sizes.pop(0), len(quadratic.terms), dtype=torch.float64)]
     for fit in ridged:
         regression = quadratic.regression(fit.ridges)
         mode = torch.from_numpy(fit.coefficients)
         drawn.append(_draw_linear(regression, mode, sizes.pop(0), generator))
-    beta, fourier = torch.cat(drawn), None
-    if smooth is not None and (size := sizes.pop(0)):
+    beta, fourier, size = torch.cat(drawn), None, sizes.pop(0)
+    if smooth is not None and size:
         more = _draw_linear(smooth.regression, smooth.mode, size, generator)
         rest, process = smooth.split(more)
         none = torch.zeros(len(beta), process.weights.shape[1])
         fourier = replace(process, weights=torch.cat([none, process.weights]))
         beta = torch.cat([beta, rest])
     stacks = [
-        draw_mixtures(validation, m, size, generator)
-        for m, size in zip(mixtures, sizes, strict=True)
+        draw_mixtures(validation, fit, size, generator)
+        for fit, size in zip(mixtures.values(), sizes, strict=True)
         if size
     ]
     return UtilityDraws(*quadratic.terms.forms(beta), tuple(stacks), fourier)
-
-
-def _shares(
-    validation: CrossValidation,
-    forms: list[tuple[HeldOut, Array]],
-    generator: torch.Generator,
-) -> Array:
-    """Return shares (F,) of the forms, given each one's held-out and fitted differences."""
-    rows = validation.rows.numpy()
-    weights, groups = validation.data.weights[rows], validation.data.groups[rows]
-    logs = np.stack([halfway(validation, *form) for form in forms])
-    power = _LIKELIHOOD_POWER * len(rows) / weights.sum()
-    return bootstrapped_shares(power * weights * logs, groups, generator)
 
 
 def draw_mixtures(

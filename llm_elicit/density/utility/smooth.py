@@ -26,19 +26,19 @@ _UPDATES = 6
 _FIRST_VARIANCE = 10.0
 _SETTLED = 0.1  # of the logarithm of the variance
 _VARIANCES = (1e-3, 1e4)
+_TOLERANCE = 0.02  # of averaging, nats per comparison
 
 
 @dataclass(frozen=True)
 class SmoothFit:
     """The posterior mode of all coefficients (P + 2M,), and how well it predicts.
 
-    ``held_out`` and ``fitted`` are as in `MixtureFit`.
+    ``held_out`` is as in `MixtureFit`.
     """
 
     mode: Tensor
     frequencies: Tensor
     held_out: HeldOut
-    fitted: Array
     length_scale: float
     variance: float
     regression: Regression
@@ -79,11 +79,29 @@ def _fit_length(
         mode,
         frequencies.float(),
         _cross_validate(regression, validation, mode),
-        (regression.columns @ mode).numpy(),
         length,
         variance,
         regression,
     )
+
+
+def averaging_shares(scores: Sequence[float]) -> Array:
+    """Return shares (F,) ∝ exp(score / 0.02 nats per comparison), which sum to one.
+
+    Most comparisons lie where the belief has little mass, so that small differences of scores say
+    little about the belief.
+
+    Parameters
+    ----------
+    scores : nats per comparison of each of F processes.
+
+    Examples
+    --------
+    >>> averaging_shares([-0.07, -0.08, -0.40]).round(2).tolist()
+    [0.62, 0.38, 0.0]
+    """
+    shares = np.exp((np.asarray(scores) - max(scores)) / _TOLERANCE)
+    return np.asarray(shares / shares.sum())
 
 
 def average_smooth(fits: Sequence[SmoothFit], shares: Array) -> tuple[Tensor, FourierStack]:
