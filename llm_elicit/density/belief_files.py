@@ -117,13 +117,15 @@ def read_belief(folder: object) -> BeliefParts:
 
 def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:
     """Return the sampling density that its ``to_dict`` described."""
-    fields = {k: v for k, v in text.items() if k != "kind"}
+    fields = {k: v for k, v in text.items() if k not in ("kind", "names")}
     kinds: dict[str, Callable[..., SamplingDensity]] = {
         "uniform": Uniform,
         "gaussian_mixture": GaussianMixture,
         "empirical": Empirical.from_tables,
     }
-    return kinds[text["kind"]](**fields)
+    density = kinds[text["kind"]](**fields)
+    density.names = tuple(text["names"]) if "names" in text else None
+    return density
 
 
 def _folder(where: str, folder: object) -> Path:

@@ -7,13 +7,14 @@ boundary than rounding errors, 1e-9 of the features' ranges, are inside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from llm_elicit.density.errors import DensityError, finite, integer, number
+from llm_elicit.density.feature_names import in_order, labels
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -51,7 +52,8 @@ class LinearConstraint:
 
     Parameters
     ----------
-    coefficients : a (d,), one of each feature, 0 where the feature does not matter.
+    coefficients : a (d,), one of each feature, 0 where the feature does not matter; or a mapping or
+        Series of those that do, by name, for a λ with names.
     bound : the largest value allowed.
 
     Raises
@@ -68,8 +70,12 @@ class LinearConstraint:
 
     coefficients: Sequence[float]
     bound: float
+    names: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        given, names = in_order("LinearConstraint: coefficients", self.coefficients, self.names)
+        object.__setattr__(self, "coefficients", given)
+        object.__setattr__(self, "names", names)
         a = finite("LinearConstraint: coefficients", self.coefficients)
         if a.ndim != 1 or not a.any():
             raise DensityError(
@@ -131,6 +137,11 @@ class PolygonConstraint:
                 f"PolygonConstraint: features = {self.features!r}; they must be two different ones."
             )
         both = tuple(integer("PolygonConstraint: features", j) for j in self.features)
+        if labels("PolygonConstraint: vertices", self.vertices) is not None:
+            raise DensityError(
+                "PolygonConstraint: vertices have names, and features are numbers; put the columns "
+                "in the order of features, and pass to_numpy()."
+            )
         corners = finite("PolygonConstraint: vertices", self.vertices)
         if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
             raise DensityError(
@@ -246,8 +257,12 @@ def _in_polygon(points: Array, start: Array) -> Flags:
     return np.asarray(inside | on_edge.any(1))
 
 
-def constraint_of(given: object, dimension: int) -> Constraint:
+def constraint_of(
+    given: object, dimension: int, names: tuple[str, ...] | None = None
+) -> Constraint:
     """Return a constraint on d features, or the one that its ``to_dict`` described.
+
+    One of named features is put in the order of λ's ``names``.
 
     Examples
     --------
@@ -268,6 +283,14 @@ def constraint_of(given: object, dimension: int) -> Constraint:
             f"Uniform: constraints holds {given!r}; each must be a LinearConstraint, a "
             "PolygonConstraint or an IntervalConstraint."
         )
+    if isinstance(found, LinearConstraint) and found.names is not None:
+        if names is None:
+            raise DensityError(
+                f"Uniform: a LinearConstraint is of {', '.join(found.names)}, and the limits have "
+                "no names; give both by name, or both as lists."
+            )
+        named = dict.fromkeys(names, 0.0) | dict(zip(found.names, found.coefficients, strict=True))
+        found = LinearConstraint(in_order("LinearConstraint", named, names)[0], found.bound)
     if isinstance(found, LinearConstraint) and len(found.coefficients) != dimension:
         raise DensityError(
             f"Uniform: a LinearConstraint has {len(found.coefficients)} coefficients and λ "

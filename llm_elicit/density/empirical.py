@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 
-from llm_elicit.density.errors import DensityError, brief, finite, flags, numbers, points_of, shaped
+from llm_elicit.density.errors import DensityError, brief, finite, flags, numbers
+from llm_elicit.density.feature_names import in_order
 from llm_elicit.density.marginals import Marginals
-from llm_elicit.density.sampling import check_draw
+from llm_elicit.density.sampling import NamedFeatures, check_draw
 
 Array = npt.NDArray[np.float64]
 _LEAST_POINTS = 20
@@ -21,7 +23,7 @@ _LOG_2PI = float(np.log(2.0 * np.pi))
 _CUBE_LOW, _CUBE_HIGH = 1e-300, 1.0 - 1e-16
 
 
-class Empirical:
+class Empirical(NamedFeatures):
     """λ learned from data (n, d): each feature is x_j = Q_j(h_j) with h ~ N(0, C).
 
     Q_j is the feature's smoothed quantile function (`Marginals`) and C the correlation of the
@@ -36,7 +38,7 @@ class Empirical:
     Parameters
     ----------
     points : (n, d) data in natural units, n >= 20. Ties are smoothed apart. The columns of a data
-        frame are taken in their order, because λ knows no names.
+        frame name the features; bounds and masks with names are matched by them.
     low, high : (d,) bounds of the support, −inf or +inf where there are none; ``None`` means
         no bounds. Unbounded features have normal tails.
     log : (d,) bool mask of features with a logarithmic scale (their data must be > 0);
@@ -65,6 +67,10 @@ class Empirical:
         high: npt.ArrayLike | None = None,
         log: npt.ArrayLike | None = None,
     ) -> None:
+        points, self.names = in_order("Empirical: points", points, None)
+        low, _ = in_order("Empirical: low", low, self.names)
+        high, _ = in_order("Empirical: high", high, self.names)
+        log, _ = in_order("Empirical: log", log, self.names)
         data = _data(points)
         d = data.shape[1]
         bottom = _bounds(low, d, -np.inf, "low")
@@ -110,6 +116,16 @@ class Empirical:
         )
         return made
 
+    def reordered(self, order: Sequence[int]) -> Empirical:
+        """Return λ with the features of these numbers, in this order."""
+        at = list(order)
+        values, correlation = self.marginals.values[at], self.correlation[np.ix_(at, at)]
+        bounds = self.low[at].tolist(), self.high[at].tolist()
+        made = Empirical.from_tables(
+            self.marginals.knots, values, correlation, bounds, self.log[at].tolist()
+        )
+        return made._name(self.names, at)
+
     def __repr__(self) -> str:
         middle = self.from_cube(np.full((1, self.dimension), 0.5))[0]
         medians = [float(f"{value:.6g}") for value in middle]
@@ -138,13 +154,13 @@ class Empirical:
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return whether each point is finite and within the closed bounds, (n,) bools."""
-        points = shaped("points", x, self.dimension)
+        points = self._points(x)
         inside = (points >= self.low) & (points <= self.high) & (~self.log | (points > 0.0))
         return np.asarray((inside & np.isfinite(points)).all(axis=1))
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,), nats per natural unit; −inf outside the support."""
-        points = points_of("points", x, self.dimension, infinite=True)
+        points = self._points(x, no_nan=True)
         result = np.full(len(points), -np.inf)
         inside = self.contains(points)
         h = self.marginals.score(self.to_scale(points[inside]))
@@ -157,18 +173,18 @@ class Empirical:
 
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
         """Return log |d scale / d x| (n,): −log x of each logarithmic feature, summed."""
-        points = shaped("points", x, self.dimension)
+        points = self._points(x)
         logs = np.log(np.where(self.log & (points > 0), points, 1.0))
         return -np.asarray(logs.sum(axis=1))
 
     def to_normal(self, x: npt.ArrayLike) -> Array:
         """Return g (n, d), in which λ is N(0, I), of points (n, d) in the support."""
-        h = self.marginals.score(self.to_scale(shaped("points", x, self.dimension)))
+        h = self.marginals.score(self.to_scale(self._points(x)))
         return np.asarray(np.linalg.solve(self.cholesky, h.T).T)
 
     def from_normal(self, g: npt.ArrayLike) -> Array:
         """Return the inverse of `to_normal`."""
-        h = shaped("points", g, self.dimension) @ self.cholesky.T
+        h = self._points(g) @ self.cholesky.T
         x = self.from_scale(self.marginals.value(torch.from_numpy(h)).numpy())
         return np.clip(x, self.low, self.high)
 
@@ -178,7 +194,7 @@ class Empirical:
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
         """Return the inverse of `to_cube`."""
-        cube = np.clip(shaped("points", y, self.dimension), _CUBE_LOW, _CUBE_HIGH)
+        cube = np.clip(self._points(y), _CUBE_LOW, _CUBE_HIGH)
         return self.from_normal(ndtri(cube))
 
     def to_dict(self) -> dict[str, Any]:
@@ -194,7 +210,7 @@ class Empirical:
                 [v if np.isfinite(v) else None for v in high],
             ],
         }
-        return text | ({"log": self.log.tolist()} if self.log.any() else {})
+        return self._text(text | ({"log": self.log.tolist()} if self.log.any() else {}))
 
 
 def _data(points: npt.ArrayLike) -> Array:

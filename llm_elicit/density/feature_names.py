@@ -114,21 +114,30 @@ class FeatureNames:
             ) from None
 
     def points(self, where: str, x: Any) -> Any:
-        """Return the columns of a data frame in the order of the features; arrays as they are."""
-        if frame_names(x) is None:
+        """Return the columns of a data frame in the order of the features; arrays as they are.
+
+        So are a mapping of columns, and the values of one point in a mapping or a Series.
+        """
+        x = as_frame(x)
+        own = labels(where, x)
+        if own is None:
             return x
-        missing = [name for name in self.names if name not in x.columns]
+        missing = [name for name in self.names if name not in own]
         if missing:
             raise DensityError(f"{where}: the frame has no column {missing[0]!r}.")
         columns = [self._codes(where, place, x[name]) for place, name in enumerate(self.names)]
-        return np.stack(columns, axis=1) if columns else np.empty((len(x), 0))
+        return np.stack(columns, axis=-1) if columns else np.empty((len(x), 0))
 
     def _codes(self, where: str, place: int, column: Any) -> Array:
+        if not hasattr(column, "dtype") or not column.ndim:
+            column = np.asarray(column)
+            if not column.ndim:
+                return np.array(self._value(where, place, column.item()))
         if place in self.dates and column.dtype.kind in "OUTM":
             return np.array([self._day(where, place, day) for day in column])
         if place not in self.categories or column.dtype.kind in "biuf":
             return numbers(f"{where}: column {self.names[place]!r}", column)
-        words = column.to_numpy(dtype=object)
+        words = np.asarray(column, dtype=object)
         codes = {word: self._value(where, place, str(word)) for word in dict.fromkeys(words)}
         return np.array([codes[word] for word in words], dtype=np.float64)
 
@@ -165,6 +174,109 @@ class FeatureNames:
         """Return the names that `to_dict` described."""
         words = {int(place): tuple(words) for place, words in text["categories"].items()}
         return cls(tuple(text["names"]), words, frozenset(text.get("dates", ())))
+
+
+def as_frame(x: Any) -> Any:
+    """Return a table of polars or Arrow as a pandas data frame; all else as it is."""
+    if hasattr(x, "to_pandas") and hasattr(x, "schema"):
+        try:
+            return x.to_pandas()
+        except (ImportError, ValueError) as error:
+            raise DensityError(f"a {type(x).__name__} cannot be read ({error}).") from None
+    return x
+
+
+def labels(where: str, x: Any) -> tuple[str, ...] | None:
+    """Return the names that a mapping, a Series or a data frame gives the features, or None.
+
+    Numbers from 0 in their order are no names.
+
+    Raises
+    ------
+    DensityError : two names are equal, or names are not texts: their order would go unnoticed.
+
+    Examples
+    --------
+    >>> labels("low", {"age": 0.0, "income": 1.0})
+    ('age', 'income')
+    """
+    if isinstance(x, Mapping):
+        names = list(x)
+    elif hasattr(x, "columns") and hasattr(x, "to_numpy"):
+        names = list(x.columns)
+    elif hasattr(x, "index") and hasattr(x, "to_numpy"):
+        names = list(x.index)
+    else:
+        return None
+    if names == list(range(len(names))):
+        return None
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise DensityError(
+            f"{where}: the names are {', '.join(map(repr, names[:_SHOWN]))}; each must be a text "
+            "of its own; rename the columns, or pass to_numpy()."
+        )
+    return tuple(names)
+
+
+def in_order(where: str, x: Any, names: Sequence[str] | None) -> tuple[Any, tuple[str, ...] | None]:
+    """Return values of the features (..., d) in the order of names, and the names.
+
+    Without ``names`` the values' own are taken. Arrays are returned as they are. Of a list, each
+    entry is put in order, and of a square frame, such as a covariance, the rows as well.
+
+    Raises
+    ------
+    DensityError : the values are of other features, or only some of a list have names.
+
+    Examples
+    --------
+    >>> in_order("high", {"income": 9.0, "age": 5.0}, ("age", "income"))
+    ([5.0, 9.0], ('age', 'income'))
+    """
+    x, known = as_frame(x), None if names is None else tuple(names)
+    if isinstance(x, list | tuple):
+        several = [labels(where, part) for part in x]
+        if not any(several):
+            return x, known
+        if not all(several):
+            raise DensityError(f"{where}: some entries have names and others none; name all.")
+        known = known or several[0]
+        return [in_order(where, part, known)[0] for part in x], known
+    own = labels(where, x)
+    if own is None:
+        return x, known
+    known = known or own
+    if set(own) != set(known):
+        raise DensityError(
+            f"{where} is of {', '.join(own)}, and the other features are {', '.join(known)}; they "
+            "must be the same."
+        )
+    if isinstance(x, Mapping):
+        return [x[name] for name in known], known
+    if hasattr(x, "columns") and set(x.index) == set(known):
+        x = x.loc[list(known)]
+    return x[list(known)], known
+
+
+def limits_in_order(
+    where: tuple[str, str], low: Any, high: Any
+) -> tuple[Any, Any, tuple[str, ...] | None]:
+    """Return two limits in the order of the first one's names, and the names.
+
+    Raises
+    ------
+    DensityError : as `in_order`, or only one of the limits has names.
+    """
+    named = [labels(name, as_frame(side)) for name, side in zip(where, (low, high), strict=True)]
+    if (named[0] is None) != (named[1] is None):
+        raise DensityError(
+            f"{where[0]} has names of features or {where[1]} has, not both; give both by name, or "
+            "both as lists."
+        )
+    (low, names), (high, _) = (
+        in_order(n, s, named[0]) for n, s in zip(where, (low, high), strict=True)
+    )
+    return low, high, names
 
 
 def frame_names(x: Any) -> FeatureNames | None:
@@ -204,8 +316,14 @@ def named_sides(
     ------
     DensityError : as `FeatureNames.points`.
     """
+    one, other = as_frame(one), as_frame(other)
     names = frame_names(one)
-    if names is None or frame_names(other) is None:
+    if (names is None) != (frame_names(other) is None):
+        raise DensityError(
+            f"{where[0]} has names of features or {where[1]} has, not both; give two data frames, "
+            "or two arrays."
+        )
+    if names is None:
         return one, other, None
     return names.points(where[0], one), names.points(where[1], other), names
 
@@ -217,9 +335,12 @@ def stacked_frames(where: str, points: Any) -> tuple[Any, FeatureNames | None]:
     ------
     DensityError : as `FeatureNames.points`, or frames of different lengths.
     """
-    frames = points if isinstance(points, list | tuple) else []
-    names = frame_names(frames[0]) if len(frames) else None
-    if names is None:
+    frames = [as_frame(each) for each in points] if isinstance(points, list | tuple) else []
+    named = [frame_names(each) for each in frames]
+    names = named[0] if named else None
+    if names is None or None in named:
+        if any(named):
+            raise DensityError(f"{where}: some tables have names and others none; name all.")
         return points, None
     parts = [names.points(where, each) for each in frames]
     if len({len(part) for part in parts}) > 1:

@@ -102,6 +102,7 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     winners, losers, names = named_sides(
         ("fit_belief: winners", "fit_belief: losers"), winners, losers
     )
+    names = request.match(names)
     if log_odds is None:
         judgments = check_judgments(winners, losers, weights, request.sampling)
     elif weights is None:
@@ -164,7 +165,8 @@ def fit_evidence(
     """
     request = _Request(method, sampling, noise, seed, settings, progress)
     instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
-    return _named(request.fit(check_evidence(evidence, request.sampling)), evidence.features)
+    names = request.match(evidence.features)
+    return _named(request.fit(check_evidence(evidence, request.sampling)), names)
 
 
 def _named(belief: BeliefDensity, names: FeatureNames | None) -> BeliefDensity:
@@ -195,6 +197,20 @@ class _Request:
         self.sampling = _known_sampling(sampling)
         if method not in JUDGE_METHODS:
             self._check_plain()
+
+    def match(self, names: FeatureNames | None) -> FeatureNames | None:
+        """Put λ in the order of the points' names, and return the names of the features."""
+        known = self.sampling.names
+        if known is None or names is None:
+            return names if known is None else FeatureNames(known)
+        if set(known) != set(names.names):
+            raise DensityError(
+                f"fit_belief: sampling is of {', '.join(known)}, and the points are of "
+                f"{', '.join(names.names)}; they must be the same features."
+            )
+        if known != names.names:
+            self.sampling = self.sampling.reordered([known.index(name) for name in names.names])
+        return names
 
     def _check_plain(self) -> None:
         """Raise if noise or λ have what only the methods that model the judges take."""

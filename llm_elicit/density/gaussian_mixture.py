@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
-from llm_elicit.density.errors import DensityError, brief, finite, numbers, points_of, shaped
-from llm_elicit.density.sampling import bisect, check_draw
+from llm_elicit.density.errors import DensityError, brief, finite, numbers
+from llm_elicit.density.feature_names import in_order
+from llm_elicit.density.sampling import NamedFeatures, bisect, check_draw
 
 Array = npt.NDArray[np.float64]
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
 
-class GaussianMixture:
+class GaussianMixture(NamedFeatures):
     """λ = Σ_k weights[k] · N(means[k], covariances[k]); one component gives a Gaussian.
 
     Parameters
     ----------
     weights : (k,) >= 0, summing to one.
-    means : (k, d) in natural units.
-    covariances : (k, d, d) variances and covariances, not standard deviations.
+    means : (k, d) in natural units. A data frame, or a list of Series, names the features.
+    covariances : (k, d, d) variances and covariances, not standard deviations; a list of data
+        frames is matched by name.
 
     Raises
     ------
@@ -40,9 +43,12 @@ class GaussianMixture:
     def __init__(
         self, weights: npt.ArrayLike, means: npt.ArrayLike, covariances: npt.ArrayLike
     ) -> None:
+        means, self.names = in_order("GaussianMixture: means", means, None)
+        where = "GaussianMixture: covariances"
+        covariances, self.names = in_order(where, covariances, self.names)
         self.weights = numbers("GaussianMixture: weights", weights).copy()
         self.means = numbers("GaussianMixture: means", means).copy()
-        self.covariances = numbers("GaussianMixture: covariances", covariances).copy()
+        self.covariances = numbers(where, covariances).copy()
         self._check_shapes()
         self.categorical = self.integer = self.periodic = np.zeros(self.dimension, dtype=np.bool_)
         self.cholesky = np.stack([_cholesky(c, k) for k, c in enumerate(self.covariances)])
@@ -91,6 +97,12 @@ class GaussianMixture:
         between = np.einsum("k,ki,kj->ij", self.weights, centred, centred)
         return np.asarray(np.einsum("k,kij->ij", self.weights, self.covariances) + between)
 
+    def reordered(self, order: Sequence[int]) -> GaussianMixture:
+        """Return λ with the features of these numbers, in this order."""
+        at = list(order)
+        covariances = self.covariances[:, at][:, :, at]
+        return GaussianMixture(self.weights, self.means[:, at], covariances)._name(self.names, at)
+
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Return n random points (n, d)."""
         check_draw(n, rng)
@@ -100,17 +112,17 @@ class GaussianMixture:
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return whether each point is finite, (n,) bools."""
-        return np.asarray(np.isfinite(shaped("points", x, self.dimension)).all(axis=1))
+        return np.asarray(np.isfinite(self._points(x)).all(axis=1))
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,), nats per natural unit."""
-        points = points_of("points", x, self.dimension, infinite=True)
+        points = self._points(x, no_nan=True)
         log_parts = self._log_weights + self._log_prefix(self._white(points), self.dimension)
         return np.where(self.contains(points), logsumexp(log_parts, axis=1), -np.inf)
 
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
         """Return 0 (n,): all scales are linear."""
-        return np.zeros(shaped("points", x, self.dimension).shape[0])
+        return np.zeros(self._points(x).shape[0])
 
     def _white(self, points: Array) -> Array:
         """Return L_k⁻¹(x − μ_k), (n, k, d)."""
@@ -132,7 +144,7 @@ class GaussianMixture:
         residual is entry j of L⁻¹(x − μ). The earlier features reweight the components
         (Rosenblatt, 1952).
         """
-        points = shaped("points", x, self.dimension)
+        points = self._points(x)
         white = self._white(points)
         cube = np.empty_like(points)
         for j in range(self.dimension):
@@ -149,7 +161,7 @@ class GaussianMixture:
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
         """Return the inverse of `to_cube`, by bisection if there are several components."""
-        cube = np.clip(shaped("points", y, self.dimension), 1e-300, 1.0 - 1e-16)
+        cube = np.clip(self._points(y), 1e-300, 1.0 - 1e-16)
         n, d = cube.shape
         white = np.zeros((n, self.weights.size, d))
         x = np.empty((n, d))
@@ -165,12 +177,14 @@ class GaussianMixture:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
-        return {
-            "kind": "gaussian_mixture",
-            "weights": self.weights.tolist(),
-            "means": self.means.tolist(),
-            "covariances": self.covariances.tolist(),
-        }
+        return self._text(
+            {
+                "kind": "gaussian_mixture",
+                "weights": self.weights.tolist(),
+                "means": self.means.tolist(),
+                "covariances": self.covariances.tolist(),
+            }
+        )
 
 
 def _invert(level: Array, share: Array, centre: Array, spread: Array) -> Array:

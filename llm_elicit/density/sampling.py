@@ -9,13 +9,14 @@ units. With all scales linear (the default) this is the setting of Mikkola, Acer
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.errors import DensityError, instance, integer
+from llm_elicit.density.errors import DensityError, instance, integer, points_of, shaped
+from llm_elicit.density.feature_names import FeatureNames
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -30,15 +31,21 @@ class SamplingDensity(Protocol):
     categorical : (d,) bools, which features have categories; values are the categories' numbers.
     integer : (d,) bools, which features have whole numbers for values.
     periodic : (d,) bools, which features lie on a circle.
+    names : of the features, by which data frames are matched; None if it was made from arrays.
     """
 
     categorical: Flags
     integer: Flags
     periodic: Flags
+    names: tuple[str, ...] | None
 
     @property
     def dimension(self) -> int:
         """Number of features d."""
+        ...
+
+    def reordered(self, order: Sequence[int]) -> Self:
+        """Return λ with the features of these numbers, in this order."""
         ...
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
@@ -68,6 +75,33 @@ class SamplingDensity(Protocol):
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description, which `sampling_from_dict` reads back."""
         ...
+
+
+class NamedFeatures:
+    """The names of λ's features, by which the columns of data frames are matched."""
+
+    names: tuple[str, ...] | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        raise NotImplementedError
+
+    def _points(self, x: Any, *, no_nan: bool = False) -> Array:
+        """Return points (n, d) as floats, without NaN if asked for."""
+        points = x if self.names is None else FeatureNames(self.names).points("points", x)
+        if no_nan:
+            return points_of("points", points, self.dimension, infinite=True)
+        return shaped("points", points, self.dimension)
+
+    def _text(self, text: dict[str, Any]) -> dict[str, Any]:
+        """Return a description with the names, if there are any."""
+        return text if self.names is None else {**text, "names": list(self.names)}
+
+    def _name(self, names: Sequence[str] | None, order: Sequence[int]) -> Self:
+        """Take the names of these numbers."""
+        self.names = None if names is None else tuple(names[i] for i in order)
+        return self
 
 
 def accepted(draw: Callable[[int], Array], n: int, share: float) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy.typing as npt
 from scipy.stats import qmc
 
 from llm_elicit.density.constraints import constraint_of
-from llm_elicit.density.errors import DensityError, brief, finite, flags, numbers, points_of, shaped
-from llm_elicit.density.sampling import SamplingDensity, accepted, check_draw
+from llm_elicit.density.errors import DensityError, brief, finite, flags, numbers
+from llm_elicit.density.feature_names import in_order, limits_in_order
+from llm_elicit.density.sampling import NamedFeatures, SamplingDensity, accepted, check_draw
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -24,12 +25,13 @@ _BATCH, _ENOUGH, _MOST = 2**16, 100_000, 2**22  # points that estimate the share
 _LEAST_SHARE = 0.001
 
 
-class Uniform:
+class Uniform(NamedFeatures):
     """Uniform λ on a box, each feature on its own scale; see `llm_elicit.density.sampling`.
 
     Parameters
     ----------
-    low, high : (d,) bounds in natural units, low < high.
+    low, high : (d,) bounds in natural units, low < high. A mapping or a Series names the features:
+        both, and masks with names, are matched by them, and so are the points of a fit.
     log : (d,) bool mask of features with a logarithmic scale (their low must be > 0);
         ``None`` means all linear.
     categorical : (d,) bool mask of features whose values are categories, numbered by the whole
@@ -76,6 +78,7 @@ class Uniform:
         periodic: npt.ArrayLike | None = None,
         constraints: Iterable[object] = (),
     ) -> None:
+        low, high, self.names = limits_in_order(("Uniform: low", "Uniform: high"), low, high)
         self.low, self.high = _vector(low, "Uniform: low"), _vector(high, "Uniform: high")
         _check_bounds(self.low, self.high)
         self.log = self._mask("log", log)
@@ -83,7 +86,9 @@ class Uniform:
         self.integer = self._mask("integer", integer)
         self.periodic = self._mask("periodic", periodic)
         self.discrete = self.categorical | self.integer
-        self.constraints = tuple(constraint_of(each, self.dimension) for each in constraints)
+        self.constraints = tuple(
+            constraint_of(each, self.dimension, self.names) for each in constraints
+        )
         self._constrained = sorted({i for each in self.constraints for i in each.involved})
         self._check_kinds()
         # A whole number is a cell as wide as one, so that a density is one per whole number.
@@ -95,6 +100,7 @@ class Uniform:
     def _mask(self, name: str, given: npt.ArrayLike | None) -> Flags:
         if given is None:
             return np.zeros(self.low.size, bool)
+        given, self.names = in_order(f"Uniform: {name}", given, self.names)
         if np.ndim(given) != 1:
             raise DensityError(
                 f"Uniform: {name} = {given!r}; it must mark each of the {self.low.size} features "
@@ -174,12 +180,19 @@ class Uniform:
         for each, rest in zip(self.constraints, left, strict=True):
             if rest is None and not each.holds(point[None], self.high - self.low)[0]:
                 raise DensityError(f"given: {dict(given)} does not keep {each}; give other values.")
-        return Uniform(
-            self.low[kept],
-            self.high[kept],
-            constraints=[each for each in left if each is not None],
-            **{name: getattr(self, name)[kept] for name in _MASKS},
-        )
+        return self._of(kept.tolist(), [each for each in left if each is not None])
+
+    def reordered(self, order: Sequence[int]) -> Uniform:
+        """Return λ with the features of these numbers, in this order."""
+        moved = (each.conditional({}, order) for each in self.constraints)
+        return self._of(order, [each for each in moved if each is not None])
+
+    def _of(self, features: Sequence[int], constraints: Iterable[object]) -> Uniform:
+        """Return λ of some features under constraints on them."""
+        at = list(features)
+        masks = {name: getattr(self, name)[at] for name in _MASKS}
+        box = Uniform(self.low[at], self.high[at], constraints=constraints, **masks)
+        return box._name(self.names, at)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Return n random points (n, d) in natural units."""
@@ -198,7 +211,7 @@ class Uniform:
 
         Categories and whole numbers must be whole.
         """
-        points = shaped("points", x, self.dimension)
+        points = self._points(x)
         inside = self.in_box(points)
         inside[inside] = self.within(points[inside])
         return inside
@@ -241,7 +254,7 @@ class Uniform:
 
         A whole number or a category has a probability, not a density.
         """
-        points = points_of("points", x, self.dimension, infinite=True)
+        points = self._points(x, no_nan=True)
         inside = self.contains(points)
         constant = -np.log(self.scale_high - self.scale_low).sum() - np.log(self.share)
         return np.where(inside, constant + self.log_scale_slope(points), -np.inf)
@@ -252,7 +265,7 @@ class Uniform:
         It is −log x of a logarithmic feature and 0 of others; of a whole number, the logarithm of
         its cell's width.
         """
-        points = shaped("points", x, self.dimension)
+        points = self._points(x)
         # The cell from k − ½ to k + ½ is log(1 + 1/(k − ½)) wide on a logarithmic scale.
         edge = np.where(self.integer, points - 0.5, points)
         edge = np.where(self.log & (edge > 0), edge, 1.0)
@@ -264,7 +277,7 @@ class Uniform:
 
         With constraints, λ is uniform on the part of the cube where they hold.
         """
-        points = shaped("points", x, self.dimension)
+        points = self._points(x)
         cell = np.where(self.integer, 0.5, 0.0)
         z = 0.5 * (self._to_scale(points - cell) + self._to_scale(points + cell))
         return (z - self.scale_low) / (self.scale_high - self.scale_low)
@@ -282,7 +295,7 @@ class Uniform:
         >>> Uniform([1.0], [4.0], integer=[True]).in_cells([[0.0], [0.375], [1.0]]).tolist()
         [[0.5], [2.0], [4.5]]
         """
-        cube = shaped("points", y, self.dimension)
+        cube = self._points(y)
         z = self.scale_low + cube * (self.scale_high - self.scale_low)
         return np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
 
@@ -325,7 +338,7 @@ class Uniform:
         text |= {name: mask.tolist() for name, mask in masks.items() if mask.any()}
         if self.constraints:
             text["constraints"] = [each.to_dict() for each in self.constraints]
-        return text
+        return self._text(text)
 
 
 def other_than_numbers(sampling: SamplingDensity) -> str | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from llm_elicit.density import (
@@ -11,6 +15,9 @@ from llm_elicit.density import (
     DensityError,
     Empirical,
     Evidence,
+    GaussianMixture,
+    LinearConstraint,
+    PolygonConstraint,
     Uniform,
     band,
     fit_belief,
@@ -18,6 +25,7 @@ from llm_elicit.density import (
     fit_power,
     suggest_pairs,
 )
+from llm_elicit.density.belief_files import sampling_from_dict
 from tests.density.targets import QUADRATIC
 
 WORDS = ["Adelie", "Chinstrap", "Gentoo"]
@@ -197,6 +205,161 @@ def test_what_a_notebook_shows_of_an_object_is_short(belief: BeliefDensity) -> N
     for shown in (belief, belief.draws(), belief.as_prior(), belief.credible_region(), BOX):
         assert len(repr(shown)) < 1000
     assert repr(belief.draws()).startswith("BeliefDraws(")
+
+
+# --- λ with names ------------------------------------------------------------------------------
+
+PLAIN = np.random.default_rng(2).uniform([0.0, 10.0, -5.0], [10.0, 20.0, 5.0], (60, 3))
+NAMES, TURNED = ["u", "v", "w"], ["w", "u", "v"]
+UVW = pd.DataFrame(PLAIN, columns=NAMES)
+WUV = UVW[TURNED]
+LOW, HIGH = [0.0, 10.0, -5.0], [10.0, 20.0, 5.0]
+MEAN, COVARIANCE = UVW.mean(), UVW.cov()
+
+
+def _limits(x: list[float], names: list[str]) -> pd.Series:
+    """The limits of u, v, w in the order of names."""
+    return pd.Series(x, NAMES)[names]
+
+
+def _constrained(low: object, high: object, coefficients: object) -> Uniform:
+    return Uniform(low, high, constraints=[LinearConstraint(coefficients, -4.0)])  # type: ignore[arg-type]
+
+
+# Each makes λ from arrays or from what names the features in another order.
+SAMPLINGS = {
+    "uniform of series": (
+        lambda: Uniform(LOW, HIGH, periodic=[True, False, False]),
+        lambda: Uniform(
+            _limits(LOW, TURNED), _limits(HIGH, NAMES),
+            periodic=pd.Series([False, True, False], TURNED),
+        ),
+    ),
+    "uniform of mappings": (
+        lambda: Uniform(LOW, HIGH),
+        lambda: Uniform(dict(_limits(LOW, TURNED)), dict(_limits(HIGH, NAMES))),
+    ),
+    "uniform under a constraint": (
+        lambda: _constrained(LOW, HIGH, [1.0, -1.0, 0.0]),
+        lambda: _constrained(_limits(LOW, TURNED), _limits(HIGH, NAMES), {"v": -1.0, "u": 1.0}),
+    ),
+    "gaussian": (
+        lambda: GaussianMixture([1.0], [MEAN.to_numpy()], [COVARIANCE.to_numpy()]),
+        lambda: GaussianMixture([1.0], [MEAN[TURNED]], [COVARIANCE]),
+    ),
+    "mixture of frames": (
+        lambda: GaussianMixture([0.5, 0.5], PLAIN[:2], [COVARIANCE.to_numpy()] * 2),
+        lambda: GaussianMixture(
+            [0.5, 0.5], WUV[:2], [COVARIANCE, COVARIANCE.loc[TURNED, NAMES]]
+        ),
+    ),
+    "empirical": (
+        lambda: Empirical(PLAIN, low=[0.0, -np.inf, -5.0], log=[True, False, False]),
+        lambda: Empirical(
+            WUV, low=_limits([0.0, -np.inf, -5.0], NAMES), log={"u": True, "v": False, "w": False}
+        ),
+    ),
+    "empirical of arrow": (lambda: Empirical(PLAIN), lambda: Empirical(pa.table(WUV))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SAMPLINGS)
+def test_a_sampling_density_with_names_is_the_one_without(kind: str) -> None:
+    plain, named = (make() for make in SAMPLINGS[kind])
+    assert sorted(named.names) == NAMES
+    order = [NAMES.index(name) for name in named.names]
+    points = plain.sample(20, np.random.default_rng(0))
+    frame = pd.DataFrame(points, columns=NAMES)
+    expected = plain.log_prob(points)
+    for x in (frame, frame[TURNED], pa.table(frame[TURNED]), dict(frame[TURNED])):
+        np.testing.assert_allclose(named.log_prob(x), expected, rtol=1e-9)
+        assert named.contains(x).all()
+        assert named.to_cube(x).shape == (20, 3)
+    np.testing.assert_allclose(named.log_prob(points[:, order]), expected, rtol=1e-9)
+    again = sampling_from_dict(json.loads(json.dumps(named.to_dict())))
+    assert again.names == named.names
+    turned = named.reordered([named.names.index(name) for name in NAMES])
+    np.testing.assert_allclose(turned.log_prob(points), expected, rtol=1e-9)
+
+
+NEARER = np.square(PLAIN[:30] - [3, 16, 1]).sum(1) < np.square(PLAIN[30:] - [3, 16, 1]).sum(1)
+SIDES = [
+    np.where(NEARER[:, None], *each)
+    for each in ((PLAIN[:30], PLAIN[30:]), (PLAIN[30:], PLAIN[:30]))
+]
+FIRST_SIDE, OTHER_SIDE = (pd.DataFrame(side, columns=NAMES) for side in SIDES)
+BOX_OF_NAMES = Uniform(_limits(LOW, TURNED), _limits(HIGH, TURNED))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fit_belief(
+            FIRST_SIDE, OTHER_SIDE[TURNED], sampling=BOX_OF_NAMES, settings=QUADRATIC
+        ),
+        lambda: fit_belief(
+            pa.table(FIRST_SIDE), pa.table(OTHER_SIDE[TURNED]), sampling=BOX_OF_NAMES,
+            settings=QUADRATIC,
+        ),
+        lambda: fit_evidence(
+            Evidence.comparisons(FIRST_SIDE, OTHER_SIDE[TURNED]), sampling=BOX_OF_NAMES,
+            settings=QUADRATIC,
+        ),
+        lambda: fit_evidence(
+            Evidence.rankings([FIRST_SIDE, OTHER_SIDE[TURNED]], [[0, 1]] * 30, positions=False),
+            sampling=BOX_OF_NAMES, settings=QUADRATIC,
+        ),
+    ],
+)  # fmt: skip
+def test_points_and_the_limits_of_a_fit_are_matched_by_name(make) -> None:  # type: ignore[no-untyped-def]
+    belief = make()
+    assert belief.feature_names == belief.sampling.names == ("u", "v", "w")
+    at = [[1.0, 19.0, 2.0], [19.0, 1.0, 2.0]]
+    assert np.isfinite(belief.log_prob(at)).tolist() == [True, False]
+    plain = fit_belief(*SIDES, sampling=Uniform(LOW, HIGH), settings=QUADRATIC)
+    np.testing.assert_allclose(belief.log_prob(at), plain.log_prob(at), rtol=1e-6)
+    one = pd.Series([2.0, 1.0, 19.0], TURNED)
+    for x in (one, dict(one)):
+        assert belief.as_prior().logpdf(x) == belief.log_prob(at)[0]
+
+
+def test_points_without_names_are_in_the_order_of_the_limits(tmp_path: Path) -> None:
+    order = [NAMES.index(name) for name in TURNED]
+    turned = (side[:, order] for side in SIDES)
+    belief = fit_belief(*turned, sampling=BOX_OF_NAMES, settings=QUADRATIC)
+    assert belief.feature_names == tuple(TURNED)
+    given = belief.given({"u": 4.0})
+    assert given.feature_names == given.sampling.names == ("w", "v")
+    belief.save(tmp_path)
+    assert BeliefDensity.load(tmp_path).sampling.names == tuple(TURNED)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Uniform(_limits(LOW, NAMES), HIGH), "not both"),
+        (lambda: Uniform(LOW, _limits(HIGH, NAMES)), "not both"),
+        (lambda: Uniform(_limits(LOW, NAMES), _limits(HIGH, NAMES).rename({"u": "z"})), "z, v, w"),
+        (lambda: Uniform(pd.Series(LOW, [2, 1, 0]), pd.Series(HIGH, [0, 1, 2])), "must be a text"),
+        (lambda: Uniform(pd.Series(LOW, ["u", "u", "v"]), HIGH), "must be a text of its own"),
+        (lambda: Empirical(UVW, low={"u": 0.0}), "must be the same"),
+        (lambda: GaussianMixture([0.5, 0.5], [MEAN, LOW], [COVARIANCE] * 2), "name all"),
+        (lambda: _constrained(LOW, HIGH, {"u": 1.0}), "no names; give both by name"),
+        (lambda: _constrained(_limits(LOW, NAMES), _limits(HIGH, NAMES), {"z": 1.0}), "the same"),
+        (lambda: PolygonConstraint((0, 1), UVW[["v", "u"]][:3]), "vertices have names"),
+        (lambda: fit_belief(UVW, PLAIN, sampling=Uniform(LOW, HIGH)), "two data frames, or two"),
+        (lambda: Evidence.comparisons(PLAIN, UVW), "two data frames, or two"),
+        (lambda: Evidence.rankings([PLAIN, UVW], [[0, 1]] * 60), "name all"),
+        (
+            lambda: fit_belief(UVW, WUV, sampling=Uniform({"a": 0, "u": 0}, {"a": 9, "u": 9})),
+            "sampling is of a, u, and the points are of u, v, w",
+        ),
+    ],
+)  # fmt: skip
+def test_names_that_cannot_be_matched_are_refused_in_one_line(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(DensityError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
