@@ -55,7 +55,7 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
 
     With one order only, a preference for a point and one for a position cannot be distinguished.
     """
-    rows = comparisons.of(judge)
+    rows = comparisons.answers_of(judge)
     counts = rows["verdict"].value_counts()
     chosen = rows[rows["probability"].notna()]
     first = (chosen["order"] == "ab").to_numpy()

@@ -63,7 +63,7 @@ def measure_nonresponse(
     A tie is an answer. Whole pairs are permuted, so that the two orders of a pair do not count as
     independent.
     """
-    rows = comparisons.of(judge)
+    rows = comparisons.answers_of(judge)
     missing = rows["probability"].isna().to_numpy(np.float64)
     pairs, first, member = np.unique(rows["pair"], return_index=True, return_inverse=True)
     rates = np.bincount(member, missing) / np.bincount(member)

@@ -272,7 +272,7 @@ def _marginal(
 def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> None:
     """Write `KEPT` points of each posterior draw as Parquet; see `read_draws`."""
     points = np.concatenate(draws.sample(KEPT))
-    pd.DataFrame(points.astype(np.float32), columns=space.names).to_parquet(path)
+    pd.DataFrame(points, columns=space.names).to_parquet(path)
 
 
 def read_draws(path: Path) -> Floats | None:

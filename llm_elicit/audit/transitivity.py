@@ -96,7 +96,7 @@ def find_triads(comparisons: Comparisons, judge: str) -> Triads:
     number = pd.DataFrame(points).groupby(list(range(points.shape[1])), sort=False).ngroup()
     ends: Index = np.asarray(number, dtype=np.int64).reshape(-1, 2)
     corners, pairs, reversed_ = _disjoint_triangles(ends)
-    rows = comparisons.of(judge)
+    rows = comparisons.answers_of(judge)
     means = rows.groupby(["pair", "order"])["probability"].mean().unstack()
     by_order = means.reindex(index=choices.pair, columns=["ab", "ba"]).to_numpy(np.float64)
     answers = by_order[pairs]

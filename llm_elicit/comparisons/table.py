@@ -45,6 +45,7 @@ from llm_elicit.comparisons.table_files import (
     write_frames,
 )
 from llm_elicit.errors import InputError, UnknownNameError
+from llm_elicit.spaces.feature import column_values
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 if TYPE_CHECKING:
@@ -179,6 +180,10 @@ class Comparisons:
         """
         if judge not in self.judges:
             raise UnknownNameError.of("comparisons", "judge", judge, self.judges)
+        return self.answers_of(judge)
+
+    def answers_of(self, judge: str) -> pd.DataFrame:
+        """Return the rows of one judge, who may have none yet."""
         return self.frame[self.frame["judge"] == judge]
 
     def choices(self, judge: str) -> Choices:
@@ -213,8 +218,8 @@ class Comparisons:
         )
 
     def _chosen(self, judge: str) -> pd.DataFrame:
-        of_judge = self.frame["judge"] == judge  # who may have no answers yet
-        return self.frame[of_judge & self.frame["probability"].notna()]
+        rows = self.answers_of(judge)
+        return rows[rows["probability"].notna()]
 
     def points(self, rows: pd.DataFrame) -> tuple[Floats, Floats]:
         """Return the two points of rows of the table, `(n, d)` each.
@@ -276,16 +281,13 @@ def _point_column(column: pd.Series[Any]) -> pd.Series[Any]:
 
 def _codes(column: pd.Series[Any]) -> Floats:
     """Return the values of a point's column `(n,)`."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return np.asarray(column.cat.codes, dtype=np.float64)
-    if column.dtype.kind == "M":
-        return column.to_numpy("datetime64[D]").astype(np.int64).astype(np.float64)
-    if is_worded(column) and len(column):
+    coded = isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind == "M"
+    if not coded and is_worded(column) and len(column):
         raise InputError(
             f"comparisons: column {column.name!r} holds words, whose codes are in the feature "
             "space; read the table with it: Comparisons.read(path, space)"
         )
-    return column.to_numpy(np.float64)
+    return column_values(column)
 
 
 def _censored(

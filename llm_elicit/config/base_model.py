@@ -56,7 +56,8 @@ class StrictModel(BaseModel):
     read, with a warning, and `recorded` writes it, so that digests of settings stay the same.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Without "strings" an infinite end of an interval is written as null, which is no number.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     def __repr__(self) -> str:
         """Return the first settings, cut where there are many."""

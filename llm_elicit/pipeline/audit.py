@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from llm_elicit._util.packages import LazyModule, installed_versions
-from llm_elicit._util.read_files import read_json, read_points
+from llm_elicit._util.read_files import read_json, read_parquet
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Progress, Silent
@@ -206,7 +206,15 @@ def read_samples(result: Run) -> Samples:
 def _read_points(folder: Path, space: FeatureSpace) -> Floats | None:
     """Read a belief's samples; None if it was not fitted."""
     path = folder / SAMPLES
-    return read_points(path, space.names) if path.is_file() else None
+    if not path.is_file():
+        return None
+    table = read_parquet(path, space.names)
+    try:
+        return space.points_of(table)
+    except (InputError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{path}: not all of its rows are points ({error}); run the fit again"
+        ) from None
 
 
 def _read_bands(folder: Path) -> audit_package.BeliefBands | None:

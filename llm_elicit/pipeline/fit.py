@@ -268,4 +268,4 @@ def _write(
         (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
         audit_package.write_draws(draws, space, folder / DRAWS)
     shown("done", 1, 1)
-    pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
+    space.table_of(drawn).to_parquet(samples)

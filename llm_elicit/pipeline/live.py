@@ -147,7 +147,7 @@ def _judge(
 def _some(table: Comparisons, judge: str, pairs: Pairs) -> Comparisons:
     """Return a judge's answers about at most `MOST` of its pairs."""
     kept = pairs[np.linspace(0, len(pairs) - 1, min(len(pairs), MOST)).round().astype(int)]
-    rows = table.of(judge)
+    rows = table.answers_of(judge)
     return Comparisons(rows[rows["pair"].isin(kept)], table.features)
 
 

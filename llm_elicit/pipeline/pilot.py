@@ -255,7 +255,7 @@ def run_pilot(
 def measure(judge: Judge, run: Run) -> Protocol:
     """Measure one protocol of a judge by the pilot's run with its template."""
     table, design = run.comparisons, run.campaign.design
-    rows = table.of(judge.name) if judge.name in table.judges else table.frame.iloc[:0]
+    rows = table.answers_of(judge.name)
     usable = int(rows["probability"].notna().sum())
     refused = int((rows["verdict"] == "refusal").sum())
     response = response_of(table, judge.name) if usable else None

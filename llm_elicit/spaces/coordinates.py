@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from llm_elicit._util.packages import LazyModule
+from llm_elicit.errors import InputError
 from llm_elicit.spaces.constraints import Constraint, density_constraint
-from llm_elicit.spaces.feature import Feature, Floats
+from llm_elicit.spaces.feature import Feature, Floats, column_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,6 +147,18 @@ class Coordinates:
         """Points as a table with the words of categories, and dates; see `Feature.column`."""
         columns = {f.name: f.column(points[:, i]) for i, f in enumerate(self.features)}
         return pd.DataFrame(columns)
+
+    def points_of(self, table: pd.DataFrame) -> Floats:
+        """The points `(n, d)` of a table that `table_of` made, or of one with codes.
+
+        Raises:
+            InputError: a word that is no category, a text that is no date, or a missing value.
+        """
+        for feature in self.features:
+            if table[feature.name].isna().any():
+                raise InputError(f"{feature.name}: a value is missing")
+        columns = [f.read_column(table[f.name]) for f in self.features]
+        return np.stack([column_values(column) for column in columns], axis=1)
 
     def word(self, point: ArrayLike) -> list[tuple[str, str]]:
         """A point as (label, worded value) pairs, in the order of the features."""

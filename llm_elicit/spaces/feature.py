@@ -403,3 +403,12 @@ class Feature(StrictModel):
         size = np.maximum(extent * self.factor, _SMALLEST)
         decimals = self.digits - 1 - np.floor(np.log10(size))
         return np.asarray(np.minimum(decimals, 0.0) if self.kind == "integer" else decimals)
+
+
+def column_values(column: pd.Series[Any]) -> Floats:
+    """The numbers `(n,)` of a column that `Feature.column` made: codes of words, days of dates."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return np.asarray(column.cat.codes, dtype=np.float64)
+    if column.dtype.kind == "M":
+        return column.to_numpy("datetime64[D]").astype(np.int64).astype(np.float64)
+    return column.to_numpy(np.float64)

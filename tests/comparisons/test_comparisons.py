@@ -210,3 +210,11 @@ def test_a_strange_file_is_refused(tmp_path):
         Comparisons.read(tmp_path / "other.csv")
     with pytest.raises(InputError, match="no such file"):
         Comparisons.read(tmp_path / "nothing.parquet")
+
+
+def test_a_judge_that_is_not_in_the_table_is_an_error_and_one_without_answers_has_no_choices():
+    table = Comparisons(rows([(0, "ab", 0.25)], judge="qwen"), FEATURES)
+    with pytest.raises(InputError, match="comparisons: no judge 'qwn'; did you mean 'qwen'"):
+        table.of("qwn")
+    assert len(table.answers_of("late")) == 0
+    assert len(table.choices("late")) == 0

@@ -1,5 +1,6 @@
 """Files of settings: what cannot be meant is refused, with the line or the key."""
 
+import math
 import time
 import warnings
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from llm_elicit.audit.inference import Interval
 from llm_elicit.config.base_model import read_yaml, to_yaml, validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError, RenamedKeyWarning
@@ -171,3 +173,12 @@ def test_a_text_under_a_former_name_is_no_number() -> None:
     fit = {"method": "auto", "level": "0.8"}
     with pytest.raises(InputError, match=r"must be a number, got the text '0\.8'"):
         validated(Campaign, {**FORMER, "fit": fit}, "c.yaml", warn=False)
+
+
+def test_every_number_of_a_record_comes_back_from_its_json() -> None:
+    for low in (-math.inf, 5e-324, 1.72e-11, 0.1 + 0.2, -0.0, 1.7976931348623157e308):
+        record = Interval(value=0.5, low=low, high=math.inf)
+        again = Interval.model_validate_json(record.model_dump_json())
+        assert math.copysign(1.0, again.low) == math.copysign(1.0, low)
+        assert again == record
+    assert math.isnan(Interval.model_validate_json('{"value": "NaN", "low": 0, "high": 1}').value)
