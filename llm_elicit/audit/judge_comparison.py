@@ -134,6 +134,14 @@ class RankedJudge(StrictModel):
     worst: int | None = None
     reason: str = ""
 
+    @property
+    def remark(self) -> str:
+        """The reason, or what is not shown of a judge with a rank."""
+        if self.reason or self.distance is None or self.sampling is None:
+            return self.reason
+        near = self.distance.high < self.sampling
+        return "" if near else "not shown to be nearer to the data than λ"
+
 
 class JudgeComparison(StrictModel):
     """Several judges compared.
@@ -142,7 +150,7 @@ class JudgeComparison(StrictModel):
         judges: their names.
         agreements, differences: one per pair of judges with beliefs.
         ranking: by distance from the data, nearest first: judges with a preference whose belief is
-            shown to be nearer to the data than λ. None if no run has data.
+            nearer to the data than λ. None if no run has data.
         unranked: the others.
     """
 
@@ -428,11 +436,7 @@ def _why_unranked(judge: JudgeBelief, distance: Interval | None, sampling: float
         return "no belief: fewer answered pairs than features"
     if distance is None or sampling is None:
         return "its run has no data"
-    if distance.value >= sampling:
-        return "no nearer to the data than λ"
-    if distance.high >= sampling:
-        return "not shown to be nearer to the data than λ"
-    return ""
+    return "no nearer to the data than λ" if distance.value >= sampling else ""
 
 
 def _order_p_value(one: Floats, other: Floats) -> float:

@@ -80,11 +80,11 @@ def _show(comparison: JudgeComparison) -> None:
             place = f"{line.best}-{line.worst}"
         distance = "-" if line.distance is None else interval(line.distance, 3)
         numbers = ["-" if each is None else f"{each:.3f}" for each in (line.sampling, line.floor)]
-        table.add_row(place, line.judge, distance, *numbers, line.reason)
+        table.add_row(place, line.judge, distance, *numbers, line.remark)
     console_out.print(table)
     console_out.print(
         "Distances are Wasserstein-1 of the marginals in standard deviations of the data, averaged "
         "over features, with 90 % intervals; judges who share places are tied (Holm, 5 %). A judge "
-        "without a place has no preference, or is not shown to be nearer to the data than λ. See "
+        "without a place has no preference, or is no nearer to the data than λ. See "
         "docs/how-to/compare.md."
     )

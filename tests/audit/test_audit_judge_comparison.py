@@ -163,6 +163,9 @@ def test_judges_without_a_preference_or_no_nearer_than_the_sampling_density_have
         "dice": "position only", "coin": "no consistent preference", "silent": "no answers",
         "wrong": "no nearer to the data than λ",
     }  # fmt: skip
+    assert found.ranking[0].remark == ""
+    vague = found.ranking[0].model_copy(update={"sampling": found.ranking[0].distance.low})
+    assert vague.remark == "not shown to be nearer to the data than λ"
     verdicts = {line.judge: line.verdict for line in (*found.ranking, *found.unranked)}
     assert verdicts["wrong"] == verdicts["right"] == "consistent preference"
     assert [line.best for line in found.unranked] == [None] * 4

@@ -308,7 +308,7 @@ def test_an_answer_changed_by_hand_ends_the_run(home: Path) -> None:
         ("prompts/mine.md", "likelier", "more likely", "its template differs: "),
         ("c.yaml", "pairs: 8", "pairs: 9", "design.pairs differs: 8 before, 9 now"),
         ("c.yaml", "name: tiny", "name: tiny\nseed: 2", "its seed differs: 1 before, 2 now"),
-        ("c.yaml", "uniform}", "uniform, seed: 4}", "judge expert.seed differs: 0 before, 4 now"),
+        ("c.yaml", "uniform}", "uniform, seed: 4}", "expert.seed differs: 186760161 before, 4 now"),
     ],
 )
 def test_what_changes_a_question_is_another_campaign(
