@@ -30,8 +30,9 @@ else:
     density = LazyModule("llm_elicit.density")  # PyTorch, which a first round does not need
 
 ALL_JUDGES = ""
-_CLEARLY = 2.0  # standard errors by which answers are predicted better than by a constant
 """The name under which rounds that all judges share are recorded."""
+
+_CLEARLY = 2.0  # standard errors by which answers are predicted better than by a constant
 
 
 @dataclass(frozen=True)
