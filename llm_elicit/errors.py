@@ -6,7 +6,8 @@ line prints it and exits with `exit_code`; a script catches the class.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -45,6 +46,45 @@ class UnknownNameError(InputError, KeyError):
         return cls(
             f"{where}: no {what} {str(name)[:80]!r}; {guess}known: {', '.join(names) or 'none'}"
         )
+
+
+class Refusals:
+    """Collects what several checks refuse, so that all of it is said at once.
+
+    Example:
+        >>> refusals = Refusals()
+        >>> for name in ("a", "b"):
+        ...     with refusals.collected():
+        ...         raise InputError(f"{name} is missing")
+        >>> refusals.check()
+        Traceback (most recent call last):
+        llm_elicit.errors.InputError: 2 settings cannot be used:
+        - a is missing
+        - b is missing
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep the refusal of a check within the block, which ends there."""
+        try:
+            yield
+        except InputError as error:
+            self._lines.append(str(error))
+
+    def check(self) -> None:
+        """Raise what was collected.
+
+        Raises:
+            InputError: something was refused; several refusals have a line each.
+        """
+        if len(self._lines) > 1:
+            lines = (f"- {line}" for line in self._lines)
+            raise InputError("\n".join((f"{len(self._lines)} settings cannot be used:", *lines)))
+        if self._lines:
+            raise InputError(self._lines[0])
 
 
 class JudgeError(ElicitError):

@@ -114,6 +114,7 @@ class Reply:
         unaligned: whether there are log-probabilities, but not of the letter that was parsed.
         censored: 1 if log P(first) / P(second) is known only to be at least that of `first`, −1 if
             at most, else 0.
+        kept_at: when it was stored in the cache, UTC, ISO 8601; empty for a new answer.
     """
 
     text: str
@@ -129,6 +130,7 @@ class Reply:
     thinking: str = ""
     unaligned: bool = False
     censored: int = 0
+    kept_at: str = field(default="", compare=False)
 
 
 class AdaptedError(Exception):

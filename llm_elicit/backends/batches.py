@@ -18,6 +18,7 @@ from llm_elicit.backends.failures import (
     UpstreamError,
     one_line,
     read_failure,
+    refuses_prompt,
     shortened,
 )
 from llm_elicit.backends.sdk import Client, opening
@@ -221,10 +222,12 @@ def malformed(custom_id: str) -> BatchResult:
 
 def interrupted(custom_id: str, error: UpstreamError) -> BatchResult:
     """Return the result for an answer that reports a failure of the provider's own."""
-    status = error.failure.status or 0
+    failure, said = error.failure, one_line(error)
+    status = failure.status or 0
     return BatchResult(
-        custom_id, reason=one_line(error), refused=due_to_request(status), billed=True
-    )
+        custom_id, reason=said, refused=due_to_request(status), billed=True,
+        prompt_refused=refuses_prompt(status, failure.code, said),
+    )  # fmt: skip
 
 
 def due_to_request(status: int) -> bool:

@@ -89,7 +89,9 @@ class UpstreamError(Exception):
         stated = (int(code) for code in codes if re.fullmatch(r"[45]\d\d", code))
         known = (_STATUSES[code] for code in codes if code in _STATUSES)
         code = " ".join(codes)
-        default = 400 if refuses_prompt(400, code, said) else _BAD_GATEWAY
+        default = _BAD_GATEWAY
+        if refuses_prompt(400, code, one_line(error)):  # its message may say nothing
+            code, default = f"{code} content_filter", 400
         status = next(stated, None) or next(known, default)
         said = f"an error in the place of an answer: {said}"
         return cls(Failure("status", said, status, code, in_answer=True))

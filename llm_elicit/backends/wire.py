@@ -451,11 +451,17 @@ def check_upstream(part: object) -> None:
     """Raise the error that part of an answer reports, although its status is 200.
 
     Raises:
-        UpstreamError: it has an error.
+        UpstreamError: it has an error, or says that the prompt was blocked, which has no answer.
     """
     error = part.get("error") if isinstance(part, Mapping) else getattr(part, "error", None)
     if error:
         raise UpstreamError.of(error)
+    if isinstance(part, Mapping):
+        feedback = _fields(part, "promptFeedback") or _fields(part, "prompt_feedback")
+        reason = feedback.get("blockReason") or feedback.get("block_reason")
+        if reason:
+            said = f"the prompt was blocked ({reason})"
+            raise UpstreamError.of({"code": "content_filter", "message": said})
 
 
 _FINISHES = {
@@ -491,8 +497,10 @@ def finish_of(reason: str, answer: str) -> str:
     Example:
         >>> finish_of("max_tokens", "Let me"), finish_of("", "A")
         ('length', 'unknown')
+        >>> finish_of("content_filter: PROHIBITED_CONTENT", "")
+        'refusal'
     """
-    word = reason.lower()
+    word = reason.lower().partition(":")[0].strip()  # "content_filter: PROHIBITED_CONTENT"
     if word in _FINISH_OF:
         finish = _FINISH_OF[word]
         return reason if finish == "unparsable" else finish

@@ -34,6 +34,9 @@ CacheUse = Annotated[
     Literal["reuse", "fresh", "off"],
     typer.Option(help="Reuse answers of earlier runs, ask anew and replace them, or neither."),
 ]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Ask again what was set aside, with its reason.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 _UNBOUNDED = 100_000

@@ -18,6 +18,7 @@ from llm_elicit.cli.options import (
     CampaignName,
     MaxCost,
     Outcome,
+    RetryFailed,
     RunName,
     for_each,
 )
@@ -46,6 +47,7 @@ def run_command(
     ] = False,
     max_cost: MaxCost = None,
     cache: CacheUse = "reuse",
+    retry_failed: RetryFailed = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan, ask, fit, audit and report. Run it again to resume."""
@@ -55,13 +57,15 @@ def run_command(
 
     def work(cell: Run) -> Outcome:
         with frozen_gc():
-            result = stages.run(cell, max_cost=max_cost, cache=cache, limiters=limiters)
+            result = stages.run(cell, **asking)
         facts = _report_facts(result)
-        text = [*_verdict_lines(result.audit), f"report: {result.report_path}"]
-        return Outcome(text, facts, result.problems)
+        lines = [*_verdict_lines(result.audit), f"report: {result.report_path}", *result.remarks]
+        return Outcome(lines, facts | {"remarks": result.remarks}, result.problems)
 
-    cells, limiters = stages.plan_grid(campaign), orchestrator.RateLimiters()
-    stages.ask_conditions(cells, max_cost=max_cost, cache=cache, limiters=limiters)
+    asking: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "retry_failed": retry_failed}
+    asking["limiters"] = orchestrator.RateLimiters()
+    cells = stages.plan_grid(campaign)
+    stages.ask_conditions(cells, **asking)
     for_each(cells, work, as_json, lambda: _condition_pages(cells))
 
 
@@ -81,6 +85,7 @@ def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
 
 def ask_command(
     run: RunName,
+    *,
     max_cost: MaxCost = None,
     cache: CacheUse = "reuse",
     batch: Annotated[
@@ -94,6 +99,7 @@ def ask_command(
     resend: Annotated[
         bool, typer.Option("--resend", help="With --batch: submit lost batches again.")
     ] = False,
+    retry_failed: RetryFailed = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask the questions that have no answer yet."""
@@ -113,20 +119,22 @@ def ask_command(
         with orchestrator.Display() as progress:
             if batch is None:
                 asking = stages.ask(
-                    cell, max_cost=max_cost, progress=progress, cache=cache, limiters=limiters
-                )
+                    cell, max_cost=max_cost, progress=progress, cache=cache, limiters=limiters,
+                    retry_failed=retry_failed,
+                )  # fmt: skip
             else:
                 asking = stages.ask_in_batches(
-                    cell, batch, max_cost=max_cost, every=every, resend=resend, progress=progress
-                )
+                    cell, batch, max_cost=max_cost, every=every, resend=resend,
+                    retry_failed=retry_failed, progress=progress,
+                )  # fmt: skip
             with frozen_gc():
                 result = asyncio.run(asking)
         if batch == "submit":
             return replace(batches(result), problems=result.problems)
         table = result.folder / run_folder.COMPARISONS
         text = f"{table}: {sum(result.judgments.values())} judgments"
-        facts = {"table": table, "judgments": result.judgments}
-        return Outcome([text], facts, result.problems)
+        facts = {"table": table, "judgments": result.judgments, "remarks": result.remarks}
+        return Outcome([text, *result.remarks], facts, result.problems)
 
     for_each(cells, work, as_json)
 

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.sanitize import visible
 from llm_elicit.cli.options import (
     AsJson,
     Outcome,
@@ -56,13 +57,13 @@ def status_command(
         return
     if not watch:
         out.print(_status_table(cells))
-        _how_to_resume(cells)
+        _how_to_go_on(cells)
         return
     with Live(_status_table(cells), console=out) as live:
         while any(orchestrator.is_active(cell.location) for cell in cells):
             time.sleep(_EVERY)
             live.update(_status_table(cells))
-    _how_to_resume(cells)
+    _how_to_go_on(cells)
 
 
 def _state(cell: Run) -> str:
@@ -71,17 +72,54 @@ def _state(cell: Run) -> str:
     return "-" if control is None else orchestrator.visible_state(control)
 
 
-def _how_to_resume(cells: Sequence[Run]) -> None:
-    """Say how to go on with runs whose process is gone."""
+_WAYS_OUT = {
+    "failed": "given up: llm-elicit run {} asks {} again",
+    "quarantined": "set aside: llm-elicit run {} --retry-failed asks {} again",
+}
+
+
+def _how_to_go_on(cells: Sequence[Run]) -> None:
+    """Say which models answered, why questions have no answer, and how to go on."""
     for cell in cells:
+        for judge, answers in _answers(cell).items():
+            named = answers.models_line() if answers.models else None
+            lines = (answers.origin_line() or named, answers.unusable_line())
+            for line in filter(None, lines):
+                out.print(f"{judge}: {line}")
+        for judge, groups in _unanswered(cell).items():
+            for group in groups:
+                noun, them = ("question", "it") if group.count == 1 else ("questions", "them")
+                way_out = _WAYS_OUT[group.state].format(cell.folder, them)
+                reason = visible(group.reason)
+                out.print(f"{judge}: {group.count:,} {noun} {way_out} ({reason})")
         if _state(cell) == "interrupted":
             out.print(f"{cell.campaign.name}: interrupted; llm-elicit run {cell.folder} resumes it")
 
 
+def _answers(cell: Run) -> dict[str, orchestrator.AnswerSummary]:
+    """Return what the answers of a run's models are worth; none before it was started."""
+    try:
+        summaries = orchestrator.answer_summaries(cell.folder, cell.campaign)
+    except InputError:
+        return {}
+    return {name: s for name, s in summaries.items() if name not in cell.campaign.people}
+
+
+def _unanswered(cell: Run) -> dict[str, list[orchestrator.Unanswered]]:
+    """Return a run's questions that were given up or set aside; none before it was started."""
+    try:
+        return orchestrator.unanswered(cell.folder, cell.campaign)
+    except InputError:
+        return {}
+
+
 def _facts(cell: Run, alone: bool) -> dict[str, Any]:
     """Return what --json prints of a run."""
+    reasons, answers = _unanswered(cell), _answers(cell)
     judges = {
-        judge: asdict(line) | {"planned": line.planned}
+        judge: asdict(line)
+        | {"planned": line.planned, "unanswered": [asdict(g) for g in reasons.get(judge, ())]}
+        | {"models": answers[judge].models if judge in answers else {}}
         for judge, line in _totals(cell, alone).items()
     }
     return run_facts(cell) | {"state": _state(cell), "judges": judges}

@@ -6,7 +6,6 @@ import csv
 import datetime
 import io
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -17,6 +16,7 @@ import numpy as np
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import guard, unguard, visible
+from llm_elicit._util.write_files import unfinished
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_files import check_distinct, read_text
 
@@ -264,10 +264,10 @@ def write_frames(frames: Iterable[pd.DataFrame], path: Path) -> Path:
     ways = {".parquet": _write_parquet, ".jsonl": _write_jsonl, ".csv": _write_csv}
     if path.suffix not in ways:
         raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")  # other processes write theirs
+    beside = unfinished(path)
     try:
-        ways[path.suffix](frames, unfinished)
-        unfinished.replace(path)
+        ways[path.suffix](frames, beside)
+        beside.replace(path)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written ({error.strerror or error}); check the path, its "
@@ -275,7 +275,7 @@ def write_frames(frames: Iterable[pd.DataFrame], path: Path) -> Path:
         ) from None
     finally:
         with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
     return path
 
 

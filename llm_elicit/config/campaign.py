@@ -38,11 +38,14 @@ class Limits(StrictModel):
         max_cost: USD over all resumes.
         max_tokens: tokens over all resumes.
         deadline: seconds of asking, each time that the run is resumed.
+        unusable: answers after which a judge is stopped if hardly any is usable (at most one in
+            twenty), since a setting is at fault; None for never.
     """
 
     max_cost: Positive | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     deadline: Positive | None = None
+    unusable: Annotated[int, Field(ge=1)] | None = 10
 
 
 Method = Literal["auto", "score", "score-constant", "utility", "flow"]

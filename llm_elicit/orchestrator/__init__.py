@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llm_elicit.orchestrator.answer_summary import AnswerSummary
     from llm_elicit.orchestrator.batch_mode import BatchStatus, Step, ask_in_batches, batch_statuses
     from llm_elicit.orchestrator.budget import Amount, Budget, within_grid_caps
     from llm_elicit.orchestrator.cache import CacheUse
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         RunLock,
         RunState,
         Totals,
+        Unanswered,
         Wanted,
         begin_control,
         drop_journal,
@@ -47,12 +49,14 @@ if TYPE_CHECKING:
     from llm_elicit.orchestrator.journal import FILE as JOURNAL
     from llm_elicit.orchestrator.judgments import (
         OldPlanError,
+        answer_summaries,
         answered,
         check_answers,
         comparisons,
         direct_answers,
         people_cards,
         status,
+        unanswered,
         write_judgments,
     )
     from llm_elicit.orchestrator.open_run import Study, in_thread, worded_identity
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Amount": "budget",
+    "AnswerSummary": "answer_summary",
     "Budget": "budget",
     "within_grid_caps": "budget",
     "BatchStatus": "batch_mode",
@@ -83,13 +88,16 @@ _HOMES = {
     "JournalError": "journal",
     "JournalLocation": "journal",
     "Totals": "journal",
+    "Unanswered": "journal",
     "OldPlanError": "judgments",
+    "answer_summaries": "judgments",
     "answered": "judgments",
     "check_answers": "judgments",
     "comparisons": "judgments",
     "direct_answers": "judgments",
     "people_cards": "judgments",
     "status": "judgments",
+    "unanswered": "judgments",
     "write_judgments": "judgments",
     "Study": "open_run",
     "in_thread": "open_run",
@@ -140,6 +148,7 @@ __all__ = [
     "JOURNAL",
     "SILENCE",
     "Amount",
+    "AnswerSummary",
     "AskSummary",
     "BatchStatus",
     "Budget",
@@ -167,7 +176,9 @@ __all__ = [
     "Study",
     "Tally",
     "Totals",
+    "Unanswered",
     "Wanted",
+    "answer_summaries",
     "answered",
     "ask",
     "ask_in_batches",
@@ -199,6 +210,7 @@ __all__ = [
     "spent_in",
     "status",
     "take_over",
+    "unanswered",
     "visible_state",
     "within_grid_caps",
     "worded_identity",

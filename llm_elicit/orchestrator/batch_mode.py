@@ -14,7 +14,7 @@ from llm_elicit.backends import open_backend, provider_of
 from llm_elicit.backends.batches import BatchClient
 from llm_elicit.backends.providers import check_settings, open_batch_client
 from llm_elicit.config.judges import Judge
-from llm_elicit.errors import ElicitError, InputError, JudgeError
+from llm_elicit.errors import ElicitError, InputError, JudgeError, Refusals
 from llm_elicit.orchestrator.batch_runner import BatchRunner
 from llm_elicit.orchestrator.budget import check_cap
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, log_end
@@ -161,14 +161,19 @@ async def _open_batch_run(study: Study, progress: Progress) -> AsyncIterator[_Ba
     judges = _judges(study, progress)
     template = Template.load(study.campaign.design.template)
     prices = {judge.name: price_of(judge, batch=True) for judge in judges}
-    check_settings(study.campaign.judges)
-    check_cap(study.campaign.limits, prices)
+    refusals, backends = Refusals(), {}
+    clients: dict[str, BatchClient] = {}
     async with AsyncExitStack() as stack:
-        clients = {
-            judge.name: await stack.enter_async_context(open_batch_client(judge))
-            for judge in judges
-        }
-        backends = {judge.name: open_backend(judge, study.space) for judge in judges}
+        with refusals.collected():
+            check_settings(study.campaign.judges)
+        with refusals.collected():
+            check_cap(study.campaign.limits, prices)
+        for judge in judges:
+            with refusals.collected():
+                client = open_batch_client(judge)
+                clients[judge.name] = await stack.enter_async_context(client)
+                backends[judge.name] = open_backend(judge, study.space)
+        refusals.check()
         # One process at a time submits and collects, wherever the journal is.
         here = await stack.enter_async_context(
             open_run(study, template, progress, shared=False, lease=_LEASE)

@@ -34,11 +34,11 @@ def check_cap(limits: Limits, judges: Mapping[str, Price | None]) -> None:
     Raises:
         InputError: there is a cap in USD and a judge whose price is unknown.
     """
-    unknown = [name for name, price in judges.items() if price is None]
+    unknown = [repr(name) for name, price in judges.items() if price is None]
     if limits.max_cost is not None and unknown:
         raise InputError(
-            f"limits.max_cost: no price is known for the model of judge {unknown[0]!r}, so a cap "
-            "cannot be held; state its `price`, or remove the cap or that judge"
+            f"limits.max_cost: no price is known for the model of judge {', '.join(unknown)}, so a "
+            "cap cannot be held; state its `price`, or remove the cap or that judge"
         )
 
 

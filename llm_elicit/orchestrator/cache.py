@@ -50,7 +50,7 @@ _entries = sa.Table(
 )
 
 _ONE = str(
-    select(_entries.c.reply, _entries.c.digest)
+    select(_entries.c.reply, _entries.c.digest, _entries.c.kept_at)
     .where(_entries.c.key == sa.bindparam("key"), _entries.c.kept_at >= sa.bindparam("since"))
     .compile(dialect=sqlite.dialect(paramstyle="qmark"))
 )
@@ -103,7 +103,7 @@ class Cache:
         with self._lock:
             waiting = self._waiting.get(identity.key)
         if waiting is not None:
-            return _reply(waiting["reply"])
+            return _reply(waiting["reply"], waiting["kept_at"])
         with self._guarded():
             found = self._look.execute(_ONE, (identity.key, self._since)).fetchone()
         return None if found is None else self._proven(*found)
@@ -112,16 +112,16 @@ class Cache:
         """Return the answers stored for requests, by key."""
         keys = [identity.key for identity in identities]
         with self._lock:
-            found = {key: self._waiting[key]["reply"] for key in keys if key in self._waiting}
-        query = select(_entries.c.key, _entries.c.reply, _entries.c.digest).where(
-            _entries.c.key.in_(keys), _entries.c.kept_at >= self._since
-        )
+            waiting = {key: self._waiting[key] for key in keys if key in self._waiting}
+        columns = (_entries.c.key, _entries.c.reply, _entries.c.digest, _entries.c.kept_at)
+        query = select(*columns).where(_entries.c.key.in_(keys), _entries.c.kept_at >= self._since)
         with self._guarded():
             kept = self._reading.execute(query).all()
-        replies = {key: self._proven(text, digest) for key, text, digest in kept}
-        return replies | {key: _reply(text) for key, text in found.items()}
+        replies = {key: self._proven(*row) for key, *row in kept}
+        new = {key: _reply(row["reply"], row["kept_at"]) for key, row in waiting.items()}
+        return replies | new
 
-    def _proven(self, text: str, digest: str) -> Reply:
+    def _proven(self, text: str, digest: str, kept_at: str) -> Reply:
         """Return a stored reply after checking its digest.
 
         Raises:
@@ -129,15 +129,16 @@ class Cache:
         """
         if _digest(text) != digest:
             raise InputError(f"{self.path}: an answer is not the one that was kept; {_VERIFY}")
-        return _reply(text)
+        return _reply(text, kept_at)
 
     def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
         """Store an answer at the next flush; until then it is served from memory.
 
         The journal has it already, so that a crash loses only a saving.
         """
-        # The identity contains the body already.
-        text = storable(json.dumps({**vars(reply), "body": {}}, ensure_ascii=False))
+        # The identity contains the body already, and its row the time.
+        said = {name: value for name, value in vars(reply).items() if name != "kept_at"}
+        text = storable(json.dumps({**said, "body": {}}, ensure_ascii=False))
         row = {
             "key": identity.key,
             "identity": identity.text,
@@ -324,8 +325,8 @@ class Entry:
         return None
 
 
-def _reply(text: str) -> Reply:
-    return Reply(**json.loads(text))
+def _reply(text: str, kept_at: str) -> Reply:
+    return Reply(**json.loads(text) | {"kept_at": kept_at})
 
 
 def _digest(text: str) -> str:

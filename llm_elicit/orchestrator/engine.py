@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from llm_elicit.backends import Backend, open_backend, provider_of
 from llm_elicit.backends.providers import check_settings
 from llm_elicit.config.judges import Judge
-from llm_elicit.errors import ElicitError
+from llm_elicit.errors import ElicitError, Refusals
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal import Journal, JournalLocation, Totals
@@ -142,7 +142,7 @@ async def ask(
             writer=Writer(run.journal, run.cache.flush), cache=run.cache, budget=budget,
             progress=shown, patience=patience, stopping=stopping or asyncio.Event(),
             limiters=RunLimiters(limiters),
-            deadline=time.monotonic() + (limits.deadline or math.inf),
+            deadline=time.monotonic() + (limits.deadline or math.inf), unusable=limits.unusable,
         )  # fmt: skip
         summary = await _ask_all(study, ready, run, context)
         log_end(summary)
@@ -158,8 +158,9 @@ async def _ask_all(study: Study, ready: _Ready, run: OpenRun, context: RunContex
             judge.name: _runner(judge, ready, run.journal.location, context)
             for judge in campaign.judges
         }
+        models = await in_thread(partial(_models, run.journal, study.judges))
         for name, runner in runners.items():
-            runner.begin(totals[name])
+            runner.begin(totals[name], models[name])
         async with shared(context.writer, context.limiters):
             with span("ask", {"elicit.campaign": campaign.name}):
                 stops = await _drained(_run(runners, context), context)
@@ -185,6 +186,10 @@ def _totals(journal: Journal, judges: Sequence[str]) -> dict[str, Totals]:
     return {judge: journal.totals(judge) for judge in judges}
 
 
+def _models(journal: Journal, judges: Sequence[str]) -> dict[str, list[str]]:
+    return {judge: journal.models(judge) for judge in judges}
+
+
 @dataclass(frozen=True)
 class _Ready:
     """The template, every judge's price and every model's backend, after all checks."""
@@ -198,22 +203,26 @@ def _ready(study: Study, shown: Progress) -> _Ready:
     """Check the campaign and return what asking needs; sends nothing.
 
     Raises:
-        InputError: a setting cannot be used, a key is missing, a cap cannot be held.
+        InputError: settings cannot be used, keys are missing, a cap cannot be held; all at once.
     """
     campaign, space = study.campaign, study.space
     template = Template.load(campaign.design.template)
     prices = {judge.name: price_of(judge) for judge in campaign.judges}
-    check_settings(campaign.judges)
-    check_cap(campaign.limits, prices)
-    models = [judge for judge in campaign.judges if judge.name not in campaign.people]
-    backends = {
-        judge.name: open_backend(judge, space, partial(shown.note, judge.name)) for judge in models
-    }
-    for judge in models:
-        backend, price = backends[judge.name], prices[judge.name]
-        builder = RequestBuilder(space, study.plan, template, backend, price, study.direct)
-        check_direct(study.plan, judge, backend)
-        check_worst(campaign.limits, judge, builder)
+    refusals, backends = Refusals(), {}
+    with refusals.collected():
+        check_settings(campaign.judges)
+    with refusals.collected():
+        check_cap(campaign.limits, prices)
+    for judge in campaign.judges:
+        if judge.name in campaign.people:
+            continue
+        with refusals.collected():
+            backend = open_backend(judge, space, partial(shown.note, judge.name))
+            backends[judge.name], price = backend, prices[judge.name]
+            builder = RequestBuilder(space, study.plan, template, backend, price, study.direct)
+            check_direct(study.plan, judge, backend)
+            check_worst(campaign.limits, judge, builder)
+    refusals.check()
     return _Ready(template, prices, backends)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import random
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from logging import ERROR, WARNING
@@ -14,8 +15,9 @@ from logging import ERROR, WARNING
 from llm_elicit.backends import Backend, Reply
 from llm_elicit.backends.base import AdaptedError
 from llm_elicit.config.judges import Judge
-from llm_elicit.errors import ElicitError, JudgeError
+from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
 from llm_elicit.orchestrator import journal
+from llm_elicit.orchestrator.answer_summary import AnswerSummary, worth
 from llm_elicit.orchestrator.cache import worth_keeping
 from llm_elicit.orchestrator.journal import Question, Totals
 from llm_elicit.orchestrator.log import event
@@ -53,6 +55,8 @@ class JudgeRunner:
         self._halt = asyncio.Event()
         self._in_a_row = 0
         self._refused_alike: Counter[str] = Counter()
+        self._worth = AnswerSummary()
+        self._models: set[str] = set()
         self._suspicion: ElicitError | None = None
         self._last_answer = context.clock()
         self._last_failure: str | None = None
@@ -73,8 +77,9 @@ class JudgeRunner:
             self._usage,
         )
 
-    def begin(self, so_far: Totals) -> None:
-        """Add the counts of earlier runs."""
+    def begin(self, so_far: Totals, models: Iterable[str] = ()) -> None:
+        """Add the counts of earlier runs, and the models that answered in them."""
+        self._models.update(filter(None, models))
         self.tally.total, self.tally.done = so_far.total, so_far.done
         self.tally.prompt_tokens = so_far.prompt_tokens
         self.tally.completion_tokens = so_far.completion_tokens
@@ -95,6 +100,8 @@ class JudgeRunner:
         self._show()
         if self._unaligned:
             self._context.progress.note(self._judge.name, unaligned(self._unaligned))
+        if isinstance(self._stopped, IncompleteError):
+            self._stopped = self._unusable()  # with the answers that were in flight
         if self._stopped is not None:
             self._context.progress.note(self._judge.name, str(self._stopped))
         return self._stopped
@@ -184,6 +191,13 @@ class JudgeRunner:
         return error(
             f"judge {self._judge.name!r} ({self._backend.model}): {reason}; "
             "its answers so far are kept: correct this and run again"
+        )
+
+    def _unusable(self) -> ElicitError:
+        """Return the error that stops a judge whose answers are hardly usable."""
+        return IncompleteError(
+            f"judge {self._judge.name!r} ({self._backend.model}): {self._worth.unusable_line()} "
+            "(this needs another name of the campaign), or set limits.unusable: null to ask on"
         )
 
     def _stop(self, error: ElicitError) -> None:
@@ -389,6 +403,21 @@ class JudgeRunner:
         tally.completion_tokens += answer.completion_tokens
         if tally.cost is not None:
             tally.cost += answer.cost or 0.0
+        self._check(answer)
+
+    def _check(self, answer: journal.Answer) -> None:
+        """Say if another model answers; stop the judge if hardly any answer is usable."""
+        model = answer.model_answered
+        if model and model not in self._models:
+            if self._models:
+                before = ", ".join(sorted(self._models))
+                line = f"answers now come from {model!r}, so far from {before}"
+                self._context.progress.note(self._judge.name, line)
+            self._models.add(model)
+        value = worth(answer.verdict, answer.probability, answer.reply, answer.finish)
+        self._worth.add(value, answer.reply, answer.settings)
+        if self._stopped is None and self._worth.hardly_usable(self._context.unusable):
+            self._stop(self._unusable())
 
     def _show(self) -> None:
         self._context.progress.tally(self._judge.name, self.tally)

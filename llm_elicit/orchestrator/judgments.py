@@ -19,14 +19,17 @@ from llm_elicit.comparisons.table_files import write_frames
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import check_same, identity_of
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.answer_summary import TEXT, AnswerSummary, summarize
 from llm_elicit.orchestrator.journal import (
     JournalLocation,
     Totals,
+    Unanswered,
     answered_by_kind,
     check_digests,
     reading,
     totals,
 )
+from llm_elicit.orchestrator.journal import unanswered as journal_unanswered
 from llm_elicit.orchestrator.journal.schema import answers, meta, people, questions
 from llm_elicit.planning.pairs import Plan, Presentation
 from llm_elicit.questions import read_answer
@@ -42,9 +45,6 @@ AT_ONCE = 50_000
 """Rows of the table held in memory while it is written."""
 
 _encode = json.JSONEncoder(sort_keys=True).encode
-
-TEXT = "text"
-"""The verdict of answers to direct questions, which are parsed later."""
 
 
 class OldPlanError(InputError):
@@ -123,6 +123,26 @@ def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
     """
     with reading(JournalLocation(folder, campaign.journal)) as db:
         return {judge.name: totals(db, judge.name) for judge in campaign.judges}
+
+
+def unanswered(folder: Path, campaign: Campaign) -> dict[str, list[Unanswered]]:
+    """Return each judge's questions that were given up or set aside, by reason.
+
+    Raises:
+        InputError: there is no journal in the folder.
+    """
+    with reading(JournalLocation(folder, campaign.journal)) as db:
+        return {judge.name: journal_unanswered(db, judge.name) for judge in campaign.judges}
+
+
+def answer_summaries(folder: Path, campaign: Campaign) -> dict[str, AnswerSummary]:
+    """Return what each judge's answers are worth, and where they come from.
+
+    Raises:
+        InputError: there is no journal in the folder.
+    """
+    with reading(JournalLocation(folder, campaign.journal)) as db:
+        return {judge.name: summarize(db, judge.name) for judge in campaign.judges}
 
 
 def answered(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:

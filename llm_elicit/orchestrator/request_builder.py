@@ -179,7 +179,7 @@ class RequestBuilder:
             cost=0.0 if cached else self.cost(reply),
             latency=latency or 0.0,
             cached=cached,
-            asked_at=journal.now(),
+            asked_at=reply.kept_at or journal.now(),
             thinking=reply.thinking,
             format=request.answer,
             censored=judgment.censored,

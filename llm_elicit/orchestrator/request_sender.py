@@ -43,7 +43,12 @@ stalled: answers may be there and not read yet."""
 
 @dataclass
 class RunContext:
-    """What the judges of a run share; `deadline` is a time of `clock`."""
+    """What the judges of a run share.
+
+    Attributes:
+        deadline: a time of `clock`.
+        unusable: see `llm_elicit.config.campaign.Limits`.
+    """
 
     space: FeatureSpace
     plan: Plan
@@ -55,6 +60,7 @@ class RunContext:
     progress: Progress
     patience: Patience
     deadline: float = math.inf
+    unusable: int | None = None
     clock: Callable[[], float] = time.monotonic
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     in_flight: dict[Identity, asyncio.Future[Reply | None]] = field(default_factory=dict)

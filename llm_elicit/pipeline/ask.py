@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ async def ask(
     design: RoundDesign | None = None,
     cache: CacheUse = "reuse",
     limiters: RateLimiters | None = None,
+    retry_failed: bool = False,
 ) -> Run:
     """Ask what is not answered yet, round by round, and write the table of judgments.
 
@@ -57,6 +58,7 @@ async def ask(
             `llm_elicit.planning.rounds.Informative` by default.
         cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
         limiters: the rate limiters that it shares with other runs; its own by default.
+        retry_failed: whether to ask again what was set aside, see `llm-elicit status`.
 
     Returns:
         The run, with the problems that stopped some judges.
@@ -71,7 +73,7 @@ async def ask(
         campaign = _capped(result.campaign, max_cost)
         return await ask_under(
             control, replace(result, campaign=campaign), progress, design=design, cache=cache,
-            limiters=limiters,
+            limiters=limiters, retry_failed=retry_failed,
         )  # fmt: skip
 
 
@@ -83,6 +85,7 @@ async def ask_under(
     design: RoundDesign | None = None,
     cache: CacheUse = "reuse",
     limiters: RateLimiters | None = None,
+    retry_failed: bool = False,
 ) -> Run:
     """Ask as `ask` does, while `control` follows what other processes ask of the run."""
     limiters = limiters or RateLimiters()  # for all rounds
@@ -98,13 +101,14 @@ async def ask_under(
                 raise
             now = control.limited(_with_rest_of_deadline(campaign, began))
             summary = await ask_questions(
-                orchestrator.Study(now, result.space, plan, result.folder),
+                orchestrator.Study(now, result.space, plan, result.folder, retry_failed),
                 progress,
                 reuse=cache,
                 stopping=control.stopping,
                 ceiling=control.ceiling,
                 limiters=limiters,
             )
+            retry_failed = False
             if control.interrupts:
                 continue
             if summary.interrupted:
@@ -243,6 +247,7 @@ async def ask_in_batches(
     max_cost: float | None = None,
     every: float = 60.0,
     resend: bool = False,
+    retry_failed: bool = False,
     progress: Progress = _SILENT,
 ) -> Run:
     """Ask the open questions through the providers' batch endpoints.
@@ -253,6 +258,7 @@ async def ask_in_batches(
         max_cost: a cap in USD that replaces the campaign's own.
         every: seconds between polls of the provider.
         resend: whether to submit again the questions of batches that the provider does not list.
+        retry_failed: whether to submit again what was set aside.
         progress: receives notes of what failed.
 
     Returns:
@@ -267,7 +273,10 @@ async def ask_in_batches(
         _capped(result.campaign, max_cost), result.folder
     ) as campaign:
         while True:
-            study = orchestrator.Study(campaign, result.space, result.plan, result.folder)
+            study = orchestrator.Study(
+                campaign, result.space, result.plan, result.folder, retry_failed
+            )
+            retry_failed = False
             summary = await orchestrator.ask_in_batches(study, step, progress, every, resend)
             longer = None
             if step != "collect":
@@ -306,7 +315,35 @@ async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
         raise asyncio.CancelledError
     if len(summary.problems) == len(summary.judges):
         raise summary.problems[0]
-    return replace(result, problems=(*summary.problems, *_gaps(result, summary)))
+    worth = await in_thread(partial(orchestrator.answer_summaries, result.folder, result.campaign))
+    unusable = _unusable(result, summary, worth)
+    if unusable and not any(judge.usable for judge in worth.values()):
+        raise unusable[0]  # nothing can be found from no answers
+    problems = (*summary.problems, *unusable, *_gaps(result, summary))
+    return replace(result, problems=problems, remarks=tuple(_remarks(result, worth)))
+
+
+def _unusable(
+    result: Run, summary: orchestrator.AskSummary, worth: Mapping[str, orchestrator.AnswerSummary]
+) -> list[ElicitError]:
+    """Return an error for each judge without any usable answer that was not stopped."""
+    return [
+        IncompleteError(
+            f"{result.folder}: judge {name!r}: {answers.unusable_line()} (this needs another name "
+            "of the campaign)"
+        )
+        for name, answers in worth.items()
+        if answers.total and not answers.usable and summary.judges[name].stopped is None
+    ]
+
+
+def _remarks(result: Run, worth: Mapping[str, orchestrator.AnswerSummary]) -> Iterator[str]:
+    """Yield what is to be known of answers: many that are unusable, old or of several models."""
+    for name, answers in worth.items():
+        if name in result.campaign.people:
+            continue
+        line = answers.unusable_line() if answers.usable else None
+        yield from (f"{name}: {line}" for line in (line, answers.origin_line()) if line)
 
 
 def _update_tables(result: Run) -> None:
@@ -333,6 +370,8 @@ def write_tables(result: Run) -> None:
     _export_people(result, tables[2])
     answers = {ANSWERS: str(orchestrator.kept_answers(result.location))}
     result.manifest.record("ask", answers, tables)
+    summaries = orchestrator.answer_summaries(result.folder, result.campaign)
+    result.manifest.record_models({name: dict(s.models) for name, s in summaries.items()})
 
 
 def _export_direct(result: Run, path: Path) -> None:
@@ -354,17 +393,37 @@ def _export_people(result: Run, path: Path) -> None:
 def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
     """Return an error for each judge that left questions unanswered without being stopped."""
     gaps: dict[str, str] = {}
-    asked = result.questions
+    asked, reasons = result.questions, orchestrator.unanswered(result.folder, result.campaign)
     for name, judge in summary.judges.items():
         questions = asked[name] + len(result.plan.direct)
         total, done = judge.tally.total, judge.tally.done
         if judge.stopped is None and done < total:
-            why = "have no answer; see log.jsonl for why, and run again"
-            gaps[name] = f"{total - done:,} of {total:,} questions to {name!r} {why}"
+            why = "; ".join(_reasons(total - done, reasons[name]))
+            gaps[name] = (
+                f"{total - done:,} of {total:,} questions to {name!r} have no answer: {why}"
+            )
         elif judge.stopped is None and total < questions:
             why = "are in rounds that wait for answers; run again"
             gaps[name] = f"{questions - total:,} of {questions:,} questions to {name!r} {why}"
     return [IncompleteError(f"{result.folder}: {gap}") for gap in gaps.values()]
+
+
+_WAYS_OUT = {
+    "failed": "given up, asked again by the next run",
+    "quarantined": "set aside, asked again with --retry-failed",
+}
+
+
+def _reasons(count: int, groups: Sequence[orchestrator.Unanswered]) -> Iterator[str]:
+    """Yield why questions have no answer, and what asks them again."""
+    for state, way_out in _WAYS_OUT.items():
+        alike = [group for group in groups if group.state == state]
+        if alike:
+            number = sum(group.count for group in alike)
+            count -= number
+            yield f"{number:,} {way_out} ({alike[0].reason})"
+    if count > 0:
+        yield f"{count:,} not asked yet, or in a batch; run again"
 
 
 def export(result: Run, path: Path, *, thinking: bool = False) -> Path:

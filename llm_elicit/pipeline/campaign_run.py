@@ -76,12 +76,18 @@ class CampaignRun:
     """
 
     def __init__(
-        self, run: Run, sharing: Sharing, start: dict[str, Any], cache: CacheUse = "reuse"
+        self,
+        run: Run,
+        sharing: Sharing,
+        start: dict[str, Any],
+        cache: CacheUse = "reuse",
+        retry_failed: bool = False,
     ) -> None:
         self.run = run
         self._sharing = sharing
         self._start = start
         self._cache: CacheUse = cache
+        self._retry_failed = retry_failed
         self._log = EventLog(run.location)
         self.elsewhere = False
         self._removal: asyncio.Task[None] | None = None
@@ -176,14 +182,19 @@ class CampaignRun:
             changed = self._changed
             await changed.wait()
 
-    async def resume(self) -> None:
+    async def resume(self, *, retry_failed: bool = False) -> None:
         """Go on with a run that is paused, or begin an ended one again where it stopped.
+
+        Args:
+            retry_failed: whether one that has ended, or is done without some answers, asks again
+                what was given up or set aside.
 
         Raises:
             ConflictError: it is done, or it is being deleted.
         """
         self._check_kept()
-        if self.state == "done":
+        self._retry_failed = retry_failed
+        if self.state == "done" and not (retry_failed and self._problems):
             raise ConflictError(f"{self.name}: the run is done; there is nothing to resume")
         if self._task.done():
             self._start = {"wanted": "running", "error": None}
@@ -334,8 +345,11 @@ class CampaignRun:
             live = asyncio.create_task(self._live_views())
             try:
                 self.run = await ask_under(
-                    control, run, self._progress, cache=self._cache, limiters=self._sharing.limiters
-                )
+                    control, run, self._progress, cache=self._cache,
+                    limiters=self._sharing.limiters, retry_failed=self._retry_failed,
+                )  # fmt: skip
+                for remark in self.run.remarks:
+                    self._progress.note("run", remark)
                 self._problems = tuple(" ".join(str(x).split()) for x in self.run.problems)
                 if self._problems:
                     await control.record(error="\n".join(self._problems))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llm_elicit._util.write_files import unfinished
 from llm_elicit.errors import InputError
 
 FILE = "manifest.json"
@@ -59,6 +59,15 @@ class Manifest:
     def record_identity(self, identity: Mapping[str, str]) -> None:
         """Record the identity that the run is started with."""
         self._write(self._read() | {"identity": dict(identity)})
+
+    @property
+    def models(self) -> dict[str, dict[str, int]]:
+        """The number of answers of each judge by the model that gave them."""
+        return dict(self._read().get("models", {}))
+
+    def record_models(self, models: Mapping[str, Mapping[str, int]]) -> None:
+        """Record which models answered for each judge, and how many questions."""
+        self._write(self._read() | {"models": {name: dict(n) for name, n in models.items()}})
 
     def entry(self, stage: str) -> Entry | None:
         """Return the entry of a stage; None without one."""
@@ -139,7 +148,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         InputError: the file cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = unfinished(path)
     try:
         yield beside
         beside.replace(path)

@@ -87,6 +87,7 @@ class Run:
         campaign: its campaign.
         space: the feature space.
         problems: errors that left questions without an answer or stopped a judge.
+        remarks: lines about the answers that whoever uses the result should know.
 
     Example::
 
@@ -98,6 +99,7 @@ class Run:
     campaign: Campaign
     space: FeatureSpace
     problems: tuple[ElicitError, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     __repr__ = brief_repr
 

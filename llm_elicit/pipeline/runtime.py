@@ -124,6 +124,7 @@ class Runtime:
         cache: CacheUse = "reuse",
         paused: bool = False,
         owner: str = "process",
+        retry_failed: bool = False,
     ) -> CampaignRun:
         """Start a campaign, or take it up where it stopped, and return at once.
 
@@ -133,6 +134,7 @@ class Runtime:
             cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or "off".
             paused: whether it waits for `resume`.
             owner: "service" if `recover` takes it up after a restart.
+            retry_failed: whether to ask again what was set aside.
 
         Raises:
             InputError: a setting or a file cannot be used, it is a grid of several runs, or the
@@ -147,17 +149,21 @@ class Runtime:
             "max_cost": max_cost,
             "concurrency": None,
         }
-        return self._add(campaign, start, cache)
+        return self._add(campaign, start, cache, retry_failed)
 
     def _add(
-        self, campaign: str | Path | Campaign | Run, start: dict[str, Any], cache: CacheUse
+        self,
+        campaign: str | Path | Campaign | Run,
+        start: dict[str, Any],
+        cache: CacheUse,
+        retry_failed: bool = False,
     ) -> CampaignRun:
         run = campaign if isinstance(campaign, Run) else Run.open(self._placed(campaign))
         name = run.campaign.name
         known = self.runs.get(name)
         if known is not None and known.state not in ENDED:
             raise InputError(f"{name}: it is {known.state} here already")
-        self._runs[name] = added = CampaignRun(run, self._sharing, start, cache)
+        self._runs[name] = added = CampaignRun(run, self._sharing, start, cache, retry_failed)
         return added
 
     def _placed(self, campaign: str | Path | Campaign) -> Campaign | str | Path:

@@ -18,11 +18,12 @@ from typing import Any
 from llm_elicit.config.base_model import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, ElicitError, InputError
-from llm_elicit.orchestrator import CacheUse, Display, Progress, RateLimiters
+from llm_elicit.orchestrator import CacheUse, Display, Progress, RateLimiters, in_thread
 from llm_elicit.pipeline.ask import ask, ask_in_batches, export
 from llm_elicit.pipeline.audit import audit, compare
 from llm_elicit.pipeline.fit import fit
 from llm_elicit.pipeline.manifest import Manifest, write_atomically
+from llm_elicit.pipeline.one_at_a_time import alone_in, lock_of, to_its_end
 from llm_elicit.pipeline.report import report, report_conditions
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, find, open_runs
 
@@ -44,6 +45,7 @@ def run(
     progress: Progress | None = None,
     cache: CacheUse = "reuse",
     limiters: RateLimiters | None = None,
+    retry_failed: bool = False,
 ) -> Run:
     """Run a campaign from its YAML to its report, or resume it. Blocks until it is done.
 
@@ -55,6 +57,7 @@ def run(
         cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
         limiters: the rate limiters that it shares with other runs, such as `Runtime.limiters`; its
             own by default, which keep within the limits of the campaign alone.
+        retry_failed: whether to ask again what was set aside, see `llm-elicit status`.
 
     Raises:
         InputError: a setting or a file cannot be used.
@@ -70,9 +73,16 @@ def run(
     """
     if _inside_event_loop():
         raise InputError("run() was called inside an event loop; use `await arun(...)` there")
-    with Display() if progress is None else nullcontext(progress) as shown:
-        result = campaign if isinstance(campaign, Run) else plan(campaign)
-        asking = ask(result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters)
+    result = campaign if isinstance(campaign, Run) else Run.open(campaign)
+    with (
+        Display() if progress is None else nullcontext(progress) as shown,
+        lock_of(result.folder),
+    ):
+        result = result if isinstance(campaign, Run) else plan_run(result)
+        asking = ask(
+            result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters,
+            retry_failed=retry_failed,
+        )  # fmt: skip
         result = asyncio.run(asking)
         for stage in AFTER_ASKING.values():
             stage(result, shown)
@@ -86,6 +96,7 @@ def ask_conditions(
     progress: Progress | None = None,
     cache: CacheUse = "reuse",
     limiters: RateLimiters | None = None,
+    retry_failed: bool = False,
 ) -> None:
     """Ask the cells of a grid that have conditions, so that the first fit has all answers.
 
@@ -98,8 +109,9 @@ def ask_conditions(
                 suppress(ElicitError),
             ):
                 asking = ask(
-                    cell, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters
-                )
+                    cell, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters,
+                    retry_failed=retry_failed,
+                )  # fmt: skip
                 asyncio.run(asking)
 
 
@@ -118,19 +130,26 @@ async def arun(
     progress: Progress | None = None,
     cache: CacheUse = "reuse",
     limiters: RateLimiters | None = None,
+    retry_failed: bool = False,
 ) -> Run:
     """Run a campaign as `run` does, in a notebook or a service with an event loop.
 
     Signal handlers and the garbage collector are left alone. Cancelling the task while questions
-    are asked waits for the answers in flight; cancelling it again drops them.
+    are asked waits for the answers in flight; cancelling it again drops them. In other stages it
+    ends with the step at work. Calls with the same folder run one after the other.
     """
-    with Display() if progress is None else nullcontext(progress) as shown:
-        result = campaign if isinstance(campaign, Run) else await asyncio.to_thread(plan, campaign)
-        result = await ask(
-            result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters
-        )
-        for stage in AFTER_ASKING.values():
-            await asyncio.to_thread(stage, result, shown)
+    result = campaign if isinstance(campaign, Run) else await in_thread(partial(Run.open, campaign))
+    async with alone_in(result.folder):
+        with Display() if progress is None else nullcontext(progress) as shown:
+            if not isinstance(campaign, Run):
+                opened = result
+                result = await to_its_end(lambda _: plan_run(opened), shown)
+            result = await ask(
+                result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters,
+                retry_failed=retry_failed,
+            )  # fmt: skip
+            for stage in AFTER_ASKING.values():
+                await to_its_end(partial(stage, result), shown)
     return result
 
 
@@ -140,6 +159,7 @@ def run_grid(
     max_cost: float | None = None,
     progress: Progress | None = None,
     cache: CacheUse = "reuse",
+    retry_failed: bool = False,
 ) -> dict[str, Run]:
     """Run every cell of a grid, one after the other, or resume it. Caps apply to all together.
 
@@ -160,10 +180,12 @@ def run_grid(
     stopped: ElicitError | None = None
     cells, limiters = plan_grid(campaign), RateLimiters()
     shared: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "limiters": limiters}
-    ask_conditions(cells, progress=progress, **shared)
+    ask_conditions(cells, progress=progress, retry_failed=retry_failed, **shared)
     for cell in cells:
         try:
-            done[cell.campaign.name] = run(cell, progress=progress, **shared)
+            done[cell.campaign.name] = run(
+                cell, progress=progress, retry_failed=retry_failed, **shared
+            )
         except CapError:
             raise
         except ElicitError as error:

@@ -61,7 +61,11 @@ class Study:
 
 @dataclass(frozen=True)
 class Usage:
-    """Requests, tokens, cost (None if a price is unknown) and median seconds of a judge."""
+    """Requests, tokens, cost (None if a price is unknown), median seconds and models of a judge.
+
+    `models` are the names that the provider reported, with the number of answers of each; `oldest`
+    and `newest` are the days of the answers.
+    """
 
     requests: int
     cached: int
@@ -69,6 +73,9 @@ class Usage:
     completion_tokens: int
     cost: float | None
     latency: float
+    models: str
+    oldest: str
+    newest: str
 
 
 @dataclass(frozen=True)
@@ -242,6 +249,10 @@ def _setting(value: object) -> str:
 
 def _usage(rows: pd.DataFrame) -> Usage:
     known = bool(rows["cost"].notna().all())
+    # Experts are named where they may be.
+    names = rows["model_answered"].mask(rows["model_asked"] == "human", "people")
+    models = sorted(names.value_counts().items())
+    days = sorted(rows["asked_at"].str[:10])
     return Usage(
         requests=len(rows),
         cached=int(rows["cached"].sum()),
@@ -249,4 +260,7 @@ def _usage(rows: pd.DataFrame) -> Usage:
         completion_tokens=int(rows["completion_tokens"].sum()),
         cost=float(rows["cost"].sum()) if known else None,
         latency=float(rows["latency"].median()),
+        models=", ".join(f"{model} ({count:,})" for model, count in models if model),
+        oldest=days[0] if days else "",
+        newest=days[-1] if days else "",
     )

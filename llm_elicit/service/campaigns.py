@@ -155,20 +155,27 @@ async def estimate(request: Request, name: CampaignName, runs: Runs) -> DryRun:
 
 
 @router.post("/{name}/start", summary="Start or go on", dependencies=_ADMIN)
-async def start(request: Request, name: CampaignName, runs: Runs) -> RunSnapshot:
+async def start(
+    request: Request,
+    name: CampaignName,
+    runs: Runs,
+    retry_failed: Annotated[
+        bool, Query(description="Whether to ask again what was given up or set aside.")
+    ] = False,
+) -> RunSnapshot:
     """Start a campaign that waits, is paused, or has ended before its report."""
     service = service_of(request)
     here = runs.here(name)
     if here is not None:
         await _check_askable(service, here.run)
-        await here.resume()
+        await here.resume(retry_failed=retry_failed)
         return here.snapshot()
     run = await runs.run(name)
     if await runs.at_work_elsewhere(name):
         await runs.request(name, "running")
         return await runs.snapshot(name)
     await _check_askable(service, run)
-    return service.runtime.start(run, owner="service").snapshot()
+    return service.runtime.start(run, owner="service", retry_failed=retry_failed).snapshot()
 
 
 @router.post("/{name}/resume", summary="Go on with a paused campaign", dependencies=_ADMIN)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from llm_elicit._util.write_files import unfinished
 from llm_elicit.backends.base import scrubbed
 from llm_elicit.errors import InputError
 
@@ -117,9 +118,7 @@ def _kept(path: Path) -> str:
 
 def _make(path: Path) -> None:
     """Write a new secret; if another process does so at the same time, theirs is kept."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        beside.unlink()
+    beside = unfinished(path)
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.write(file, secrets.token_urlsafe(32).encode() + b"\n")

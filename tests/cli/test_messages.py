@@ -12,6 +12,7 @@ import yaml
 
 from llm_elicit.cli import exit_codes
 from llm_elicit.cli import main as cli
+from llm_elicit.comparisons import table_files
 
 CAMPAIGN = """
 name: tiny
@@ -137,10 +138,12 @@ def test_a_terminal_of_few_characters_shows_every_question(tmp_path, encoding):
     assert b"\\u4f53\\u91cd" in done.stdout
 
 
-def test_a_full_disk_is_one_line_that_names_the_file(call):
+def test_a_full_disk_is_one_line_that_names_the_file(call, monkeypatch):
     """A real device that is full stands where the file is to be written."""
     assert call("ask", "c.yaml").code == 0
-    Path(f"out.csv.{os.getpid()}.part").symlink_to("/dev/full")
+    full = Path("out.csv.part")
+    full.symlink_to("/dev/full")
+    monkeypatch.setattr(table_files, "unfinished", lambda path: full)
     refused(call("export", "c.yaml", "out.csv"), "out.csv: cannot be written", "No space left")
 
 

@@ -116,6 +116,88 @@ def test_answers_missing(monkeypatch, capsys):
     assert [file for file in files if canary.encode() in file.read_bytes()] == []
 
 
+def test_what_is_set_aside_is_asked_again_on_request(monkeypatch, capsys):
+    """Every message says why, and names only what does something."""
+    broken = ""
+
+    def behave(number, body):
+        nonlocal broken
+        question = body["messages"][-1]["content"]
+        broken = broken or question
+        return Fails(400, "this breaks the tokenizer") if question == broken else Says("A")
+
+    def shown():
+        monkeypatch.setattr(sys, "argv", ["llm-elicit", "status", path])
+        with pytest.raises(SystemExit):
+            cli.main()
+        return capsys.readouterr().out
+
+    with Provider(behave) as p:
+        path = campaign(p.url, pairs=4)
+        for expected, unexpected, option in (
+            ("1 given up, asked again by the next run", "--retry-failed", ""),
+            ("1 set aside, asked again with --retry-failed", "next run", " --retry-failed"),
+        ):
+            code, said = command(monkeypatch, capsys, "ask", path)
+            assert code == CODES["answers missing"]
+            assert expected in said
+            assert unexpected not in said
+            assert "breaks the tokenizer" in said.splitlines()[-1]
+            told = shown()
+            assert f"llm-elicit run runs/c{option} asks it again" in told
+            assert "breaks the tokenizer" in told
+        assert len(p.seen) == 9
+        assert command(monkeypatch, capsys, "ask", path)[0] == CODES["answers missing"]
+        assert len(p.seen) == 9
+        code, said = command(monkeypatch, capsys, "ask", path, "--retry-failed")
+        assert code == CODES["answers missing"]
+        assert "claude: asking 1 again that had no answer: in two runs: request refused" in said
+        assert len(p.seen) == 10
+        broken = "mended"
+        assert command(monkeypatch, capsys, "ask", path, "--retry-failed")[0] == CODES["complete"]
+        assert len(p.seen) == 11
+
+
+@pytest.mark.parametrize("pairs", [4, 20])
+def test_nothing_is_found_from_no_answers(monkeypatch, capsys, pairs):
+    """Of few questions all are asked, of many some; other judges are not held up."""
+    with Provider(lambda n, body: Says("", stop="length")) as p:
+        path = campaign(p.url, pairs=pairs)
+        code, said = command(monkeypatch, capsys, "run", path)
+        assert code == CODES["answers missing"]
+        number = len(p.seen)
+        assert number == 8 if pairs == 4 else number <= 20
+        assert f"no usable answers: {number} of {number} truncated at max_tokens=8" in said
+        assert not Path("runs/c/report.html").exists()
+        assert not Path("runs/c/beliefs").exists()
+        rest = "judges: [{name: expert, backend: simulated}, "
+        text = Path(path).read_text().replace("judges: [", rest).replace("name: c\n", "name: d\n")
+        Path("d.yaml").write_text(text)
+        code, said = command(monkeypatch, capsys, "run", "d.yaml")
+        assert code == CODES["answers missing"]
+        assert "no usable answers" in said.splitlines()[-1]
+        assert Path("runs/d/report.html").exists()
+
+
+def test_many_unusable_answers_are_said_last(monkeypatch, capsys):
+    with Provider(lambda n, body: Says("?" if n % 3 == 0 else "A")) as p:
+        path = campaign(p.url)
+        monkeypatch.setattr(sys, "argv", ["llm-elicit", "ask", path])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last.startswith("claude: 13 of 40 answers are unusable: 13 of 40 unparsable (such")
+        monkeypatch.setattr(sys, "argv", ["llm-elicit", "status", path])
+        with pytest.raises(SystemExit):
+            cli.main()
+        told = capsys.readouterr().out
+        assert "claude: 13 of 40 answers are unusable" in told
+        assert "claude: answers given by claude-haiku-4-5" in told
+        models = json.loads(Path("runs/c/manifest.json").read_text())["models"]
+        assert list(models["claude"].values()) == [40]
+
+
 def test_batch_mode_is_complete_when_all_is_collected(monkeypatch, capsys):
     """`submit` ends well when all is handed in; `collect` not before every answer is there."""
     with BatchProvider() as provider:

@@ -1,7 +1,10 @@
 """Whole campaigns against loopback providers."""
 
+import asyncio
+import json
 import logging
 import math
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,21 @@ import numpy as np
 import pytest
 
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.errors import InputError, JudgeError
-from llm_elicit.orchestrator import status
+from llm_elicit.errors import IncompleteError, InputError, JudgeError
+from llm_elicit.orchestrator import Study, answer_summaries, ask_in_batches, status
 from llm_elicit.orchestrator.journal import Journal
-from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Resets, Says, Sends
+from llm_elicit.testing.provider import (
+    Action,
+    Fails,
+    Hangs,
+    Provider,
+    Resets,
+    Says,
+    Sends,
+    completion,
+)
 from orchestrator.conftest import EXPERT, KEY, claude, gpt
-from orchestrator.running import campaign, plan_of, run, table
+from orchestrator.running import campaign, plan_of, run, space_of, table
 
 
 class Notes:
@@ -264,6 +276,30 @@ def test_a_filtered_prompt_is_a_refusal_wherever_it_stands(
         assert line.lost > 0.0, "providers may charge for the prompt; the cap counts that"
 
 
+BLOCKED = [
+    {"choices": [], "promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}},
+    {"error": {"message": "Provider returned error", "code": 403,
+               "metadata": {"reasons": ["violence"], "raw": "Your input was flagged"}}},
+    {"error": {"message": "blocked", "code": "content_filter"}},
+    {"model": "m", "choices": [{"index": 0, "finish_reason": "content_filter: PROHIBITED_CONTENT",
+                                "message": {"role": "assistant"}}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BLOCKED, ids=["feedback", "metadata", "code", "finish"])
+def test_a_prompt_that_is_blocked_within_a_200_is_a_refusal(
+    body: dict[str, Any], tmp_path: Path
+) -> None:
+    def behave(number: int, _: dict[str, Any]) -> Action:
+        return Sends(json.dumps(body).encode()) if number in (1, 2) else Says("A", delay=0.02)
+
+    with Provider(behave) as provider:
+        study = campaign([gpt(provider.url)], pairs=4)
+        assert run(study, tmp_path / "try").complete
+        assert len(provider.seen) == 8
+    assert (table(study, tmp_path / "try").frame["verdict"] == "refusal").sum() == 2
+
+
 def test_one_refused_question_is_no_fault_of_the_judge(tmp_path: Path) -> None:
     """Refusals come faster than answers: those in flight are awaited first."""
 
@@ -292,8 +328,8 @@ def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path)
         journal = tmp_path / "try" / "journal.sqlite"
         plain = Journal.prepare
 
-        def prepare(self: Journal, *args: Any) -> int:
-            lost = plain(self, *args)
+        def prepare(self: Journal, *args: Any, **named: Any) -> int:
+            lost = plain(self, *args, **named)
             with self._raw() as db:
                 (pages,) = db.execute("PRAGMA page_count").fetchone()
                 db.execute(f"PRAGMA max_page_count = {pages + 3}")
@@ -342,6 +378,89 @@ def test_answers_without_a_choice_are_kept(says: Says, verdict: str, tmp_path: P
         assert (frame["probability"] == 0.5).all()
     else:
         assert frame["probability"].isna().all()
+
+
+UNUSABLE = [
+    (
+        Says("", stop="length"),
+        r"truncated at max_tokens=8 before any visible text; raise the judge",
+    ),
+    (Says("Let me think", stop="length"), r"truncated at max_tokens=8; raise the judge's max_tok"),
+    (Says("", stop="refusal"), "refused; use another design.template, or another model"),
+    (Fails(400, "Output blocked by content filtering policy"), "refused; use another design"),
+    (
+        Says("ba\x1b[1mnana"),
+        r"unparsable \(such as 'ba.+nana'\); use another design.template, or str",
+    ),
+]
+
+
+@pytest.mark.parametrize(("action", "line"), UNUSABLE)
+def test_a_judge_without_a_usable_answer_is_stopped_before_all_is_paid(
+    action: Action, line: str, tmp_path: Path
+) -> None:
+    with Provider(lambda n, body: action) as provider:
+        judge = claude(provider.url, max_tokens=8, concurrency=2)
+        summary = run(campaign([judge, EXPERT], pairs=30), tmp_path / "try")
+        assert 10 <= len(provider.seen) <= 12
+        (problem,) = summary.problems
+        assert isinstance(problem, IncompleteError)
+        number = len(provider.seen)
+        assert re.search(f"no usable answers: {number} of {number} {line}", str(problem))
+        assert "\x1b" not in str(problem)
+        assert summary.judges["expert"].complete
+        free = campaign([judge, EXPERT], pairs=30, limits={"unusable": None})
+        assert run(free, tmp_path / "try").complete, "on request it is asked everything"
+
+
+def test_a_share_of_unusable_answers_stops_no_judge(tmp_path: Path) -> None:
+    """Four of five, and the first nine; nineteen of twenty do."""
+    with Provider(lambda n, body: Says("A" if n >= 10 and not n % 5 else "?")) as provider:
+        judge = claude(provider.url, concurrency=1)
+        assert run(campaign([judge], pairs=30), tmp_path / "try").complete
+    with Provider(lambda n, body: Says("A" if not n % 25 else "?")) as provider:
+        judge = claude(provider.url, name="other", concurrency=1)
+        study = campaign([judge], pairs=40, limits={"unusable": 30})
+        (problem,) = run(study, tmp_path / "other").problems
+        assert len(provider.seen) == 30
+        assert "29 of 30 answers are unusable: 29 of 30 unparsable (such as '?')" in str(problem)
+
+
+def test_another_model_that_answers_is_named_when_it_does(tmp_path: Path) -> None:
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        said = completion(Says("A"), body) | {"model": "m-2" if number > 7 else "m-1"}
+        return Sends(json.dumps(said).encode())
+
+    notes = Notes()
+    with Provider(behave) as provider:
+        study = campaign([gpt(provider.url, concurrency=1)])
+        run(study, tmp_path / "try", notes)
+    line = "gpt: answers now come from 'm-2', so far from m-1"
+    assert notes.lines.count(line) == 1
+    summary = answer_summaries(tmp_path / "try", study)["gpt"]
+    assert summary.models == {"m-1": 7, "m-2": 13}
+    assert summary.origin_line() == "answers given by m-1 (7), m-2 (13)"
+
+
+def test_old_answers_of_the_cache_keep_their_time_and_model(tmp_path: Path) -> None:
+    with Provider() as provider:
+        study = campaign([claude(provider.url)])
+        run(study, tmp_path / "first")
+        with sqlite3.connect(tmp_path / "cache.sqlite") as db:
+            db.execute("UPDATE entries SET kept_at = '2026-01-02' || substr(kept_at, 11)"
+                       " WHERE rowid <= 12")  # fmt: skip
+        notes = Notes()
+        run(study, tmp_path / "second", notes)
+        assert len(provider.seen) == 20
+    frame = table(study, tmp_path / "second").frame
+    assert frame["asked_at"].str.startswith("2026-01-02").sum() == 12
+    summary = answer_summaries(tmp_path / "second", study)["claude"]
+    (model,) = set(frame["model_answered"])
+    assert summary.origin_line() == (
+        "20 of 20 answers are from the cache; 12 of 20 are older than a day (since 2026-01-02); "
+        f"answers given by {model} (20)"
+    )
+    assert answer_summaries(tmp_path / "first", study)["claude"].origin_line() is None
 
 
 def test_a_truncated_answer_is_not_served_to_other_runs(tmp_path: Path) -> None:
@@ -399,6 +518,34 @@ def test_a_missing_key_is_found_before_anything_is_sent(
         study = campaign([gpt(provider.url), claude(provider.url)])
         with pytest.raises(InputError, match="ANTHROPIC_API_KEY"):
             run(study, tmp_path / "try")
+        assert not provider.seen
+    assert not (tmp_path / "try").exists()
+
+
+def test_all_that_is_missing_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of servers of one's own: the prices and the keys of both judges, and a setting."""
+    for name in ("OPENAI_API_KEY", "OTHER_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with Provider() as provider:
+        judges = [
+            gpt(provider.url, model="mine"),
+            gpt(provider.url, model="mine", name="second", api_key_env="OTHER_KEY"),
+            claude(provider.url, model="claude-opus-4-7", temperature=0.5),
+        ]
+        study = campaign(judges, limits={"max_cost": 1.0})
+        whole = Study(study, space_of(study), plan_of(study), tmp_path / "try")
+        batches = ask_in_batches(whole, "submit", Notes())
+        for asking in (lambda: run(study, tmp_path / "try"), lambda: asyncio.run(batches)):
+            with pytest.raises(InputError) as refused:
+                asking()
+            said = str(refused.value).splitlines()
+            assert said[0] == "5 settings cannot be used:"
+            assert "'gpt', 'second'" in said[2]
+            assert [name in line for name, line in zip(
+                ("temperature", "price", "OPENAI_API_KEY", "OTHER_KEY", "ANTHROPIC_API_KEY"),
+                said[1:], strict=True)] == [True] * 5  # fmt: skip
         assert not provider.seen
     assert not (tmp_path / "try").exists()
 

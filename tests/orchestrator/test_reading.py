@@ -9,6 +9,7 @@ import pytest
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import kept_answers, settled
+from llm_elicit.orchestrator.answer_summary import summarize
 from llm_elicit.orchestrator.journal import (
     Journal,
     JournalLocation,
@@ -27,7 +28,9 @@ from llm_elicit.orchestrator.journal import (
     spent_in,
     submitted,
     totals,
+    unanswered,
 )
+from llm_elicit.orchestrator.journal.plan import WITHDRAWN
 from llm_elicit.planning.pairs import Query
 from orchestrator.test_journal import ANSWER, _accounts_agree, _open, _plan
 
@@ -67,6 +70,47 @@ def test_every_count_and_sum_of_a_judge(journal: Journal) -> None:
         assert totals(db, "nobody") == Totals()
         assert answered_by_kind(db, "expert") == {"ab": 2, "ba": 1, "sample": 1}
         assert open_questions(db, "expert") == 12 - 3 - 1, "pairs that may yet be answered"
+    journal.close()
+
+
+def test_what_answers_are_worth_and_why_there_are_none(location: JournalLocation) -> None:
+    journal = _open(location)
+    journal.prepare(["expert", "other"], PLAN)
+    q = [question.id for question in journal.claim("expert", 14)]
+    settings = '{"max_tokens": 16}'
+    cut = replace(ANSWER, verdict="truncated", probability=None, reply="", settings=settings)
+    text = replace(ANSWER, verdict="text", probability=None, reply="4", model_answered="m-2")
+    journal.commit([
+        answered(q[0], ANSWER), answered(q[1], cut), answered(q[2], cut),
+        answered(q[3], replace(cut, reply="Let", settings='{"max_tokens": 8}')),
+        answered(q[4], replace(cut, verdict="refusal", reply="no")),
+        answered(q[5], replace(cut, verdict="unparsable", reply="ba  nana")),
+        answered(q[12], text), answered(q[13], replace(text, reply=" ", finish="length")),
+        failed(q[6], "no"), failed(q[7], "no"), failed(q[8], "other"), quarantined(q[9], "no"),
+        quarantined(q[10], WITHDRAWN),
+    ])  # fmt: skip
+    with reading(location) as db:
+        summary = summarize(db, "expert")
+        groups = unanswered(db, "expert")
+        assert summarize(db, "other").total == 0
+    assert summary.counts == {
+        "usable": 2, "truncated": 4, "refusal": 1, "unparsable": 1
+    }  # fmt: skip
+    assert (summary.empty, summary.limit, summary.example) == (3, 8, "ba  nana")
+    assert summary.models == {ANSWER.model_answered: 6, "m-2": 2}
+    assert summary.oldest == ANSWER.asked_at
+    assert summary.unusable_line() == (
+        "6 of 8 answers are unusable: 4 of 8 truncated at max_tokens=8 before any visible text, "
+        "1 of 8 refused, 1 of 8 unparsable (such as 'ba nana'); raise the judge's max_tokens, or "
+        "turn off its thinking, which takes them"
+    )
+    assert [(g.state, g.reason, g.count) for g in groups] == [
+        ("failed", "no", 2), ("quarantined", "no", 1), ("failed", "other", 1)
+    ]  # fmt: skip
+    for retry_failed, open_ in ((False, 4), (True, 5)):
+        journal.prepare(["expert", "other"], PLAN, retry_failed=retry_failed)
+        with reading(location) as db:
+            assert totals(db, "expert").planned == open_
     journal.close()
 
 

@@ -29,7 +29,7 @@ from llm_elicit.orchestrator import (
     read_control,
     status,
 )
-from llm_elicit.pipeline import stage_process
+from llm_elicit.pipeline import campaign_run, stage_process
 from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.runtime import Runtime
@@ -617,3 +617,35 @@ def test_why_one_of_two_judges_was_stopped_is_known_after_the_process(tmp_path: 
             assert job.snapshot().problems == stored_snapshot(job.run).problems == (why,)
 
     asyncio.run(go())
+
+
+def test_what_is_set_aside_is_asked_again_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is done without some answers begins again only for them."""
+    monkeypatch.setattr(campaign_run, "AFTER_ASKING", {})
+    broken = ""
+
+    def behave(number: int, body: dict[str, Any]) -> Fails | Says:
+        nonlocal broken
+        question = body["messages"][-1]["content"]
+        broken = broken or question
+        return Fails(400, "this breaks the tokenizer") if question == broken else Says("A")
+
+    async def main(url: str) -> None:
+        nonlocal broken
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(_campaign(url, tmp_path, pairs=4))
+            for state in ("1 given up", "1 set aside", "1 set aside"):
+                assert state in str((await job.wait()).problems[0])
+                with pytest.raises(InputError, match="nothing to resume"):
+                    await job.resume()
+                await job.resume(retry_failed=True)
+            await job.wait()
+            broken = "mended"
+            job = runtime.start(_campaign(url, tmp_path, pairs=4), retry_failed=True)
+            assert not (await job.wait()).problems
+
+    with Provider(behave) as provider:
+        asyncio.run(main(provider.url))
+        assert len(provider.seen) == 8 + 4

@@ -6,6 +6,7 @@ from llm_elicit.orchestrator.journal.changes import (
     Change,
     Question,
     Totals,
+    Unanswered,
     answered,
     failed,
     intent,
@@ -55,6 +56,7 @@ from llm_elicit.orchestrator.journal.reading import (
     settled,
     spent_in,
     totals,
+    unanswered,
 )
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.journal.summary import JournalSummary, read_summary
@@ -80,6 +82,7 @@ __all__ = [
     "RunLock",
     "RunState",
     "Totals",
+    "Unanswered",
     "Wanted",
     "answered",
     "answered_by_kind",
@@ -113,6 +116,7 @@ __all__ = [
     "submitted",
     "take_over",
     "totals",
+    "unanswered",
     "visible_state",
     "write_control",
 ]

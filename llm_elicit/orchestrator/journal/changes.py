@@ -99,6 +99,22 @@ class Totals:
         return self.total - settled - self.submitted - self.in_flight
 
 
+@dataclass(frozen=True)
+class Unanswered:
+    """Questions of a judge that were given up or set aside for one reason.
+
+    Attributes:
+        state: "failed" if the next run asks them again, "quarantined" if they are set aside until
+            that is asked for.
+        reason: the reason in one line.
+        count: their number.
+    """
+
+    state: Literal["failed", "quarantined"]
+    reason: str
+    count: int
+
+
 @dataclass(frozen=True, eq=False)
 class Change:
     """A state transition of one question.

@@ -17,6 +17,9 @@ from llm_elicit.orchestrator.journal.statements import ignoring
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.planning.rounds import Pairs
 
+WITHDRAWN = "asked no more"
+"""Why a question that is no longer in the plan is set aside."""
+
 
 def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
     """Add the judge's questions that are not in the journal yet, in the plan's order."""
@@ -70,7 +73,7 @@ def withdraw(db: sa.Connection, judge: str, plan: Plan) -> None:
     asked = {(q.pair, q.order, q.replicate) for q in plan.direct}
     gone = [row for row in db.execute(direct).all() if tuple(row[3:]) not in asked]
     mine = c.id == bindparam("gone")
-    aside = update(questions).where(mine).values(state="quarantined", error="asked no more")
+    aside = update(questions).where(mine).values(state="quarantined", error=WITHDRAWN)
     for paid, step in ((False, sa.delete(questions).where(mine)), (True, aside)):
         rows = [{"gone": row.id} for row in gone if bool(row.lost or row.lost_tokens) == paid]
         if rows:

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy import case, func, select
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal.changes import Totals
+from llm_elicit.orchestrator.journal.changes import Totals, Unanswered
 from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation
+from llm_elicit.orchestrator.journal.plan import WITHDRAWN
 from llm_elicit.orchestrator.journal.schema import answers, meta, people, questions
 from llm_elicit.orchestrator.journal.statements import HANDED_IN, HELD, amounts
 
@@ -72,6 +73,29 @@ TOTALS = (
     .group_by(questions.c.judge)
 )
 """The query of every judge's questions by state, and of what they cost."""
+
+
+def unanswered(db: sa.Connection, judge: str) -> list[Unanswered]:
+    """Return the questions of a judge that were given up or set aside, the commonest reason first.
+
+    Questions that are no longer in the plan are left out.
+    """
+    c, number = questions.c, func.count().label("number")
+    query = (
+        select(c.state, func.coalesce(c.error, "").label("reason"), number)
+        .where(c.judge == judge, c.state.in_(("failed", "quarantined")))
+        .where(c.error.is_distinct_from(WITHDRAWN))
+        .group_by(c.state, c.error)
+        .order_by(number.desc(), c.error)
+    )
+    return [Unanswered(row.state, row.reason, row.number) for row in db.execute(query)]
+
+
+def models_answered(db: sa.Connection, judge: str) -> list[str]:
+    """Return the models that have answered a judge's questions."""
+    of_judge = questions.join(answers, answers.c.question == questions.c.id)
+    query = select(answers.c.model_answered).select_from(of_judge)
+    return list(db.execute(query.where(questions.c.judge == judge).distinct()).scalars())
 
 
 def spent(db: sa.Connection) -> tuple[float, int]:

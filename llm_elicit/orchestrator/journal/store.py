@@ -35,14 +35,15 @@ from llm_elicit.orchestrator.journal.changes import (
     Question,
     Refusal,
     Totals,
+    Unanswered,
     now,
     storable,
 )
 from llm_elicit.orchestrator.journal.failures import JournalError
 from llm_elicit.orchestrator.journal.full_disk import Unsaved
 from llm_elicit.orchestrator.journal.interface import LEASE, JournalLocation
-from llm_elicit.orchestrator.journal.plan import withdraw, write_plan
-from llm_elicit.orchestrator.journal.reading import spent, totals
+from llm_elicit.orchestrator.journal.plan import WITHDRAWN, withdraw, write_plan
+from llm_elicit.orchestrator.journal.reading import models_answered, spent, totals, unanswered
 from llm_elicit.orchestrator.journal.schema import (
     IN_FLIGHT,
     PLANNED,
@@ -144,28 +145,31 @@ class Journal:
         rows = [{"key": key, "value": value} for key, value in identity.items()]
         self._db.execute(ignoring(meta, self._db.dialect.name), rows)
 
-    def prepare(self, judges: Iterable[str], plan: Plan) -> int:
+    def prepare(self, judges: Iterable[str], plan: Plan, *, retry_failed: bool = False) -> int:
         """Write the plan, and reopen the questions that dead workers had in flight.
 
-        Questions that an earlier run gave up are open again; quarantined ones are not. From then
-        on only questions of this plan are claimed.
+        Questions that an earlier run gave up are open again; those that are set aside only with
+        `retry_failed`. From then on only questions of this plan are claimed.
 
         Returns:
             The number of requests that were in flight, whose answers are lost.
         """
         names = list(judges)
         self._known = {judge: plan.end(judge) for judge in names}
-        lost = self._transactions.once(partial(self._prepare, names, plan))
+        lost = self._transactions.once(partial(self._prepare, names, plan, retry_failed))
         self._unsaved.clear()
         return lost
 
-    def _prepare(self, judges: Sequence[str], plan: Plan) -> int:
+    def _prepare(self, judges: Sequence[str], plan: Plan, retry_failed: bool) -> int:
         lost = self._reclaim()
         for judge in judges:
             withdraw(self._db, judge, plan)
             write_plan(self._db, judge, plan)
-        again = update(questions).where(questions.c.state == "failed")
-        self._db.execute(again.values(state=PLANNED))
+        again = questions.c.state == "failed"
+        if retry_failed:
+            wanted = questions.c.error.is_distinct_from(WITHDRAWN)
+            again = again | ((questions.c.state == "quarantined") & wanted)
+        self._db.execute(update(questions).where(again).values(state=PLANNED))
         late = self._unsaved.answers()
         apply_each(self._db, late, self._me)
         self._renew(sum(change.spent for change in late), sum(change.tokens for change in late))
@@ -344,6 +348,14 @@ class Journal:
     def totals(self, judge: str) -> Totals:
         """Return a judge's questions by state, and what they cost."""
         return self._transactions.once(partial(totals, self._db, judge))
+
+    def unanswered(self, judge: str) -> list[Unanswered]:
+        """Return the questions of a judge that were given up or set aside, with the reasons."""
+        return self._transactions.once(partial(unanswered, self._db, judge))
+
+    def models(self, judge: str) -> list[str]:
+        """Return the models that have answered a judge's questions."""
+        return self._transactions.once(partial(models_answered, self._db, judge))
 
     def worst(self, judge: str) -> tuple[int, int]:
         """Return the least tokens of prompt and answer to reserve for a request."""
