@@ -92,6 +92,11 @@ def test_comparisons_in_every_format(done: httpx.Client, served: Served) -> None
     assert 'filename="birds.parquet"' in parquet.headers["content-disposition"]
     lines = done.get(path, params={"format": "jsonl"}).text.splitlines()
     assert [json.loads(line) for line in lines[35:]] == page["rows"]
+    tables = pd.read_csv(io.BytesIO(csv.content)), pd.read_parquet(io.BytesIO(parquet.content))
+    for column in ("a_species", "b_bill_length_mm", "probability"):
+        values = [row[column] for row in page["rows"]]
+        assert [table[column].tolist()[35:] for table in tables] == [values, values]
+    assert {row["a_species"] for row in page["rows"]} <= {"Adelie", "Chinstrap", "Gentoo"}
     assert len(lines) == 40
     until, exports = time.monotonic() + 10.0, served.runs / ".service" / "exports"
     while list(exports.iterdir()):  # a file goes once its last part is sent

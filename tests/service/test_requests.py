@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from llm_elicit.config import resources
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.pipeline import stages
 from llm_elicit.service.server import create_app
@@ -190,3 +191,22 @@ def test_a_dead_server_fails_a_campaign_with_the_reason(tmp_path: Path) -> None:
         assert "Start again" in page
     with with_servers(tmp_path, port) as client:  # another service knows it as well
         assert client.get("/api/campaigns/served").json()["problems"] == now["problems"]
+
+
+def test_a_run_whose_space_is_gone_is_listed_and_its_page_says_why(tmp_path: Path) -> None:
+    space = tmp_path / "mine.yaml"
+    space.write_text((resources.find("datasets", "penguins_kinds", ".yaml")).read_text("utf-8"))
+    text = space.read_text("utf-8").split("table:")[0].replace("penguins_kinds", "mine", 1)
+    space.write_text(text)
+    stages.plan(
+        Campaign.model_validate({**CAMPAIGN, "space": str(space), "runs": str(tmp_path / "runs")})
+    )
+    space.unlink()
+    with in_process(tmp_path) as client:
+        [listed] = client.get("/api/campaigns").json()
+        assert (listed["state"], listed["judges"]["expert"]["total"]) == ("planned", 12)
+        page = client.get("/campaigns/birds", headers={"accept": "text/html"})
+        assert page.status_code == 422
+        assert "mine.yaml" in page.text
+        for path in ("", "/comparisons", "/estimate", "/beliefs"):
+            assert "mine.yaml" in problem(client.get(f"{BIRDS}{path}"), 422)
