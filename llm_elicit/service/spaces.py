@@ -62,10 +62,15 @@ class Column(BaseModel):
 
 
 class SpaceDraft(SpaceText):
-    """A drafted feature space: its YAML to edit, its columns, and which rows are used."""
+    """A drafted feature space: its YAML to edit, its columns, and which rows are used.
+
+    Attributes:
+        notes: what was found out about the file, such as its encoding.
+    """
 
     columns: list[Column]
     rows: str
+    notes: list[str]
 
 
 @router.get("", summary="Feature spaces", dependencies=_READ)
@@ -90,6 +95,7 @@ async def upload(
         str,
         Query(description="Columns of numbers whose missing cells are an answer, by commas."),
     ] = "",
+    encoding: Annotated[str, Query(description="Its encoding; found if empty.")] = "",
 ) -> SpaceDraft:
     """Draft a feature space from a table, which is the body of the request."""
     service = service_of(request)
@@ -99,8 +105,9 @@ async def upload(
     with _library(request).added(name) as folder:
         await _receive(request, folder / f"{name}.csv")
         drafted = await service.workers.call(
-            draft, folder, name, _names(columns), _names(not_stated), service.settings.bounds.cells
-        )
+            draft, folder, name, _names(columns), _names(not_stated), encoding,
+            service.settings.bounds.cells,
+        )  # fmt: skip
     return SpaceDraft.model_validate(drafted)
 
 
@@ -307,7 +314,7 @@ def _names(text: str) -> list[str]:
 
 
 def draft(
-    folder: Path, name: str, columns: list[str], not_stated: list[str], cells: int
+    folder: Path, name: str, columns: list[str], not_stated: list[str], encoding: str, cells: int
 ) -> dict[str, Any]:
     """Draft a space from the uploaded table NAME.csv in a folder; write NAME.yaml beside it.
 
@@ -320,7 +327,7 @@ def draft(
     table = folder / f"{name}.csv"
     try:
         _check_table(table, cells)
-        space = FeatureSpace.from_file(table, columns, not_stated)
+        space = FeatureSpace.from_file(table, columns, not_stated, encoding)
         path = space.save()
     except InputError as error:
         # The table has a name of its own for the user.
@@ -333,6 +340,7 @@ def draft(
         "yaml": path.read_text(encoding="utf-8"),
         "columns": [asdict(column) for column in space.draft.columns],
         "rows": str(space.table_rows()),
+        "notes": list(space.draft.notes),
     }
 
 

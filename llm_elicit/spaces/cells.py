@@ -25,6 +25,9 @@ MISSING = frozenset(
 """What stands for no value in a column of numbers or dates, in lower case."""
 
 ISO = "%Y-%m-%d"
+_ERROR = r"(?i)#[¡¿]?[\w./]+[!?]|#n/?[advk]\.?|#н/д|#getting_data|err:\d{3}"
+"""An error of a spreadsheet's formula, also in other languages, as #WERT! and #¡VALOR!."""
+
 _NO_ANSWER = frozenset(
     ("refused", "unknown", "not stated", "no answer", "missing", "not available", "not applicable",
      "don't know", "prefer not to say", "k.a.", "keine angabe")
@@ -40,11 +43,13 @@ _SIGNS = r"[\s\u00a0\u202f'$€£¥₹%]|(?:USD|EUR|GBP|CHF)"
 
 
 def as_text(cells: pd.Series[Any]) -> pd.Series[str]:
-    """Return cells as text without blanks around them; missing ones are empty.
+    """Return cells as text without blanks around them; missing ones are empty, as errors are.
 
     Example:
         >>> as_text(pd.Series([4.0, None, 2.5])).tolist()
         ['4', '', '2.5']
+        >>> as_text(pd.Series([" Oslo", "#REF!", "#NV"])).tolist()
+        ['Oslo', '', '']
     """
     if pd.api.types.is_float_dtype(cells.dtype):
         whole = cells.notna() & (cells == np.rint(cells)) & (cells.abs() < 1e15)
@@ -52,7 +57,11 @@ def as_text(cells: pd.Series[Any]) -> pd.Series[str]:
         written[whole] = cells[whole].astype("int64").astype(str)
     else:
         written = cells.astype(str)
-    return written.where(cells.notna(), "").astype(str).str.strip()
+    text = written.where(cells.notna(), "").astype(str).str.strip()
+    if pd.api.types.is_numeric_dtype(cells.dtype):
+        return text
+    suspect = text.str.startswith(("#", "Err:"))
+    return text.mask(suspect & text.str.fullmatch(_ERROR), "") if suspect.any() else text
 
 
 def is_missing(text: pd.Series[str]) -> pd.Series[bool]:
@@ -209,8 +218,9 @@ def to_values(
     bad = values.isna() & ~is_missing(text)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
+        line = int(text.index[row]) + 2
         raise InputError(
-            f"{where}: column {cells.name!r}, line {row + 2}: {visible(text.iloc[row], 100)!r} is "
+            f"{where}: column {cells.name!r}, line {line}: {visible(text.iloc[row], 100)!r} is "
             f"{rule}{way_out}"
         )
     return values

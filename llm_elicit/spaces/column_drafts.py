@@ -31,6 +31,9 @@ NOT_STATED = "not stated"
 _MANY_MISSING = 0.05
 """The share of empty cells above which they are a category of their own."""
 
+_LEAST_NUMBERS, _FEW_ODD = 20, 0.01
+"""Of so many cells one may be no number, and of more this share, which then hold no value."""
+
 _MOSTLY = 0.9
 _MOST_OF_SPAN = 0.9
 _LOOKED_AT = 500
@@ -125,9 +128,11 @@ def _draft_numbers(
     missing = 1.0 - len(values) / len(column)
     if pd.api.types.is_timedelta64_dtype(column.dtype):
         return _draft_durations(settings, values, missing)
-    blank = dict.fromkeys(text[numbers == code].unique().tolist(), "")
-    kept += f", {code:g} is no value" if blank else ""
-    guesses = {"low": f"{code:g} is taken for no value"} if blank else {}
+    odd = (numbers == code) | (numbers.isna() & ~cells.is_missing(text))
+    blank = dict.fromkeys(text[odd].unique().tolist(), "")
+    listed = " and ".join(cell if cell == f"{code:g}" else _shown(cell) for cell in blank)
+    kept += f", {listed} is no value" if blank else ""
+    guesses = {"low": f"{listed} is taken for no value"} if blank else {}
     return ColumnDraft(settings, kept, blank, "", _unit(text), guesses, missing=missing)
 
 
@@ -159,7 +164,7 @@ def _are_compact_dates(written: Sequence[str]) -> bool:
 
 
 def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> ColumnDraft | None:
-    """Return what a column of text becomes; None if it holds numbers."""
+    """Return what a column of text becomes; None if all cells, or nearly all, are numbers."""
     if _is_boolean(written):
         return _draft_words(text, written)
     unique = pd.Series(written)
@@ -173,12 +178,16 @@ def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> C
     _refuse_times(unique.iloc[:_LOOKED_AT])
     present = text[text.isin(unique)]
     few = len(written) <= min(MOST_WORDS, len(present) // 2)
-    if present.isin(unique[numeric]).mean() >= (_MOSTLY if few else 0.5):
+    share = present.isin(unique[numeric]).mean()
+    if share >= (_MOSTLY if few else 0.5):
         bad = unique[~numeric]
-        row = int(np.flatnonzero(text == bad.iloc[0])[0])
+        odd = len(present) - int(share * len(present) + 0.5)
+        if len(present) > _LEAST_NUMBERS and odd <= max(1, _FEW_ODD * len(present)):
+            return None
+        line = int(text.index[text == bad.iloc[0]][0]) + 2
         more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
         raise UnusableColumnError(
-            f"line {row + 2}: {_shown(bad.iloc[0])} is not a number{more}; correct it to keep the "
+            f"line {line}: {_shown(bad.iloc[0])} is not a number{more}; correct it to keep the "
             "column"
         )
     return _draft_words(text, written)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import io
-import lzma
 import re
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
+from llm_elicit.spaces.encodings import charset, encoding_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,73 +35,64 @@ Separator = Literal[",", ";", "\t", "|"]
 _SEPARATORS: tuple[Separator, ...] = (",", ";", "\t", "|")
 
 
+def _increasing_lines(lines: tuple[int, ...]) -> tuple[int, ...]:
+    """Return numbers of lines, which must increase.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if any(later <= line for line, later in pairwise((0, *lines))):
+        raise ValueError("numbers of lines are whole, from 1, and increase; sort them")
+    return lines
+
+
+Lines = Annotated[tuple[int, ...], AfterValidator(_increasing_lines)]
+_FIRST: Lines = (1,)
+
+
 class Dialect(StrictModel):
-    """How a CSV file is written.
+    """How a table's file is written.
 
     Attributes:
-        sep: what separates cells.
+        sep: what separates the cells of a CSV.
         decimal: the decimal mark.
         thousands: the thousands separator; groups of three digits after commas are read anyway
             where the decimal mark is a point.
-        encoding: the encoding of its text.
+        encoding: the encoding of a CSV's text, by a name that Python knows.
+        header: the line with the names, counted from 1; of two lines, the second completes the
+            names of the first. Lines above are no part of the table.
+        left_out: lines below that are no cases, such as a total.
     """
 
     sep: Separator = ","
     decimal: Literal[".", ","] = "."
     thousands: Literal["", "."] = ""
-    encoding: Literal["utf-8", "utf-16", "cp1252", "latin-1"] = "utf-8"
+    encoding: Annotated[str, AfterValidator(charset)] = "utf-8"
+    header: Annotated[Lines, Field(min_length=1, exclude_if=lambda lines: lines == _FIRST)] = _FIRST
+    left_out: Lines = Field(default=(), exclude_if=lambda lines: not lines)
 
 
-def read_text(path: Path, encoding: str | None = None) -> tuple[str, str]:
-    """Return the text of a file, also compressed, and its encoding.
+def decoded(content: bytes, where: str, encoding: str = "") -> tuple[str, str]:
+    """Return the text of a file and its encoding.
 
     Args:
-        path: the file; .gz, .bz2, .xz, or a .zip of one file.
-        encoding: its encoding; if None, UTF-8 or else the Western European one of Windows.
+        content: its bytes, not compressed.
+        where: its name, for messages.
+        encoding: its encoding; if empty, it is found from the bytes.
 
     Raises:
-        InputError: it cannot be read, or is not text.
+        InputError: its encoding is not clear, or it is no text.
     """
     try:
-        content = _content(path)
-        if encoding is None:
-            encoding = _encoding(content)
+        encoding = charset(encoding) if encoding else encoding_of(content, where)
         text = content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
-    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from None
+    except ValueError as error:
+        raise unreadable(where, error) from None
     if not text.strip():
-        raise InputError(f"{path}: not a CSV that can be read: it is empty")
+        raise InputError(f"{where}: not a CSV that can be read: it is empty")
     if "\0" in text:
-        raise InputError(f"{path}: not a CSV that can be read: it is not text")
+        raise InputError(f"{where}: not a CSV that can be read: it is not text")
     return text, encoding
-
-
-def _content(path: Path) -> bytes:
-    content = path.read_bytes()
-    if path.suffix in _UNPACK:
-        return _UNPACK[path.suffix](content)
-    if path.suffix != ".zip":
-        return content
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        names = [name for name in archive.namelist() if not name.endswith("/")]
-        if len(names) != 1:
-            raise InputError(f"{path}: holds {len(names)} files; unpack it and name one")
-        return archive.read(names[0])
-
-
-_UNPACK = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
-
-
-def _encoding(content: bytes) -> str:
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "utf-16"
-    for encoding in ("utf-8", "cp1252"):
-        try:
-            content.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        return encoding
-    return "latin-1"
 
 
 def separator_of(text: str) -> Separator:
@@ -114,52 +103,106 @@ def separator_of(text: str) -> Separator:
         (';', '\t', ',')
     """
     lines = text[:_SAMPLE].splitlines()[: -1 if len(text) > _SAMPLE else None]
+    stated = stated_separator(text)
+    if stated:
+        return stated
 
     def consistent(sep: Separator) -> tuple[bool, float, int]:
         try:
-            rows = [row for row in csv.reader(lines, delimiter=sep) if row]
+            widths = Counter(len(row) for row in csv.reader(lines, delimiter=sep) if row)
         except csv.Error:
             return False, 0.0, 0
-        if not rows:
+        if not widths:
             return False, 0.0, 0
-        width = len(rows[0])
-        return width > 1, sum(len(row) == width for row in rows) / len(rows), width
+        width, count = widths.most_common(1)[0]
+        return width > 1, count / widths.total(), width
 
     return max(_SEPARATORS, key=consistent)
 
 
-def read_csv(path: Path, sep: str = ",", text: str | None = None, **options: Any) -> pd.DataFrame:
-    """Read a CSV with a header line.
+def stated_separator(text: str) -> Separator | None:
+    r"""Return the separator that a first line for Excel states, None if there is no such line.
+
+    Raises:
+        InputError: it states one that is not read.
+
+    Example:
+        >>> stated_separator("sep=;\na;b\n"), stated_separator("a;b\n")
+        (';', None)
+    """
+    stated = re.match(r'"?sep=(\t|[^\n"]*)"?[,;\t|]*\n', text, re.IGNORECASE)
+    if stated is None:
+        return None
+    for sep in _SEPARATORS:
+        if stated[1] in (sep, {"\t": "\\t"}.get(sep)) or (not stated[1] and sep in stated[0]):
+            return sep
+    raise InputError(
+        f"the first line states the separator {stated[1]!r}; use a comma, a semicolon, a tab or |"
+    )
+
+
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """Read a CSV in UTF-8 with commas and a header line.
 
     Args:
-        path: the file, also compressed.
-        sep: what separates cells.
-        text: its text, if it was read before; else it is read as UTF-8.
+        path: the file.
         options: passed to `pandas.read_csv`.
 
     Raises:
         InputError: it cannot be read, a row has more or fewer cells than the header line, two
             columns have one name, or it holds a number of hundreds of digits.
     """
-    if text is None:
-        text, encoding = read_text(path)
-        if encoding != "utf-8":
-            raise InputError(f"{path}: is not in UTF-8; save it again in that encoding")
     try:
-        frame: pd.DataFrame = pd.read_csv(io.StringIO(text), sep=sep, **options)
-        header = next((row for row in csv.reader(io.StringIO(text), delimiter=sep) if row), [])
+        content = path.read_bytes()
+    except OSError as error:
+        raise unreadable(str(path), error) from None
+    text, encoding = decoded(content, str(path))
+    if encoding != "utf-8":
+        raise InputError(f"{path}: is not in UTF-8; save it again in that encoding")
+    frame = parse_csv(str(path), text, Dialect(), **options)
+    check_distinct(header_of(text, ",", 1), str(path))
+    check_short_rows(str(path), text, Dialect(), frame)
+    _check_integers(path, frame)
+    return frame
+
+
+def parse_csv(where: str, text: str, dialect: Dialect, **options: Any) -> pd.DataFrame:
+    """Return the rows below the header line of a CSV.
+
+    Args:
+        where: its name, for messages.
+        text: its text.
+        dialect: how it is written; rows that it leaves out are there.
+        options: passed to `pandas.read_csv`.
+
+    Raises:
+        InputError: it cannot be read, or a row has more cells than the header line.
+    """
+    above = dialect.header[0] - 1
+    try:
+        below = text.split("\n", above)[above]
+        frame: pd.DataFrame = pd.read_csv(io.StringIO(below), sep=dialect.sep, **options)
+    except IndexError:
+        raise InputError(f"{where}: no line {above + 1}; correct dialect.header") from None
     except (ValueError, csv.Error) as error:
-        raise _unreadable(path, error) from None
+        line = re.sub(r"(?<=in line )\d+", lambda digits: str(int(digits[0]) + above), str(error))
+        raise unreadable(where, line) from None
     if not isinstance(frame.index, pd.RangeIndex):
         # Without a name for each cell, pandas takes the first ones for names of rows.
         raise InputError(
-            f"{path}: rows have more cells than the header line has names; give each column a "
+            f"{where}: rows have more cells than the header line has names; give each column a "
             "name, or delete a separator at the end of rows"
         )
-    check_distinct([name.strip() for name in header], str(path))
-    _check_short_rows(path, text, sep, frame)
-    _check_integers(path, frame)
     return frame
+
+
+def header_of(text: str, sep: str, line: int) -> list[str]:
+    """Return the cells of a header line, which may be preceded by blank ones."""
+    try:
+        rows = csv.reader(io.StringIO(text.split("\n", line - 1)[line - 1]), delimiter=sep)
+        return [name.strip() for name in next((row for row in rows if row), [])]
+    except (IndexError, csv.Error):
+        return []
 
 
 def check_distinct(names: Iterable[str], where: str) -> None:
@@ -175,15 +218,25 @@ def check_distinct(names: Iterable[str], where: str) -> None:
         )
 
 
-def _unreadable(path: Path, error: Exception) -> InputError:
+def unreadable(where: str, error: Exception | str) -> InputError:
+    """Return what to raise if a file cannot be read."""
     if isinstance(error, InputError):
         return error
     line = visible(" ".join(str(error).split()), 300)
-    return InputError(f"{path}: not a CSV that can be read: {line}")
+    return InputError(f"{where}: not a CSV that can be read: {line}")
 
 
-def _check_short_rows(path: Path, text: str, sep: str, frame: pd.DataFrame) -> None:
+def check_short_rows(
+    where: str, text: str, dialect: Dialect, frame: pd.DataFrame, left_out: Collection[int] = ()
+) -> None:
     """Refuse rows with fewer cells than the header line.
+
+    Args:
+        where: the file's name, for messages.
+        text: its text.
+        dialect: how it is written.
+        frame: its rows.
+        left_out: lines that may be short.
 
     Raises:
         InputError: there is one; the message names its line.
@@ -191,13 +244,16 @@ def _check_short_rows(path: Path, text: str, sep: str, frame: pd.DataFrame) -> N
     last = frame.iloc[:, -1]
     if not len(frame) or not (last.isna() | (last.astype(str) == "")).any():
         return
-    reader = csv.reader(io.StringIO(text), delimiter=sep)
+    above = dialect.header[0] - 1
+    reader = csv.reader(io.StringIO(text.split("\n", above)[above]), delimiter=dialect.sep)
     try:
-        for row in reader:
-            if row and len(row) < frame.shape[1]:
+        for number, row in enumerate(reader, dialect.header[0]):
+            filled = any(cell.strip() for cell in row)
+            if filled and len(row) < frame.shape[1] and number not in left_out:
                 raise InputError(
-                    f"{path}: line {reader.line_num} has {len(row)} cells, where the header line "
-                    f"has {frame.shape[1]} names; add the missing cells, which may be empty"
+                    f"{where}: line {above + reader.line_num} has {len(row)} cells, where the "
+                    f"header line has {frame.shape[1]} names; add the missing cells, which may be "
+                    "empty"
                 )
     except csv.Error:
         return  # a cell longer than the module's limit; pandas has read it
@@ -216,12 +272,6 @@ def _check_integers(path: Path, frame: pd.DataFrame) -> None:
                 f"{path}: column {name!r} holds a whole number of too many digits; correct it, or "
                 "give the column in a larger unit"
             )
-
-
-def read_cells(path: Path, dialect: Dialect) -> list[list[str]]:
-    """Read a CSV's cells as they are printed, the header line first, without blank lines."""
-    text, _ = read_text(path, dialect.encoding)
-    return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=dialect.sep) if row]
 
 
 _DECIMAL_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+),(?:\d{1,2}|\d{4,})|[-+]?0,\d+")

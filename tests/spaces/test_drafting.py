@@ -72,7 +72,10 @@ def test_ranges_are_robust_quantiles_rounded_outwards(tmp_path):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        ("x\n" + "1\n2\n3\n" * 9 + "two\n4\n", r"'x': line 29: 'two' is not a number; correct"),
+        (
+            "x\n" + "1\n2\n3\n" * 9 + "two\n4\ntwo\n",
+            r"'x': line 29: 'two' is not a number; correct",
+        ),
         ("name\na\nb\nc\n", r"no column of numbers, dates or few words.*'name': text: 3 different"),
         ("", r"not a CSV that can be read"),
         ("x\n1\ninf\n", r"infinite value"),

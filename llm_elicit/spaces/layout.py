@@ -1,0 +1,361 @@
+"""Which rows of a table's file have the names, and which are no cases.
+
+Programs and people put more into a file than names and cases: titles and notes above and below,
+wordings or units in a second line, totals, the header line again. They are told from cases by what
+they break: a case has as many cells as others, and numbers where others have numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_elicit._util.packages import LazyModule
+from llm_elicit.spaces import cells
+from llm_elicit.spaces.csv_files import Dialect
+from llm_elicit.spaces.feature import Floats
+from llm_elicit.spaces.naming import is_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = LazyModule("pandas")
+
+LOOKED_AT = 80
+"""The lines from which the header line is found."""
+
+_MOSTLY = 0.9
+_BELOW = 500
+_MOST_EXTRA, _MOST_NOTES = 4, 20
+"""The most lines of wordings or units below the header line, and of notes at the end."""
+
+_LEAST_ROWS = 3
+_TOTAL = re.compile(
+    r"(?:grand |sub[- ]?)?totals?|sums?|summe|gesamt|gesamtsumme|insgesamt|zusammen|all together|"
+    r"total (?:general|général|generale|geral)|tota(?:l[ei]|al|lt)|sum[am]|som[am]e?|somma|ukupno|"
+    r"итого|всего|сумма|разом|合计|总计|小计|共计|总和|合計|総計|總計|小計|합계|총계|총합|계|razem|suma|"
+    r"ogółem|celkem|spolu|összesen|toplam|genel toplam|σύνολο|yhteensä|i alt|المجموع|jumlah|"
+    r"tổng(?: cộng)?|סה\"כ"
+)
+_AVERAGE = re.compile(
+    r"averages?|avg|means?|durchschnitt|mittel|mittelwert|moyennes?|promedio|média|media|"
+    r"gemiddelde|medel|medelvärde|gennemsnit|gjennomsnitt|keskiarvo|среднее(?: значение)?|"
+    r"平均值?|평균|średnia|průměr|átlag|ortalama|μέσος όρος"
+)
+_BEHIND = re.compile(r"[\s:.=]*(?:\(.*\)|\d+)?[\s:.=]*$")
+_NOTE = re.compile(
+    r"(?:sources?|notes?|footnotes?|quellen?|anmerkung(?:en)?|hinweis|stand|fuentes?|notas?|fontes?|"
+    r"bron|kilde|källa|lähde|źródło|zdroj|forrás|kaynak|источник|примечание|资料来源|数据来源|来源|"
+    r"注|出典|資料|출처|last updated|updated|data from|generated|exported|copyright|retrieved|"
+    r"accessed|end of (?:file|data)|eof)\b|[#*†‡©(\[]|--|\d+\)",
+    re.IGNORECASE,
+)
+_NOTE_WORDS = 4
+
+
+def header_lines(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """Return the lines that have the names of columns, counted from 1.
+
+    Args:
+        rows: the cells of the first lines.
+
+    Example:
+        >>> header_lines([["Survey 2026"], [], ["age", "city"], ["41", "Oslo"], ["33", "Bergen"]])
+        (3,)
+        >>> header_lines([["age", "city"], ["41", "Oslo"]])
+        (1,)
+    """
+    counts = [sum(bool(cell.strip()) for cell in row) for row in rows]
+    filled = [line for line, count in enumerate(counts) if count]
+    if len(filled) < 2 or (filled[0] and not _is_header(rows[filled[0]])):
+        return (1,)
+    first = filled[0]
+    start = _below_comments(rows, counts, filled)
+    width = Counter(counts[line] for line in filled[len(filled) // 2 :]).most_common(1)[0][0]
+    for line in filled[filled.index(start) :]:
+        short = len(rows[line]) < width  # of a CSV, where no header line is shorter than its rows
+        if not short and not _is_title(rows[line], counts[line], width):
+            break
+    line = _below_a_gap(rows, filled, line)
+    if not _is_header(rows[line]):
+        return (first + 1,)
+    place = filled.index(line)
+    names = [cell.strip() for cell in rows[line] if cell.strip()]
+    if place and counts[filled[place - 1]] > 1 and len(set(names)) < len(names):
+        return (filled[place - 1] + 1, line + 1)
+    if place + 1 < len(filled) and _completes(rows[line], rows[filled[place + 1]]):
+        return (line + 1, filled[place + 1] + 1)
+    return (line + 1,)
+
+
+def _completes(header: Sequence[str], second: Sequence[str]) -> bool:
+    """Whether a second line has names for the columns that the header line leaves without."""
+    blank = [place for place, cell in enumerate(header) if place and not cell.strip()]
+    named = all(place < len(second) and second[place].strip() for place in blank)
+    return len(blank) > 1 and named and _is_header(second)
+
+
+def _below_comments(
+    rows: Sequence[Sequence[str]], counts: Sequence[int], filled: Sequence[int]
+) -> int:
+    """Return the first line that is no comment; a comment right above numbers has the names."""
+    comments = 0
+    while comments < len(filled) - 1 and _is_comment(rows[filled[comments]]):
+        comments += 1
+    line, last = filled[comments], filled[max(comments - 1, 0)]
+    alike = counts[last] == counts[line] > 1
+    if comments and alike and (comments == 1 or not _is_header(rows[line])):
+        return last
+    return line
+
+
+def _is_comment(row: Sequence[str]) -> bool:
+    return row[0].lstrip().startswith(("#", "%", "//")) and row[0].strip() != "#"
+
+
+def _is_title(row: Sequence[str], count: int, width: int) -> bool:
+    """Whether a line has too few cells to be the header line."""
+    if width < 3:
+        return count < width and bool(row[0].strip())
+    return 2 * count <= width
+
+
+def _below_a_gap(rows: Sequence[Sequence[str]], filled: Sequence[int], line: int) -> int:
+    """Return the line after the last blank one if only there numbers start."""
+    gaps = [later for earlier, later in pairwise(filled)
+            if later - earlier > 1 and later > line]  # fmt: skip
+    for start in gaps[:1]:
+        above = [rows[number] for number in filled if line <= number < start]
+        below = [rows[number] for number in filled if number > start]
+        places = [place for place in range(len(rows[start])) if _all_numbers(below, place)]
+        broken = any(not _all_numbers(above[1:] or above, place) for place in places)
+        if places and broken and _is_header(rows[start]) and len(above) < len(below):
+            return start
+    return line
+
+
+def _all_numbers(rows: Sequence[Sequence[str]], place: int) -> bool:
+    column = [row[place].strip() for row in rows if place < len(row) and row[place].strip()]
+    return bool(column) and all(map(_is_number, column))
+
+
+def _is_header(row: Sequence[str]) -> bool:
+    """Whether a line may have names: no cell is a number, but for years."""
+    return not any(_is_number(cell) and not re.fullmatch(r"(1[89]|20)\d\d", cell.strip())
+                   for cell in row)  # fmt: skip
+
+
+def _is_number(cell: str) -> bool:
+    return (
+        re.fullmatch(r"[-+]?[$€£]?\d[\d.,'\s]*(?:e[-+]?\d+)?\s?%?", cell.strip(), re.I) is not None
+    )
+
+
+def names_of(header: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Return the names of columns whose header has two lines.
+
+    Example:
+        >>> names_of(["city", "2019", "", "2020", ""], ["", "men", "women", "men", "women"])
+        ['city', '2019 men', '2019 women', '2020 men', '2020 women']
+    """
+    names, group = [], ""
+    for upper, after, lower in zip_longest(header, header[1:], second, fillvalue="."):
+        group = upper.strip() or group
+        alone = upper.strip() and after.strip()  # its column has no neighbour in its group
+        names.append(group if alone else f"{group} {lower.strip()}".strip())
+    return names
+
+
+def without_blank_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a table with two columns or more in which any cell has a value.
+
+    Example:
+        >>> without_blank_rows(pd.DataFrame({"a": ["1", " ", "NA"], "b": ["x", "", "#REF!"]}))
+           a  b
+        0  1  x
+    """
+    if frame.shape[1] < 2:
+        return frame
+    blank = frame.index
+    for name in frame.columns:
+        blank = blank[cells.is_missing(cells.as_text(frame.loc[blank, name])).to_numpy()]
+        if not len(blank):
+            return frame
+    return frame if len(blank) == len(frame) else frame.drop(index=blank)
+
+
+def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
+    """Return the rows that are no cases, by index, and what they are.
+
+    Args:
+        frame: the rows, none of them blank.
+        dialect: how numbers are written.
+    """
+    if len(frame) < _LEAST_ROWS:
+        return {}
+    text = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name].dtype)]
+    rows = dict.fromkeys(_headers_again(frame), "the header line again")
+    rows |= dict.fromkeys(_wordings(frame.drop(index=list(rows)), text, dialect), "no case")
+    cases = frame.drop(index=list(rows))
+    rows |= dict.fromkeys(_notes(cases), "a note")
+    cases = frame.drop(index=list(rows))
+    return rows | dict.fromkeys(_totals(cases, text, dialect), "a total")
+
+
+def _headers_again(frame: pd.DataFrame) -> list[int]:
+    again = frame.index
+    for name in frame.columns:
+        again = again[(frame.loc[again, name].astype(str).str.strip() == name).to_numpy()]
+        if not len(again):
+            break
+    return again.tolist()
+
+
+def _wordings(frame: pd.DataFrame, text: Sequence[str], dialect: Dialect) -> list[int]:
+    """Return the rows right below the header line that complete it: wordings, units, codes.
+
+    Such a row has words where the rows below have numbers, and its words appear in no other.
+    """
+    sample = frame.iloc[: _BELOW + _MOST_EXTRA]
+    columns = {name: cells.as_text(sample[name]) for name in text}
+    for count in range(min(_MOST_EXTRA, len(sample) - _LEAST_ROWS), 0, -1):
+        rows = sample.index[:count]
+        if all(_is_wording({name: column.loc[row] for name, column in columns.items()},
+                           {name: column.iloc[count:] for name, column in columns.items()},
+                           sample.loc[row], dialect) for row in rows):  # fmt: skip
+            return rows.tolist()
+    return []
+
+
+def _is_wording(
+    row: Mapping[str, str],
+    below: Mapping[str, pd.Series[str]],
+    typed: pd.Series[Any],
+    dialect: Dialect,
+) -> bool:
+    words = {name: cell for name, cell in row.items() if cell}
+    typed_numbers = any(_is_number(str(typed[name])) for name in typed.index if name not in row)
+    if typed_numbers or not words:
+        return False
+    if all(cell.startswith('{"ImportId"') for cell in words.values()):
+        return True
+    broken = new = 0
+    for name, cell in words.items():
+        column = below[name][~cells.is_missing(below[name])]
+        if not len(column) or _is_missing(cell):
+            continue
+        if _are_numbers(column, dialect):
+            if cells.to_numbers(pd.Series([cell]), dialect).notna().all():
+                return False
+            broken += 1
+        elif column.nunique() <= len(column) / 2:
+            if (column == cell).any():
+                return False
+            new += 1
+    if broken and (broken > 1 or all(map(is_unit, words.values()))):
+        return True
+    phrases = sum(" " in cell for cell in words.values()) > len(words) / 2
+    return phrases and (new >= _LEAST_ROWS or (broken > 0 and new > 0))
+
+
+def _is_missing(cell: str) -> bool:
+    return bool(cells.is_missing(pd.Series([cell])).all())
+
+
+def _are_numbers(column: pd.Series[str], dialect: Dialect) -> bool:
+    """Whether nearly all cells of a column, of which none is missing, are numbers or dates."""
+    if len(column) < _LEAST_ROWS:
+        return False
+    numbers = cells.to_numbers(column, dialect).notna()
+    return bool((numbers | column.str.match(r"\d+[-/.]\d+[-/.]\d+")).mean() >= _MOSTLY)
+
+
+def _notes(frame: pd.DataFrame) -> list[int]:
+    """Return the rows at the end with one cell, which is a sentence or begins as notes do."""
+    if frame.shape[1] < 2:
+        return []
+    tail = frame.iloc[-_MOST_NOTES:]
+    text = {name: cells.as_text(tail[name]) for name in frame.columns}
+    notes = list[int]()
+    for row in reversed(tail.index.tolist()):
+        filled = [(name, column.loc[row]) for name, column in text.items() if column.loc[row]]
+        if len(filled) != 1 or not _is_note(frame[filled[0][0]], filled[0][1]):
+            break
+        notes.append(row)
+    return notes if len(notes) < len(frame) - _LEAST_ROWS else []
+
+
+def _is_note(column: pd.Series[Any], cell: str) -> bool:
+    if _is_number(cell) or (cells.as_text(column) == cell).sum() > 1:
+        return False
+    return _NOTE.match(cell) is not None or len(cell.split()) > _NOTE_WORDS
+
+
+def _totals(frame: pd.DataFrame, text: Sequence[str], dialect: Dialect) -> list[int]:
+    """Return the rows that sum up others."""
+    if len(frame) < _LEAST_ROWS:
+        return []
+    ends = {frame.index[0], *frame.index[-_MOST_EXTRA:].tolist()}
+    totals = set[int]()
+    for name in text:
+        column = cells.as_text(frame[name])
+        words = [word for word in column.unique().tolist() if _kind_of_total(word)]
+        if not words or len(words) > _MOST_EXTRA:
+            continue
+        others = column[~column.isin(words) & ~cells.is_missing(column)]
+        rows = column.index[column.isin(words)].tolist()
+        if _are_numbers(others, dialect):
+            totals.update(rows)
+        elif len(rows) == len(words):
+            totals.update(row for row in rows if row in ends and
+                          _sums_up(frame.drop(index=rows), frame.loc[[row]], column.loc[row],
+                                   dialect))  # fmt: skip
+    if not totals and _is_sum_without_name(frame, dialect):
+        totals.add(frame.index[-1])
+    return sorted(totals)
+
+
+def _kind_of_total(word: str) -> str:
+    """Return "total" or "average" if a word names such a row, else nothing."""
+    plain = _BEHIND.sub("", word.casefold())
+    if _TOTAL.fullmatch(plain):
+        return "total"
+    return "average" if _AVERAGE.fullmatch(plain) else ""
+
+
+def _numbers(frame: pd.DataFrame, dialect: Dialect) -> NDArray[np.float64]:
+    columns = [cells.to_numbers(frame[name], dialect) for name in frame.columns]
+    return np.column_stack([column.to_numpy(np.float64) for column in columns])
+
+
+def _sums_up(cases: pd.DataFrame, row: pd.DataFrame, word: str, dialect: Dialect) -> bool:
+    """Whether most numbers of a row are as large as the sum of others', or near their mean."""
+    values = _numbers(row, dialect)[0]
+    present = np.isfinite(values)
+    if not present.any():
+        return False
+    values, numbers = values[present], _numbers(cases.loc[:, present], dialect)
+    if _kind_of_total(word) == "total":
+        agrees = values >= np.nanmax(numbers, axis=0)
+    else:
+        agrees = np.abs(values - np.nanmean(numbers, axis=0)) <= 0.2 * np.nanstd(numbers, axis=0)
+    return bool(agrees.mean() >= 0.5)
+
+
+def _is_sum_without_name(frame: pd.DataFrame, dialect: Dialect) -> bool:
+    """Whether the last row has no words, and in every other cell the sum of those above."""
+    last, above = frame.iloc[[-1]], frame.iloc[:-1]
+    values = _numbers(last, dialect)[0]
+    present = np.isfinite(values)
+    named = [cells.as_text(last[name]).iloc[0] for name in frame.columns[~present]]
+    if len(above) < 5 or not present.any() or any(named) or present.all():
+        return False
+    sums: Floats = np.nansum(_numbers(above.loc[:, present], dialect), axis=0)
+    largest = np.nanmax(_numbers(above.loc[:, present], dialect), axis=0)
+    return bool((np.isclose(values[present], sums, rtol=1e-6) & (sums > largest)).all())
