@@ -74,7 +74,10 @@ _QUOTES = frozenset("“”„‘’‚«»‹›…¿¡")
 _OUT_OF_PLACE = re.compile(r"^[”’»›—\u00a0·](?=[^\W\d])|(?<=[^\W\d])[“„«‹¿¡·]$")
 _ALIASES = {"HIRAGANA": "KANA", "KATAKANA": "KANA", "KATAKANA-HIRAGANA": "KANA", "CJK": "HAN",
             "HALFWIDTH": "HALF", "FULLWIDTH": "WIDE", "IDEOGRAPHIC": "WIDE"}  # fmt: skip
-_SAMPLE = 2_000_000
+_SAMPLE, _MOST_CELLS, _LONGEST = 2_000_000, 5_000, 300
+_START, _LEAST_ZEROS = 4_000, 0.2
+"""How many of the first bytes of UTF-16 are zero: one for each separator, digit and line end."""
+
 _MOST_BAD = 0.1
 """The most words that may come out as nobody writes them, as a share."""
 
@@ -161,18 +164,20 @@ def _wide(content: bytes) -> str:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             continue
-        plain = sum(character in ",;\t|\r\n .0123456789" for character in text[:1000])
-        if "\0" not in text and plain > 0.1 * len(text[:1000]):
+        zeros = content[:_START].count(0)
+        plain = sum(character in ",;\t|\r\n .0123456789" for character in text[:_START])
+        enough = min(zeros / len(content[:_START]), plain / len(text[:_START])) > _LEAST_ZEROS
+        if enough and "\0" not in text:
             return encoding
     return "utf-8"
 
 
 def _likeliest(content: bytes, where: str) -> str:
-    cells = {cell for cell in re.split(rb"[\r\n,;\t|\"]+", content[:_SAMPLE])
-             if not cell.isascii()}  # fmt: skip
-    decodings = list(_sensible(content, sorted(cells)))
+    parts = re.split(rb"[\r\n,;\t|\"]+", content[:_SAMPLE])
+    cells = sorted({cell[:_LONGEST] for cell in parts if not cell.isascii()})[:_MOST_CELLS]
+    decodings = list(_sensible(content, cells))
     coherent = [decoding for decoding in decodings if decoding.coherent]
-    ranked = _ranked(coherent or decodings, b"\n".join(sorted(cells)))
+    ranked = _ranked(coherent or decodings, b"\n".join(cells))
     if not ranked:
         raise InputError(
             f"{where}: its encoding is not clear, and it is not UTF-8; name it (--encoding "
@@ -198,7 +203,7 @@ def _sensible(content: bytes, cells: Collection[bytes]) -> Iterable[_Decoding]:
     for encoding, (_, scripts) in _ENCODINGS.items():
         try:
             content.decode(encoding)
-            words = tuple(cell.decode(encoding) for cell in cells)
+            words = tuple(cell.decode(encoding, "ignore") for cell in cells)  # some were cut
         except UnicodeDecodeError:
             continue
         tokens = {token for word in words for token in re.findall(r"[A-Za-z\x80-\U0010ffff]+", word)

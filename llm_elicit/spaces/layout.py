@@ -48,6 +48,9 @@ _AVERAGE = re.compile(
     r"gemiddelde|medel|medelvärde|gennemsnit|gjennomsnitt|keskiarvo|среднее(?: значение)?|"
     r"平均值?|평균|średnia|průměr|átlag|ortalama|μέσος όρος"
 )
+_LONGEST = 60
+"""The characters of a cell that are looked at; notes may have millions."""
+
 _BEHIND = re.compile(r"[\s:.=]*(?:\(.*\)|\d+)?[\s:.=]*$")
 _NOTE = re.compile(
     r"(?:sources?|notes?|footnotes?|quellen?|anmerkung(?:en)?|hinweis|stand|fuentes?|notas?|fontes?|"
@@ -323,7 +326,7 @@ def _totals(frame: pd.DataFrame, text: Sequence[str], dialect: Dialect) -> list[
 
 def _kind_of_total(word: str) -> str:
     """Return "total" or "average" if a word names such a row, else nothing."""
-    plain = _BEHIND.sub("", word.casefold())
+    plain = _BEHIND.sub("", word[:_LONGEST].casefold())
     if _TOTAL.fullmatch(plain):
         return "total"
     return "average" if _AVERAGE.fullmatch(plain) else ""

@@ -104,7 +104,7 @@ def printed_cells(path: Path, dialect: Dialect, content: bytes) -> list[list[str
     next(reader, None)
     lines = {index + 2 for index in read_table_file(path, dialect, content).index}
     rows = [row for line, row in enumerate(reader, dialect.header[0] + 1) if line in lines]
-    return [_names(text, dialect), *rows]
+    return [_names(str(path), text, dialect), *rows]
 
 
 def sniff(path: Path, encoding: str = "") -> ReadTable:
@@ -222,7 +222,10 @@ def _damage(text: str) -> list[str]:
     """Return what to say of letters that were lost before."""
     if "\ufffd" in text:
         return ["the file holds the sign � for letters that were lost when it was saved"]
-    for word in re.findall(r"[^\s,;|\"]*[ÂÃÐÑâãäåæç][\x80-\u2122][^\s,;|\"]*", text[:1_000_000]):
+    for sign in islice(_TWICE.finditer(text[:1_000_000]), 100):
+        start, end = max(0, sign.start() - 30), sign.end() + 30
+        word = re.split(r"[\s,;|\"]", text[start : sign.start()])[-1] + sign[0]
+        word += re.split(r"[\s,;|\"]", text[sign.end() : end])[0]
         for encoding in ("cp1252", "latin-1"):
             try:
                 meant = word.encode(encoding).decode("utf-8")
@@ -235,6 +238,10 @@ def _damage(text: str) -> list[str]:
     return []
 
 
+_TWICE = re.compile(r"[ÂÃÐÑâãäåæç][\x80-\u2122]")
+"""How letters of UTF-8 begin that were read as Western European."""
+
+
 def _plain(text: str) -> str:
     """Return a text with line ends of Unix and without byte-order marks inside."""
     text = text.replace("\ufeff", "")
@@ -245,15 +252,24 @@ def _text(path: Path, file: UnpackedFile, dialect: Dialect) -> str:
     return _plain(decoded(file.content, str(path), dialect.encoding)[0])
 
 
-def _names(text: str, dialect: Dialect) -> list[str]:
-    """Return the names of a CSV's columns; empty ones are missing."""
-    lines = text.split("\n", dialect.header[-1])
-    headers = [
-        next(csv.reader(io.StringIO("\n".join(lines[line - 1 :])), delimiter=dialect.sep), [])
-        for line in dialect.header
-    ]
-    names = headers[0] if len(headers) == 1 else names_of(*headers[:2])
-    return [name.strip() for name in names]
+def _names(where: str, text: str, dialect: Dialect) -> list[str]:
+    """Return the names of a CSV's columns; empty ones are missing.
+
+    Raises:
+        InputError: a name has more characters than any name.
+    """
+    lines = text.split("\n")
+    headers = []
+    for line in dialect.header:
+        below = (f"{cells}\n" for cells in lines[line - 1 : line + _LOOKED_AT])
+        reader = csv.reader(below, delimiter=dialect.sep)
+        try:
+            headers.append([name.strip() for name in next(reader, [])])
+        except csv.Error as error:
+            raise InputError(
+                f"{where}: line {line} is no header that can be read: {error}"
+            ) from None
+    return names_of(*headers[:2]) if len(headers) > 1 else headers[0]
 
 
 def _rows(path: Path, file: UnpackedFile, dialect: Dialect) -> pd.DataFrame:
@@ -270,7 +286,7 @@ def _rows(path: Path, file: UnpackedFile, dialect: Dialect) -> pd.DataFrame:
         frame, names = _typed(path, file), []
     else:
         text = _text(path, file, dialect)
-        names = _names(text, dialect)
+        names = _names(str(path), text, dialect)
         frame = parse_csv(
             str(path), text, dialect, dtype=str, keep_default_na=False, low_memory=False,
             skip_blank_lines=len(names) < 2,
