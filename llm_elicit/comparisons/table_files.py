@@ -18,7 +18,7 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import guard, unguard, visible
 from llm_elicit._util.write_files import unfinished
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.csv_files import check_distinct, read_text
+from llm_elicit.spaces.csv_files import check_distinct, decoded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,9 +117,7 @@ def _read_jsonl(path: Path) -> pd.DataFrame:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     """Read every cell as text; one that is empty without quotes is missing."""
-    text, encoding = read_text(path)
-    if encoding != "utf-8":
-        raise InputError(f"{path}: is not in UTF-8; save it again in that encoding")
+    text, _ = decoded(path.read_bytes(), str(path), "utf-8")
     names = next(csv.reader(io.StringIO(text, newline="")), [])
     check_distinct(names, str(path))
     content = text.encode()

@@ -8,10 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import AfterValidator, Field
 
 from llm_elicit._util.packages import LazyModule
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 else:
     pd = LazyModule("pandas")  # a process that only asks questions does without
-
-_BITS = 1000
-"""Bits of a whole number that a float can nearly hold."""
 
 _SAMPLE = 64_000
 """The characters from which the separator is found."""
@@ -141,31 +136,6 @@ def stated_separator(text: str) -> Separator | None:
     )
 
 
-def read_csv(path: Path, **options: Any) -> pd.DataFrame:
-    """Read a CSV in UTF-8 with commas and a header line.
-
-    Args:
-        path: the file.
-        options: passed to `pandas.read_csv`.
-
-    Raises:
-        InputError: it cannot be read, a row has more or fewer cells than the header line, two
-            columns have one name, or it holds a number of hundreds of digits.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise unreadable(str(path), error) from None
-    text, encoding = decoded(content, str(path))
-    if encoding != "utf-8":
-        raise InputError(f"{path}: is not in UTF-8; save it again in that encoding")
-    frame = parse_csv(str(path), text, Dialect(), **options)
-    check_distinct(header_of(text, ",", 1), str(path))
-    check_short_rows(str(path), text, Dialect(), frame)
-    _check_integers(path, frame)
-    return frame
-
-
 def parse_csv(where: str, text: str, dialect: Dialect, **options: Any) -> pd.DataFrame:
     """Return the rows below the header line of a CSV.
 
@@ -194,15 +164,6 @@ def parse_csv(where: str, text: str, dialect: Dialect, **options: Any) -> pd.Dat
             "name, or delete a separator at the end of rows"
         )
     return frame
-
-
-def header_of(text: str, sep: str, line: int) -> list[str]:
-    """Return the cells of a header line, which may be preceded by blank ones."""
-    try:
-        rows = csv.reader(io.StringIO(text.split("\n", line - 1)[line - 1]), delimiter=sep)
-        return [name.strip() for name in next((row for row in rows if row), [])]
-    except (IndexError, csv.Error):
-        return []
 
 
 def check_distinct(names: Iterable[str], where: str) -> None:
@@ -257,21 +218,6 @@ def check_short_rows(
                 )
     except csv.Error:
         return  # a cell longer than the module's limit; pandas has read it
-
-
-def _check_integers(path: Path, frame: pd.DataFrame) -> None:
-    """Refuse whole numbers of hundreds of digits, which pandas keeps as Python's.
-
-    Raises:
-        InputError: there is one, which no float can hold.
-    """
-    for name in frame.columns[frame.dtypes == np.dtype("O")]:
-        huge = frame[name].map(lambda cell: type(cell) is int and cell.bit_length() > _BITS)
-        if huge.any():
-            raise InputError(
-                f"{path}: column {name!r} holds a whole number of too many digits; correct it, or "
-                "give the column in a larger unit"
-            )
 
 
 _DECIMAL_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+),(?:\d{1,2}|\d{4,})|[-+]?0,\d+")
