@@ -1,7 +1,7 @@
 """Which rows of a table's file have the names, and which are no cases.
 
 Programs and people put more into a file than names and cases: titles and notes above and below,
-wordings or units in a second line, totals, the header line again. They are told from cases by what
+wordings or units in a second line, totals, the header line again. They are recognized by what
 they break: a case has as many cells as others, and numbers where others have numbers.
 """
 
