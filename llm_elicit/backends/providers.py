@@ -51,7 +51,7 @@ class Provider:
         name: the `backend` in campaigns.
         settings: the class of its judges' settings.
         open: return the backend of a judge; sends and loads nothing.
-        check: refuse a model that cannot be asked, as far as can be told without sending, keys or
+        check: refuse a model that cannot be asked, as far as is known without sending, keys or
             packages that only asking needs.
         open_batches: return the client of its batch endpoints; None if it has no batch mode.
         unsupported: return patterns of the models that take no temperature, no log-probabilities

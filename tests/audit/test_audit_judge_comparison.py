@@ -59,7 +59,7 @@ def _side(
     return JudgeBelief(name, verdict, choices, belief, reference)
 
 
-COIN = _side("coin", 0.0, 7, pairs=200, weight=0.0, verdict="no consistent preference")
+RANDOM = _side("random", 0.0, 7, pairs=200, weight=0.0, verdict="no consistent preference")
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_no_number_depends_on_the_order_of_judges_of_different_runs() -> None:
         _side("here", 0.0, 1),
         _side("there", 1.2, 3, reference=moved),
         _side("astray", 0.0, 2, reference=moved),
-        COIN,
+        RANDOM,
     ]
     found = compare_judges(sides)
     assert compare_judges([sides[place] for place in (3, 1, 0, 2)]) == found
@@ -144,7 +144,7 @@ def test_no_number_depends_on_the_order_of_judges_of_different_runs() -> None:
     places = {each.judge: (each.best, each.worst) for each in found.ranking}
     assert places == {"here": (1, 2), "there": (1, 2), "astray": (3, 3)}
     lines = {each.judge: each for each in found.ranking}
-    alone = compare_judges([sides[0], COIN]).ranking
+    alone = compare_judges([sides[0], RANDOM]).ranking
     assert alone is not None
     assert lines["here"].distance == alone[0].distance, "whatever data other runs have"
     assert lines["here"].sampling != lines["there"].sampling
@@ -153,14 +153,14 @@ def test_no_number_depends_on_the_order_of_judges_of_different_runs() -> None:
 def test_judges_without_a_preference_or_no_nearer_than_the_sampling_density_have_no_rank() -> None:
     """However near a belief by chance is."""
     dice = _side("dice", 0.0, 1, verdict="position only")
-    silent = JudgeBelief("silent", "no answers", _flipped(COIN.choices), None, DATA)
+    silent = JudgeBelief("silent", "no answers", _flipped(RANDOM.choices), None, DATA)
     wrong = _side("wrong", 0.0, 4, against=True)
-    found = compare_judges([wrong, silent, dice, COIN, _side("right", 1.2, 3)])
+    found = compare_judges([wrong, silent, dice, RANDOM, _side("right", 1.2, 3)])
     assert found.ranking is not None
     assert [(line.judge, line.best, line.worst) for line in found.ranking] == [("right", 1, 1)]
     reasons = {line.judge: line.reason for line in found.unranked}
     assert reasons == {
-        "dice": "position only", "coin": "no consistent preference", "silent": "no answers",
+        "dice": "position only", "random": "no consistent preference", "silent": "no answers",
         "wrong": "no nearer to the data than λ",
     }  # fmt: skip
     assert found.ranking[0].remark == ""
@@ -175,7 +175,7 @@ def test_judges_without_a_preference_or_no_nearer_than_the_sampling_density_have
 def test_no_estimate_is_beyond_its_own_bound() -> None:
     """Of an uncertain judge and a certain one, with the same belief and with another."""
     unsure = _side("unsure", 0.0, 8, pairs=25)
-    found = compare_judges([unsure, COIN, _side("one", 0.0, 1), _side("right", 1.2, 3)])
+    found = compare_judges([unsure, RANDOM, _side("one", 0.0, 1), _side("right", 1.2, 3)])
     for alike in found.agreements:
         correlation = alike.rank_correlation
         assert abs(correlation.value) <= alike.repeatability + 1e-9

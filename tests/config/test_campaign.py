@@ -119,7 +119,7 @@ def _judges(*judges: dict[str, Any], **rest: Any) -> tuple[Any, ...]:
 
 
 def test_no_two_simulated_judges_share_their_noise() -> None:
-    """Judges of one name answer alike in any company and after any round trip."""
+    """Judges of one name answer alike in any campaign and after any round trip."""
 
     def seeds(*judges: dict[str, object], seed: int = 1) -> dict[str, object]:
         data = {"name": "try", "space": "penguins", "seed": seed, "judges": list(judges)}

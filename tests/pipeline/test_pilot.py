@@ -303,7 +303,7 @@ def test_two_orders_that_disagree_have_no_reliability() -> None:
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_coins_are_recommended_no_template(soft: bool) -> None:
+def test_random_choices_are_recommended_no_template(soft: bool) -> None:
     """Of 100 judges with five templates of ten pairs each, at most 5 % would be."""
     space = FeatureSpace.load("penguins")
     rng = np.random.default_rng(3)
@@ -320,7 +320,7 @@ def test_coins_are_recommended_no_template(soft: bool) -> None:
             measured = pilot.measure_orders(response, space)
             protocols.append(
                 pilot.Protocol(
-                    judge="coin", template=str(number), answer="letter", response=response.kind,
+                    judge="random", template=str(number), answer="letter", response=response.kind,
                     refused=0, unparsable=0, unanswered=0, tokens=0.0, cost=None,
                     rate=pilot.rate_of(measured["reliability"], 1.0, 0.0, None),
                     **measured,
