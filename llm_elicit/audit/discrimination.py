@@ -33,7 +33,7 @@ unrelated to the data: of the AUC .05, if the ceiling is .83. With the rows and 
 intervals of a rank correlation are about ±.08, so that little less could ever be shown.
 """
 _LEAST_CEILING = 0.55
-"""Ceiling of the AUC below which the data cannot be told from λ, so that nothing can follow them.
+"""Ceiling of the AUC below which data and λ are indistinguishable, so that nothing can follow them.
 With the 1000 rows and 2000 draws used, the error of an area about one half is .01.
 """
 

@@ -87,7 +87,7 @@ class Run:
         campaign: its campaign.
         space: the feature space.
         problems: errors that left questions without an answer or stopped a judge.
-        remarks: lines about the answers that whoever uses the result should know.
+        remarks: lines about the answers that a user of the result should know.
 
     Example::
 

@@ -140,7 +140,7 @@ def data_clause(found: Discrimination | None, subject: str) -> str:
     real, ceiling = thing(subject), share(found.ceiling)
     if found.relation == "not measurable":
         return (
-            "whether the preference follows the data cannot be told: even the data's own density "
+            "whether the preference follows the data is not measurable: even the data's own density "
             f"ranks a real {real} above a random one only {ceiling} of the time"
         )
     area = (

@@ -143,9 +143,9 @@ def test_what_is_set_aside_is_asked_again_on_request(monkeypatch, capsys):
             assert expected in said
             assert unexpected not in said
             assert "breaks the tokenizer" in said.splitlines()[-1]
-            told = shown()
-            assert f"llm-elicit run runs/c{option} asks it again" in told
-            assert "breaks the tokenizer" in told
+            status = shown()
+            assert f"llm-elicit run runs/c{option} asks it again" in status
+            assert "breaks the tokenizer" in status
         assert len(p.seen) == 9
         assert command(monkeypatch, capsys, "ask", path)[0] == CODES["answers missing"]
         assert len(p.seen) == 9
@@ -191,9 +191,9 @@ def test_many_unusable_answers_are_said_last(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["llm-elicit", "status", path])
         with pytest.raises(SystemExit):
             cli.main()
-        told = capsys.readouterr().out
-        assert "claude: 13 of 40 answers are unusable" in told
-        assert "claude: answers given by claude-haiku-4-5" in told
+        status = capsys.readouterr().out
+        assert "claude: 13 of 40 answers are unusable" in status
+        assert "claude: answers given by claude-haiku-4-5" in status
         models = json.loads(Path("runs/c/manifest.json").read_text())["models"]
         assert list(models["claude"].values()) == [40]
 

@@ -150,7 +150,7 @@ def minus(utility: Callable[[Floats], Floats], factor: float = -1.0) -> Callable
 
 
 EXPERT = Truth("log-odds follow the data's density", follows)
-COIN = Truth("names either letter at random", position=0.0, noise=0.0, kind="choices")
+RANDOM = Truth("names either letter at random", position=0.0, noise=0.0, kind="choices")
 JUDGES: dict[str, Truth] = {
     "expert": EXPERT,
     "faint expert": Truth("the same, a twelfth as strong", faint, noise=0.02),
@@ -181,7 +181,7 @@ JUDGES: dict[str, Truth] = {
     "one order": Truth("as the expert, asked in one order", follows, position=1.0,
                        both_orders=False),
     "constant": Truth("one half in every answer", position=0.0, noise=0.0),
-    "coin": COIN,
+    "random letters": RANDOM,
     "noise": Truth("log-odds of noise alone", position=0.0, noise=0.3),
     "ties": Truth("calls every pair a tie", kind="ties"),
     "waves": Truth("a repeatable preference without any trend", waves, noise=0.02),
@@ -194,7 +194,7 @@ JUDGES: dict[str, Truth] = {
                             lost={"truncated": 0.95}),
     "half refused": Truth("as the expert; half of the answers are refused", follows,
                           lost={"refusal": 0.5}, pairs=120),
-    "expert beside coin": replace(EXPERT, says="as the expert, beside a coin", beside="coin"),
+    "expert beside random letters": replace(EXPERT, says="as the expert, beside random letters", beside="random letters"),
 }  # fmt: skip
 
 

@@ -122,7 +122,7 @@ UP, FLAT, DOWN = (0.4, 0.3, 0.5), (0.01, -0.2, 0.2), (-0.4, -0.5, -0.3)
             "within 15% of what",
         ),
         ((0.51, 0.48, 0.53), (0.0, -0.05, 0.05), 0.65, "not shown", "is not shown to be related"),
-        (ABOVE, UP, 0.52, "not measurable", "cannot be told: even the data's own density ranks"),
+        (ABOVE, UP, 0.52, "not measurable", "is not measurable: even the data's own density ranks"),
         (ABOVE, FLAT, 0.88, "partly", "but it is not shown to be higher where the data are dense"),
         (ABOVE, DOWN, 0.88, "partly", "but it is lower where the data are dense"),
         (BELOW, FLAT, 0.88, "partly", "below random ones: a real place ranks above"),
