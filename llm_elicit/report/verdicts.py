@@ -140,8 +140,8 @@ def data_clause(found: Discrimination | None, subject: str) -> str:
     real, ceiling = thing(subject), share(found.ceiling)
     if found.relation == "not measurable":
         return (
-            "whether the preference follows the data is not measurable: even the data's own density "
-            f"ranks a real {real} above a random one only {ceiling} of the time"
+            "whether the preference follows the data is not measurable: even the data's own "
+            f"density ranks a real {real} above a random one only {ceiling} of the time"
         )
     area = (
         f"a real {real} ranks above a random one {_percent(found.auc)} of the time "

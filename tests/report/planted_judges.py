@@ -194,7 +194,9 @@ JUDGES: dict[str, Truth] = {
                             lost={"truncated": 0.95}),
     "half refused": Truth("as the expert; half of the answers are refused", follows,
                           lost={"refusal": 0.5}, pairs=120),
-    "expert beside random letters": replace(EXPERT, says="as the expert, beside random letters", beside="random letters"),
+    "expert beside random letters": replace(
+        EXPERT, says="as the expert, beside random letters", beside="random letters"
+    ),
 }  # fmt: skip
 
 
