@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 from urllib.parse import quote, quote_plus, urlsplit, urlunsplit
 
 from llm_elicit._util.addresses import served
@@ -34,6 +34,8 @@ _LIMITS = (
 _SHORTEST_SECRET = 6
 
 Notify = Callable[[str], None]
+
+Unscored = Literal["", "another token", "none sent"]
 
 
 def silent(line: str) -> None:
@@ -111,7 +113,8 @@ class Reply:
         body: the request body that was sent.
         headers: the response's headers on rate limits; they are not stored.
         thinking: the thinking that a reasoning model returned; never parsed as an answer.
-        unaligned: whether there are log-probabilities, but not of the letter that was parsed.
+        unscored: why the letter that was parsed has no log-probabilities, which were asked for:
+            those that were sent are of another token, or none were sent; empty otherwise.
         censored: 1 if log P(first) / P(second) is known only to be at least that of `first`, −1 if
             at most, else 0.
         kept_at: when it was stored in the cache, UTC, ISO 8601; empty for a new answer.
@@ -128,7 +131,7 @@ class Reply:
     body: dict[str, Any]
     headers: dict[str, str] = field(default_factory=dict)
     thinking: str = ""
-    unaligned: bool = False
+    unscored: Unscored = ""
     censored: int = 0
     kept_at: str = field(default="", compare=False)
 

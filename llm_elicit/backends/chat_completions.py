@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from llm_elicit.backends import wire
-from llm_elicit.backends.base import Reply
+from llm_elicit.backends.base import Reply, Unscored
 from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.questions import parse
 
@@ -98,6 +98,9 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     tokens = choice.logprobs and choice.logprobs.content
     token = deciding_token(text, thinking, tokens, options, finish) if tokens else None
     soft = None if token is None else _soft_choice_of(token, options)
+    unscored: Unscored = ""
+    if soft is None and _chosen(text, options, finish) is not None:
+        unscored = "another token" if tokens else "none sent" if body.get("logprobs") else ""
     usage = completion.usage or wire.CompletionUsage()
     details = usage.prompt_tokens_details
     return Reply(
@@ -111,7 +114,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         cached_tokens=(details.cached_tokens or 0) if details else 0,
         body=body,
         thinking=thinking,
-        unaligned=bool(tokens) and soft is None and _chosen(text, options, finish) is not None,
+        unscored=unscored,
         censored=soft.censored if soft else 0,
     )
 

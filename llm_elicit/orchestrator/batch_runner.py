@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from llm_elicit.backends.base import Unscored
 from llm_elicit.backends.batches import (
     BatchClient,
     BatchFailure,
@@ -29,7 +31,7 @@ from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import RunCache, worth_keeping
 from llm_elicit.orchestrator.journal import BatchFate, BatchRow, Change, Journal, Question
 from llm_elicit.orchestrator.log import event
-from llm_elicit.orchestrator.progress import Progress, unaligned
+from llm_elicit.orchestrator.progress import Progress, unscored_notes
 from llm_elicit.orchestrator.request_builder import RequestBuilder, refusal
 
 GRACE = 900.0
@@ -80,7 +82,7 @@ class BatchRunner:
         self._cache = cache
         self._progress = progress
         self._clock = clock
-        self._unaligned = 0
+        self._unscored: Counter[Unscored] = Counter()
 
     async def submit(self, resend: bool = False) -> int:
         """Submit every open question; return the number of batches.
@@ -232,8 +234,8 @@ class BatchRunner:
                 await self._take(row, state)
             else:
                 waiting += 1
-        if self._unaligned:
-            self._progress.note(self._judge, unaligned(self._unaligned))
+        for note in unscored_notes(self._unscored):
+            self._progress.note(self._judge, note)
         return waiting
 
     async def _take(self, row: BatchRow, state: BatchState) -> None:
@@ -290,7 +292,7 @@ class BatchRunner:
             )
             return journal.missed(question.id, lost.usd, lost.tokens)
         request = self._builder.request(question)
-        self._unaligned += result.reply.unaligned
+        self._unscored[result.reply.unscored] += 1
         reply = self._builder.counted(request, result.reply)
         answer = self._builder.answer(question, request, reply, latency=0.0)
         key = self._builder.key(request)

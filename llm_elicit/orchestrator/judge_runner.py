@@ -13,7 +13,7 @@ from functools import partial
 from logging import ERROR, WARNING
 
 from llm_elicit.backends import Backend, Reply
-from llm_elicit.backends.base import AdaptedError
+from llm_elicit.backends.base import AdaptedError, Unscored
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
 from llm_elicit.orchestrator import journal
@@ -22,7 +22,7 @@ from llm_elicit.orchestrator.cache import worth_keeping
 from llm_elicit.orchestrator.journal import Question, Totals
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.prices import Price
-from llm_elicit.orchestrator.progress import Tally, unaligned
+from llm_elicit.orchestrator.progress import Tally, unscored_notes
 from llm_elicit.orchestrator.request_builder import Prepared, RequestBuilder, refusal
 from llm_elicit.orchestrator.request_sender import (
     HaltedError,
@@ -63,7 +63,7 @@ class JudgeRunner:
         self._was_readable = False
         self._malformed: dict[str, int] = {}
         self._adaptations: set[str] = set()
-        self._unaligned = 0
+        self._unscored: Counter[Unscored] = Counter()
         self._stopped: ElicitError | None = None
         self.tally = Tally(cost=0.0 if price else None)
         self._usage = UsageCheck(partial(context.progress.note, judge.name))
@@ -98,8 +98,8 @@ class JudgeRunner:
         except ElicitError as error:
             self._stopped = error
         self._show()
-        if self._unaligned:
-            self._context.progress.note(self._judge.name, unaligned(self._unaligned))
+        for note in unscored_notes(self._unscored):
+            self._context.progress.note(self._judge.name, note)
         if isinstance(self._stopped, IncompleteError):
             self._stopped = self._unusable()  # with the answers that were in flight
         if self._stopped is not None:
@@ -381,7 +381,7 @@ class JudgeRunner:
     ) -> journal.Answer:
         """Commit the answer, then count it; `latency` is None if nothing was sent."""
         question = prepared.question
-        self._unaligned += reply.unaligned
+        self._unscored[reply.unscored] += 1
         self._was_readable |= latency is not None
         answer = self._builder.answer(question, prepared.request, reply, latency)
         await self._context.writer.write(journal.answered(question.id, answer))

@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 from llm_elicit._util.sanitize import visible
+from llm_elicit.backends.base import Unscored
 
 _REDRAW = 0.1
 """Seconds between two redraws of a line: drawing takes longer than counting an answer."""
@@ -208,6 +210,12 @@ def _short(count: int) -> str:
     return str(count)
 
 
-def unaligned(count: int) -> str:
-    """Return the note on answers whose log-probabilities were not used."""
-    return f"{count:,} answers: log-probabilities belong to another token; used as choices"
+_UNSCORED: dict[Unscored, str] = {
+    "another token": "log-probabilities belong to another token; used as choices",
+    "none sent": "log-probabilities were asked for and not sent; used as choices",
+}
+
+
+def unscored_notes(counts: Counter[Unscored]) -> list[str]:
+    """Return the notes on answers without the log-probabilities that were asked for."""
+    return [f"{counts[why]:,} answers: {text}" for why, text in _UNSCORED.items() if counts[why]]

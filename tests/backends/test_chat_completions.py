@@ -187,7 +187,11 @@ def test_an_answer_without_its_own_token_is_a_choice_and_counted() -> None:
     says = Says("B", logprobs={"A": -0.02, "B": -4.0, "The": -4.5})
     asked = {"model": "m", "logprobs": True, "messages": []}
     reply = read_completion(completion(says, asked), asked, AB)
-    assert (reply.text, reply.first, reply.letter_mass, reply.unaligned) == ("B", None, None, True)
+    assert (reply.text, reply.first, reply.letter_mass) == ("B", None, None)
+    assert reply.unscored == "another token"
+    bare = read_completion(completion(Says("B"), asked), asked, AB)
+    assert (bare.first, bare.unscored) == (None, "none sent")
+    assert read_completion(completion(Says("B"), asked), {}, AB).unscored == ""
 
 
 LISTED = {"A": -0.02, "C": -6.0}
@@ -211,6 +215,6 @@ def test_alternatives_that_do_not_lead_to_the_token_are_anothers(
     whole = completion(Says(token), {"model": "m", "messages": []})
     whole["choices"][0]["logprobs"] = {"content": [scored]}
     reply = read_completion(whole, {}, AB)
-    assert reply.unaligned == (censored is None)
+    assert (reply.unscored == "another token") == (censored is None)
     assert reply.censored == (censored or 0)
     assert (reply.first is None) == (censored is None or not listed)

@@ -156,3 +156,15 @@ def test_a_letter_that_is_not_listed_bounds_the_log_odds(
         db.execute(sa.text("UPDATE answers SET censored = 0 WHERE censored = 1"))
     with pytest.raises(InputError, match="is not as it was received"):
         table(study, location.folder)
+
+
+def test_log_probabilities_that_were_not_sent_are_said_once(tmp_path: Path) -> None:
+    """A server that ignores `logprobs` costs most of what its answers could say."""
+    with Provider(lambda number, body: Says("A")) as provider:
+        study, notes = campaign([gpt(provider.url)], pairs=4), Notes()
+        run(study, tmp_path, notes)
+    assert not table(study, tmp_path).frame["soft"].any()
+    (line,) = (line for line in notes.lines if "log-prob" in line)
+    assert line == (
+        "gpt: 8 answers: log-probabilities were asked for and not sent; used as choices"
+    )
