@@ -59,8 +59,8 @@ def soft_choice(listed: Sequence[tuple[str, float]], options: tuple[str, str]) -
         >>> import math
         >>> soft_choice([("A", math.log(0.6)), (" B", math.log(0.2)), ("To", -3.0)], ("A", "B"))
         SoftChoice(first=0.75, mass=0.8, censored=0)
-        >>> soft_choice([("A", math.log(0.75)), ("To", math.log(0.25))], ("A", "B"))
-        SoftChoice(first=0.75, mass=0.75, censored=1)
+        >>> soft_choice([("A", math.log(0.75)), ("To", math.log(0.05))], ("A", "B"))
+        SoftChoice(first=0.9375, mass=0.75, censored=1)
     """
     known = {token: logprob for token, logprob in reversed(listed) if logprob > _CLIPPED}
     probabilities = {token: math.exp(min(logprob, 0.0)) for token, logprob in known.items()}

@@ -249,7 +249,7 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def parsed(content: bytes | str) -> object:
-    """Return parsed JSON, also from within server-sent events, which some servers send unasked.
+    r"""Return parsed JSON, also from within server-sent events, which some servers send unasked.
 
     Raises:
         MalformedReplyError: it is not JSON, is nested too deeply, or has too long a number.

@@ -120,6 +120,7 @@ MADE_AGAIN = {
     f"{BELIEF}/draws.parquet": "draws.parquet is gone or was changed; fitted again",
     f"{BELIEF}/belief.json": "belief.json is gone or was changed; fitted again",
     f"{BELIEF}/belief.safetensors": "belief.safetensors is gone or was changed; fitted again",
+    f"{BELIEF}/power.json": "power.json is gone or was changed; fitted again",
     f"{BELIEF}/powers.parquet": "audit.json or one of its inputs was changed",
     "audit.json": "audit.json or one of its inputs was changed",
 }
@@ -171,7 +172,8 @@ def test_what_is_gone_is_made_again(home: Path) -> None:
         "tiny: audit: plan.parquet",
         "tiny: audit: comparisons.parquet and direct.parquet",
         "expert: audit: " + ", ".join(f"{BELIEF}/{name}" for name in (
-            "belief.json", "belief.safetensors", "samples.parquet", "bands.json", "draws.parquet"
+            "belief.json", "belief.safetensors", "samples.parquet", "bands.json", "draws.parquet",
+            "power.json",
         )),
     ]  # fmt: skip
 
