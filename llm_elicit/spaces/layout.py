@@ -35,6 +35,7 @@ _BELOW = 500
 _MOST_EXTRA, _MOST_NOTES = 4, 20
 """The most lines of wordings or units below the header line, and of notes at the end."""
 
+_MOST_COLUMNS = 100  # that decide what a row is; a question has room for fewer
 _LEAST_ROWS = 3
 _TOTAL = re.compile(
     r"(?:grand |sub[- ]?)?totals?|sums?|summe|gesamt|gesamtsumme|insgesamt|zusammen|all together|"
@@ -202,6 +203,7 @@ def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
     """
     if len(frame) < _LEAST_ROWS:
         return {}
+    frame = frame.iloc[:, :_MOST_COLUMNS]
     text = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name].dtype)]
     rows = dict.fromkeys(_headers_again(frame), "the header line again")
     rows |= dict.fromkeys(_wordings(frame.drop(index=list(rows)), text, dialect), "no case")
