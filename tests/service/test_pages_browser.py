@@ -371,9 +371,14 @@ def test_a_refused_form_comes_back_as_it_was_filled_in(proxy, tab):
     goto(tab, f"{proxy.address}/campaigns/watched")
     tab.run("document.getElementById('limits').open = true")
     tab.run("document.querySelector('#limits form').noValidate = true")
+    until(tab, "shown.size > 0")  # the page has fetched its parts again
     fill(tab, "max-cost", "-5")
     submit(tab, "#do-retune")
     assert tab.run(says("The limits must be numbers above 0."))
+    assert tab.run("document.getElementById('max-cost').value") == "-5"
+    tab.run("shown.clear(); update().then(() => 0)")  # as after an event, with the focus elsewhere
+    assert tab.run("shown.size") > 0
+    assert tab.run("document.getElementById('limits').open")
     assert tab.run("document.getElementById('max-cost').value") == "-5"
 
 

@@ -42,14 +42,12 @@ function put(part, html) {
   if (focused && part.querySelector("details[open]")) {
     return; // someone fills in a form there
   }
-  const open = [...part.querySelectorAll("details[open]")].map((each) => each.id);
+  const open = [...part.querySelectorAll("details[open][id]")];
   part.innerHTML = html;
   shown.set(part, html);
-  for (const id of open.filter(Boolean)) {
-    const again = document.getElementById(id);
-    if (again) {
-      again.open = true;
-    }
+  for (const details of open) {
+    // The element itself comes back: what is filled in there, or came back refused, stays.
+    document.getElementById(details.id)?.replaceWith(details);
   }
   const again = focused && document.getElementById(focused);
   if (again) {
