@@ -127,7 +127,7 @@ async def edit(request: Request, name: str) -> SpaceText:
     except UnicodeDecodeError as error:
         raise ProblemError(422, f"the text is not UTF-8: {error}") from None
     service = service_of(request)
-    await asyncio.to_thread(_check_unused, service, name)
+    await _check_unused(service, name)
     await service.workers.call(_edited, _folder(service), name, text)
     return SpaceText(name=name, yaml=text)
 
@@ -135,7 +135,7 @@ async def edit(request: Request, name: str) -> SpaceText:
 @router.delete("/{name}", summary="Remove an uploaded space", status_code=204, dependencies=_ADMIN)
 async def remove(request: Request, name: str) -> Response:
     """Remove a space and its table."""
-    await asyncio.to_thread(_check_unused, service_of(request), name)
+    await _check_unused(service_of(request), name)
     await asyncio.to_thread(_library(request).remove, name)
     return Response(status_code=204)
 
@@ -153,24 +153,34 @@ def _folder(service: Service) -> Path:
     return service.settings.own_folder / "spaces"
 
 
-def _check_unused(service: Service, name: str) -> None:
+async def _check_unused(service: Service, name: str) -> None:
     """Check that no campaign asks about a space, which could not go on without it.
 
     Raises:
         ProblemError: one does.
     """
     space = (_folder(service) / name / f"{name}.yaml").resolve()
-    for folder in run_folders(service.settings.runs):
-        try:
-            stated = read_yaml(folder / CAMPAIGN)["space"]
-        except (ElicitError, KeyError, TypeError):
-            continue
+    # A run that was only just begun has no folder yet.
+    here = [(job.name, job.run.campaign.space) for job in service.runtime.runs.values()]
+    written = await asyncio.to_thread(_spaces_of_runs, service.settings.runs)
+    for campaign, stated in (*here, *written):
         if isinstance(stated, str) and Path(stated).resolve() == space:
             raise ProblemError(
                 409,
-                f"{name}: the campaign {folder.name!r} asks about it; delete that first, or upload "
+                f"{name}: the campaign {campaign!r} asks about it; delete that first, or upload "
                 "the table by another name",
             )
+
+
+def _spaces_of_runs(folder: Path) -> list[tuple[str, Any]]:
+    """Return the names of the runs in a folder, each with what its campaign asks about."""
+    stated = []
+    for run in run_folders(folder):
+        try:
+            stated.append((run.name, read_yaml(run / CAMPAIGN)["space"]))
+        except (ElicitError, KeyError, TypeError):
+            continue
+    return stated
 
 
 def _edited(folder: Path, name: str, text: str) -> None:
