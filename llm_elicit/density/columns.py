@@ -19,6 +19,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.linalg import helmert
 from torch import Tensor
 
 from llm_elicit.density.uniform import Uniform
@@ -132,7 +133,9 @@ def _within_cells(sampling: Uniform, j: int) -> float:
 
 
 def _simplex(count: int) -> Tensor:
-    """Return the corners (K, K − 1) of a regular simplex around 0, columns of unit variance."""
-    centred = np.eye(count) - 1.0 / count
-    axes = np.linalg.svd(centred)[0][:, : count - 1]
-    return torch.from_numpy(math.sqrt(count) * axes)
+    """Return the corners (K, K − 1) of a regular simplex around 0, columns of unit variance.
+
+    Any rotation of them would do for a fit. A saved belief needs the same ones, which a singular
+    value decomposition does not give on every processor.
+    """
+    return torch.from_numpy(math.sqrt(count) * helmert(count)[:, ::-1].T.copy())

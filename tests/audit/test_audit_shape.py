@@ -11,7 +11,9 @@ from audit.planted import box
 from llm_elicit.audit import BeliefBands, Reference, measure_bands, read_draws, write_draws
 from llm_elicit.audit.shape import correlation_difference, correlation_interval, measure_shape
 from llm_elicit.audit.summaries import correlation_matrix
+from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.density import BeliefDraws
+from llm_elicit.density.transforms import make_latent
 from llm_elicit.spaces.features import Feature
 
 SPACE = box(3, 9.0)
@@ -34,7 +36,8 @@ def drawn_bands(space=SPACE):
     ]
     even = np.full(400, 1 / 400)
     whole = [space.from_scale(points) for points in points]
-    draws = BeliefDraws(tuple(whole), (even,) * len(points), None, None, None, None)
+    latent = make_latent(sampling_of(space))  # draws know λ's categories by it
+    draws = BeliefDraws(tuple(whole), (even,) * len(points), latent, None, None, None)
     return measure_bands(draws, space)
 
 

@@ -77,8 +77,11 @@ def test_dates_are_dates_in_frames_and_where_they_are_given(tmp_path: Path) -> N
 def test_moments_are_those_of_the_draws(belief: BeliefDensity) -> None:
     x = belief.sample(20_000, seed=2)
     assert belief.marginal("mass") == belief.marginal(1) == belief.marginals[1]
-    np.testing.assert_allclose(belief.sd(), x.std(0), atol=0.05)
-    np.testing.assert_allclose(belief.covariance(), np.cov(x.T), atol=0.1)
+    known = np.where([True, False], np.nan, x)  # a species has shares instead
+    np.testing.assert_allclose(belief.sd(), known.std(0), atol=0.05)
+    np.testing.assert_allclose(belief.covariance(), np.cov(known.T), atol=0.1)
+    shares = np.bincount(x[:, 0].astype(int)) / len(x)
+    np.testing.assert_allclose(list(belief.shares("species").values()), shares, atol=0.03)
 
 
 def test_names_are_kept_with_the_belief(belief: BeliefDensity, tmp_path: Path) -> None:
