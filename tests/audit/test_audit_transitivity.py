@@ -260,7 +260,9 @@ def test_an_expert_beside_its_fitted_belief():
 
 
 def test_a_circle_beside_its_fitted_belief():
-    log = ask(SPACE, circle(), np.random.default_rng(8), 120, triads=40)
+    # Of 40 triads 7 were repeated cycles, which random choices, as the belief rightly takes them
+    # for, give with probability 2e-4.
+    log = ask(SPACE, circle(), np.random.default_rng(8), 180, triads=60)
     triads = find_triads(log, "judge")
     found = measure_transitivity(triads, predict_triads(_fit(log), triads, seed=1))
     assert found.p_value < 1e-4
