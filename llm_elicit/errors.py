@@ -105,6 +105,10 @@ class IncompleteError(ElicitError):
     exit_code = 5
 
 
+class UnusableError(IncompleteError):
+    """A judge was asked, and none of its answers is usable."""
+
+
 class CancelledRunError(ElicitError):
     """A run was cancelled by another process; every answer received is kept."""
 

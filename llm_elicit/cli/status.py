@@ -63,6 +63,8 @@ def status_command(
         while any(orchestrator.is_active(cell.location) for cell in cells):
             time.sleep(_EVERY)
             live.update(_status_table(cells))
+    if not out.is_terminal:
+        out.line()  # Rich ends the table's last line on terminals only
     _how_to_go_on(cells)
 
 

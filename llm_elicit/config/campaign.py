@@ -26,7 +26,7 @@ from llm_elicit.config.base_model import (
     validated,
 )
 from llm_elicit.config.design import Design, Direct
-from llm_elicit.config.judges import HumanJudge, Judge, Name, SimulatedJudge
+from llm_elicit.config.judges import HumanJudge, Judge, Name
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -184,10 +184,7 @@ class Campaign(StrictModel):
     @classmethod
     def _noise_of_its_own(cls, judges: tuple[Judge, ...], info: ValidationInfo) -> Any:
         """Give every simulated judge a seed."""
-        seed = info.data.get("seed", 0)
-        return tuple(
-            judge.seeded(seed) if isinstance(judge, SimulatedJudge) else judge for judge in judges
-        )
+        return tuple(judge.seeded(info.data.get("seed", 0)) for judge in judges)
 
     @field_validator("journal")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     Discriminator,
@@ -68,6 +68,16 @@ class BaseJudge(StrictModel):
     def model_name(self) -> str:
         """The name of the model, without the folders of this machine; empty if it has none."""
         return str(getattr(self, "model", None) or "")
+
+    def seeded(self, campaign_seed: int = 0) -> Self:  # noqa: ARG002 - of simulated judges
+        """Return the judge with a seed of its own, if it needs one and has none.
+
+        Example:
+            >>> one, two = (SimulatedJudge(name=name, backend="simulated") for name in "ab")
+            >>> one.seeded(1).seed == two.seeded(1).seed, one.seeded(1).seed == one.seeded(1).seed
+            (False, True)
+        """
+        return self
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that can change an answer, without the judge's name."""
@@ -200,14 +210,8 @@ class SimulatedJudge(BaseJudge):
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
     latency: Annotated[float, Field(ge=0, le=60)] = 0.0
 
-    def seeded(self, campaign_seed: int = 0) -> SimulatedJudge:
-        """Return the judge with a seed of its own, if it has none.
-
-        Example:
-            >>> one, two = (SimulatedJudge(name=name, backend="simulated") for name in "ab")
-            >>> one.seeded(1).seed == two.seeded(1).seed, one.seeded(1).seed == one.seeded(1).seed
-            (False, True)
-        """
+    def seeded(self, campaign_seed: int = 0) -> Self:
+        """Return the judge with a seed of its own, if it has none."""
         if self.seed is not None:
             return self
         digest = hashlib.sha256(f"{campaign_seed}/{self.name}".encode()).digest()

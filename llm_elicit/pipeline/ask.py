@@ -15,7 +15,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from llm_elicit import orchestrator
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.errors import CancelledRunError, ElicitError, IncompleteError
+from llm_elicit.errors import CancelledRunError, ElicitError, IncompleteError, UnusableError
 from llm_elicit.orchestrator import CacheUse, Progress, RateLimiters, Silent, in_thread
 from llm_elicit.orchestrator.engine import ask as ask_questions  # not first in an event loop
 from llm_elicit.pipeline.manifest import replacing
@@ -328,7 +328,7 @@ def _unusable(
 ) -> list[ElicitError]:
     """Return an error for each judge without any usable answer that was not stopped."""
     return [
-        IncompleteError(
+        UnusableError(
             f"{result.folder}: judge {name!r}: {answers.unusable_line()} (this needs another name "
             "of the campaign)"
         )

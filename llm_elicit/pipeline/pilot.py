@@ -47,7 +47,7 @@ from llm_elicit.config.design import Design
 from llm_elicit.config.grid import axis_word
 from llm_elicit.config.judges import Judge
 from llm_elicit.config.resources import available, find
-from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.errors import ElicitError, InputError, UnusableError
 from llm_elicit.orchestrator import Progress, RateLimiters, Silent
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.pipeline import stages
@@ -206,6 +206,7 @@ def _run(campaign: Campaign, pairs: int, template: str) -> Run:
     data = campaign.model_dump(mode="json", exclude={"design", "direct", "pilot", "part_of"})
     data["name"] = f"{whole}.{pairs}.{axis_word(template)}"
     data["part_of"] = whole
+    data["limits"] |= {"unusable": None}  # a pilot counts them
     data["design"] = Design(pairs=pairs, template=template).model_dump(mode="json")
     cell = validated(Campaign, data, whole)
     return Run(cell.folder, cell, cell.load_space())
@@ -236,10 +237,12 @@ def run_pilot(
     campaign, limiters = _of_models(campaign), RateLimiters()
     runs = []
     for planned in pilot_runs(campaign, pairs):
-        asking = stages.ask(
-            stages.plan_run(planned), max_cost=max_cost, progress=progress, limiters=limiters
-        )
-        runs.append(asyncio.run(asking))
+        run = stages.plan_run(planned)
+        asking = stages.ask(run, max_cost=max_cost, progress=progress, limiters=limiters)
+        try:
+            runs.append(asyncio.run(asking))
+        except UnusableError:  # of all judges with this template; others may be answered
+            runs.append(run)
     measured = [[measure(judge, run) for run in runs] for judge in campaign.judges]
     costs = [run.comparisons.frame["cost"].fillna(0.0).sum() for run in runs]
     found = Pilot(
@@ -249,7 +252,8 @@ def run_pilot(
         recommended=tuple(map(recommend, measured)),
         spent=float(sum(costs)),
     )
-    return found, [problem for run in runs for problem in run.problems]
+    problems = [problem for run in runs for problem in run.problems]
+    return found, [one for one in problems if not isinstance(one, UnusableError)]
 
 
 def measure(judge: Judge, run: Run) -> Protocol:

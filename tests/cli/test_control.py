@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,21 @@ def campaign(slow: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return "long.yaml"
 
 
+@contextmanager
+def _asking(campaign: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that asks; it ends with the test, also where an assertion fails."""
+    with subprocess.Popen(_call("ask", campaign), text=True, **streams) as asking:
+        try:
+            yield asking
+        finally:
+            asking.kill()
+
+
+def _state(status: Any) -> str:
+    """The state in the row of the only judge."""
+    return str(status.stdout.splitlines()[1].split()[-1])
+
+
 def _answered(provider: Provider, number: int) -> None:
     latest = time.monotonic() + 120
     while sum(seen.answered for seen in provider.seen) < number:
@@ -66,7 +82,7 @@ def _answered(provider: Provider, number: int) -> None:
 def test_pause_resume_and_cancel_from_another_terminal(
     slow: Provider, campaign: str, llm_elicit: Command
 ) -> None:
-    with subprocess.Popen(_call("ask", campaign), stderr=subprocess.PIPE, text=True) as asking:
+    with _asking(campaign, stderr=subprocess.PIPE) as asking:
         _answered(slow, 10)
         paused = llm_elicit("pause", "long")
         assert paused.returncode == 0, paused.stderr
@@ -74,7 +90,7 @@ def test_pause_resume_and_cancel_from_another_terminal(
         seen = len(slow.seen)
         time.sleep(0.5)
         assert len(slow.seen) == seen < QUESTIONS
-        assert llm_elicit("status", "long").stdout.split()[-1] == "paused"
+        assert _state(llm_elicit("status", "long")) == "paused"
         resumed = llm_elicit("resume", "long", "--concurrency", "4")
         assert "running" in resumed.stdout, resumed.stderr
         _answered(slow, seen + 10)
@@ -84,7 +100,7 @@ def test_pause_resume_and_cancel_from_another_terminal(
         assert "cancelled; every answer received is kept" in asking.stderr.read()
         assert asking.wait(120) == STOPPED
     assert len(slow.seen) < QUESTIONS
-    assert llm_elicit("status", "long", "--watch").stdout.split()[-1] == "cancelled"
+    assert _state(llm_elicit("status", "long", "--watch")) == "cancelled"
 
 
 def test_a_run_that_nobody_works_on_cannot_be_paused(
@@ -94,12 +110,12 @@ def test_a_run_that_nobody_works_on_cannot_be_paused(
         refused = llm_elicit(command, campaign)
         assert refused.returncode == 2
         assert "no process works on this run; `llm-elicit run long.yaml` goes on" in refused.stderr
-    with subprocess.Popen(_call("ask", campaign), stderr=subprocess.DEVNULL) as asking:
+    with _asking(campaign, stderr=subprocess.DEVNULL):
         _answered(slow, 10)
-        asking.kill()
     last = {"alive": clock() - SILENCE - 1.0}
     write_control(JournalLocation(Path("runs/long")), **last)
-    *_, state, how = llm_elicit("status", "long").stdout.splitlines()
-    assert state.split()[-1] == "interrupted"
+    status = llm_elicit("status", "long")
+    how = status.stdout.splitlines()[-1]
+    assert _state(status) == "interrupted"
     assert how == "long: interrupted; llm-elicit run runs/long resumes it"
     assert llm_elicit("pause", "long").returncode == 2

@@ -117,12 +117,16 @@ def test_cells_resume_on_their_own_and_a_grid_can_grow(
         capsys.readouterr()
         assert _call(monkeypatch, "status", "study") == 0
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-        done = {(row[0], row[1]): row[2] for row in lines[1:]}
+        table, said = lines[1:5], lines[5:]
+        done = {(row[0], row[1]): row[2] for row in table}
         assert done == {
             (f"study.penguins.v1-{cell}", f"gpt-t{t}"): count
             for cell, count in (("zero-shot", "0"), ("few-shot", "10"))
             for t in ("0", "0.7")
         }
+        assert [line[:4] for line in said] == [
+            [f"gpt-t{t}:", "answers", "given", "by"] for t in ("0", "0.7")
+        ]
         assert _call(monkeypatch, "ask", "runs/study") == 0
         assert len(provider.seen) == 40
         grown = _grid(provider.url)

@@ -68,9 +68,10 @@ def _few_shot(body: dict[str, Any]) -> bool:
 
 def _letters(log_odds: float, **rest: Any) -> Says:
     p = 1.0 / (1.0 + math.exp(-log_odds))
-    return Says(
-        "A" if p > 0.5 else "B", logprobs={"A": math.log(p), "B": math.log(1.0 - p)}, **rest
-    )
+    logprobs = {"A": math.log(p), "B": math.log(1.0 - p)}
+    likelier = sorted(logprobs, key=lambda letter: -logprobs[letter])
+    # Providers list the answered letter first, whose token is the answer's.
+    return Says(likelier[0], logprobs={letter: logprobs[letter] for letter in likelier}, **rest)
 
 
 def test_what_a_pilot_asked_the_campaign_does_not_ask_again() -> None:
