@@ -305,13 +305,8 @@ def read_events(location: JournalLocation, since: int = 0, most: int = _PAGE) ->
     Raises:
         JournalError: the journal cannot be read.
     """
-    if not location.shared and not (location.folder / FILE).is_file():
-        return []
-    with location.guarded(), location.readable().connect() as db, db.begin():
-        if not sa.inspect(db).has_table("events"):
-            return []
-        found = select(events).where(events.c.seq > since).order_by(events.c.seq).limit(most)
-        return [event_of(row._asdict()) for row in db.execute(found)]
+    query = select(events).where(events.c.seq > since).order_by(events.c.seq).limit(most)
+    return _events(location, query)
 
 
 def latest_events(location: JournalLocation, kinds: Sequence[str]) -> list[RunEvent]:
@@ -320,12 +315,17 @@ def latest_events(location: JournalLocation, kinds: Sequence[str]) -> list[RunEv
     Raises:
         JournalError: the journal cannot be read.
     """
+    return _events(location, latest_of(kinds))
+
+
+def _events(location: JournalLocation, query: sa.Select[Any]) -> list[RunEvent]:
+    """Return the events that a query selects; none if the journal has no such table yet."""
     if not location.shared and not (location.folder / FILE).is_file():
         return []
     with location.guarded(), location.readable().connect() as db, db.begin():
         if not sa.inspect(db).has_table("events"):
             return []
-        return [event_of(row._asdict()) for row in db.execute(latest_of(kinds))]
+        return [event_of(row._asdict()) for row in db.execute(query)]
 
 
 def latest_of(kinds: Sequence[str]) -> sa.Select[Any]:
