@@ -16,9 +16,10 @@ this is used:
   Mixturegaussians10D a mixture, the same for each component.
 
 *Tuning targets*, on which settings are chosen, so that the paper's eight stay unseen. None is in a
-printed table. They bend (banana, sinusoid, arcs), narrow (funnel), cross, have heavy tails (Student
-t), unequal weights (mixtures) or strong correlations, in 2 to 8 dimensions, under uniform and under
-Gaussian λ. Settings are chosen on seeds from 11; the printed tables have seeds 1 to 10:
+printed table. They bend (banana, sinusoid, arcs, pinwheel), narrow (funnel), cross, are skewed in
+natural units (log-normal), gather at the edges (beta), have several scales, heavy tails (Student t,
+Laplace), unequal weights (mixtures) or strong correlations, in 2 to 8 dimensions, under uniform and
+under Gaussian λ. Settings are chosen on seeds from 11; the printed tables have seeds 1 to 10:
 
     llm-elicit bench ablation --targets tuning --seeds 11-13
 """
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special, stats
 
 from llm_elicit.density import GaussianMixture, SamplingDensity, Uniform
 from llm_elicit.errors import ElicitError, InputError
@@ -208,6 +209,9 @@ PAPER_TARGETS = (
 )
 
 _ARC_CENTRES, _ARC_WEIGHTS = np.array([0.0, np.pi]), np.array([0.4, 0.6])
+_ARMS = 2.0 * np.pi / 3.0 * np.arange(3)
+_LOGS = stats.multivariate_normal([0.0, 0.5, 1.0], 0.5 * (0.5 * np.eye(3) + 0.5 * np.ones((3, 3))))
+_BETA = stats.beta([0.4, 0.5, 0.7, 1.0], [0.4, 0.8, 0.7, 4.0])
 _CORRELATED = 0.3 * np.eye(4) + 0.7 * np.ones((4, 4))
 _STUDENT = stats.multivariate_t(np.zeros(4), 0.5 * _CORRELATED, df=5)
 
@@ -290,6 +294,52 @@ def _chain(d: int = 8, rho: float = 0.8) -> GaussianMixture:
     return GaussianMixture([1.0], [np.linspace(-1.0, 1.0, d)], [covariance])
 
 
+def _pinwheel(x: Array) -> Array:
+    """Return three arms that wind around the origin, of equal width along their length."""
+    r, angle = np.maximum(np.linalg.norm(x, axis=1), 1e-12), np.arctan2(x[:, 1], x[:, 0])
+    sharp = (r / 0.25) ** 2
+    arms = sharp[:, None] * (np.cos(angle[:, None] - _ARMS - r[:, None]) - 1.0)
+    along = np.logaddexp.reduce(arms, axis=1) - np.log(special.i0e(sharp))
+    return np.asarray(-0.5 * ((r - 2.0) / 0.6) ** 2 - np.log(r) + along)
+
+
+def _draw_pinwheel(n: int, rng: np.random.Generator) -> Array:
+    # The radius is more than three standard deviations from zero.
+    r = np.abs(rng.normal(2.0, 0.6, n))
+    angle = rng.vonmises(rng.choice(_ARMS, n) + r, (r / 0.25) ** 2)
+    return np.stack([r * np.cos(angle), r * np.sin(angle)], axis=1)
+
+
+def _positive(x: Array) -> Array:
+    return np.asarray(_LOGS.logpdf(np.log(x)) - np.log(x).sum(1))
+
+
+def _draw_positive(n: int, rng: np.random.Generator) -> Array:
+    return np.exp(np.asarray(_LOGS.rvs(n, random_state=rng)).reshape(n, 3))
+
+
+def _edges(x: Array) -> Array:
+    return np.asarray(_BETA.logpdf(x).sum(1))
+
+
+def _draw_edges(n: int, rng: np.random.Generator) -> Array:
+    return np.asarray(_BETA.rvs((n, 4), random_state=rng))
+
+
+def _scales() -> GaussianMixture:
+    """Return components of widths .12, .4 and 1.2, of equal weight."""
+    means = [[1.0, 1.0, 0.0], [-1.0, 0.5, 1.0], [0.0, -0.5, -0.5]]
+    return GaussianMixture(np.full(3, 1 / 3), means, [s**2 * np.eye(3) for s in (0.12, 0.4, 1.2)])
+
+
+def _laplace(x: Array) -> Array:
+    return np.asarray(-np.abs(x - _alternating(8)).sum(1) / 0.7)
+
+
+def _draw_laplace(n: int, rng: np.random.Generator) -> Array:
+    return _alternating(8) + rng.laplace(0.0, 0.7, (n, 8))
+
+
 def _around(law: GaussianMixture) -> GaussianMixture:
     """One diagonal Gaussian with three times the variances of the whole mixture."""
     return GaussianMixture([1.0], [law.mean], [np.diag(3 * np.diag(law.covariance))])
@@ -300,11 +350,17 @@ TUNING_TARGETS = (
     Target("Funnel2D", Uniform([-4.0, -6.0], [4.0, 6.0]), _funnel, _draw_funnel),
     Target("Sinusoid2D", cube(4.0, 2), _sinusoid, _draw_sinusoid),
     Target("Arcs2D", cube(3.0, 2), _arcs, _draw_arcs),
+    Target("Pinwheel2D", cube(4.0, 2), _pinwheel, _draw_pinwheel),
     mixture("UnequalMixture2D", _unequal(2), cube(4.0, 2)),
+    mixture("Cross2D", _cross(2), cube(4.0, 2)),
+    Target("LogNormal3D", Uniform(np.full(3, 0.01), np.full(3, 12.0)), _positive, _draw_positive),
+    mixture("Scales3D", _scales(), cube(4.0, 3)),
+    Target("Edges4D", Uniform(np.zeros(4), np.ones(4)), _edges, _draw_edges),
     Target("StudentT4D", cube(5.0, 4), _student, _draw_student),
     mixture("UnequalMixture5D", _unequal(5), _around(_unequal(5))),
     mixture("Cross5D", _cross(), _around(_cross())),
     mixture("Gaussian8D", _chain(), wide_sampling(_chain())),
+    Target("Laplace8D", cube(5.0, 8), _laplace, _draw_laplace),
 )
 GROUPS = {"paper": PAPER_TARGETS, "tuning": TUNING_TARGETS}
 
