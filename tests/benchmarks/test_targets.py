@@ -71,7 +71,7 @@ def test_draws_have_the_density_s_shares_of_cells(target):
     assert chi_square(target, moved) < 1e-6, "the test sees a shift of a tenth"
 
 
-@pytest.mark.parametrize("target", EVERY, ids=by_name)
+@pytest.mark.parametrize("target", [t for t in EVERY if t.name != "Edges4D"], ids=by_name)
 def test_draws_meet_steins_identity(target):
     """E[∇log p(x) (x − m)ᵀ] = −I for any m, if no mass is near the edges of the box."""
     points = target.sample(40_000, np.random.default_rng(2))
