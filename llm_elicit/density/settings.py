@@ -209,11 +209,11 @@ class ScoreSettings:
     batch: int = 256
     learning_rate: float = 5e-3
     sigma_min: float = 0.05
-    sigma_max: float = 2.0
+    sigma_max: float = 0.5
     sigmas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
-    outcome_weight: float = 1.0
+    outcome_weight: float = 20.0
     check_every: int = 50
-    patience: int = 8
+    patience: int = 10
     knots: int = 6
 
     def __post_init__(self) -> None:

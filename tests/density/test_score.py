@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from llm_elicit.density import DensityError, GaussianMixture, Noise, ScoreSettin
 from llm_elicit.density import fit as fit_module
 from llm_elicit.density.score.density import TemperingField
 from llm_elicit.density.score.network import PairData, ScoreNetworks, _Trainer, train_networks
+from llm_elicit.density.score.start import fit_start
 from llm_elicit.density.transforms import make_latent
 from tests.density.conftest import BRIEF
 from tests.density.targets import Array, ask
@@ -62,19 +65,41 @@ def test_networks_and_field_recover_a_utility() -> None:
     np.testing.assert_allclose(found - found.mean(), 2.0 * t[:, 0], atol=0.4)
 
 
-def test_denoising_finds_the_log_odds_of_winning() -> None:
-    """Not only a monotone function of them: training starts far below and is not stopped."""
+def test_denoising_finds_the_utility() -> None:
+    """Itself, and not only a monotone function of it: training starts far below."""
     data, latent = _normal_pairs(3000), make_latent(NORMAL)
     generator = torch.Generator().manual_seed(0)
     settings = replace(SMALL, outcome_weight=0.0, steps=400)
     trainer = _Trainer(data, latent, Noise(), settings, generator, "cpu")
+    for start in (trainer.networks.linear, trainer.networks.quadratic):
+        start.data.zero_()
     for step in range(1, 401):
         trainer.step(step)
     t = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)[:, None]
-    rivals = torch.randn(20_000, generator=generator, dtype=torch.float64)
-    win = torch.stack([Noise().log_cdf(2.0 * (x - rivals)).exp().mean() for x in t[:, 0]])
-    found = trainer.networks.log_odds(t, 0.05)
-    np.testing.assert_allclose(found, torch.logit(win), atol=0.6)
+    utility = Noise().scale * trainer.networks.log_odds(t, 0.05)
+    np.testing.assert_allclose(utility - utility.mean(), 2.0 * t[:, 0], atol=0.6)
+
+
+@pytest.mark.parametrize(
+    ("form", "utility"),
+    [
+        ("constant", lambda x: 0.0 * x[:, 0]),
+        ("linear", lambda x: 3.0 * x[:, 0]),
+        ("quadratic", lambda x: -3.0 * (x[:, 0] - x[:, 1]) ** 2),
+    ],
+)
+def test_training_starts_from_the_form_that_predicts_held_out_choices(
+    form: str, utility: Callable[[Array], Array]
+) -> None:
+    plane = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)])
+    sides = (torch.from_numpy(side) for side in ask(utility, plane, 600, seed=3))
+    ones, folds = torch.ones(600, dtype=torch.float64), np.arange(600) % 3
+    start = fit_start((next(sides), next(sides)), ones, folds, Noise(), np.array([-1, -1]))
+    assert start.form == form
+    assert start.log_likelihood >= math.log(0.5)
+    if form == "quadratic":
+        expected = -3.0 / Noise().scale * np.array([[1.0, -1.0], [-1.0, 1.0]])
+        np.testing.assert_allclose(start.curvature.mean(0), expected, atol=0.8)
 
 
 def test_held_out_pairs_are_judged_by_networks_that_never_saw_them() -> None:

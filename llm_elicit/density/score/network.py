@@ -1,19 +1,21 @@
-"""Networks for the log-odds that a point wins, trained by denoising score matching.
+"""Networks for the utility of a point, trained on pairs by denoising score matching.
 
-Let the compared points be draws of λ and w(x) the probability that x beats another draw. Winners
-have the density 2λw and losers 2λ(1 − w) (Mikkola, Acerbi and Klami, 2026). Smoothed by N(0, σ²I),
-both still add up to 2λ_σ, whose score is known exactly (`Latent.sampling_score`). So one function
-L_σ = log p_{w,σ} − log p_{l,σ} has both scores,
+The judge sees pairs, and so does the loss. Let both points be draws of λ, and F(u(a) − u(b)) the
+probability that a is preferred. Of the joint density of winner and loser (Mikkola, Acerbi and
+Klami, 2026), 2 λ(a) λ(b) F(u(a) − u(b)), the scores are
 
-    ∇log p_{w,σ} = ∇log λ_σ + (1 − sigmoid L_σ) ∇L_σ,
-    ∇log p_{l,σ} = ∇log λ_σ − sigmoid L_σ · ∇L_σ,
+    ∇_a = ∇log λ(a) + (F′/F) ∇u(a),    ∇_b = ∇log λ(b) − (F′/F) ∇u(b),
 
-and the networks, functions of the features and of σ, are trained for L_σ: the scores of noisy
-winners and losers are matched to −noise/σ. Each noise is used with both signs, which cancels the
-target's variance of order 1/σ² to first order.
+so that they determine u itself: there is no field by which to multiply. Smoothed by N(0, σ²I) the
+two orders of a pair still add up to 2 λ_σ(a) λ_σ(b), whose scores are known exactly
+(`Latent.sampling_score`), and the probability of the order is modelled as F(u_σ(a) − u_σ(b)),
+which is exact as σ → 0. The networks, functions of the features and of σ, are trained for u_σ: the
+scores of noisy pairs are matched to −noise/σ. Each noise is used with both signs, which cancels
+the target's variance of order 1/σ² to first order.
 
 Several networks are trained, each without one fold of the pairs. Those held-out pairs choose the
-step at which training stops; the average of the networks is the estimate.
+form that training starts from (a constant, a linear or a quadratic form, fitted to choices by
+Newton's method) and the step at which it stops; the average of the networks is the estimate.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from torch import Tensor, nn
 
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.score.start import Start, fit_start
 from llm_elicit.density.settings import ScoreSettings
 from llm_elicit.density.torch_utils import Adam
 
@@ -58,6 +61,12 @@ class ScoreNetworks(nn.Module):
         self.outlet = nn.Parameter(torch.zeros(count, width, 1))
         self.linear = nn.Parameter(torch.zeros(count, features, 1))
         self.quadratic = nn.Parameter(torch.zeros(count, features, features))
+
+    @torch.no_grad()
+    def load_form(self, start: Start) -> None:
+        """Let the networks be the forms of ``start``."""
+        self.linear.copy_(start.linear[..., None])
+        self.quadratic.copy_(start.curvature)
 
     def forward(self, t: Tensor, sigma: Tensor, which: slice = slice(None)) -> Tensor:
         """L_σ (K, n) of the networks ``which`` at features (K, n, p) and levels (K, n, 1)."""
@@ -139,19 +148,10 @@ class _Trainer:
         self.networks = ScoreNetworks(
             settings.networks, self.features[0].shape[1], settings.width, generator
         ).to(device)
-        self._start()
+        self.start = fit_start(self.features, data.weights, data.folds, noise, latent.category)
+        self.networks.load_form(self.start)
         self.adam = Adam(list(self.networks.parameters()))
         self.average = [p.detach().clone() for p in self.networks.parameters()]
-
-    @torch.no_grad()
-    def _start(self) -> None:
-        """Start from the log-odds that differences of first and second moments imply."""
-        share = (self.seen / self.seen.sum(1, keepdim=True)).to(self.features[0])
-        for parameter, power in ((self.networks.linear, 1), (self.networks.quadratic, 2)):
-            winners, losers = (t**power for t in self.features)
-            slopes = share @ (winners - losers) / torch.cat([winners, losers]).var(0)
-            columns = slopes[..., None] if power == 1 else torch.diag_embed(slopes)
-            parameter.copy_(columns)
 
     def step(self, step: int) -> None:
         settings = self.settings
@@ -166,34 +166,33 @@ class _Trainer:
             average.lerp_(parameter.detach(), 1.0 - decay)
 
     def _loss(self) -> Tensor:
-        """Denoising loss of the scores, averaged over rows and summed over networks."""
+        """Denoising loss of the pairs' scores, averaged over pairs and summed over networks."""
         settings, count = self.settings, self.settings.networks
         rows = torch.multinomial(self.seen, settings.batch, True, generator=self.generator)
-        clean = self.pairs[:, rows].transpose(0, 1).flatten(1, 2)  # (K, 2B, d), winners first
+        clean = self.pairs[:, rows].transpose(0, 1)  # (K, 2, B, d), winners first
         low, high = math.log(settings.sigma_min), math.log(settings.sigma_max)
-        shape = (count, clean.shape[1], 1)
+        shape = (count, 1, settings.batch, 1)  # one level for both points of a pair
         sigma = torch.exp(low + (high - low) * torch.rand(shape, generator=self.generator).double())
         noise = torch.randn(clean.shape, generator=self.generator, dtype=clean.dtype)
-        noise, sigma = torch.cat([noise, -noise], 1), sigma.repeat(1, 2, 1)
-        wins = (torch.arange(clean.shape[1]) < settings.batch).double().repeat(2)
-        score, log_odds = self._score(clean.repeat(1, 2, 1) + sigma * noise, sigma, wins)
-        outcome = nn.functional.softplus((1.0 - 2.0 * wins.to(log_odds)) * log_odds)
+        noise, sigma = torch.cat([noise, -noise], 2), sigma.repeat(1, 2, 2, 1)
+        score, log_win = self._score(clean.repeat(1, 1, 2, 1) + sigma * noise, sigma)
         error = (score * sigma.to(score) + noise.to(score)).square().sum(-1)
         denoising = 0.5 * error * (1.0 + 1.0 / sigma[..., 0].to(score).square())
-        return (denoising + self.settings.outcome_weight * outcome).mean(1).sum()
+        return (denoising.mean(1) - self.settings.outcome_weight * log_win).mean(1).sum()
 
-    def _score(self, g: Tensor, sigma: Tensor, wins: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores (K, n, d), of p_{w,σ} where ``wins`` is 1, else of p_{l,σ}, and L_σ (K, n)."""
+    def _score(self, g: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (K, 2, n, d) of noisy pairs at levels (K, 2, n, 1), and log F (K, n)."""
         latent, like = self.latent, self.networks.outlet
         shrink = 1.0 / torch.sqrt(1.0 + sigma.square())  # noisy points have unit variance again
-        flat, levels = (g * shrink).flatten(0, 1), sigma.flatten(0, 1)
-        t = latent.features(flat).view(*g.shape[:2], -1).to(like).requires_grad_()
-        log_odds = self.networks(t, sigma.to(like))
-        (slope,) = torch.autograd.grad(log_odds.sum(), t, create_graph=True)
+        flat = (g * shrink).flatten(0, 2)
+        t = latent.features(flat).view(len(g), -1, self.networks.features)
+        t = t.to(like).requires_grad_()
+        utility = self.networks(t, sigma.flatten(1, 2).to(like)).view(g.shape[:3])
+        log_win = self.noise.log_cdf(self.noise.scale * (utility[:, 0] - utility[:, 1]))
+        (slope,) = torch.autograd.grad(log_win.sum(), t, create_graph=True)
         pulled = latent.features_slope(flat, slope.flatten(0, 1).to(flat)).view(g.shape)
-        prior = latent.sampling_score(g.flatten(0, 1), levels).view(g.shape)
-        share = wins.to(like) - torch.sigmoid(log_odds)
-        return prior.to(like) + share[..., None] * (shrink * pulled).to(like), log_odds
+        prior = latent.sampling_score(g.flatten(0, 2), sigma.flatten(0, 2)).view(g.shape)
+        return prior.to(like) + (shrink * pulled).to(like), log_win
 
     @torch.no_grad()
     def held_out(self, sigma: float) -> tuple[Tensor, Tensor]:
