@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -21,6 +21,7 @@ _IN_DARK = {
     for part in fields(Theme)
     if part.name != "name"
 }
+_DPI = 130  # of PNG
 _COLOUR = re.compile(rb"(?<=: )#[0-9a-f]{6}")
 
 
@@ -102,23 +103,23 @@ def _pixels(figure: Figure) -> tuple[int, int]:
     return width, height
 
 
-def render(figure: Figure, kind: str) -> bytes:
-    """Return a figure as the bytes of an "svg" or "png" file, reproducibly."""
+def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
+    """Return a figure as the bytes of an image file, reproducibly."""
     buffer = io.BytesIO()
     with drawing():
-        options: dict[str, Any] = {"metadata": {"Date": None}}
-        if kind == "png":  # it is compressed when its colours are reduced
-            options = {"metadata": {"Software": None}, "pil_kwargs": {"compress_level": 0}}
-        figure.savefig(buffer, format=kind, dpi=130, **options)
-    return _fewer_colours(buffer) if kind == "png" else buffer.getvalue()
+        if kind == "svg":
+            figure.savefig(buffer, format="svg", metadata={"Date": None})
+            return buffer.getvalue()
+        figure.savefig(buffer, format="rgba", dpi=_DPI)
+    wide, high = (int(_DPI * inches) for inches in figure.get_size_inches())
+    return _fewer_colours(Image.frombytes("RGBA", (wide, high), buffer.getvalue()))
 
 
-def _fewer_colours(buffer: io.BytesIO) -> bytes:
-    """Return a PNG with a palette, which has a third of the size."""
+def _fewer_colours(image: Image.Image) -> bytes:
+    """Return an image as a PNG with a palette, which has a third of the size."""
     small = io.BytesIO()
-    with Image.open(buffer) as image:
-        # Maximum coverage keeps rare colours, such as a thin line's.
-        palette = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
-        # To optimize takes six times as long and saves a tenth.
-        palette.save(small, "png", compress_level=6)
+    # Maximum coverage keeps rare colours, such as a thin line's.
+    palette = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+    # To optimize takes six times as long and saves a tenth.
+    palette.save(small, "png", compress_level=6)
     return small.getvalue()

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from fakes.fits import fit_quickly
 
 import llm_elicit as le
 from llm_elicit import density
@@ -135,7 +136,9 @@ def mixed(tmp_path_factory):
                     "log_odds": {"gain": 1.0, "noise": 0.2}}],
         "fit": {"method": "utility", "samples": 500},
     }))  # fmt: skip
-    return le.run(campaign, progress=le.Silent())
+    with pytest.MonkeyPatch.context() as patch:
+        fit_quickly(patch)
+        return le.run(campaign, progress=le.Silent())
 
 
 def test_every_number_of_the_audit_is_one_of_its_kind(mixed):

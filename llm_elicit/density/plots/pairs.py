@@ -152,13 +152,9 @@ def _draw_lines(
     rows, ends_of = (density, edges[1]) if upright else (density.T, edges[0])
     draw, drawn = axes.vlines if upright else axes.hlines, list[Artist]()
     for level, width in zip(levels, (0.8, 2.6), strict=False):
-        for value, row in zip(at, rows, strict=True):
-            dense = np.concatenate([[False], row >= level, [False]])
-            starts, ends = (np.flatnonzero(np.diff(dense.astype(int)) == step) for step in (1, -1))
-            if len(starts):
-                place = np.full(len(starts), value)
-                sides = ends_of[starts], ends_of[ends]
-                drawn.append(draw(place, *sides, color=theme.belief, linewidth=width))
+        dense = np.pad((rows >= level).astype(int), ((0, 0), (1, 1)))
+        (row, start), (_, end) = (np.nonzero(np.diff(dense) == step) for step in (1, -1))
+        drawn.append(draw(at[row], ends_of[start], ends_of[end], colors=theme.belief, lw=width))
     return drawn
 
 
