@@ -76,7 +76,7 @@ VARIANTS = {
     "constant": Variant("score-constant", "one constant instead of the field"),
     "two-networks": _score("two networks instead of five", networks=2),
     "wide": _score("twice the width", width=128),
-    "long": _score("twice the steps", steps=1200),
+    "long": _score("twice the steps", steps=2000),
     "no-control": _protocol("the protocol's network on both sides, τ from the utility"),
     "winners-no-control": _protocol("de-temper the winners alone by τ(x)", side="winners"),
     "winner-draws": _protocol("the field's integrals at draws of p_w", expectation="winners"),

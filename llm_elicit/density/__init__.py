@@ -38,6 +38,7 @@ from llm_elicit.density.settings import (
 )
 from llm_elicit.density.summaries import Coherence, Marginal, Power, band
 from llm_elicit.density.uniform import Uniform
+from llm_elicit.density.winners import WinnerDensity, winner_density
 from llm_elicit.density.work import seconds_of
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "SuggestSettings",
     "Uniform",
     "UtilitySettings",
+    "WinnerDensity",
     "band",
     "estimate_level",
     "fit_belief",
@@ -77,4 +79,5 @@ __all__ = [
     "seconds_of",
     "simulate_choices",
     "suggest_pairs",
+    "winner_density",
 ]

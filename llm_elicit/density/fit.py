@@ -62,11 +62,11 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
         `GaussianMixture` or `Empirical`. A `Uniform` may give features a logarithmic scale, and
         the belief that enters the utility is then the density per unit of that scale.
     method : ``"auto"``, the utility as a sum of forms weighted by held-out choices,
-        with the reason in ``diagnostics["reason"]``; ``"score"``, the score of the winners
-        de-tempered by τ(x) (Mikkola, Acerbi and Klami, 2026), which learns from win rates only and
-        is recommended for two features only: it was about as accurate as ``"auto"`` on two of
-        three targets of two features, and 5 to 21 times as far off on three of four and six;
-        ``"score-constant"``, the same with the one constant τ* (Proposition 3.2);
+        with the reason in ``diagnostics["reason"]``; ``"score"``, networks trained on pairs by
+        denoising score matching (after Mikkola, Acerbi and Klami, 2026), which took longer and was
+        less accurate than ``"auto"`` on most targets, but shares no part with ``"utility"``;
+        ``"score-constant"``, the belief that one constant in place of their tempering field
+        implies (Proposition 3.2);
         ``"utility"``, the Bradley–Terry utility density exp(f); or an external method, such as
         the benchmarks' baseline ``"flow"``, a preferential normalizing flow (Mikkola, Acerbi and
         Klami, 2024).

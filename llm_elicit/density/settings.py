@@ -181,17 +181,17 @@ class ScoreSettings:
     Parameters
     ----------
     networks : number of networks. Each is trained without one fold of the pairs, of as many folds;
-        the held-out pairs select the step and the noise level, and the tempering field is fitted
-        to them.
+        the held-out pairs select the start, the step and the noise level, and calibrate u.
     width : units of each of the three hidden layers.
     steps, batch, learning_rate : of Adam. ``batch`` counts pairs; the rate falls along a cosine.
     sigma_min, sigma_max : range of the noise levels of the training, in latent coordinates.
     sigmas : noise levels at which the networks may be evaluated.
-    outcome_weight : weight of −log P(outcome | noisy point) beside the denoising loss. Scores do
-        not determine the relative weight of separated modes, which this does.
+    outcome_weight : weight of −log P(outcome | noisy pair) beside the denoising loss, times d²,
+        since that loss and its noise grow with the number of features d. Scores do not determine
+        the relative weight of separated modes, which this does.
     check_every, patience : steps between evaluations on held-out pairs; training stops after
         ``patience`` evaluations without improvement.
-    knots : points of the grid of the tempering field.
+    knots : points of the grid of the calibration.
 
     Raises
     ------
@@ -211,9 +211,9 @@ class ScoreSettings:
     sigma_min: float = 0.05
     sigma_max: float = 0.5
     sigmas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
-    outcome_weight: float = 20.0
+    outcome_weight: float = 0.2
     check_every: int = 50
-    patience: int = 10
+    patience: int = 16
     knots: int = 6
 
     def __post_init__(self) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy import stats
 
-from llm_elicit.benchmarks.protocol.tempering import Tempering
 from llm_elicit.density import (
     BeliefDensity,
     DensityError,
@@ -20,6 +19,7 @@ from llm_elicit.density import (
     Uniform,
     fit_belief,
 )
+from llm_elicit.density.score.tempering import Tempering
 from tests.density.conftest import BRIEF, QUICK
 from tests.density.targets import Array, ask, draw_on_grid, onemoon, wasserstein
 

@@ -1,4 +1,4 @@
-"""The score method: networks, tempering field, and a belief that shares no part with others."""
+"""The score method: networks, calibration, and a belief that shares no part with others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from llm_elicit.density import DensityError, GaussianMixture, Noise, ScoreSettings, fit_belief
 from llm_elicit.density import fit as fit_module
-from llm_elicit.density.score.density import TemperingField
+from llm_elicit.density.score.density import Calibration
 from llm_elicit.density.score.network import PairData, ScoreNetworks, _Trainer, train_networks
 from llm_elicit.density.score.start import fit_start
 from llm_elicit.density.transforms import make_latent
@@ -31,21 +31,20 @@ def _networks(count: int = 3) -> ScoreNetworks:
     return networks
 
 
-def test_the_slope_is_the_derivative_of_the_mean_log_odds() -> None:
+def test_the_slope_is_the_derivative_of_the_mean_utility() -> None:
     networks, h = _networks().double(), 1e-5
     t = torch.tensor([[0.3, -0.8], [1.1, 0.4]], dtype=torch.float64)
-    value, slope = networks.mean_and_slope(t, 0.1)
-    assert torch.allclose(value, networks.log_odds(t, 0.1))
+    slope = networks.mean(t, 0.1)[1]
     for axis in range(2):
         step = h * torch.eye(2, dtype=torch.float64)[axis]
-        up, down = networks.log_odds(t + step, 0.1), networks.log_odds(t - step, 0.1)
+        up, down = networks.mean(t + step, 0.1)[0], networks.mean(t - step, 0.1)[0]
         np.testing.assert_allclose(slope[:, axis], (up - down) / (2 * h), atol=1e-6)
 
 
 def test_the_mean_is_over_the_networks_asked_for() -> None:
     networks, t = _networks(), torch.randn(7, 2, generator=torch.Generator().manual_seed(2))
-    each = [networks.log_odds(t, 0.2, slice(k, k + 1)) for k in range(3)]
-    torch.testing.assert_close(networks.log_odds(t, 0.2), torch.stack(each).mean(0))
+    each = [networks.mean(t, 0.2, slice(k, k + 1))[0] for k in range(3)]
+    torch.testing.assert_close(networks.mean(t, 0.2)[0], torch.stack(each).mean(0))
 
 
 def _normal_pairs(n: int) -> PairData:
@@ -56,12 +55,12 @@ def _normal_pairs(n: int) -> PairData:
     return PairData(*sides, torch.ones(n, dtype=torch.float64), folds)
 
 
-def test_networks_and_field_recover_a_utility() -> None:
+def test_calibrated_networks_recover_a_utility() -> None:
     data, latent = _normal_pairs(3000), make_latent(NORMAL)
     trained = train_networks(data, latent, Noise(), SMALL, torch.Generator().manual_seed(0))
-    field = TemperingField.fit((trained.winners, trained.losers), data.weights, Noise(), 6)
+    calibration = Calibration.fit((trained.winners, trained.losers), data.weights, Noise(), 6)
     t = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)[:, None]
-    found = field.utility(trained.networks.log_odds(t, trained.sigma))
+    found = calibration.utility(trained.networks.mean(t, trained.sigma)[0])
     np.testing.assert_allclose(found - found.mean(), 2.0 * t[:, 0], atol=0.4)
 
 
@@ -76,7 +75,7 @@ def test_denoising_finds_the_utility() -> None:
     for step in range(1, 401):
         trainer.step(step)
     t = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)[:, None]
-    utility = Noise().scale * trainer.networks.log_odds(t, 0.05)
+    utility = Noise().scale * trainer.networks.mean(t, 0.05)[0]
     np.testing.assert_allclose(utility - utility.mean(), 2.0 * t[:, 0], atol=0.6)
 
 
@@ -108,12 +107,12 @@ def test_held_out_pairs_are_judged_by_networks_that_never_saw_them() -> None:
     for fold in range(2):
         rows = data.folds == fold
         t = latent.features(data.winners[rows])
-        expected = trained.networks.log_odds(t, trained.sigma, slice(fold, fold + 1))
+        expected = trained.networks.mean(t, trained.sigma, slice(fold, fold + 1))[0]
         torch.testing.assert_close(trained.winners[rows], expected)
 
 
 @pytest.mark.parametrize("knots", [2, 5])
-def test_the_field_is_recovered_from_choices(knots: int) -> None:
+def test_the_calibration_is_recovered_from_choices(knots: int) -> None:
     """u = 2L below 0 and u = L above; one constant lies between."""
     rng = np.random.default_rng(0)
     a, b = rng.uniform(-3, 3, (2, 20_000))
@@ -126,8 +125,8 @@ def test_the_field_is_recovered_from_choices(knots: int) -> None:
     sides = np.where(first, a, b), np.where(first, b, a)
     log_odds = torch.from_numpy(sides[0]), torch.from_numpy(sides[1])
     ones = torch.ones(len(a), dtype=torch.float64)
-    field = TemperingField.fit(log_odds, ones, Noise(), knots)
-    found = field(torch.tensor([-2.0, 2.0], dtype=torch.float64))
+    calibration = Calibration.fit(log_odds, ones, Noise(), knots)
+    found = calibration.slope(torch.tensor([-2.0, 2.0], dtype=torch.float64))
     if knots == 2:
         assert found[0] == found[1]
         assert 1.0 < float(found[0]) < 2.0
@@ -135,22 +134,22 @@ def test_the_field_is_recovered_from_choices(knots: int) -> None:
         np.testing.assert_allclose(found, [2.0, 1.0], rtol=0.1)
 
 
-def test_weights_count_in_the_field() -> None:
+def test_weights_count_in_the_calibration() -> None:
     log_odds = torch.tensor([1.0, -1.0]).double(), torch.tensor([-1.0, 1.0]).double()
     slopes = []
     for against in (0.1, 0.4):
         weights = torch.tensor([1.0 - against, against]).double()
-        field = TemperingField.fit(log_odds, 1000 * weights, Noise(), 2)
-        slopes.append(float(field(torch.zeros(1).double())))
+        calibration = Calibration.fit(log_odds, 1000 * weights, Noise(), 2)
+        slopes.append(float(calibration.slope(torch.zeros(1).double())))
     # P(first) = 0.9 at a difference of 2 in the log-odds.
     assert slopes[0] == pytest.approx(0.5 * Noise().scale * np.log(9), rel=0.01)
     assert slopes[1] < slopes[0]
 
 
-def test_a_flat_field_where_all_points_have_the_same_log_odds() -> None:
+def test_a_flat_calibration_where_all_points_have_the_same_utility() -> None:
     same = torch.zeros(5).double()
-    field = TemperingField.fit((same, same), torch.ones(5).double(), Noise(), 6)
-    assert field.utility(torch.tensor([-1.0, 4.0]).double()).tolist() == [0.0, 0.0]
+    calibration = Calibration.fit((same, same), torch.ones(5).double(), Noise(), 6)
+    assert calibration.utility(torch.tensor([-1.0, 4.0]).double()).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("method", ["score", "score-constant"])

@@ -33,9 +33,9 @@ from llm_elicit.benchmarks.protocol.settings import (
     LikelihoodSettings,
     TrainingSettings,
 )
-from llm_elicit.benchmarks.protocol.tempering import Tempering
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import EvaluationError, LogNormalizer
+from llm_elicit.density.score.tempering import Tempering
 from llm_elicit.density.settings import AnnealingSettings
 from llm_elicit.density.smc import Draws, Proposal
 from llm_elicit.density.utility_density import anneal_belief
@@ -164,7 +164,9 @@ class ScoreDensity:
             return self.parts.force(g, masked, sigma)
 
         with torch.no_grad():
-            return sample_langevin(points, drift, self.langevin, generator, self.parts.field)
+            return sample_langevin(
+                points, drift, self.langevin, generator, self.parts.field_and_slope
+            )
 
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""

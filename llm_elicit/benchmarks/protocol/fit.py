@@ -27,11 +27,11 @@ from llm_elicit.benchmarks.protocol.network import PairData, ScoreNetwork, Train
 from llm_elicit.benchmarks.protocol.parts import Mode, ScoreParts, flow_score, path_integral
 from llm_elicit.benchmarks.protocol.samplers import FlowPrior, Resampler, flow_log_prob, sample_heun
 from llm_elicit.benchmarks.protocol.settings import ProtocolSettings
-from llm_elicit.benchmarks.protocol.tempering import Tempering, optimal_constant
 from llm_elicit.density.fit import fit_choice_utility
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import Fitted, LogNormalizer, Problem, external_settings
+from llm_elicit.density.score.tempering import Tempering, optimal_constant
 from llm_elicit.density.utility_density import estimate_log_normalizer, utility_at
 from llm_elicit.density.utility_function import Utility
 

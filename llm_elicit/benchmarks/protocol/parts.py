@@ -13,50 +13,12 @@ from torch import Tensor
 from llm_elicit.benchmarks.protocol.cube import CubeLatent
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork
 from llm_elicit.benchmarks.protocol.samplers import FlowPrior
-from llm_elicit.benchmarks.protocol.tempering import Tempering
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.latent import Coordinates, Latent
+from llm_elicit.density.score.tempering import ConstantTempered, Tempering
 from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_density import utility_and_slope, utility_at
 from llm_elicit.density.utility_function import Potential, Utility
-
-
-@dataclass(frozen=True)
-class ConstantTempered:
-    """``constant`` times the log-odds (side "both") or the log-chance (side "winners") of winning.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> from llm_elicit.density.likelihood import Noise
-    >>> class Segment:
-    ...     def __call__(self, t): return t[:, 0]
-    ...     def value_and_slope(self, t): return t[:, 0], torch.ones_like(t)
-    >>> field = Tempering.tabulate(np.zeros(3), Noise(level=1.0))  # every rival has utility 0
-    >>> tempered = ConstantTempered(Segment(), field, "both", 2.0)
-    >>> round(float(tempered(torch.tensor([[0.7]]).double()).item()), 3)
-    1.4
-    """
-
-    utility: Potential
-    tempering: Tempering
-    side: str
-    constant: float
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Return values (n,) at features (n, d)."""
-        return self._value(self.utility(t))
-
-    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values (n,) and gradients (n, d) at features (n, d)."""
-        u, slope = self.utility.value_and_slope(t)
-        field = self.tempering.field(u, self.side)
-        return self._value(u), self.constant * slope / field[:, None]
-
-    def _value(self, u: Tensor) -> Tensor:
-        both = self.side == "both"
-        log = self.tempering.log_odds(u) if both else self.tempering.log_win_at(u)
-        return self.constant * log
 
 
 def _relaxation(latent: Coordinates, g: Tensor, sigma: float) -> Tensor:
@@ -71,6 +33,7 @@ def _relaxation(latent: Coordinates, g: Tensor, sigma: float) -> Tensor:
 
 NODES = 24
 _CHUNK = 4096
+_STEP = 0.01  # nats
 
 
 @dataclass(frozen=True)
@@ -124,6 +87,12 @@ class ScoreParts:
         if self.mode.constant is not None:
             return torch.full_like(g[:, 0], self.mode.constant)
         return self._field_at(utility_at(self.latent, self.utility, g))
+
+    def field_and_slope(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the field (n,) and its gradient (n, d), which is along that of the utility."""
+        u, slope = utility_and_slope(self.latent, self.utility, g)
+        ahead, behind = self._field_at(u + _STEP), self._field_at(u - _STEP)
+        return self._field_at(u), ((ahead - behind) / (2.0 * _STEP))[:, None] * slope
 
     def _field_at(self, u: Tensor) -> Tensor:
         if self.mode.constant is not None:

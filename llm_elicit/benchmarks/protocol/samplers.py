@@ -1,7 +1,8 @@
 """Samplers of a score, and the density by its probability flow.
 
 *Langevin dynamics.* A drift b = ∇log π and the move x ← x + εA b + √(2ε) A^½ n keep π as ε → 0 only
-if εA does not depend on x: a step ε/τ(x) would leave τ·π invariant instead. A = E[b bᵀ]⁻¹ over the
+if εA does not depend on x: a step ε/τ(x) leaves τ·π invariant instead, unless the drift ε∇(1/τ) is
+added. A = E[b bᵀ]⁻¹ over the
 particles is the inverse of the density's mean curvature (its Fisher information), so ε is
 dimensionless, the same for every density; noise averaged over two steps (Leimkuhler and Matthews,
 2013) makes the stationary law exact for Gaussians and second-order accurate otherwise. Far from
@@ -139,7 +140,8 @@ def score_and_divergence(x: Tensor, score: Score, sigma: float) -> tuple[Tensor,
 
 
 Drift = Callable[[Tensor, float], Tensor]
-Field = Callable[[Tensor], Tensor]
+Field = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""τ (n,) and its gradient (n, d) at points (n, d)."""
 
 
 def langevin_levels(settings: LangevinSettings) -> list[float]:
@@ -167,9 +169,9 @@ def sample_langevin(
     """Move points (n, d) through decreasing noise levels; ``drift(x, σ)`` is ∇log π_σ (n, d).
 
     The step of the last level decreases to a tenth, which reduces the discretization error.
-    ``field`` is τ (n,) at points (n, d), for the paper's step only.
+    ``field`` is τ with its gradient, for steps ε/τ(x) only.
     """
-    if settings.scaling == "field" and field is not None:
+    if settings.scaling != "constant" and field is not None:
         return _sample_as_published(points, drift, settings, generator, field)
     schedule = langevin_levels(settings)
     previous = torch.randn(points.shape, generator=generator, dtype=points.dtype)
@@ -194,14 +196,21 @@ def _sample_as_published(
     generator: torch.Generator,
     field: Field,
 ) -> Tensor:
-    """x ← x + ε(x)·drift + √(2ε(x))·n with ε(x) = ε·(σ/σ_start)²/τ(x): it keeps τ·π, not π."""
+    """x ← x + ε(x)·drift + √(2ε(x))·n with ε(x) = ε·(σ/σ_start)²/τ(x): it keeps τ·π, not π.
+
+    With ∇ε(x) = −ε(x)·∇τ/τ added to the move it keeps π.
+    """
     schedule = langevin_levels(settings)
     for level, sigma in enumerate(schedule):
         last = level == len(schedule) - 1
         for _ in range(settings.final_steps if last else settings.steps):
-            step = settings.step * (sigma / settings.sigma_start) ** 2 / field(points)[:, None]
+            tau, slope = field(points)
+            step = settings.step * (sigma / settings.sigma_start) ** 2 / tau[:, None]
+            force = drift(points, sigma)
+            if settings.scaling == "field with drift":
+                force = force - slope / tau[:, None]
             noise = torch.randn(points.shape, generator=generator, dtype=points.dtype)
-            points = points + step * drift(points, sigma) + (2.0 * step).sqrt() * noise
+            points = points + step * force + (2.0 * step).sqrt() * noise
     return points
 
 

@@ -42,10 +42,11 @@ ALONE = ("either", "winner")
 PRIORS = ("matched", "noise")
 ADAPTIVE = ("dopri5", "bosh3")
 FIXED = ("implicit_adams", "rk4", "midpoint")
-SCALINGS = ("constant", "field")
+SCALINGS = ("constant", "field", "field with drift")
 STARTS = ("utility", "noise")
 CORRECTIONS = (
-    "jacobian", "step", "start", "expectation", "clip", "floor", "solver", "prior", "losers",
+    "jacobian", "drift", "step", "start", "expectation", "clip", "floor", "solver", "prior",
+    "losers",
 )  # fmt: skip
 _SIGMA_MIN = 0.002
 
@@ -132,7 +133,8 @@ class LangevinSettings:
     """``steps`` per noise level, ``final_steps`` at the last; ``step`` is ε.
 
     ``scaling="constant"`` takes the same, preconditioned step everywhere, ε in units of A;
-    ``"field"`` is the paper's ε·(σ/σ_start)²/τ(x), ε in squared latent units. ``start="utility"``
+    ``"field"`` is the paper's ε·(σ/σ_start)²/τ(x), ε in squared latent units, and ``"field with
+    drift"`` adds the drift ε·(σ/σ_start)²·∇(1/τ) that such a step needs. ``start="utility"``
     starts from draws of the utility's belief and from twice the last noise level, whatever
     ``sigma_start`` and ``sigma_end`` say; ``"noise"`` from N(0, sigma_start² I).
     """
@@ -382,6 +384,7 @@ def _correct(settings: ProtocolSettings, name: str) -> ProtocolSettings:
     step = LangevinSettings().step
     changes: dict[str, dict[str, object]] = {
         "jacobian": {"jacobian": True},
+        "drift": {"langevin": replace(langevin, scaling="field with drift")},
         "step": {"langevin": replace(langevin, scaling="constant", step=step)},
         "start": {"langevin": replace(langevin, start="utility")},
         "expectation": {"expectation": "sampling"},

@@ -1,1 +1,1 @@
-"""The score method: scores of winners and losers, and the tempering field that maps them to u."""
+"""The score method: networks trained on pairs, and the tempering field that they imply."""

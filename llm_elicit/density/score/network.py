@@ -10,8 +10,7 @@ so that they determine u itself: there is no field by which to multiply. Smoothe
 two orders of a pair still add up to 2 λ_σ(a) λ_σ(b), whose scores are known exactly
 (`Latent.sampling_score`), and the probability of the order is modelled as F(u_σ(a) − u_σ(b)),
 which is exact as σ → 0. The networks, functions of the features and of σ, are trained for u_σ: the
-scores of noisy pairs are matched to −noise/σ. Each noise is used with both signs, which cancels
-the target's variance of order 1/σ² to first order.
+scores of noisy pairs are matched to −noise/σ.
 
 Several networks are trained, each without one fold of the pairs. Those held-out pairs choose the
 form that training starts from (a constant, a linear or a quadratic form, fitted to choices by
@@ -23,11 +22,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from llm_elicit.density.latent import Latent
@@ -38,7 +39,7 @@ from llm_elicit.density.torch_utils import Adam
 
 _CHUNK = 4096
 _AVERAGING, _CLIP = 0.98, 10.0
-_SCALES = torch.logspace(-1.5, 3.0, 46, dtype=torch.float64)
+_LOG_FACTORS = -7.0, 3.0
 
 
 class ScoreNetworks(nn.Module):
@@ -68,43 +69,61 @@ class ScoreNetworks(nn.Module):
         self.linear.copy_(start.linear[..., None])
         self.quadratic.copy_(start.curvature)
 
-    def forward(self, t: Tensor, sigma: Tensor, which: slice = slice(None)) -> Tensor:
-        """L_σ (K, n) of the networks ``which`` at features (K, n, p) and levels (K, n, 1)."""
+    def forward(
+        self, t: Tensor, sigma: Tensor, which: slice = slice(None)
+    ) -> tuple[Tensor, Tensor]:
+        """u_σ (K, n) of the networks ``which`` and its gradient (K, n, p), in units of the noise.
+
+        Features are (K, n, p) and levels (K, n, 1).
+        """
         log_sigma = 0.5 * torch.log(sigma)
         known = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), torch.ones_like(sigma)], -1)
-        hidden = t @ self.inlet[which] + known @ self.condition[which] + self.biases[0][which]
-        for weight, bias in zip(self.hidden, list(self.biases)[1:], strict=True):
-            hidden = nn.functional.silu(hidden) @ weight[which] + bias[which]
-        value = nn.functional.silu(hidden) @ self.outlet[which] + t @ self.linear[which]
-        value = value[..., 0] + ((t @ self.quadratic[which]) * t).sum(-1)
-        return value / (1.0 + sigma[..., 0].square())
+        inlet, outlet, curvature = self.inlet[which], self.outlet[which], self.quadratic[which]
+        weights = [hidden[which] for hidden in self.hidden]
+        biases = [bias[which] for bias in self.biases]
+        hidden, first = _silu(t @ inlet + known @ self.condition[which] + biases[0])
+        hidden, second = _silu(torch.baddbmm(biases[1], hidden, weights[0]))
+        hidden, third = _silu(torch.baddbmm(biases[2], hidden, weights[1]))
+        bent = t @ (curvature + curvature.mT)
+        linear = self.linear[which]
+        value = (hidden @ outlet + t @ linear)[..., 0] + 0.5 * (bent * t).sum(-1)
+        back = (third * outlet.mT) @ weights[1].mT
+        back = ((back * second) @ weights[0].mT * first) @ inlet.mT
+        scale = 1.0 / (1.0 + sigma.square())
+        return scale[..., 0] * value, scale * (back + bent + linear.mT)
 
-    def log_odds(self, t: Tensor, sigma: float, which: slice = slice(None)) -> Tensor:
-        """Return the average L_σ (n,) over the networks ``which`` at features (n, p)."""
-        with torch.no_grad():
-            parts = [self._mean(chunk.to(self.outlet), sigma, which) for chunk in _chunks(t)]
-        return torch.cat(parts).to(t)
-
-    def mean_and_slope(self, t: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
-        """Return the average L_σ (n,) over networks at features (n, p), and its gradient."""
-        values, slopes = [], []
-        for chunk in _chunks(t):
-            with torch.enable_grad():
-                point = chunk.detach().to(self.outlet).requires_grad_()
-                value = self._mean(point, sigma)
-                (slope,) = torch.autograd.grad(value.sum(), point)
-            values.append(value.detach())
-            slopes.append(slope)
-        return torch.cat(values).to(t), torch.cat(slopes).to(t)
-
-    def _mean(self, t: Tensor, sigma: float, which: slice = slice(None)) -> Tensor:
-        repeated = t.expand(len(range(self.count)[which]), *t.shape)
-        values: Tensor = self(repeated, torch.full_like(repeated[..., :1], sigma), which)
-        return values.mean(0)
+    @torch.no_grad()
+    def mean(self, t: Tensor, sigma: float, which: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return the average u_σ (n,) over the networks ``which`` at features (n, p), and slope."""
+        count, parts = len(range(self.count)[which]), []
+        for chunk in torch.split(t.to(self.outlet), _CHUNK):
+            repeated = chunk.expand(count, *chunk.shape)
+            value, slope = self(repeated, torch.full_like(repeated[..., :1], sigma), which)
+            parts.append((value.mean(0), slope.mean(0)))
+        values, slopes = (torch.cat(part).to(t) for part in zip(*parts, strict=True))
+        return values, slopes
 
 
-def _chunks(t: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(t, _CHUNK)
+class _Silu(torch.autograd.Function):
+    """x sigmoid(x) and its derivative; PyTorch's own second derivatives take twice as long."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        share = torch.sigmoid(x)
+        slope = torch.addcmul(share, x * share, 1.0 - share)
+        ctx.save_for_backward(x, share, slope)
+        return x * share, slope
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        x, share, slope = ctx.saved_tensors
+        bend = torch.addcmul(2.0 + x, x, share, value=-2.0).mul_(share).mul_(1.0 - share)
+        return torch.addcmul(gradients[0] * slope, gradients[1], bend)
+
+
+def _silu(x: Tensor) -> tuple[Tensor, Tensor]:
+    value, slope = _Silu.apply(x)  # type: ignore[no-untyped-call]
+    return value, slope
 
 
 @dataclass(frozen=True)
@@ -119,14 +138,24 @@ class PairData:
 
 @dataclass(frozen=True)
 class Trained:
-    """Networks, the log-odds (n,) of winners and losers by networks not trained on them, the step
-    that the networks are from and the noise level that they are evaluated at."""
+    """What training ends with.
+
+    Parameters
+    ----------
+    networks, sigma : u_σ, and the noise level that it is evaluated at.
+    winners, losers : u_σ (n,) of either side, by networks not trained on the pair.
+    log_likelihood : of those choices, nats per comparison, at the best multiple of u_σ.
+    step : that the networks are from.
+    start : the form that training started from.
+    """
 
     networks: ScoreNetworks
+    sigma: float
     winners: Tensor
     losers: Tensor
+    log_likelihood: float
     step: int
-    sigma: float
+    start: str
 
 
 class _Trainer:
@@ -174,22 +203,25 @@ class _Trainer:
         shape = (count, 1, settings.batch, 1)  # one level for both points of a pair
         sigma = torch.exp(low + (high - low) * torch.rand(shape, generator=self.generator).double())
         noise = torch.randn(clean.shape, generator=self.generator, dtype=clean.dtype)
-        noise, sigma = torch.cat([noise, -noise], 2), sigma.repeat(1, 2, 2, 1)
-        score, log_win = self._score(clean.repeat(1, 1, 2, 1) + sigma * noise, sigma)
+        sigma = sigma.repeat(1, 2, 1, 1)
+        score, log_win = self._score(clean + sigma * noise, sigma)
         error = (score * sigma.to(score) + noise.to(score)).square().sum(-1)
         denoising = 0.5 * error * (1.0 + 1.0 / sigma[..., 0].to(score).square())
-        return (denoising.mean(1) - self.settings.outcome_weight * log_win).mean(1).sum()
+        outcome_weight = settings.outcome_weight * clean.shape[-1] ** 2
+        return (denoising.mean(1) - outcome_weight * log_win).mean(1).sum()
 
     def _score(self, g: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (K, 2, n, d) of noisy pairs at levels (K, 2, n, 1), and log F (K, n)."""
         latent, like = self.latent, self.networks.outlet
         shrink = 1.0 / torch.sqrt(1.0 + sigma.square())  # noisy points have unit variance again
         flat = (g * shrink).flatten(0, 2)
-        t = latent.features(flat).view(len(g), -1, self.networks.features)
-        t = t.to(like).requires_grad_()
-        utility = self.networks(t, sigma.flatten(1, 2).to(like)).view(g.shape[:3])
-        log_win = self.noise.log_cdf(self.noise.scale * (utility[:, 0] - utility[:, 1]))
-        (slope,) = torch.autograd.grad(log_win.sum(), t, create_graph=True)
+        t = latent.features(flat).view(len(g), -1, self.networks.features).to(like)
+        utility, slope = self.networks(t, sigma.flatten(1, 2).to(like))
+        winners, losers = utility.chunk(2, 1)
+        difference = self.noise.scale * (winners - losers)
+        log_win = self.noise.log_cdf(difference)
+        pull = self.noise.scale * torch.exp(self.noise.log_pdf(difference) - log_win)
+        slope = torch.cat([pull, -pull], 1)[..., None] * slope
         pulled = latent.features_slope(flat, slope.flatten(0, 1).to(flat)).view(g.shape)
         prior = latent.sampling_score(g.flatten(0, 2), sigma.flatten(0, 2)).view(g.shape)
         return prior.to(like) + (shrink * pulled).to(like), log_win
@@ -202,23 +234,29 @@ class _Trainer:
         for fold in range(self.settings.networks):
             rows = folds == fold
             for found, t in zip((winners, losers), self.features, strict=True):
-                found[rows] = self.networks.log_odds(t[rows], sigma, slice(fold, fold + 1))
+                found[rows] = self.networks.mean(t[rows], sigma, slice(fold, fold + 1))[0]
         return winners, losers
 
-    def evaluate(self, step: int) -> tuple[float, Trained]:
-        """The averaged networks at the noise level of highest held-out likelihood, and that."""
+    def evaluate(self, step: int) -> Trained:
+        """Return the averaged networks, at the noise level that predicts held-out choices best."""
         current = [p.detach().clone() for p in self.networks.parameters()]
         _load(self.networks, self.average)
-        found = [(self.held_out(sigma), sigma) for sigma in self.settings.sigmas]
-        likelihoods = [
-            _choice_likelihood(winners - losers, self.data.weights, self.noise)
-            for (winners, losers), _ in found
-        ]
-        best = int(np.argmax(likelihoods))
-        sides, sigma = found[best]
-        kept = Trained(copy.deepcopy(self.networks), *sides, step, sigma)
+        levels = [self._at_level(sigma, step) for sigma in self.settings.sigmas]
+        best = max(levels, key=lambda trained: trained.log_likelihood)
+        best = replace(best, networks=copy.deepcopy(self.networks).requires_grad_(False))
         _load(self.networks, current)
-        return likelihoods[best], kept
+        return best
+
+    def _at_level(self, sigma: float, step: int) -> Trained:
+        winners, losers = self.held_out(sigma)
+        weights, log_cdf = self.data.weights, self.noise.log_cdf
+        share, difference = weights / weights.sum(), self.noise.scale * (winners - losers)
+
+        def loss(log_factor: float) -> float:
+            return -float(log_cdf(math.exp(log_factor) * difference) @ share)
+
+        best = minimize_scalar(loss, bounds=_LOG_FACTORS, method="bounded")
+        return Trained(self.networks, sigma, winners, losers, -best.fun, step, self.start.form)
 
 
 def train_networks(
@@ -235,18 +273,15 @@ def train_networks(
     ``progress`` is called with the number of steps done; ``device`` is where networks stay.
     """
     trainer = _Trainer(data, latent, noise, settings, generator, device)
-    score, best = trainer.evaluate(0)
+    best = trainer.evaluate(0)
     for step in range(1, settings.steps + 1):
         trainer.step(step)
         if step % settings.check_every and step != settings.steps:
             continue
         progress(step)
-        likelihood, found = trainer.evaluate(step)
-        if likelihood > score:
-            score, best = likelihood, found
-        elif step - best.step >= settings.patience * settings.check_every:
+        best = max(best, trainer.evaluate(step), key=lambda trained: trained.log_likelihood)
+        if step - best.step >= settings.patience * settings.check_every:
             break
-    best.networks.requires_grad_(False)
     return best
 
 
@@ -254,9 +289,3 @@ def train_networks(
 def _load(networks: ScoreNetworks, values: list[Tensor]) -> None:
     for parameter, value in zip(networks.parameters(), values, strict=True):
         parameter.copy_(value)
-
-
-def _choice_likelihood(difference: Tensor, weights: Tensor, noise: Noise) -> float:
-    """Mean log-likelihood of choices at the best multiple of these differences (n,)."""
-    logs = noise.log_cdf(_SCALES[:, None] * noise.scale * difference)
-    return float((logs @ weights).max() / weights.sum())

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.utility_function import Potential
 
 Array = npt.NDArray[np.float64]
 _GRID = 2048
@@ -121,6 +122,45 @@ class Tempering:
         left = place.floor().long()
         share = place - left
         return (table[left] * (1.0 - share) + table[left + 1] * share).to(u.dtype)
+
+
+@dataclass(frozen=True)
+class ConstantTempered:
+    """``constant`` times the log-odds (side "both") or the log-chance (side "winners") of winning.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> from llm_elicit.density.likelihood import Noise
+    from llm_elicit.density.utility_function import Potential
+        >>> class Segment:
+        ...     def __call__(self, t): return t[:, 0]
+        ...     def value_and_slope(self, t): return t[:, 0], torch.ones_like(t)
+        >>> field = Tempering.tabulate(np.zeros(3), Noise(level=1.0))  # every rival has utility 0
+        >>> tempered = ConstantTempered(Segment(), field, "both", 2.0)
+        >>> round(float(tempered(torch.tensor([[0.7]]).double()).item()), 3)
+        1.4
+    """
+
+    utility: Potential
+    tempering: Tempering
+    side: str
+    constant: float
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Return values (n,) at features (n, d)."""
+        return self._value(self.utility(t))
+
+    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values (n,) and gradients (n, d) at features (n, d)."""
+        u, slope = self.utility.value_and_slope(t)
+        field = self.tempering.field(u, self.side)
+        return self._value(u), self.constant * slope / field[:, None]
+
+    def _value(self, u: Tensor) -> Tensor:
+        both = self.side == "both"
+        log = self.tempering.log_odds(u) if both else self.tempering.log_win_at(u)
+        return self.constant * log
 
 
 def optimal_constant(tau: Tensor, score: Tensor) -> float:

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_elicit.benchmarks.protocol.tempering import Tempering, optimal_constant
 from llm_elicit.density import Noise
+from llm_elicit.density.score.tempering import Tempering, optimal_constant
 
 GRID = np.linspace(-3, 3, 2001)
 STEP = GRID[1] - GRID[0]

@@ -1,0 +1,83 @@
+"""The marginal winner density and the tempering field of a belief."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from llm_elicit.density import (
+    BeliefDensity,
+    DensityError,
+    GaussianMixture,
+    Noise,
+    Uniform,
+    fit_belief,
+    winner_density,
+)
+from tests.density.conftest import BRIEF
+from tests.density.targets import ask
+
+SAVED = Path(__file__).parent / "saved"
+SAMPLINGS = {
+    "uniform": Uniform([-3.0], [3.0]),
+    "logarithmic": Uniform([0.2], [5.0], log=[True]),
+    "normal": GaussianMixture([1.0], [[0.5]], [[[2.0]]]),
+}
+
+
+CASES = [("uniform", "utility"), ("logarithmic", "score"), ("normal", "score-constant")]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def belief(request: pytest.FixtureRequest) -> BeliefDensity:
+    name, method = request.param
+    sampling = SAMPLINGS[name]
+    winners, losers = ask(lambda x: -2.0 * (x[:, 0] - 1.0) ** 2, sampling, 150, seed=5)
+    return fit_belief(winners, losers, sampling=sampling, method=method, settings=BRIEF)
+
+
+def test_it_is_a_density_and_its_field_leads_back_to_the_belief(belief: BeliefDensity) -> None:
+    """By finite differences of both log-densities, whose ratio to λ is in nats per scale unit."""
+    winners, sampling = winner_density(belief), belief.sampling
+    low, high = np.quantile(sampling.sample(20_000, np.random.default_rng(0)), [0.0, 1.0])
+    grid = np.linspace(low, high, 4001)[:, None]
+    assert np.trapezoid(np.exp(winners.log_prob(grid)), grid[:, 0]) == pytest.approx(1, abs=0.01)
+    x, h = np.array([[0.6], [1.3], [2.1]]), 1e-3
+    of_belief, of_winners = winners.scores(x)
+
+    def slope(log_prob: object) -> np.ndarray:
+        assert callable(log_prob)
+        return np.asarray(log_prob(x + h) - log_prob(x - h)) / (2 * h)
+
+    single = {"abs": 0.02, "rel": 0.02}  # networks are in single precision
+    assert slope(belief.log_prob) == pytest.approx(of_belief[:, 0], **single)
+    assert slope(winners.log_prob) == pytest.approx(of_winners[:, 0], **single)
+    per_scale, of_sampling = slope(sampling.log_scale_slope), slope(sampling.log_prob)
+    tempered = winners.tempering_field(x) * (of_winners[:, 0] - of_sampling)
+    assert tempered == pytest.approx(of_belief[:, 0] - per_scale, **single)
+
+
+def test_winners_have_that_density(belief: BeliefDensity) -> None:
+    """Simulated judges with the belief's utility prefer points of this mean."""
+    sampling, rng = belief.sampling, np.random.default_rng(1)
+    a, b = (torch.from_numpy(sampling.sample(40_000, rng)) for _ in range(2))
+    u = [belief.log_prob(x) - sampling.log_scale_slope(x.numpy()) for x in (a, b)]
+    first = Noise().log_cdf(torch.from_numpy(u[0] - u[1])).exp()[:, None]
+    mean = float((first * a + (1.0 - first) * b).mean())
+    points = sampling.sample(40_000, rng)
+    ratio = np.exp(winner_density(belief).log_prob(points) - sampling.log_prob(points))
+    assert float(ratio @ points[:, 0]) / len(points) == pytest.approx(mean, abs=0.03)
+
+
+def test_points_outside_the_support_and_methods_without_gradient_are_refused() -> None:
+    box = SAMPLINGS["uniform"]
+    winners, losers = ask(lambda x: x[:, 0], box, 40, seed=1)
+    belief = fit_belief(winners, losers, sampling=box, method="utility", settings=BRIEF)
+    with pytest.raises(DensityError, match="lies outside"):
+        winner_density(belief).log_prob([[9.0]])
+    flow = BeliefDensity.load(SAVED / "flow-1d")
+    with pytest.raises(DensityError, match="no gradient"):
+        winner_density(flow)
