@@ -183,7 +183,9 @@ class ScoreSettings:
     networks : number of networks. Each is trained without one fold of the pairs, of as many folds;
         the held-out pairs select the start, the step and the noise level, and calibrate u.
     width : units of each of the three hidden layers.
-    steps, batch, learning_rate : of Adam. ``batch`` counts pairs; the rate falls along a cosine.
+    steps, passes, batch, learning_rate : of Adam, along whose steps the rate falls as a cosine.
+        ``batch`` counts pairs; there are as many steps as make ``passes`` over all pairs, but at
+        least ``steps`` and at most twice that.
     sigma_min, sigma_max : range of the noise levels of the training, in latent coordinates.
     sigmas : noise levels at which the networks may be evaluated.
     outcome_weight : weight of −log P(outcome | noisy pair) beside the denoising loss, times d²,
@@ -206,6 +208,7 @@ class ScoreSettings:
     networks: int = 5
     width: int = 64
     steps: int = 1000
+    passes: float = 50.0
     batch: int = 256
     learning_rate: float = 5e-3
     sigma_min: float = 0.05
@@ -222,7 +225,7 @@ class ScoreSettings:
             integer(f"{owner}: {name}", getattr(self, name), least=1)
         for name in ("networks", "knots"):
             integer(f"{owner}: {name}", getattr(self, name), least=2)
-        for name in ("learning_rate", "sigma_min", "sigma_max"):
+        for name in ("passes", "learning_rate", "sigma_min", "sigma_max"):
             number(f"{owner}: {name}", getattr(self, name), above=0.0)
         if self.sigma_min >= self.sigma_max:
             raise DensityError(
@@ -235,6 +238,16 @@ class ScoreSettings:
             number(f"{owner}: sigmas", sigma, above=0.0)
         if number(f"{owner}: outcome_weight", self.outcome_weight) < 0.0:
             raise DensityError(f"{owner}: outcome_weight = {self.outcome_weight}; it must be >= 0.")
+
+    def steps_for(self, pairs: int) -> int:
+        """Return the number of steps for so many pairs.
+
+        Examples
+        --------
+        >>> ScoreSettings().steps_for(2000), ScoreSettings().steps_for(10_000)
+        (1000, 1953)
+        """
+        return min(max(self.steps, int(self.passes * pairs / self.batch)), 2 * self.steps)
 
 
 @dataclass(frozen=True)

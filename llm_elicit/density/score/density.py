@@ -236,7 +236,7 @@ def fit_score(problem: Problem, *, constant: bool) -> Fitted:
 
     def progress(step: int) -> None:
         if problem.progress is not None:
-            problem.progress("score", step, settings.steps)
+            problem.progress("score", step, settings.steps_for(problem.judgments.size))
 
     device = problem.settings.device
     trained = train_networks(data, latent, problem.noise, settings, generator, progress, device)

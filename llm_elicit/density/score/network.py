@@ -170,6 +170,7 @@ class _Trainer:
     ) -> None:
         self.data, self.latent, self.noise = data, latent, noise
         self.settings, self.generator = settings, generator
+        self.steps = settings.steps_for(len(data.folds))
         self.pairs = torch.stack([data.winners, data.losers])
         self.features = latent.features(data.winners), latent.features(data.losers)
         folds = torch.from_numpy(data.folds)
@@ -188,7 +189,7 @@ class _Trainer:
         gradients = torch.autograd.grad(loss, self.adam.parameters)
         norm = torch.stack([g.norm() for g in gradients]).norm()
         clip = (_CLIP / norm).clamp(max=1.0)
-        rate = 0.5 * settings.learning_rate * (1.0 + math.cos(math.pi * step / settings.steps))
+        rate = 0.5 * settings.learning_rate * (1.0 + math.cos(math.pi * step / self.steps))
         self.adam.step([clip * g for g in gradients], rate)
         decay = min(_AVERAGING, step / (step + 10.0))
         for average, parameter in zip(self.average, self.networks.parameters(), strict=True):
@@ -274,9 +275,9 @@ def train_networks(
     """
     trainer = _Trainer(data, latent, noise, settings, generator, device)
     best = trainer.evaluate(0)
-    for step in range(1, settings.steps + 1):
+    for step in range(1, trainer.steps + 1):
         trainer.step(step)
-        if step % settings.check_every and step != settings.steps:
+        if step % settings.check_every and step != trainer.steps:
             continue
         progress(step)
         best = max(best, trainer.evaluate(step), key=lambda trained: trained.log_likelihood)
