@@ -29,11 +29,11 @@ QUICK = FitSettings(
         smooth=SmoothSettings(frequencies=32),
         posterior=PosteriorSettings(draws=0),
     ),
-    score=ScoreSettings(networks=3, steps=200, width=32, batch=128),
+    score=ScoreSettings(networks=3, steps=200, passes=1.0, width=32, batch=128),
 )
 
 # For beliefs that need not be accurate.
-BRIEF = replace(QUICK, score=ScoreSettings(networks=2, steps=50, width=16, batch=64))
+BRIEF = replace(QUICK, score=ScoreSettings(networks=2, steps=50, passes=1.0, width=16, batch=64))
 
 
 def _fit_moon(method: str) -> BeliefDensity:

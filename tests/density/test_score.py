@@ -20,7 +20,7 @@ from tests.density.conftest import BRIEF
 from tests.density.targets import Array, ask
 
 NORMAL = GaussianMixture([1.0], [[0.0]], [[[1.0]]])
-SMALL = ScoreSettings(networks=2, width=32, steps=200)
+SMALL = ScoreSettings(networks=2, width=32, steps=200, passes=1.0)
 
 
 def _networks(count: int = 3) -> ScoreNetworks:
@@ -172,6 +172,7 @@ def test_no_part_of_the_fitted_utility_is_used(
         ({"networks": 1}, "networks = 1"),
         ({"knots": 1}, "knots = 1"),
         ({"steps": 0}, "steps = 0"),
+        ({"passes": 0.0}, "passes = 0.0"),
         ({"sigmas": ()}, "sigmas"),
         ({"sigmas": (0.1, -1.0)}, "sigmas = -1.0"),
         ({"sigma_min": 3.0}, "sigma_min = 3.0 is not below sigma_max"),
@@ -180,3 +181,15 @@ def test_no_part_of_the_fitted_utility_is_used(
 def test_bad_settings_are_named(changes: dict[str, float], words: str) -> None:
     with pytest.raises(DensityError, match=words):
         ScoreSettings(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["score", "score-constant"])
+def test_an_unbounded_belief_is_integrable_also_where_the_utility_rises_outwards(
+    method: str,
+) -> None:
+    winners, losers = ask(lambda x: x[:, 0] ** 2, NORMAL, 200, seed=2)
+    belief = fit_belief(winners, losers, sampling=NORMAL, method=method, settings=BRIEF)
+    grid = np.linspace(-20.0, 20.0, 4001)[:, None]
+    total = np.trapezoid(np.exp(belief.log_prob(grid)), grid[:, 0])
+    assert total == pytest.approx(1.0, abs=4 * belief.diagnostics["log_normalizer_se"] + 0.02)
+    assert np.abs(belief.sample(500, seed=1)).max() < 15.0
