@@ -272,7 +272,7 @@ def from_components(
     support and the taper cut off. This also samples components too narrow for annealed particles.
     """
     mixture = _mixture(utility)
-    if mixture is None:
+    if mixture is None or utility.warp is not None:
         return None
     t = mixture.draw(_OWN, generator)
     turned = latent.from_features(t)

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.stacks import ComponentStack, FourierStack, NetworkStack
+from llm_elicit.density.stacks import ComponentStack, FourierStack
 from llm_elicit.density.transforms import BoxLatent
 from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_function import Utility, UtilityDraws
+from llm_elicit.density.warp import Warp
 
 
 @dataclass(frozen=True)
@@ -34,22 +35,27 @@ class Substitution:
 
     def utility(self, utility: Utility) -> Utility:
         """Return the utility of the free columns, up to a constant."""
+        if utility.warp is not None:
+            plain = self._warped(utility.warp).utility(replace(utility, warp=None))
+            return replace(plain, warp=utility.warp.select(self.free))
         linear, curvature = self._quadratic(utility.linear, utility.curvature)
-        networks, fourier = utility.networks, utility.fourier
-        return Utility(
-            linear,
-            curvature,
-            None if networks is None else self._networks(networks),
-            tuple(self._components(stack) for stack in utility.components),
-            None if fourier is None else self._fourier(fourier),
-        )
+        components = tuple(self._components(stack) for stack in utility.components)
+        fourier = None if utility.fourier is None else self._fourier(utility.fourier)
+        return Utility(linear, curvature, components, fourier)
 
     def draws(self, draws: UtilityDraws) -> UtilityDraws:
         """Return every draw of the posterior as a utility of the free columns."""
+        if draws.warp is not None:
+            plain = self._warped(draws.warp).draws(replace(draws, warp=None))
+            return replace(plain, warp=draws.warp.select(self.free))
         linear, curvature = self._quadratic(draws.linear, draws.curvature)
         stacks = tuple(self._components(stack) for stack in draws.stacks)
         fourier = None if draws.fourier is None else self._fourier(draws.fourier)
         return UtilityDraws(linear, curvature, stacks, fourier)
+
+    def _warped(self, warp: Warp) -> Substitution:
+        """Return the substitution in warped features."""
+        return replace(self, values=warp.select(self.fixed)(self.values[None])[0])
 
     def _quadratic(self, linear: Tensor, curvature: Tensor) -> tuple[Tensor, Tensor]:
         """Condition b·t + tᵀA t, (..., d) and (..., d, d)."""
@@ -67,12 +73,6 @@ class Substitution:
         parts = (r.transpose(-1, -2), kept, height)
         whiten, offset, height = (p.to(stack.height) for p in parts)
         return ComponentStack(whiten, offset, height, stack.share)
-
-    def _networks(self, stack: NetworkStack) -> NetworkStack:
-        """Condition networks: the held columns join the first layer's bias."""
-        weight, bias, *rest = stack.parameters
-        held = self.values.to(weight) @ weight[:, self.fixed]
-        return NetworkStack([weight[:, self.free], bias + held[:, None], *rest])
 
     def _fourier(self, stack: FourierStack) -> FourierStack:
         """Condition a cos θ + b sin θ: the held columns add φ = t_c·ω_c to every angle."""

@@ -102,21 +102,19 @@ class MixtureSettings:
 
 @dataclass(frozen=True)
 class SmoothSettings:
-    """Settings of the process.
+    """Settings of the smooth remainder.
 
     Parameters
     ----------
-    frequencies : their number M; 0 for no such form.
-    length_scales : one process of each, in units of √d features; they are averaged.
-    search_rows : most comparisons that their variances are estimated from.
-    most_features : with more features the form is left out, because mixtures predicted better
-        there, by .06 nats per comparison or more (docs/benchmarks.md).
+    frequencies : about their number in each process, fewer where comparisons are few; 0 for no
+        such form.
+    search_rows : most comparisons that the variances are estimated from.
+    most_features : with more features there is one process of each feature only.
     """
 
-    frequencies: int = 64
-    length_scales: tuple[float, ...] = (0.25, 0.4, 0.65)
+    frequencies: int = 96
     search_rows: int = 2000
-    most_features: int = 3
+    most_features: int = 6
 
     def __post_init__(self) -> None:
         integer("SmoothSettings: frequencies", self.frequencies)

@@ -1,4 +1,4 @@
-"""Parts of utility functions: mixtures of forms, Fourier terms and networks, many at a time.
+"""Parts of utility functions: mixtures of forms and Fourier terms, many at a time.
 
 *Mixtures* f(t) = a log Σ_k exp(h_k − ½|t W_k − o_k|²). Far from the data the widest form
 dominates, so that exp(f) is integrable.
@@ -7,8 +7,6 @@ dominates, so that exp(f) is integrable.
 independent normal coefficients of variance v/M these are draws of a Gaussian process with
 covariance v exp(−|t − t'|²/2ℓ²), up to the Monte Carlo error of M frequencies (Rahimi and Recht,
 2007).
-
-*Networks* are in saved beliefs of former versions; no present method fits them.
 """
 
 from __future__ import annotations
@@ -204,39 +202,3 @@ class FourierStack:
         cos, sin = torch.cos(angle) / root, torch.sin(angle) / root
         slope = (of_sin * cos - of_cos * sin) @ self.frequencies.T
         return cos @ of_cos + sin @ of_sin, slope
-
-
-class NetworkStack:
-    """S networks d -> h -> h -> h -> 1 with SiLU, evaluated together by batched products.
-
-    ``parameters`` are [W1 (S,d,h), b1 (S,1,h), W2, b2, W3, b3, W4 (S,h,1)]. There is no output
-    bias, because only differences of f are observed.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.parameters = list(parameters)
-
-    @property
-    def count(self) -> int:
-        """Number of networks S."""
-        return int(self.parameters[0].shape[0])
-
-    def scaled(self, factor: float) -> NetworkStack:
-        """Return the networks times ``factor``."""
-        return NetworkStack([*self.parameters[:-1], factor * self.parameters[-1]])
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Return values (S, n) at features (n, d)."""
-        hidden = t.expand(self.count, *t.shape)
-        for i in range(3):
-            weight, bias = self.parameters[2 * i], self.parameters[2 * i + 1]
-            hidden = torch.nn.functional.silu(torch.baddbmm(bias, hidden, weight))
-        return torch.bmm(hidden, self.parameters[6]).squeeze(-1)
-
-    def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean over the stack (n,) and its gradient (n, d)."""
-        with torch.enable_grad():
-            at = t.detach().requires_grad_()
-            value = self(at).mean(0)
-            (slope,) = torch.autograd.grad(value.sum(), [at])
-        return value.detach(), slope

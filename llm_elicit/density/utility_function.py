@@ -8,7 +8,7 @@ precision and on the device of its coefficients; values come back where the feat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -16,8 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.stacks import ComponentStack, FourierStack, NetworkStack
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.stacks import ComponentStack, FourierStack
 from llm_elicit.density.torch_utils import one_thread
+from llm_elicit.density.warp import Warp
 
 Array = npt.NDArray[np.float64]
 # Chunks that fit in the cache: larger ones took up to three times as long.
@@ -38,13 +40,14 @@ class Potential(Protocol):
 
 @dataclass(frozen=True)
 class Utility:
-    """f(t) = b·t + tᵀA t + means of mixtures, networks and Fourier terms, up to a constant.
+    """f(t) = b·t + tᵀA t + means of mixtures and Fourier terms, up to a constant.
 
     Parameters
     ----------
     linear, curvature : b (d,) and A (d, d), symmetric.
-    networks, fourier : None if there are none.
     components : stacks of mixtures, each of which adds its mean.
+    fourier : None if there are none.
+    warp : what is applied to the features first; None for nothing.
 
     Examples
     --------
@@ -56,9 +59,9 @@ class Utility:
 
     linear: Tensor
     curvature: Tensor
-    networks: NetworkStack | None = field(default=None)
     components: tuple[ComponentStack, ...] = ()
     fourier: FourierStack | None = None
+    warp: Warp | None = None
 
     @classmethod
     def flat(cls, dimension: int) -> Utility:
@@ -67,40 +70,43 @@ class Utility:
 
     def scaled(self, factor: float) -> Utility:
         """Return the utility times ``factor``."""
-        networks = None if self.networks is None else self.networks.scaled(factor)
         components = tuple(stack.scaled(factor) for stack in self.components)
         fourier = None if self.fourier is None else self.fourier.scaled(factor)
-        return Utility(factor * self.linear, factor * self.curvature, networks, components, fourier)
+        linear, curvature = factor * self.linear, factor * self.curvature
+        return Utility(linear, curvature, components, fourier, self.warp)
 
     def to(self, like: Tensor) -> Utility:
         """Return the utility on the device and in the precision of ``like``."""
-        networks = self.networks
-        if networks is not None:
-            networks = NetworkStack([p.to(like) for p in networks.parameters])
         components = tuple(
             ComponentStack(c.whiten.to(like), c.offset.to(like), c.height.to(like), c.share)
             for c in self.components
         )
         fourier = None if self.fourier is None else self.fourier.to(like)
-        return Utility(self.linear.to(like), self.curvature.to(like), networks, components, fourier)
+        warp = None if self.warp is None else Warp(self.warp.parameters.to(like.device))
+        return Utility(self.linear.to(like), self.curvature.to(like), components, fourier, warp)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every array by name."""
         named = {"utility.linear": self.linear, "utility.curvature": self.curvature}
-        parts = [] if self.networks is None else self.networks.parameters
-        named |= {f"utility.networks.{i}": tensor for i, tensor in enumerate(parts)}
         parts = [p for c in self.components for p in (*c.parameters, share_tensor(c))]
         named |= {f"utility.components.{i}": tensor for i, tensor in enumerate(parts)}
         if self.fourier is not None:
             named["utility.frequencies"] = self.fourier.frequencies
             named["utility.weights"] = self.fourier.weights
+        if self.warp is not None:
+            named["utility.warp"] = self.warp.parameters
         return {name: tensor.cpu() for name, tensor in named.items()}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Utility:
         """Return the inverse of `tensors`; other names are ignored."""
-        networks = _numbered(tensors, "utility.networks.")
-        parts = _numbered(tensors, "utility.components.")
+        if any(name.startswith("utility.networks.") for name in tensors):
+            raise DensityError(
+                "load: the belief has networks of a former version, which are not read any more; "
+                "fit it again."
+            )
+        count = sum(name.startswith("utility.components.") for name in tensors)
+        parts = [tensors[f"utility.components.{i}"] for i in range(count)]
         components = [
             ComponentStack(whiten, offset, height, float(share))
             for whiten, offset, height, share in zip(*(parts[i::4] for i in range(4)), strict=True)
@@ -111,9 +117,9 @@ class Utility:
         return cls(
             tensors["utility.linear"],
             tensors["utility.curvature"],
-            NetworkStack(networks) if networks else None,
             tuple(components),
             fourier,
+            Warp(tensors["utility.warp"]) if "utility.warp" in tensors else None,
         )
 
     def _chunks(self, t: Tensor) -> tuple[Tensor, ...]:
@@ -121,9 +127,8 @@ class Utility:
         moved = t.to(self.linear)
         return torch.split(moved, _CHUNK_GPU if moved.is_cuda else _CHUNK)
 
-    def _stacks(self) -> list[ComponentStack | NetworkStack | FourierStack]:
-        rest = (self.networks, self.fourier)
-        return [*self.components, *(stack for stack in rest if stack is not None)]
+    def _stacks(self) -> list[ComponentStack | FourierStack]:
+        return [*self.components, *([] if self.fourier is None else [self.fourier])]
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return values (n,) at features (n, d)."""
@@ -132,6 +137,7 @@ class Utility:
         return torch.cat(parts).to(t)
 
     def _value(self, t: Tensor) -> Tensor:
+        t = t if self.warp is None else self.warp(t)
         value = t @ self.linear + ((t @ self.curvature) * t).sum(-1)
         for stack in self._stacks():
             value = value + stack(t).mean(0)
@@ -145,12 +151,14 @@ class Utility:
         return torch.cat(values).to(t), torch.cat(slopes).to(t)
 
     def _value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        at = t
+        t = t if self.warp is None else self.warp(t)
         half = t @ self.curvature
         value, slope = t @ self.linear + (half * t).sum(-1), self.linear + 2.0 * half
         for stack in self._stacks():
             extra, extra_slope = stack.mean_and_slope(t)
             value, slope = value + extra, slope + extra_slope
-        return value, slope
+        return value, slope if self.warp is None else slope * self.warp.slope(at)
 
 
 def rounding(utility: Utility, t: Tensor) -> float:
@@ -168,11 +176,6 @@ def share_tensor(stack: ComponentStack) -> Tensor:
     return torch.tensor(stack.share, dtype=torch.float64)
 
 
-def _numbered(tensors: dict[str, Tensor], prefix: str) -> list[Tensor]:
-    count = sum(name.startswith(prefix) for name in tensors)
-    return [tensors[f"{prefix}{i}"] for i in range(count)]
-
-
 @dataclass(frozen=True)
 class UtilityDraws:
     """S draws of the posterior over utilities: quadratic forms, then mixtures.
@@ -182,6 +185,7 @@ class UtilityDraws:
     linear, curvature : (Q, d) and (Q, d, d) coefficients of the quadratic forms.
     stacks : mixtures; each stack has those with one number of components.
     fourier : Q functions that are added to the quadratic forms, or None.
+    warp : what is applied to the features first; None for nothing.
 
     Examples
     --------
@@ -195,6 +199,7 @@ class UtilityDraws:
     curvature: Tensor
     stacks: tuple[ComponentStack, ...] = ()
     fourier: FourierStack | None = None
+    warp: Warp | None = None
 
     def __len__(self) -> int:
         return len(self.linear) + sum(stack.count for stack in self.stacks)
@@ -202,11 +207,11 @@ class UtilityDraws:
     def __iter__(self) -> Iterator[Utility]:
         for at, (linear, curvature) in enumerate(zip(self.linear, self.curvature, strict=True)):
             fourier = None if self.fourier is None else self.fourier.select([at])
-            yield Utility(linear, curvature, fourier=fourier)
+            yield Utility(linear, curvature, fourier=fourier, warp=self.warp)
         flat = Utility.flat(self.linear.shape[1])
         for stack in self.stacks:
             for at in range(stack.count):
-                yield Utility(flat.linear, flat.curvature, None, (stack.select([at]),))
+                yield replace(flat, components=(stack.select([at]),), warp=self.warp)
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return values (S, n) at features (n, d)."""
@@ -214,6 +219,7 @@ class UtilityDraws:
         return torch.cat(parts, 1).to(t)
 
     def _values(self, t: Tensor) -> Tensor:
+        t = t if self.warp is None else self.warp(t)
         quadratic = self.linear @ t.T + torch.einsum("ni,sij,nj->sn", t, self.curvature, t)
         if self.fourier is not None:
             quadratic = quadratic + self.fourier(t)
@@ -226,13 +232,15 @@ class UtilityDraws:
         fourier = self.fourier
         if fourier is not None:
             fourier = fourier.select(range(0, fourier.count, step))
-        return UtilityDraws(self.linear[::step], self.curvature[::step], tuple(stacks), fourier)
+        linear, curvature = self.linear[::step], self.curvature[::step]
+        return UtilityDraws(linear, curvature, tuple(stacks), fourier, self.warp)
 
     def scaled(self, factor: float) -> UtilityDraws:
         """Return the utilities times ``factor``."""
         stacks = tuple(stack.scaled(factor) for stack in self.stacks)
         fourier = None if self.fourier is None else self.fourier.scaled(factor)
-        return UtilityDraws(factor * self.linear, factor * self.curvature, stacks, fourier)
+        linear, curvature = factor * self.linear, factor * self.curvature
+        return UtilityDraws(linear, curvature, stacks, fourier, self.warp)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every array by name."""
@@ -240,6 +248,8 @@ class UtilityDraws:
         if self.fourier is not None:
             named |= {"draws.frequencies": self.fourier.frequencies}
             named |= {"draws.weights": self.fourier.weights}
+        if self.warp is not None:
+            named |= {"draws.warp": self.warp.parameters}
         for at, stack in enumerate(self.stacks):
             whiten, offset, height = stack.parameters
             named |= {f"draws.{at}.whiten": whiten, f"draws.{at}.offset": offset}
@@ -262,7 +272,10 @@ class UtilityDraws:
         fourier = None
         if "draws.weights" in tensors:
             fourier = FourierStack(tensors["draws.frequencies"], tensors["draws.weights"])
-        return cls(tensors["draws.linear"], tensors["draws.curvature"], tuple(stacks), fourier)
+        warp = Warp(tensors["draws.warp"]) if "draws.warp" in tensors else None
+        return cls(
+            tensors["draws.linear"], tensors["draws.curvature"], tuple(stacks), fourier, warp
+        )
 
 
 class DeferredDraws:

@@ -21,7 +21,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.smc import Annealed, anneal
-from llm_elicit.density.stacks import NetworkStack
+from llm_elicit.density.stacks import FourierStack
 
 Array = npt.NDArray[np.float64]
 
@@ -106,16 +106,7 @@ def wasserstein(x: Array, y: Array) -> float:
     return float(ot.emd2([], [], ot.dist(x, y, metric="euclidean"), numItermax=5_000_000))
 
 
-def random_networks(
-    count: int, dimension: int, width: int, generator: torch.Generator
-) -> NetworkStack:
-    """Networks as in saved beliefs of former versions, with random parameters."""
-    parameters, fan_in = [], dimension
-    for _ in range(3):
-        parameters.append(
-            torch.randn(count, fan_in, width, generator=generator) * 1.6 / fan_in**0.5
-        )
-        parameters.append(0.5 * torch.randn(count, 1, width, generator=generator))
-        fan_in = width
-    parameters.append(torch.randn(count, width, 1, generator=generator))
-    return NetworkStack(parameters)
+def random_process(count: int, dimension: int, generator: torch.Generator) -> FourierStack:
+    """Functions of eight random frequencies, with random coefficients."""
+    frequencies = torch.randn(dimension, 8, generator=generator)
+    return FourierStack(frequencies, torch.randn(count, 16, generator=generator))

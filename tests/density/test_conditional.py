@@ -22,11 +22,15 @@ from llm_elicit.density import (
 from llm_elicit.density.conditional import Substitution
 from llm_elicit.density.stacks import ComponentStack, FourierStack, draw_frequencies
 from llm_elicit.density.utility_function import Utility, UtilityDraws
-from tests.density.targets import random_networks
+from llm_elicit.density.warp import Warp
 
 D, K, S = 4, 3, 2
 SPACE = Uniform([-4.0, 0.0, 1.0], [4.0, 2.0, 100.0], log=[0, 0, 1], categorical=[0, 1, 0])
 CENTRES = np.array([-2.0, 0.0, 2.0])
+
+
+GRID = np.linspace([-2.0] * 4, [2.0] * 4, 99)
+WARP = Warp.of(GRID, np.array([9.0, 0.0, 50.0, 0.0]), np.array([0.0, 9.0, 50.0, 0.0]))
 
 
 def _components(generator: torch.Generator) -> ComponentStack:
@@ -42,11 +46,10 @@ def _fourier(generator: torch.Generator) -> FourierStack:
 
 def _everything() -> Utility:
     generator = torch.Generator().manual_seed(3)
-    networks = random_networks(S, D, 5, generator)
     square = torch.randn(D, D, generator=generator)
     return Utility(
-        torch.randn(D, generator=generator), square + square.T, networks,
-        (_components(generator), _components(generator)), _fourier(generator),
+        torch.randn(D, generator=generator), square + square.T,
+        (_components(generator), _components(generator)), _fourier(generator), WARP,
     )  # fmt: skip
 
 
@@ -69,7 +72,7 @@ def test_conditional_draws_are_the_draws_up_to_a_constant_each() -> None:
     generator = torch.Generator().manual_seed(5)
     linear, square = torch.randn(S, D, generator=generator), torch.randn(S, D, D)
     stacks = (_components(generator), _components(generator))
-    draws = UtilityDraws(linear, square + square.mT, stacks, _fourier(generator))
+    draws = UtilityDraws(linear, square + square.mT, stacks, _fourier(generator), WARP)
     t = torch.randn(50, 2, generator=generator)
     gap = SUBSTITUTION.draws(draws)(t) - draws(_whole(SUBSTITUTION, t))
     assert gap.shape == (3 * S, 50)

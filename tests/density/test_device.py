@@ -1,4 +1,4 @@
-"""Where networks are evaluated: names, errors, and the same belief on both kinds of device."""
+"""Where utilities are evaluated: names, errors, and the same belief on both kinds of device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llm_elicit.density import BeliefDensity, DensityError, FitSettings, Uniform
 from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility_function import Utility
 from tests.density.conftest import QUICK
-from tests.density.targets import Array, ask, onemoon, random_networks, wasserstein
+from tests.density.targets import Array, ask, onemoon, random_process, wasserstein
 
 BOX = Uniform([-3.0, -3.0], [3.0, 3.0])
 
@@ -34,7 +34,7 @@ def test_a_device_that_is_not_there_is_named_in_one_line() -> None:
 
 
 def _utility(generator: torch.Generator) -> Utility:
-    return Utility(torch.ones(3), torch.eye(3), random_networks(2, 3, 8, generator))
+    return Utility(torch.ones(3), torch.eye(3), fourier=random_process(2, 3, generator))
 
 
 def test_values_come_back_in_the_precision_of_the_features() -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from llm_elicit.density import BeliefDensity, DensityError
+from llm_elicit.density.belief_files import read_belief
+from llm_elicit.density.stacks import ComponentStack
 
 SAVED = Path(__file__).parent / "saved"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((SAVED / "expected.json").read_text())
@@ -93,9 +97,14 @@ def test_draws_of_the_posterior_are_unchanged(name: str) -> None:
 
 def test_a_tempered_mixture_is_read_back_exactly(tmp_path: Path) -> None:
     """Its share, 0.6 times the power, is not a number of single precision."""
-    tempered = BeliefDensity.load(SAVED / "auto-2d-stack").tempered(1.1)
+    parts = vars(read_belief(SAVED / "utility-1d"))
+    whiten, offset = torch.tensor([[[[2.0]], [[3.0]]]]), torch.tensor([[[-1.0], [2.0]]])
+    mixture = ComponentStack(whiten, offset, torch.zeros(1, 2), 0.6)
+    utility = replace(parts["model"].utility, components=(mixture,))
+    belief = BeliefDensity(**{**parts, "model": replace(parts["model"], utility=utility)})
+    tempered = belief.tempered(1.1)
     tempered.save(tmp_path)
-    points = EXPECTED["auto-2d-stack"]["points"]
+    points = EXPECTED["utility-1d"]["points"]
     again = BeliefDensity.load(tmp_path)
     np.testing.assert_array_equal(again.log_prob(points), tempered.log_prob(points))
 

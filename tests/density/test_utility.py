@@ -25,29 +25,32 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.judgments import assign_folds, check_judgments
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.stacks import ComponentStack, NetworkStack
+from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility.cross_validation import CrossValidation, HeldOut, weigh_forms
 from llm_elicit.density.utility.quadratic import QuadraticFit, QuadraticTerms, Ridges
-from llm_elicit.density.utility.smooth import average_smooth, fit_smooth
-from llm_elicit.density.utility_function import Utility
+from llm_elicit.density.utility.smooth import fit_smooth
+from llm_elicit.density.utility.warping import choose_warp
+from llm_elicit.density.utility_function import Utility, UtilityDraws
+from llm_elicit.density.warp import Warp
 from tests.density.conftest import QUICK
-from tests.density.targets import Array, anneal_two_modes, ask, random_networks, wasserstein
+from tests.density.targets import Array, anneal_two_modes, ask, random_process, wasserstein
+
+_WARP = Warp.of(np.random.default_rng(0).normal(size=(50, 2)), np.array([9.0, 0.0]), np.zeros(2))
 
 
-def _stack() -> NetworkStack:
-    generator = torch.Generator().manual_seed(0)
-    return random_networks(3, 2, 16, generator)
-
-
-def test_hand_written_gradient_matches_automatic_differentiation() -> None:
-    utility = Utility(torch.tensor([0.3, -1.0]), torch.tensor([[1.0, 0.4], [0.4, -2.0]]), _stack())
+@pytest.mark.parametrize("warp", [None, _WARP])
+def test_hand_written_gradient_matches_automatic_differentiation(warp: Warp | None) -> None:
+    process = random_process(3, 2, torch.Generator().manual_seed(0))
+    parts = torch.tensor([0.3, -1.0]), torch.tensor([[1.0, 0.4], [0.4, -2.0]])
+    utility = Utility(*parts, fourier=process, warp=warp)
     t = torch.randn(20, 2, generator=torch.Generator().manual_seed(1))
     value, slope = utility.value_and_slope(t)
     point = t.clone().requires_grad_()
-    parts = point @ utility.linear + ((point @ utility.curvature) * point).sum(1)
-    expected = parts + _stack()(point).mean(0)
+    at = point if warp is None else warp(point)
+    quadratic = at @ utility.linear + ((at @ utility.curvature) * at).sum(1)
+    expected = quadratic + process(at).mean(0)
     (gradient,) = torch.autograd.grad(expected.sum(), point)
     np.testing.assert_allclose(value, expected.detach(), atol=1e-5)
     np.testing.assert_allclose(slope, gradient, atol=1e-4)
@@ -202,12 +205,18 @@ def test_a_mixture_is_left_out_where_comparisons_are_too_few() -> None:
     assert not [part for part in notes["weights"] if part.startswith("mixture")]
 
 
-def test_every_network_parameter_gets_a_gradient() -> None:
-    networks = _stack()
-    for parameter in networks.parameters:
-        parameter.requires_grad_()
-    gradients = torch.autograd.grad(networks(torch.randn(8, 2)).sum(), networks.parameters)
-    assert all(bool((g != 0).any()) for g in gradients)
+def test_a_saved_utility_has_its_warp_and_one_with_networks_is_refused() -> None:
+    utility = Utility(torch.ones(2), -torch.eye(2), warp=_WARP)
+    t = torch.randn(9, 2, generator=torch.Generator().manual_seed(1))
+    again = Utility.from_tensors(utility.tensors())
+    np.testing.assert_array_equal(again(t), utility(t))
+    assert not torch.allclose(again(t), Utility(utility.linear, utility.curvature)(t))
+    draws = UtilityDraws(torch.ones(3, 2), -torch.eye(2).expand(3, 2, 2), warp=_WARP)
+    for each in (UtilityDraws.from_tensors(draws.tensors()), draws.thinned(3), draws.scaled(1.0)):
+        np.testing.assert_array_equal(each(t), draws(t))
+    np.testing.assert_allclose(next(iter(draws))(t), draws(t)[0], atol=1e-5)
+    with pytest.raises(DensityError, match="has networks of a former version"):
+        Utility.from_tensors({**utility.tensors(), "utility.networks.0": torch.ones(1)})
 
 
 def test_coefficients_of_the_quadratic_are_those_of_its_features(rng: np.random.Generator) -> None:
@@ -417,8 +426,8 @@ def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
     data = ChoiceData(np.where(wins, a, b), np.where(wins, b, a), np.ones(1500), np.arange(1500))
     validation = CrossValidation(data, Response(Noise()), 4, rng)
     quadratic = QuadraticFit(validation)
-    fits = fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(frequencies=32))
-    smooth = max(fits, key=lambda fit: validation.score(fit.held_out))
+    smooth = fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(frequencies=32))
+    assert smooth is not None
     of_quadratic = quadratic.cross_validate(Ridges(1.0, 1.0, 1.0))[1]
     assert validation.score(smooth.held_out) > validation.score(of_quadratic) + 0.1
     coefficients, process = smooth.split(smooth.mode[None])
@@ -427,13 +436,59 @@ def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
     found = process(t)[0].numpy() + quadratic.terms.columns(x) @ coefficients[0].numpy()
     gap = found - utility(x)
     assert np.std(gap) < 0.8
-    none = fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(most_features=0))
-    assert none == []
-    shares = np.array([0.5, 0.3, 0.2])
-    coefficients, average = average_smooth(fits, shares)
-    expected = sum(
-        a * (process(t)[0].numpy() + quadratic.terms.columns(x) @ under[0].numpy())
-        for a, (under, process) in zip(shares, (f.split(f.mode[None]) for f in fits), strict=True)
+    assert fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(frequencies=0)) is None
+
+
+def _skewed_choices(columns: list[int]) -> CrossValidation:
+    """Choices by a belief that is log-normal, mirrored log-normal, logit-normal and normal."""
+    rng = np.random.default_rng(3)
+    u = rng.uniform(0.0, 1.0, (2, 3000, 4))
+    z = np.stack([
+        (np.log(u[..., 0]) + 3.0) / 0.7, (np.log(1.0 - u[..., 1]) + 3.0) / 0.7,
+        np.log(u[..., 2] / (1.0 - u[..., 2])) / 2.0, (u[..., 3] - 0.5) / 0.2,
+    ], axis=-1)  # fmt: skip
+    a, b = -0.5 * np.square(z).sum(-1)
+    wins = simulate_choices(a, b, Noise(), rng)[:, None]
+    t = np.sqrt(12.0) * (u[..., columns] - 0.5)
+    data = ChoiceData(
+        np.where(wins, t[0], t[1]), np.where(wins, t[1], t[0]), np.ones(3000), np.arange(3000)
     )
-    found = average(t)[0].numpy() + quadratic.terms.columns(x) @ coefficients.numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    return CrossValidation(data, Response(Noise()), 4, rng)
+
+
+@pytest.mark.parametrize("columns", [[0, 1, 2, 3], [3, 1, 0, 2]])
+def test_features_are_warped_where_the_belief_is_skewed(columns: list[int]) -> None:
+    """Whatever their order."""
+    quadratic = QuadraticFit(_skewed_choices(columns))
+    warp = choose_warp(quadratic, quadratic.fits()[0].ridges)
+    assert warp is not None
+    low, high = (strengths[np.argsort(columns)] for strengths in warp.parameters[2:4].numpy())
+    np.testing.assert_array_equal(low > 0.0, [True, False, True, False])
+    np.testing.assert_array_equal(high > 0.0, [False, True, True, False])
+    assert low[0] > 30.0 < high[1]
+
+
+def test_a_belief_that_is_normal_has_no_warp() -> None:
+    quadratic = QuadraticFit(_skewed_choices([3]))
+    assert choose_warp(quadratic, quadratic.fits()[0].ridges) is None
+
+
+def test_a_log_normal_belief_in_natural_units_is_found() -> None:
+    """Its forms are of warped features, and so are the draws of its posterior."""
+    rng, box = np.random.default_rng(5), Uniform([0.01, -3.0], [12.0, 3.0])
+
+    def log_density(x: Array) -> Array:
+        z = np.log(x[:, 0])
+        return -0.5 * np.square(z / 0.5) - z - 0.5 * np.square(x[:, 1] - z)
+
+    a, b = box.sample(1000, rng), box.sample(1000, rng)
+    wins = simulate_choices(log_density(a), log_density(b), Noise(), rng)[:, None]
+    settings = replace(QUICK, utility=replace(QUICK.utility, posterior=PosteriorSettings(draws=32)))
+    pairs = np.where(wins, a, b), np.where(wins, b, a)
+    belief = fit_belief(*pairs, sampling=box, method="utility", settings=settings)
+    assert np.array(belief.diagnostics["utility"]["warp"]).shape == (2, 2)
+    first = np.log(belief.sample(4000, seed=1)[:, 0])
+    assert abs(first.mean()) < 0.15
+    assert abs(first.std() - 0.5) < 0.1
+    means = belief.draws().mean()[:, 0]
+    assert abs(means.mean() / belief.mean()[0] - 1.0) < 0.1

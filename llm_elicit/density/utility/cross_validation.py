@@ -10,7 +10,7 @@ so that the belief lies within its bands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,14 +210,6 @@ def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> Fo
         )
     shares, factor = weigh(np.ones(len(rows), dtype=bool))
     return FormWeights(dict(zip(forms, shares.tolist(), strict=True)), factor, HeldOut(*predicted))
-
-
-def averaged(parts: Sequence[HeldOut], shares: Array) -> HeldOut:
-    """Return the predictions of Σ_i a_i f_i, shares a (F,), for perfectly correlated errors."""
-    return HeldOut(
-        shares @ np.stack([p.difference for p in parts]),
-        shares @ np.stack([p.spread for p in parts]),
-    )
 
 
 def best_factor(difference: Array, weights: Array, response: Response) -> float:

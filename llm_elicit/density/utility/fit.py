@@ -3,8 +3,8 @@
 The compared points are drawn from λ independently of the belief p, so the choice likelihood
 Π F(f(winner) − f(loser)) of f = log p is sufficient. The forms of f are a constant (random
 choices), a quadratic form (a Gaussian belief on the feature scale), a quadratic form with a smooth
-remainder, and the logarithm of a mixture of each number of components. f is their sum, weighted by
-held-out choices (`weigh_forms`).
+remainder, and the logarithm of a mixture of each number of components, of the features or of warped
+ones (`choose_warp`). f is their sum, weighted by held-out choices (`weigh_forms`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from llm_elicit.density.utility.cross_validation import (
     CrossValidation,
     HeldOut,
     Index,
-    averaged,
     calibration,
     weigh_forms,
 )
 from llm_elicit.density.utility.judges import JudgeTerms
-from llm_elicit.density.utility.mixture import Step, fit_mixtures
+from llm_elicit.density.utility.mixture import MixtureFit, Step, fit_mixtures
 from llm_elicit.density.utility.posterior import draw_posterior
 from llm_elicit.density.utility.quadratic import QuadraticFit
-from llm_elicit.density.utility.smooth import average_smooth, averaging_shares, fit_smooth
+from llm_elicit.density.utility.smooth import fit_smooth
+from llm_elicit.density.utility.warping import choose_warp, warped
 from llm_elicit.density.utility_function import DeferredDraws, Utility
+from llm_elicit.density.warp import Warp
 
 WEIGHTED = "weighted sum"
 _TURNS = 4
+_CLEARLY = 2.0  # standard errors by which a form of warped features must predict better
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def fit_utility(
     the ``factor`` of their sum, ``held_out`` (cross-validated moderated log-likelihood of each form
     and of the weighted sum, nats per comparison; random choices have −log 2), ``gains`` of the
     weighted sum over the constant and the quadratic form with their standard errors, its
-    ``calibration``, ``ridges``, the variances of the smooth remainder's ``length_scales``, and
+    ``calibration``, ``ridges``, the ``variances`` of the smooth remainder's processes, ``warp``,
+    the strengths of each feature or None, and
     ``judging``, the judges' terms; see `JudgeTerms.report`.
     """
     count = len(settings.mixture.counts)
@@ -127,7 +130,7 @@ def _describe(
     validation: CrossValidation, settings: UtilitySettings, step: Step | None
 ) -> UtilityFit:
     """Return the weighted sum of the forms, with draws and diagnostics."""
-    forms = _Forms(validation, settings, step)
+    forms = _best_forms(validation, settings, step)
     weighed = weigh_forms(validation, forms.held_out)
     by_form = {**forms.held_out, WEIGHTED: weighed.held_out}
     diagnostics = {
@@ -137,18 +140,44 @@ def _describe(
         **_scores(validation, by_form),
         **forms.report(),
     }
-    draws = forms.draws(weighed.weights, settings).scaled(weighed.factor)
+    draws = forms.draws(weighed.weights, weighed.factor, settings)
     utility = forms.utility(weighed.weights).scaled(weighed.factor)
     return UtilityFit(utility, draws, validation.everywhere(weighed.held_out), diagnostics)
+
+
+def _best_forms(
+    validation: CrossValidation, settings: UtilitySettings, step: Step | None
+) -> _Forms:
+    """Return the forms of the features as they are, or warped.
+
+    They are warped where one form then clearly predicts better than each form of the plain ones.
+    """
+    plain = _Forms(validation, settings)
+    plain.add_mixtures(settings, step)
+    warp = choose_warp(plain.quadratic, plain.ridged[0].ridges)
+    if warp is None:
+        return plain
+    bent = _Forms(warped(validation, warp), settings, warp)
+    rows = validation.rows.numpy()
+    response, weights = validation.response.at(validation.rows), validation.data.weights[rows]
+    best, other = (
+        max((f.log_likelihood(response) for f in forms.held_out.values()), key=weights.dot)
+        for forms in (bent, plain)
+    )
+    gain = _gain(best - other, weights, validation.data.groups[rows])
+    if gain["mean"] <= _CLEARLY * gain["se"]:
+        return plain
+    bent.add_mixtures(settings, None)
+    return bent
 
 
 class _Forms:
     """The constant, the quadratic form, the smooth one and the mixtures, and their predictions."""
 
     def __init__(
-        self, validation: CrossValidation, settings: UtilitySettings, step: Step | None
+        self, validation: CrossValidation, settings: UtilitySettings, warp: Warp | None = None
     ) -> None:
-        self.validation = validation
+        self.validation, self.warp = validation, warp
         self.quadratic = QuadraticFit(validation)
         self.ridged = self.quadratic.fits()
         ridges = self.ridged[0].ridges
@@ -156,14 +185,16 @@ class _Forms:
         nothing = np.zeros(len(validation.rows))
         self.held_out = {"constant": HeldOut(nothing, nothing), "quadratic": by_quadratic}
         self.smooth = fit_smooth(self.quadratic, ridges, settings.smooth)
-        if self.smooth:
-            by_smooth = [s.held_out for s in self.smooth]
-            self.shares = averaging_shares([validation.score(each) for each in by_smooth])
-            self.held_out["smooth"] = averaged(by_smooth, self.shares)
-        first = validation.score(by_quadratic)
+        if self.smooth is not None:
+            self.held_out["smooth"] = self.smooth.held_out
+        self.mixtures: dict[str, MixtureFit] = {}
+
+    def add_mixtures(self, settings: UtilitySettings, step: Step | None) -> None:
+        """Fit mixtures, until three numbers in a row do not help."""
+        first = self.validation.score(self.held_out["quadratic"])
         self.mixtures = {
             f"mixture of {fit.count}": fit
-            for fit in fit_mixtures(validation, settings.mixture, first, step)
+            for fit in fit_mixtures(self.validation, settings.mixture, first, step)
         }
         self.held_out |= {name: fit.held_out for name, fit in self.mixtures.items()}
 
@@ -171,9 +202,9 @@ class _Forms:
         """Return the sum of the forms times their weights."""
         terms = self.quadratic.terms
         total = terms.utility(weights.get("quadratic", 0.0) * self.ridged[0].coefficients)
-        if weight := weights.get("smooth"):
-            under, process = average_smooth(self.smooth, weight * self.shares)
-            plain = terms.utility(under.numpy())
+        if self.smooth is not None and (weight := weights.get("smooth")):
+            under, process = self.smooth.split(weight * self.smooth.mode[None])
+            plain = terms.utility(under[0].numpy())
             linear, curvature = total.linear + plain.linear, total.curvature + plain.curvature
             total = Utility(linear, curvature, fourier=process)
         components = (
@@ -181,21 +212,23 @@ class _Forms:
             for name, fit in self.mixtures.items()
             if weights.get(name)
         )
-        return replace(total, components=tuple(components))
+        return replace(total, components=tuple(components), warp=self.warp)
 
-    def draws(self, weights: Mapping[str, float], settings: UtilitySettings) -> DeferredDraws:
-        """Return draws of the posterior, of the smooth forms by the one that predicts best."""
-        seed = int(self.validation.rng.integers(2**62))
-        score, count = self.validation.score, settings.posterior.draws
-        best = max(self.smooth, key=lambda s: score(s.held_out), default=None)
-        forms = (weights, self.quadratic, self.ridged, best, self.mixtures)
-        return DeferredDraws(partial(draw_posterior, *forms, count, seed), count)
+    def draws(
+        self, weights: Mapping[str, float], factor: float, settings: UtilitySettings
+    ) -> DeferredDraws:
+        """Return draws of the posterior, times a factor."""
+        seed, count = int(self.validation.rng.integers(2**62)), settings.posterior.draws
+        forms = (weights, self.quadratic, self.ridged, self.smooth, self.mixtures)
+        make = partial(draw_posterior, *forms, count, seed)
+        return DeferredDraws(lambda: replace(make().scaled(factor), warp=self.warp), count)
 
     def report(self) -> dict[str, Any]:
         """Return the diagnostics of the forms."""
         return {
             "ridges": self.ridged[0].ridges._asdict(),
-            "length_scales": {str(s.length_scale): s.variance for s in self.smooth},
+            "variances": {} if self.smooth is None else self.smooth.variances,
+            "warp": None if self.warp is None else self.warp.parameters[2:4].T.tolist(),
         }
 
 

@@ -128,8 +128,13 @@ class Regression:
         """Return the log-posterior of one vector, up to a constant."""
         return float(self.values(at))
 
-    def maximize(self, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the posterior mode (P,) and the Cholesky factor of its precision (P, P)."""
+    def maximize(
+        self, start: Tensor | None = None, converged: float = _CONVERGED
+    ) -> tuple[Tensor, Tensor]:
+        """Return the posterior mode (P,) and the Cholesky factor of its precision (P, P).
+
+        Newton's method stops after a step that gains less than ``converged``, nats.
+        """
         at = torch.zeros(len(self.prior), dtype=torch.float64) if start is None else start
         value = self.value(at)
         for _ in range(_STEPS):
@@ -144,7 +149,7 @@ class Regression:
                 if gain > 0.0:
                     at, value = moved, value + gain
                     break
-            if gain < _CONVERGED:
+            if gain < converged:
                 break
         return at, factor
 
