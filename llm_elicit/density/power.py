@@ -181,16 +181,16 @@ class _Powers:
         pool = pool[:: -(-len(pool) // _POOL)]
         f = utility_at(self.latent, self.model.utility, pool).double().numpy()
         logs = self.powers * f[:, None] - path.log_mass[0]
-        proposal = logsumexp(logs, axis=1) - np.log(len(self.powers))
+        mixed = torch.logsumexp(torch.from_numpy(logs), 1) - np.log(len(self.powers))
         size = np.sqrt(len(self.deviations(pool[:1])) - 1)
-        draws = f + size * self.deviations(pool)
+        draws = torch.from_numpy(f + size * self.deviations(pool))
         g = torch.from_numpy(self.latent.to_latent(x))
         said = self.belief.utility(x).sum() + size * self.deviations(g).sum(1)
 
         def curve(powers: Array) -> Array:
             values = np.empty(len(powers))
             for at, k in enumerate(powers):
-                log_z = logsumexp(k * draws - proposal, axis=1) - np.log(len(pool))
+                log_z = torch.logsumexp(float(k) * draws - mixed, 1).numpy() - np.log(len(pool))
                 values[at] = logsumexp(k * said - m * log_z) - np.log(len(said))
             return values
 
