@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import pandas as pd
 
 from llm_elicit.comparisons.table import points_of
 from llm_elicit.comparisons.table_files import VERDICTS
+from llm_elicit.report.formatting import number
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 FEW = 6
@@ -32,6 +34,7 @@ class Answer:
         reply: the text of the reply.
         verdict: how it was parsed.
         probability: of option A, if the answer is soft.
+        bound: 1 if the probability is only known to be at least that, -1 if at most, else 0.
         orders: whether the judge chose the same point in both orders of the pair.
     """
 
@@ -40,7 +43,20 @@ class Answer:
     reply: str
     verdict: str
     probability: float | None
+    bound: int
     orders: Orders
+
+    @property
+    def probability_words(self) -> str:
+        """The probability of option A after its name; a bound is rounded to where it holds."""
+        p = self.probability
+        if p is None:
+            return ""
+        if not self.bound:
+            return f"= {number(p, 2)}"
+        least = self.bound > 0
+        rounded = (math.floor if least else math.ceil)(1000 * p) / 1000
+        return f"{'at least' if least else 'at most'} {rounded:.3f}"
 
 
 @dataclass(frozen=True)
@@ -127,13 +143,14 @@ def _answer(
     """Return an answer with the options as shown: in order "ba" point b was option A."""
     first, second = map(space.word, points if row["order"] == "ab" else points[::-1])
     rows = [(label, a, b) for (label, a), (_, b) in zip(first, second, strict=True)]
-    probability = None
+    probability, bound = None, 0
     if row["soft"] and pd.notna(row["probability"]):
-        p = float(row["probability"])
-        probability = p if row["order"] == "ab" else 1.0 - p
+        p, bound = float(row["probability"]), int(row.get("censored", 0))
+        probability, bound = (p, bound) if row["order"] == "ab" else (1.0 - p, -bound)
     pair = int(row["pair"])
     orders: Orders = "unknown" if pair not in agree.index else "agree" if agree[pair] else "differ"
-    return Answer(pair, rows, str(row["reply"]), str(row["verdict"]), probability, orders)
+    reply, verdict = str(row["reply"]), str(row["verdict"])
+    return Answer(pair, rows, reply, verdict, probability, bound, orders)
 
 
 def filters(shown: Sequence[tuple[str, Shown]]) -> dict[str, list[Choice]]:

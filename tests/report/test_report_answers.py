@@ -75,6 +75,26 @@ def test_options_are_listed_in_the_order_shown():
         assert answer.probability == pytest.approx(0.75), "of option A, whichever point it was"
 
 
+@pytest.mark.parametrize(
+    ("order", "probability", "censored", "words"),
+    [
+        ("ab", 0.7512, 0, "= 0.75"),
+        ("ba", 0.7512, 0, "= 0.25"),
+        ("ab", 0.99966, 1, "at least 0.999"),
+        ("ba", 0.99966, 1, "at most 0.001"),
+        ("ab", 0.0123, -1, "at most 0.013"),
+        ("ba", 0.0123, -1, "at least 0.987"),
+    ],
+)
+def test_a_probability_known_as_a_bound_is_one(order, probability, censored, words):
+    """Rounded to where the bound still holds, of the option that was shown first."""
+    space = box(1)
+    frame = ask(space, lambda a, _: np.full(len(a), 0.5), np.random.default_rng(0), 1, soft=True)
+    row = frame.frame.head(1).assign(order=order, probability=probability, censored=censored)
+    (answer,) = choose_answers(row, space).all
+    assert answer.probability_words == words
+
+
 def test_filters_count_what_is_shown(rows):
     shown = choose_answers(rows, box(2))
     found = filters([("<b>", shown), ("other", shown)])
