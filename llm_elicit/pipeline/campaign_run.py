@@ -193,13 +193,16 @@ class CampaignRun:
             ConflictError: it is done, or it is being deleted.
         """
         self._check_kept()
+        if self.state in ENDED:
+            await asyncio.wait([self._task])  # it still records what happened
         self._retry_failed = retry_failed
         if self.state == "done" and not (retry_failed and self._problems):
             raise ConflictError(f"{self.name}: the run is done; there is nothing to resume")
         if self._task.done():
-            self._start = {"wanted": "running", "error": None}
+            # The journal still has the state in which it ended.
+            self._start = {"wanted": "running", "state": "planned", "stage": "plan", "error": None}
             self._error, self._problems = None, ()
-            self._now = replace(self._now, state="planned", **self._start)
+            self._now = replace(self._now, **self._start)
             self._begun.clear()
             self._turn.join()
             self._task = asyncio.create_task(self._work())

@@ -271,16 +271,7 @@ class Run:
         Raises:
             InputError: one of them cannot be removed.
         """
-        orchestrator.drop_journal(self.location)
-        try:
-            shutil.rmtree(self.folder)
-        except FileNotFoundError:
-            pass  # another process has removed it
-        except OSError as error:
-            raise InputError(
-                f"{self.folder}: cannot be removed ({error.strerror or error}); check its "
-                "permissions, and delete it again"
-            ) from None
+        remove(self.location)
 
     def check_identity(self) -> None:
         """Check that the campaign is the one that the run was started with.
@@ -333,6 +324,39 @@ class Run:
     def belief_folder(self, judge: str, method: str) -> Path:
         """Return the folder of a belief."""
         return self.folder / "beliefs" / judge / method
+
+
+def remove(location: orchestrator.JournalLocation) -> None:
+    """Remove a run: its journal and its folder.
+
+    Raises:
+        InputError: one of them cannot be removed.
+    """
+    orchestrator.drop_journal(location)
+    try:
+        shutil.rmtree(location.folder)
+    except FileNotFoundError:
+        pass  # another process has removed it
+    except OSError as error:
+        raise InputError(
+            f"{location.folder}: cannot be removed ({error.strerror or error}); check its "
+            "permissions, and delete it again"
+        ) from None
+
+
+def remove_unreadable(folder: Path) -> None:
+    """Remove a run that cannot be opened, unless a process is at work on it.
+
+    Raises:
+        InputError: another process is at work on it, or it cannot be removed.
+    """
+    try:
+        journal = find(folder)[0].journal
+    except (ElicitError, OSError):
+        journal = None
+    location = orchestrator.JournalLocation(folder, journal)
+    with orchestrator.RunLock(folder, shared=location.shared, name=orchestrator.AT_WORK):
+        remove(location)
 
 
 def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:

@@ -17,9 +17,9 @@ from fastapi import Depends, Request
 from fastapi import Path as InPath
 
 from llm_elicit import orchestrator
-from llm_elicit.errors import ConflictError
+from llm_elicit.errors import ConflictError, ElicitError
 from llm_elicit.pipeline.run_control import check_limits
-from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
+from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, remove_unreadable
 from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
 from llm_elicit.service.problems import ProblemError
 from llm_elicit.service.state import service_of
@@ -108,7 +108,7 @@ class Catalog:
         if self.here(name) is not None:
             await self.runtime.delete(name)
         else:
-            await asyncio.to_thread(_delete, await self.run(name))
+            await asyncio.to_thread(_delete, self.runtime.folder, name)
 
 
 def catalog(request: Request) -> Catalog:
@@ -148,9 +148,13 @@ def _request(
     orchestrator.request(run.location, wanted, max_cost=max_cost, concurrency=concurrency)
 
 
-def _delete(run: Run) -> None:
-    if orchestrator.is_active(run.location):
-        raise ConflictError(
-            f"{run.campaign.name}: another process is at work on it; cancel it first"
-        )
+def _delete(folder: Path, name: str) -> None:
+    try:
+        run = _open(folder, name)
+        active = orchestrator.is_active(run.location)
+    except (ElicitError, OSError):
+        remove_unreadable(folder / name)
+        return
+    if active:
+        raise ConflictError(f"{name}: another process is at work on it; cancel it first")
     run.remove()

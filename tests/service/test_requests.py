@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 import socket
@@ -9,15 +10,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
 
 from llm_elicit.config import resources
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.pipeline import stages
+from llm_elicit.orchestrator import AT_WORK, RunLock, Silent
+from llm_elicit.pipeline import campaign_run, stages
 from llm_elicit.service.server import create_app
 from llm_elicit.service.settings import ServerSettings
+from llm_elicit.testing.provider import Fails, Provider, Says
 from tests.service.test_security import problem
 
 EXPERT = {"name": "expert", "backend": "simulated", "belief": "uniform"}
@@ -132,6 +136,81 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> 
         assert "name: String should match" in problem(client.get("/api/campaigns/broken"), 422)
 
 
+UNREADABLE = {
+    "settings": ("campaign.yaml", "name: ["),
+    "changed by hand": ("campaign.yaml", "# mine\n"),
+    "journal": ("journal.sqlite", "no database" * 500),
+    "space": ("../../mine.yaml", "name: other"),
+}
+
+
+def own_space(folder: Path) -> Path:
+    """A feature space without a table."""
+    text = resources.find("datasets", "penguins_kinds", ".yaml").read_text("utf-8")
+    space = folder / "mine.yaml"
+    space.write_text(text.split("table:")[0].replace("penguins_kinds", "mine", 1))
+    return space
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_run_that_cannot_be_read_can_be_deleted_unless_someone_is_at_work(
+    kind: str, tmp_path: Path
+) -> None:
+    space = own_space(tmp_path)
+    own = {**CAMPAIGN, "space": str(space), "runs": str(tmp_path / "runs")}
+    run = stages.plan(Campaign.model_validate(own))
+    file, broken = UNREADABLE[kind]
+    (run.folder / file).write_text(broken)
+    with in_process(tmp_path) as client:
+        with RunLock(run.folder, name=AT_WORK):
+            assert "another process is at work" in problem(client.delete(BIRDS), 409)
+        assert (run.folder / "campaign.yaml").is_file()
+        assert client.delete(BIRDS).status_code == 204
+        assert not run.folder.exists()
+        assert client.get("/api/campaigns").json() == []
+        problem(client.delete(BIRDS), 404)
+
+
+def test_what_was_set_aside_is_asked_again_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_run, "_WITH_VIEW", ())  # nothing is fitted after asking
+    broken = ""
+
+    def behave(_number: int, body: dict[str, Any]) -> Fails | Says:
+        nonlocal broken
+        question = body["messages"][-1]["content"]
+        broken = broken or question
+        return Fails(400, "this breaks the tokenizer") if question == broken else Says("A")
+
+    free = {"price": {"input": 0.0, "output": 0.0}}
+    with Provider(behave) as provider:
+        port = int(urlsplit(provider.url).port or 0)
+        campaign = asked_of(port, api_key_env=None, attempts=1, **free)
+        run = stages.plan(Campaign.model_validate({**campaign, "runs": str(tmp_path / "runs")}))
+        for _ in range(2):
+            asyncio.run(stages.ask(run, progress=Silent()))
+        start = "/api/campaigns/served/start"
+        with with_servers(tmp_path, port) as client:
+            assert client.post(start).is_success
+            assert "1 set aside" in ended(client, "done")["problems"][0]
+            assert len(provider.seen) == 12 + 1
+            broken = "mended"
+            assert client.post(f"{start}?retry_failed=true").is_success
+            assert ended(client, "done")["problems"] == []
+            assert len(provider.seen) == 12 + 2
+            problem(client.post(f"{start}?retry_failed=maybe"), 422)
+
+
+def ended(client: TestClient, state: str) -> dict[str, Any]:
+    """The snapshot of the campaign once it is in a state."""
+    until = time.monotonic() + 120.0
+    while (now := client.get("/api/campaigns/served").json())["state"] != state:
+        assert time.monotonic() < until, now
+        time.sleep(0.05)
+    return dict(now)
+
+
 def asked_of(port: int, **more: Any) -> dict[str, Any]:
     """A campaign of a model on a server of this machine."""
     model = {"name": "gpt", "backend": "openai", "model": "m", **more}
@@ -180,10 +259,7 @@ def test_a_dead_server_fails_a_campaign_with_the_reason(tmp_path: Path) -> None:
     with with_servers(tmp_path, port) as client:
         created = client.post("/api/campaigns", json=asked_of(port, api_key_env=None, attempts=2))
         assert created.status_code == 201, created.text
-        until = time.monotonic() + 120.0
-        while (now := client.get("/api/campaigns/served").json())["state"] != "failed":
-            assert time.monotonic() < until, now
-            time.sleep(0.1)
+        now = ended(client, "failed")
         assert any(f"127.0.0.1:{port}" in line or "connect" in line for line in now["problems"])
         assert now["judges"]["gpt"]["errors"] > 0
         page = client.get("/campaigns/served").text
@@ -194,10 +270,7 @@ def test_a_dead_server_fails_a_campaign_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_space_is_gone_is_listed_and_its_page_says_why(tmp_path: Path) -> None:
-    space = tmp_path / "mine.yaml"
-    space.write_text((resources.find("datasets", "penguins_kinds", ".yaml")).read_text("utf-8"))
-    text = space.read_text("utf-8").split("table:")[0].replace("penguins_kinds", "mine", 1)
-    space.write_text(text)
+    space = own_space(tmp_path)
     stages.plan(
         Campaign.model_validate({**CAMPAIGN, "space": str(space), "runs": str(tmp_path / "runs")})
     )

@@ -21,7 +21,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from llm_elicit.errors import InputError
+from llm_elicit.errors import ConflictError, InputError
 from llm_elicit.orchestrator.journal.failures import JournalError, explained
 
 FILE = "journal.sqlite"
@@ -45,7 +45,7 @@ _SILENCE = {
 """Connection settings that detect an unreachable server within half a minute."""
 
 
-class RunInUseError(InputError):
+class RunInUseError(ConflictError):
     """Another process works on a run, or has taken it over."""
 
 
