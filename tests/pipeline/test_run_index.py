@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator import JOURNAL, Silent, write_control
@@ -18,6 +19,8 @@ from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.run_index import RunIndex
 from llm_elicit.pipeline.snapshot import stored_snapshot
 from llm_elicit.pipeline.stages import ask, plan, plan_grid
+from llm_elicit.service.server import create_app
+from llm_elicit.service.settings import ServerSettings
 
 EXPERT = {"name": "expert", "backend": "simulated", "belief": "uniform"}
 COUNT = 200
@@ -93,6 +96,24 @@ def test_200_runs_are_listed_soon_and_again_at_once(
     assert restarted == states
     assert after < 0.5
     assert timed(again)[1] < 0.25
+
+
+@pytest.mark.parametrize("path", ["/api/campaigns", "/"])
+def test_the_first_request_for_200_runs_is_answered_soon(
+    runs: Path, tmp_path: Path, path: str
+) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for number in range(COUNT):
+        (folder / f"run-{number:03d}").symlink_to(runs / f"run-{number:03d}")
+    app = create_app(ServerSettings.model_validate({"runs": folder}))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        began = time.process_time()
+        answer = client.get(path)
+        # On an idle machine 0.1 s, and 0.25 s with the page's examples.
+        assert time.process_time() - began < 0.5
+        assert answer.status_code == 200
+        assert answer.text.count("run-") >= COUNT
 
 
 def _refused(read):  # type: ignore[no-untyped-def]
