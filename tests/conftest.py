@@ -1,6 +1,7 @@
 """The loopback providers that writers of backends use too, and what is run where and when."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ TOGETHER = {"report": "the study"}
 
 # The groups that take more than twenty seconds, the longest first.
 LONG = (
-    "tests/test_docs.py", "service/test_campaigns.py", "audit/test_kinds.py", "the study",
-    "orchestrator/test_pace.py", "pipeline/test_runtime.py", "tests/test_gallery.py",
+    "tests/test_docs.py", "service/test_campaigns.py", "the study", "orchestrator/test_pace.py",
+    "audit/test_kinds.py", "pipeline/test_runtime.py", "tests/test_gallery.py",
     "orchestrator/test_batches.py", "benchmarks/test_asking.py", "pipeline/test_stage_inputs.py",
     "benchmarks/test_protocol.py", "pipeline/test_categories.py", "planning/test_rounds.py",
     "backends/test_local.py", "cli/test_outcomes.py", "pipeline/test_live.py",
@@ -39,6 +40,16 @@ LONG = (
     "service/test_security.py", "orchestrator/test_retries.py", "pipeline/test_run_control.py",
     "benchmarks/test_run.py", "orchestrator/test_direct.py",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def quick_fits() -> Iterator[None]:
+    """Let runs in this process fit little, where a belief only has to be there."""
+    from fakes.fits import fit_quickly
+
+    with pytest.MonkeyPatch.context() as patch:
+        fit_quickly(patch)
+        yield
 
 
 def group(path: Path) -> str:

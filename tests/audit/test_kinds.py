@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from fakes.fits import fit_quickly
 
 import llm_elicit as le
 from llm_elicit import density
@@ -120,7 +119,7 @@ MIXED = ("rooms", "year", "grade", "seen", "wind", "month")
 
 
 @pytest.fixture(scope="module")
-def mixed(tmp_path_factory):
+def mixed(tmp_path_factory, quick_fits):
     """A run over six kinds, in rounds, with triads and with direct questions of every form."""
     folder = tmp_path_factory.mktemp("mixed")
     space = space_of(folder, *MIXED, n=600)
@@ -136,9 +135,7 @@ def mixed(tmp_path_factory):
                     "log_odds": {"gain": 1.0, "noise": 0.2}}],
         "fit": {"method": "utility", "samples": 500},
     }))  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        fit_quickly(patch)
-        return le.run(campaign, progress=le.Silent())
+    return le.run(campaign, progress=le.Silent())
 
 
 def test_every_number_of_the_audit_is_one_of_its_kind(mixed):

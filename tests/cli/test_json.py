@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 import typer
+from fakes.spaces import write_two_features
 
 from cli.conftest import CAMPAIGN
 from llm_elicit.cli.main import app
@@ -43,8 +44,9 @@ def test_every_command_that_prints_facts_has_the_option():
 @pytest.fixture
 def facts(llm_elicit, tmp_path):
     """Return what a command prints with --json, parsed."""
-    (tmp_path / "tiny.yaml").write_text(CAMPAIGN)
-    (tmp_path / "grid.yaml").write_text(GRID)
+    write_two_features(tmp_path)
+    for name, text in (("tiny", CAMPAIGN), ("grid", GRID)):
+        (tmp_path / f"{name}.yaml").write_text(text.replace("space: penguins", "space: two.yaml"))
 
     def call(*arguments):
         done = llm_elicit(*arguments, "--json")

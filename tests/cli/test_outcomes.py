@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fakes.batches import BatchProvider
+from fakes.spaces import write_two_features
 
 from llm_elicit import errors
 from llm_elicit.cli import main as cli
@@ -32,7 +33,8 @@ def _place(tmp_path, monkeypatch):
 def campaign(url, pairs=20, rest="", **settings):
     judge = {"name": "claude", "backend": "anthropic", "model": "claude-haiku-4-5",
              "base_url": url, "max_tokens": 8, "attempts": 1, **settings}  # fmt: skip
-    text = f"name: c\nspace: penguins\ndesign: {{pairs: {pairs}}}\njudges: [{json.dumps(judge)}]\n"
+    text = f"name: c\nspace: two.yaml\ndesign: {{pairs: {pairs}}}\njudges: [{json.dumps(judge)}]\n"
+    write_two_features(Path())
     Path("c.yaml").write_text(f"{text}fit: {{method: utility, samples: 500}}\n{rest}")
     return "c.yaml"
 

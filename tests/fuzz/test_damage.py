@@ -10,14 +10,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from fakes.spaces import write_two_features
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fuzz.damage import DAMAGES, DEAR, commands
 from fuzz.oracle import Outcome, command, fuzz
 from llm_elicit.cli import main as cli
-from llm_elicit.config.base_model import to_yaml
-from llm_elicit.spaces.features import FeatureSpace
 
 CAMPAIGN = """
 name: small
@@ -38,21 +37,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a campaign and its finished run; nothing in it is opened any more."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "small.yaml").write_text(CAMPAIGN)
-    _two_features(folder)
+    write_two_features(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         result = CliRunner().invoke(cli.app, ["run", "small.yaml"])
     assert result.exit_code == 0, result.output
     return folder
-
-
-def _two_features(folder: Path) -> None:
-    """Two features of the penguins, with their table: an audit of all takes twice as long."""
-    space = FeatureSpace.load("penguins")
-    assert space.table is not None
-    shutil.copy(space.folder / space.table.file, folder)
-    data = space.model_dump(mode="json", exclude={"folder"})
-    (folder / "two.yaml").write_text(to_yaml(data | {"features": data["features"][:2]}))
 
 
 def _file(run: Path, name: str) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.spaces import write_two_features
 
 import llm_elicit as le
 from llm_elicit.config.base_model import to_yaml
@@ -13,8 +14,8 @@ from llm_elicit.config.base_model import to_yaml
 
 def _settings(runs: Path) -> dict[str, Any]:
     return {
-        "name": "object", "space": "penguins", "design": {"pairs": 8}, "runs": str(runs),
-        "judges": [{"name": "expert", "backend": "simulated"}],
+        "name": "object", "space": str(write_two_features(runs.parent)), "design": {"pairs": 8},
+        "runs": str(runs), "judges": [{"name": "expert", "backend": "simulated"}],
         "fit": {"method": "utility", "samples": 200},
     }  # fmt: skip
 

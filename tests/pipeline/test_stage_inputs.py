@@ -21,6 +21,8 @@ from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.manifest import Manifest
 from llm_elicit.pipeline.run_folder import Run
 
+pytestmark = pytest.mark.usefixtures("quick_fits")
+
 SPACE = """
 name: mass
 title: a number

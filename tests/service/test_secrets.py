@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -74,6 +75,8 @@ def test_a_failure_says_nothing_to_the_caller_and_all_to_the_log(served: Served)
         client.post("/api/campaigns?start=false", json=campaign("broken"))
         wait_for(client, "broken", lambda now: now["state"] == "paused")
         report = served.runs / "broken" / "report.html"
+        while not report.with_name("campaign.yaml").is_file():  # it waits before it is planned
+            time.sleep(0.05)
         report.write_bytes(b"\xff\xfe" + KEY.encode())
         answer = client.get("/api/campaigns/broken/report")
         assert answer.status_code == 500
