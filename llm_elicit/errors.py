@@ -118,7 +118,3 @@ class CancelledRunError(ElicitError):
 STOPPED = 130
 """The exit code after Ctrl-C: 128 plus the number of the signal, as in shells. After SIGTERM it is
 143, after SIGHUP 129."""
-
-
-class RenamedKeyWarning(FutureWarning):
-    """A settings file uses the former name of a key."""

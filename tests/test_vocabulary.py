@@ -53,13 +53,6 @@ SUFFIXES = {".py", ".md", ".yaml", ".toml", ".jinja", ".css", ".js"}
 FOLDERS = ("llm_elicit", "docs", "prompts", "datasets", "examples", "tests")
 FILES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "pyproject.toml", "Makefile")
 
-OLDER_NAMES = (
-    "llm_elicit/audit/calibration.py",
-    "llm_elicit/audit/record.py",
-    "tests/audit/test_audit_record.py",
-)
-"""Files that read what earlier versions wrote, under its names of then."""
-
 
 def texts() -> list[Path]:
     """Every text of the project, but for this one."""
@@ -86,7 +79,7 @@ def test_standard_terms_are_used(folder: str) -> None:
     found = []
     for path in texts():
         name = path.relative_to(ROOT).as_posix()
-        if name.startswith(f"{folder}/" if folder else FILES) and not name.startswith(OLDER_NAMES):
+        if name.startswith(f"{folder}/" if folder else FILES):
             found += faults(path)
             found += [f"{name}: the file's name" for word in WORDS if re.search(word, path.stem)]
     assert not found, "\n".join(found)

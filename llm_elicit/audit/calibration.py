@@ -183,16 +183,12 @@ class PredictiveCheck(StrictModel):
     calibration_error: float
 
 
-NULL_MODELS = {"coin": "random choices", "places": "position"}
-"""Names of null models in the diagnostics of older fits, and their present names."""
-
-
 def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | None:
     """Return the predictive check in a fit's diagnostics; None if they have none (a flow)."""
     utility, nulls = diagnostics.get("utility"), diagnostics.get("null_models")
     if not utility or not nulls or "calibration" not in utility:
         return None
-    nulls = {NULL_MODELS.get(name, name): value for name, value in nulls.items()}
+    nulls = dict(nulls)
     has_positions = "judging" in utility
     constant = "position" if has_positions else "random choices"
     gains = {constant: utility["gains"]["constant"], "quadratic": utility["gains"].get("quadratic")}
@@ -206,16 +202,9 @@ def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | N
             NullModel(name=name, log_likelihood=value, gain=_gain(gains.get(name)))
             for name, value in nulls.items()
         ],
-        calibration=[_bin(row) for row in utility["calibration"]["bins"]],
+        calibration=[CalibrationBin(**row) for row in utility["calibration"]["bins"]],
         calibration_error=utility["calibration"]["error"],
     )
-
-
-def _bin(row: Mapping[str, float]) -> CalibrationBin:
-    """Return a bin; older fits call its probability "foretold" and its frequency "found"."""
-    predicted = row["predicted"] if "predicted" in row else row["foretold"]
-    observed = row["observed"] if "observed" in row else row["found"]
-    return CalibrationBin(share=row["share"], predicted=predicted, observed=observed)
 
 
 def _gain(gain: Mapping[str, float] | None) -> Interval | None:

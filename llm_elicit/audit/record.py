@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError
 
-from llm_elicit.audit.calibration import NULL_MODELS
 from llm_elicit.audit.distances import Distance, DistanceEstimator, common_size
 from llm_elicit.audit.judge_audit import JudgeAudit, JudgeAuditor, JudgeEvidence
 from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
@@ -50,8 +49,6 @@ class ReferenceAudit(StrictModel):
 class Audit(StrictModel):
     """The audit of a run, as kept in audit.json.
 
-    Records of version 1, which had other keys, are read as version 2.
-
     Attributes:
         version: of the keys.
         space: the feature space.
@@ -61,19 +58,13 @@ class Audit(StrictModel):
         people: people as judges; None in runs without people.
     """
 
-    version: Literal[2] = 2
+    version: Literal[1] = 1
     space: FeatureSpace
     settings: AuditSettings
     seed: int
     reference: ReferenceAudit
     judges: list[JudgeAudit]
     people: PeopleAudit | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_version_1(cls, stored: Any) -> Any:
-        is_old = isinstance(stored, dict) and stored.get("version") == 1
-        return _upgraded(stored) if is_old else stored
 
     def of(self, judge: str) -> JudgeAudit:
         """Return one judge's audit.
@@ -99,7 +90,7 @@ class Audit(StrictModel):
 
     @classmethod
     def load(cls, path: Path) -> Audit:
-        """Read what `save` wrote, in this version or an earlier one.
+        """Read what `save` wrote.
 
         Raises:
             InputError: if the file is missing or is not an audit.
@@ -207,46 +198,3 @@ def _audit_reference(
         data_floor=None if data is None else estimator.floor(data, rng),
         sampling_floor=estimator.floor(sampling, rng),
     )
-
-
-_RENAMED: dict[tuple[str, ...], dict[str, str]] = {
-    (): {
-        "unanswered": "nonresponse",
-        "foretold": "predictive_check",
-        "band_power": "band_precision",
-        "cross_checks": "method_distances",
-    },
-    ("transitivity",): {
-        "p_coin": "p_random",
-        "firm": "repeated",
-        "firm_expected": "repeated_expected",
-    },
-    ("preference",): {"search": "sample_size"},
-    ("powers",): {"pinned": "identified"},
-    ("foretold",): {"nulls": "null_models"},
-    ("foretold", "calibration"): {"foretold": "predicted", "found": "observed"},
-    ("coverage", "regions"): {"holds": "data_share"},
-    ("direct",): {"recited": "row_completion"},
-    ("direct", "answers"): {"unread": "unparsed"},
-    ("direct", "recited"): {"read": "parsed", "found": "memorized"},
-    ("band_power",): {"more": "more_pairs", "lean": "prior_dominated"},
-    ("boxes",): {"sides": "bounds"},
-}
-"""Keys of version 1 and those of version 2, by the path of version 1 within a judge's record."""
-
-
-def _upgraded(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of version 1 with the keys of version 2."""
-    judges = [_renamed(judge, ()) for judge in stored.get("judges", [])]
-    return {**stored, "version": 2, "judges": judges}
-
-
-def _renamed(value: Any, path: tuple[str, ...]) -> Any:
-    if isinstance(value, list):
-        return [_renamed(item, path) for item in value]
-    if path == ("foretold", "nulls", "name"):
-        return NULL_MODELS.get(value, value)
-    if not isinstance(value, dict):
-        return value
-    names = _RENAMED.get(path, {})
-    return {names.get(key, key): _renamed(item, (*path, key)) for key, item in value.items()}

@@ -6,17 +6,16 @@ import gc
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from llm_elicit._util.sanitize import visible
-from llm_elicit.errors import STOPPED, ElicitError, InputError, RenamedKeyWarning
+from llm_elicit.errors import STOPPED, ElicitError, InputError
 
 DEBUG = "LLM_ELICIT_DEBUG"
 """The environment variable that shows tracebacks."""
@@ -44,7 +43,7 @@ class CommandGroup(TyperGroup):
 def run_app(commands: Callable[[], object]) -> int:
     """Call the commands and return the exit code; print one line if anything goes wrong."""
     _replace_unencodable()
-    with _one_line_warnings(), _interruptions() as received:
+    with _interruptions() as received:
         try:
             commands()
         except _StoppedError:
@@ -90,22 +89,6 @@ def _replace_unencodable() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-
-
-@contextmanager
-def _one_line_warnings() -> Iterator[None]:
-    """Print warnings that are meant for users, such as of renamed settings, as one line each."""
-    with warnings.catch_warnings():
-        others = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if issubclass(category, RenamedKeyWarning):
-                _say(f"warning: {message}")
-            else:
-                others(message, category, *rest)
-
-        warnings.showwarning = cast("Any", show)
-        yield
 
 
 @contextmanager

@@ -6,20 +6,19 @@ import contextlib
 import datetime
 import math
 import re
-import warnings
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from llm_elicit._util.sanitize import visible
-from llm_elicit.errors import InputError, RenamedKeyWarning
+from llm_elicit.errors import InputError
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -50,11 +49,7 @@ NoiseLevel = Annotated[float, Field(ge=1e-6, le=1e6)]
 
 
 class StrictModel(BaseModel):
-    """A frozen model that refuses keys it does not know.
-
-    A field that was renamed declares its former name as `serialization_alias`. That key is still
-    read, with a warning, and `recorded` writes it, so that digests of settings stay the same.
-    """
+    """A frozen model that refuses keys it does not know."""
 
     # Without "strings" an infinite end of an interval is written as null, which is no number.
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -64,42 +59,12 @@ class StrictModel(BaseModel):
         text = super().__repr__()
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 5]} ...)"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_former_keys(cls, data: Any, info: ValidationInfo) -> Any:
-        former = _former_keys(cls)
-        if not former or not isinstance(data, dict):
-            return data
-        for old in former.keys() & data.keys():
-            if former[old] in data:
-                raise ValueError(f"{old} is the former name of {former[old]}; remove {old}")
-            where = (info.context or {}).get("where", cls.__name__)
-            if where is not None:
-                line = f"{where}: {old} is called {former[old]} now; rename the key"
-                warnings.warn(line, RenamedKeyWarning, stacklevel=2)
-        return {former.get(key, key): value for key, value in data.items()}
-
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with `update`, without the values that cached properties have computed."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
-
-    def recorded(self, **options: Any) -> dict[str, Any]:
-        """Return the settings as JSON data, under the names that digests of runs rest on.
-
-        Args:
-            options: passed to `pydantic.BaseModel.model_dump`.
-        """
-        return self.model_dump(mode="json", by_alias=True, **options)
-
-
-@lru_cache(maxsize=256)
-def _former_keys(model: type[BaseModel]) -> dict[str, str]:
-    """Return the present name of every former key of a model."""
-    fields = model.model_fields.items()
-    return {field.serialization_alias: name for name, field in fields if field.serialization_alias}
 
 
 def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -273,20 +238,19 @@ def to_yaml(data: dict[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def validated(model: type[Model], data: dict[str, Any], where: str, *, warn: bool = True) -> Model:
+def validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
     """Return `data` as `model`, with pydantic's findings folded into one line.
 
     Args:
         model: the model.
         data: the settings.
         where: the file, for messages.
-        warn: whether to warn of former names of keys.
 
     Raises:
         InputError: the first broken rule, with its key and value, and how many more there are.
     """
     try:
-        made = model.model_validate(data, context={"where": where if warn else None})
+        made = model.model_validate(data)
     except ValidationError as error:
         findings = error.errors(include_url=False)
         first = findings[0]
@@ -313,10 +277,8 @@ def _check_kinds(given: Any, read: Any, where: str, loc: tuple[str, ...]) -> Non
         InputError: one was; the message names its key.
     """
     if isinstance(given, dict):
-        former = _former_keys(type(read)) if isinstance(read, BaseModel) else {}
         for key, value in given.items():
-            name = former.get(key, str(key))
-            there = read.get(key) if isinstance(read, dict) else getattr(read, name, None)
+            there = read.get(key) if isinstance(read, dict) else getattr(read, str(key), None)
             _check_kinds(value, there, where, (*loc, str(key)))
     elif isinstance(given, list | tuple) and isinstance(read, list | tuple):
         for number, (value, there) in enumerate(zip(given, read, strict=False)):

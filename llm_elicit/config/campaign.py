@@ -7,8 +7,6 @@ not, so they can be changed before a run is resumed.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -67,11 +65,9 @@ class Fit(StrictModel):
 
     methods: Annotated[tuple[Method, ...], Field(min_length=1)] = ("utility",)
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
-    noise_level: NoiseLevel | None = Field(default=None, serialization_alias="level")
+    noise_level: NoiseLevel | None = None
     samples: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
-    position_effect: Literal["averaged", "estimated"] = Field(
-        default="averaged", serialization_alias="order_bias"
-    )
+    position_effect: Literal["averaged", "estimated"] = "averaged"
 
     @model_validator(mode="before")
     @classmethod
@@ -277,20 +273,6 @@ class Campaign(StrictModel):
                 "categorical; use utility or auto"
             )
         return space
-
-    def fingerprint(self, space: FeatureSpace) -> str:
-        """Return a digest of all settings that decide the questions and who is asked.
-
-        Runs of versions before `config.provenance` recorded only this digest.
-        """
-        identity = {
-            "space": space.model_dump(mode="json"),
-            "seed": self.seed,
-            "design": self.design.identity(),
-            "judges": {judge.name: judge.identity() for judge in self.judges},
-        }
-        canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _without_folders(value: Any) -> Any:

@@ -22,7 +22,7 @@ class Stop(StrictModel):
             well as any other.
     """
 
-    max_band_width: Positive | None = Field(default=None, serialization_alias="band")
+    max_band_width: Positive | None = None
     no_signal_after: Annotated[int, Field(ge=10)] | None = None
 
     @model_validator(mode="after")
@@ -102,13 +102,7 @@ class Design(StrictModel):
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide which questions are asked, as JSON data."""
-        identity = self.recorded(exclude_none=True)
-        if not self.triads:
-            # Runs from before there were triads can be resumed.
-            del identity["triads"]
-        if self.sampling == "uniform":
-            del identity["sampling"]
-        return identity
+        return self.model_dump(mode="json", exclude_none=True)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -83,12 +83,7 @@ class BaseJudge(StrictModel):
         """Return the settings that can change an answer, without the judge's name."""
         operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
         operational |= {"requests_per_minute", "tokens_per_minute", "latency"}
-        identity = self.recorded(exclude=operational)
-        for name in ("structured", "log_odds"):
-            if not identity.get(name):
-                # Runs from before these settings existed can be resumed.
-                identity.pop(name, None)
-        return identity
+        return self.model_dump(mode="json", exclude=operational)
 
 
 class _ModelJudge(BaseJudge):
@@ -174,9 +169,7 @@ class SoftAnswers(StrictModel):
 
     gain: NotNegative = 0.04
     noise: NotNegative = 0.07
-    position_mean: Annotated[float, Field(allow_inf_nan=False, serialization_alias="position")] = (
-        0.0
-    )
+    position_mean: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     position_sd: NotNegative = 0.0
     ratio_noise: NotNegative = 0.5
     ignores_width: bool = False
@@ -204,7 +197,7 @@ class SimulatedJudge(BaseJudge):
     belief: Literal["table", "uniform"] = "table"
     bandwidth: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
-    noise_level: NoiseLevel | None = Field(default=None, serialization_alias="level")
+    noise_level: NoiseLevel | None = None
     log_odds: SoftAnswers | None = None
     seed: Seed | None = None
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64

@@ -17,9 +17,6 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
-FINGERPRINT = "fingerprint"
-"""The key of the only digest that runs of earlier versions recorded."""
-
 _SHOWN = 60
 
 
@@ -41,12 +38,14 @@ def identity_of(
     table = space.table and {
         "sha256": space.table.sha256,
         "columns": space.table.columns,
-        **space.table.recorded(include={"dialect", "words", "dates"}),
+        **space.table.model_dump(mode="json", include={"dialect", "words", "dates"}),
     }
     about: dict[str, Any] = {"features": space.names, "table": table}
     about |= {name: getattr(space, name) for name in ("subject", "setting")}
     features = {
-        f"feature {one.name}": one.recorded(exclude_defaults=True, exclude={"name", "note"})
+        f"feature {one.name}": one.model_dump(
+            mode="json", exclude_defaults=True, exclude={"name", "note"}
+        )
         for one in space.features
     }
     judges = {f"judge {judge.name}": judge.identity() for judge in campaign.judges}
@@ -54,8 +53,7 @@ def identity_of(
     parts |= {"space": about, **judges}
     if "title" in words:
         parts["title"] = space.title
-    texts = {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
-    return {FINGERPRINT: campaign.fingerprint(space), **texts}
+    return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
 
 
 def check_same(kept: Mapping[str, str], now: Mapping[str, str], folder: Path) -> None:
@@ -79,11 +77,8 @@ def check_same(kept: Mapping[str, str], now: Mapping[str, str], folder: Path) ->
 
 def _difference(kept: Mapping[str, str], now: Mapping[str, str]) -> str | None:
     """Return the first part that differs, with its old and its new value."""
-    old = "space" not in kept  # a complete identity, or that of an earlier version
-    if old and kept.get(FINGERPRINT, now.get(FINGERPRINT)) != now.get(FINGERPRINT):
-        return "its space, seed, design or judges differ; an earlier version recorded no details"
     for name, value in now.items():
-        if name != FINGERPRINT and kept.get(name, value) != value:
+        if kept.get(name, value) != value:
             before, after = _read(kept[name]), _read(value)
             if isinstance(before, dict) and isinstance(after, dict):
                 return _field(name, before, after)

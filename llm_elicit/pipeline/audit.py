@@ -93,7 +93,7 @@ def write_audit(result: Run, progress: Progress) -> None:
 def _read_by_audit(result: Run) -> dict[str, str]:
     """Return digests of all that an audit depends on and that may change between resumes."""
     judges = [judge.name for judge in result.campaign.judges]
-    settings = [judges, result.campaign.fit.recorded()]
+    settings = [judges, result.campaign.fit.model_dump(mode="json")]
     beliefs = {
         f"belief {judge} {method}": digest_of(
             {name: digest_of_file(result.belief_folder(judge, method) / name) for name in BELIEF}
@@ -118,13 +118,12 @@ def audit_is_current(result: Run, *, exactly: bool = False) -> bool:
     Args:
         result: the run.
         exactly: whether the words of its feature space and the packages' versions count too, and an
-            audit of which nothing was recorded, as by an early version, does not.
+            audit of which nothing was recorded does not.
     """
     entry = result.manifest.entry("audit")
     if entry is None:
         return not exactly
     shown = _shown_by_audit(result)
-    # An earlier version recorded no such digests.
     before = entry.read if exactly else entry.read | shown
     return before == _read_by_audit(result) | shown and not result.manifest.changed("audit")
 

@@ -55,7 +55,7 @@ def fit(result: Run, progress: Progress = _SILENT) -> None:
 def refit_changed(result: Run, stage: str, progress: Progress) -> None:
     """Fit beliefs again whose answers were changed or whose files are missing or changed.
 
-    Beliefs that were never fitted, or by an earlier version, are left as they are.
+    Beliefs that were never fitted are left as they are.
 
     Args:
         result: the run.
@@ -96,7 +96,7 @@ def _shared(result: Run) -> dict[str, str]:
     """Return digests of what all beliefs of a run depend on: answers, settings and λ."""
     fit, space = result.campaign.fit, result.space
     box = [space.names, *(side.tolist() for side in (space.low, space.high, space.log))]
-    settings = [fit.recorded(exclude={"methods"}), result.campaign.seed, box]
+    settings = [fit.model_dump(mode="json", exclude={"methods"}), result.campaign.seed, box]
     return {"tables": result.tables_digest, "settings": digest_of(settings)}
 
 

@@ -1,7 +1,7 @@
 """The manifest of a run: digests of what its stages read and wrote, in `manifest.json`.
 
 A stage writes its entry last, so an entry means that its files are complete. Files without an
-entry, of earlier versions or the user's own, are accepted as they are.
+entry are accepted as they are.
 """
 
 from __future__ import annotations

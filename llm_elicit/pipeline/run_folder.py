@@ -123,8 +123,7 @@ class Run:
     def first_round(self) -> Plan:
         """The pairs of the first round: they follow from the seed.
 
-        In a run that was started they are read from its file, since an earlier version may have
-        drawn others.
+        In a run that was started they are read from its file: another version may draw others.
         """
         first = make_plan(self.space, self.campaign.design, self.campaign.seed)
         path = self.folder / PLAN
@@ -304,7 +303,7 @@ class Run:
         entry = self.manifest.entry("ask")
         if entry is not None:
             return int(entry.read[ANSWERS])
-        table = self.folder / COMPARISONS  # of an earlier version
+        table = self.folder / COMPARISONS  # its manifest was lost
         return len(Comparisons.read(table)) if table.is_file() else 0
 
     def _as_written(self, stage: str, name: str) -> Path:
@@ -390,7 +389,7 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
 def _campaign(copy: Path, changed: tuple[int, ...]) -> Campaign:
     """Read a run's copy of its campaign; again if the file was changed."""
     del changed
-    return validated(Campaign, read_yaml(copy), str(copy), warn=False)
+    return validated(Campaign, read_yaml(copy), str(copy))
 
 
 def open_runs(where: str | Path | Campaign) -> tuple[Run, ...]:

@@ -145,7 +145,7 @@ def draft_file(
 
 
 def _written(dialect: Dialect) -> dict[str, Any]:
-    return {} if dialect == Dialect() else {"dialect": dialect.recorded(exclude_defaults=True)}
+    return {} if dialect == Dialect() else {"dialect": dialect.model_dump(exclude_defaults=True)}
 
 
 def draft_frame(

@@ -143,7 +143,7 @@ def without_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
         [[cell for cell in part if isinstance(cell, str) and "," in cell] for part in parts],
         dialect.sep,
     )
-    dialect = Dialect.model_validate({**dialect.recorded(), **marks})
+    dialect = Dialect.model_validate({**dialect.model_dump(), **marks})
     rows = rows_of_no_case(without_blank_rows(frame), dialect)
     dialect = dialect.model_copy(update={"left_out": tuple(sorted(row + 2 for row in rows))})
     cases = _cases(frame, dialect.left_out)

@@ -22,6 +22,7 @@ from llm_elicit.backends.failures import Failure
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
+from llm_elicit.config.provenance import identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Message, Prompt
 from llm_elicit.testing.plugin import Loopback
@@ -204,7 +205,7 @@ class InCampaigns(BackendContract):
         again = validated(Campaign, kept, "kept.yaml")
         space = campaign.load_space()
         assert again.judges == campaign.judges
-        assert again.fingerprint(space) == campaign.fingerprint(space)
+        assert identity_of(again, space) == identity_of(campaign, space)
 
     def test_a_setting_that_it_does_not_know_is_refused(self) -> None:
         """In one line, which names the setting."""

@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import yaml
 from llm_elicit.audit.inference import Interval
 from llm_elicit.config.base_model import read_yaml, to_yaml, validated
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.errors import InputError, RenamedKeyWarning
+from llm_elicit.errors import InputError
 
 JUDGE = {"name": "expert", "backend": "simulated"}
 BOMB = "a: &a [" + "x, " * 100 + "x]\n"
@@ -115,64 +114,6 @@ def test_one_kind_of_value_is_not_taken_for_another(
 def test_a_whole_number_in_another_notation_counts() -> None:
     data = {"name": "try", "space": "penguins", "judges": [JUDGE], "design": {"pairs": 200.0}}
     assert validated(Campaign, data, "c.yaml").design.pairs == 200
-
-
-FORMER = {
-    "name": "a",
-    "space": "penguins",
-    "design": {"pairs": 40, "rounds": {"count": 2, "stop": {"band": 0.5}}},
-    "judges": [
-        {**JUDGE, "level": 0.8},
-        {**JUDGE, "name": "soft", "log_odds": {"position": 0.1}},
-    ],
-    "fit": {"method": "auto", "level": 0.8, "order_bias": "estimated"},
-}
-"""A campaign by the names that keys had in earlier versions."""
-
-
-def test_former_names_of_keys_are_read_with_a_line_each() -> None:
-    with pytest.warns(RenamedKeyWarning) as warned:
-        read = validated(Campaign, FORMER, "c.yaml")
-    assert {str(one.message) for one in warned} == {
-        f"c.yaml: {old} is called {new} now; rename the key"
-        for old, new in {
-            "band": "max_band_width",
-            "level": "noise_level",
-            "order_bias": "position_effect",
-            "position": "position_mean",
-        }.items()
-    }
-    assert read.design.rounds is not None
-    assert read.design.rounds.stop is not None
-    assert read.design.rounds.stop.max_band_width == 0.5
-    assert (read.fit.noise_level, read.fit.position_effect) == (0.8, "estimated")
-    present = read.model_dump(mode="json")
-    assert present["judges"][1]["log_odds"]["position_mean"] == 0.1
-    assert not {"level", "order_bias"} & present["fit"].keys()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert validated(Campaign, present, "c.yaml") == read
-        assert validated(Campaign, FORMER, "c.yaml", warn=False) == read
-
-
-def test_the_identity_of_a_campaign_rests_on_the_former_names() -> None:
-    read = validated(Campaign, FORMER, "c.yaml", warn=False)
-    assert read.design.identity()["rounds"]["stop"] == {"band": 0.5}
-    assert read.judges[0].identity()["level"] == 0.8
-    assert read.judges[1].identity()["log_odds"]["position"] == 0.1
-    assert read.fit.recorded()["order_bias"] == "estimated"
-
-
-def test_a_key_and_its_former_name_are_not_given_together() -> None:
-    fit = {"method": "auto", "level": 0.8, "noise_level": 0.8}
-    with pytest.raises(InputError, match="level is the former name of noise_level; remove level"):
-        validated(Campaign, {**FORMER, "fit": fit}, "c.yaml", warn=False)
-
-
-def test_a_text_under_a_former_name_is_no_number() -> None:
-    fit = {"method": "auto", "level": "0.8"}
-    with pytest.raises(InputError, match=r"must be a number, got the text '0\.8'"):
-        validated(Campaign, {**FORMER, "fit": fit}, "c.yaml", warn=False)
 
 
 def test_every_number_of_a_record_comes_back_from_its_json() -> None:

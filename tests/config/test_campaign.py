@@ -4,6 +4,7 @@ import pytest
 
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.provenance import identity_of
 from llm_elicit.config.resources import available
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
@@ -58,10 +59,10 @@ def test_a_bad_campaign_gets_one_clear_line(tmp_path, text, parts):
 
 def test_identity_is_what_can_change_an_answer(tmp_path):
     space = FeatureSpace.load("penguins")
-    base = load(tmp_path, VALID).fingerprint(space)
+    base = identity_of(load(tmp_path, VALID), space)
 
     def changed(text):
-        return load(tmp_path, text).fingerprint(space) != base
+        return identity_of(load(tmp_path, text), space) != base
 
     assert not changed(VALID.replace("simulated}", "simulated, concurrency: 3, timeout: 5}"))
     assert not changed(VALID + "limits: {max_cost: 3}\nfit: {method: score}\n")
@@ -75,12 +76,6 @@ def test_identity_is_what_can_change_an_answer(tmp_path):
 
 def test_one_method_may_be_given_alone(tmp_path):
     assert load(tmp_path, VALID + "fit: {method: score}\n").fit.methods == ("score",)
-
-
-def test_the_identity_of_a_design_without_triads_is_what_it_was():
-    assert Campaign.load("simulated").design.identity() == {
-        "pairs": 120, "template": "v1/zero-shot", "both_orders": True, "replicates": 1,
-    }  # fmt: skip
 
 
 def test_people_are_judges_with_names() -> None:

@@ -1,7 +1,6 @@
 """What a run should do and does, in its journal: asked for, recorded, taken over and replayed."""
 
 import shutil
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from llm_elicit.orchestrator.journal import (
     visible_state,
     write_control,
 )
-from llm_elicit.orchestrator.journal.migrations import MIGRATIONS
 
 
 def test_what_is_asked_of_a_run_and_its_events_survive_in_either_database(
@@ -169,30 +167,6 @@ def test_a_late_write_does_not_bring_a_deleted_run_back(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no such run"):
             write()
     assert not location.folder.exists()
-
-
-def test_control_of_the_version_before_is_read(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "journal.sqlite") as old:
-        for migration in MIGRATIONS:
-            if migration.name != "0014-takeovers":
-                old.executescript(migration.sqlite)
-        old.execute(
-            "INSERT INTO control "
-            "VALUES (1, 'paused', 'paused', 'ask', 'service', NULL, 2.0, 3, 0, 0)"
-        )
-    found = read_control(JournalLocation(tmp_path))
-    assert found is not None
-    assert (found.wanted, found.max_cost, found.takeovers) == ("paused", 2.0, 0)
-
-
-def test_a_run_of_an_earlier_version_has_neither_control_nor_events(tmp_path: Path) -> None:
-    location = JournalLocation(tmp_path)
-    assert read_control(location) is None
-    assert read_events(location) == []
-    with sqlite3.connect(tmp_path / "journal.sqlite") as old:
-        old.executescript(MIGRATIONS[0].sqlite)
-    assert read_control(location) is None
-    assert read_events(location) == []
 
 
 def test_a_journal_is_removed_from_a_server_alone(postgres: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from llm_elicit.audit.direct_answers import measure_direct
 from llm_elicit.backends import Capabilities, SimulatedBackend
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.provenance import identity_of
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator import answered, direct_answers, estimate, examples, status
 from llm_elicit.orchestrator.journal import JournalLocation, reading
@@ -90,7 +91,8 @@ def test_they_are_added_to_a_run_that_is_asked_and_taken_back(tmp_path: Path) ->
         before = table(plain, folder).frame
         # A section is no part of what a run is.
         study = campaign([claude(provider.url)], pairs=5, direct=DIRECT)
-        assert study.fingerprint(study.load_space()) == plain.fingerprint(plain.load_space())
+        space = plain.load_space()
+        assert identity_of(study, space) == identity_of(plain, space)
         assert run(study, folder).complete
         assert len(provider.seen) == 10 + COUNT
         assert run(study, folder).complete

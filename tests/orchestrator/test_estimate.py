@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
+from llm_elicit.config.provenance import identity_of
 from llm_elicit.orchestrator import estimate, prompts
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.tokens import cached_beginning, counter, most
@@ -88,7 +89,7 @@ def test_a_price_in_the_campaign_comes_before_the_list_s() -> None:
         assert batch.cost(10**6, 10**6) == 4.5
     plain = campaign([gpt("http://127.0.0.1:9"), claude("http://x.example")])
     space = plain.load_space()
-    assert plain.fingerprint(space) == study.fingerprint(space), "a price changes no answer"
+    assert identity_of(plain, space) == identity_of(study, space), "a price changes no answer"
     with pytest.raises(ValueError, match="price"):
         campaign([gpt("http://127.0.0.1:9", price={"input": -1, "output": 1})])
 

@@ -193,21 +193,6 @@ def test_a_worker_that_was_taken_for_gone_changes_no_others_question(
     other.close()
 
 
-def test_a_question_that_was_reset_though_answered_is_done_again(tmp_path: Path) -> None:
-    """As a version before left it, where a time-out came after a late answer."""
-    location = JournalLocation(tmp_path)
-    journal = _open(location)
-    (question,) = journal.claim("expert", 1)
-    journal.commit([answered(question.id, ANSWER)])
-    with journal._db.begin():
-        journal._db.execute(update(questions).values(state="planned"))
-        journal._db.exec_driver_sql("DELETE FROM migrations WHERE name LIKE '0008%'")
-        journal._db.exec_driver_sql("ALTER TABLE workers DROP COLUMN written")
-    journal.close()
-    _open(location).close()
-    assert [row[0] for row in _rows(location)] == ["done"] + ["planned"] * 7
-
-
 class Workers(RuleBasedStateMachine):
     """Two workers on one journal, in any order of events; each may be taken for gone."""
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,8 +37,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asyncio.run(ask(first, progress=Silent()))
     for number in range(1, COUNT):
         shutil.copytree(first.folder, folder / f"run-{number:03d}")
-    with closing(sqlite3.connect(folder / "run-001" / JOURNAL)) as db:  # of an earlier version
-        db.executescript("DROP TABLE control; DROP TABLE events;")
     plan(campaign(folder, "planned"))
     plan(campaign(folder, "direct", direct={"samples": 3}))
     grid = {"templates": ["v1/zero-shot", "v1/few-shot"]}

@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pandas as pd
 import pytest
 
 import llm_elicit as le
-from llm_elicit.density import DensityError
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Silent
 from llm_elicit.pipeline import stages
@@ -372,64 +370,3 @@ def test_other_settings_of_the_fit_are_fitted_again(home: Path) -> None:
     stages.audit(run, notes := Notes())
     assert notes.lines == ["expert: audit: answers or settings changed; fitted again"]
     assert len(pd.read_parquet(run.folder / BELIEF / "samples.parquet")) == 101
-
-
-def test_a_run_of_an_earlier_version_goes_on(home: Path) -> None:
-    """It has no manifest, no digests, and one fingerprint."""
-    folder = home / "runs" / "tiny"
-    (folder / "manifest.json").unlink()
-    before = _numbers(folder)
-    run = Run.open("c.yaml")
-    with sqlite3.connect(folder / "journal.sqlite") as db:
-        db.execute("UPDATE answers SET digest = NULL")
-        db.execute("DELETE FROM meta WHERE key IN ('space', 'seed', 'design') OR key LIKE '% %'")
-        assert dict(db.execute("SELECT key, value FROM meta"))["fingerprint"] == (
-            run.campaign.fingerprint(run.space)
-        )
-    stages.report(Run.open(folder), notes := Notes())
-    _tell(home / "datasets/mass.yaml", "unit: g", "unit: kg")
-    for stage in (stages.plan_run, stages.fit, stages.audit, stages.report):
-        with pytest.raises(InputError, match="an earlier version recorded no details"):
-            stage(Run.open("c.yaml"))
-    _tell(home / "datasets/mass.yaml", "unit: kg", "unit: g")
-    asyncio.run(stages.ask(stages.plan("c.yaml"), progress=notes))
-    assert notes.lines == []
-    assert _numbers(folder) == before
-    _tell(home / "datasets/mass.yaml", "unit: g", "unit: kg")
-    with pytest.raises(InputError, match=r"feature mass\.unit differs: g before, kg now"):
-        stages.plan("c.yaml")
-
-
-def test_without_its_journal_a_run_of_an_earlier_version_is_not_asked_again(home: Path) -> None:
-    folder = home / "runs" / "tiny"
-    for name in ("manifest.json", "journal.sqlite"):
-        (folder / name).unlink()
-    with pytest.raises(InputError, match=r"holds 0 of the 16 answers that comparisons"):
-        le.run("c.yaml")
-
-
-def test_damaged_files_of_an_earlier_version_are_one_line(home: Path) -> None:
-    folder = home / "runs" / "tiny"
-    (folder / "manifest.json").unlink()
-    for name in ("direct.parquet", *(f"{BELIEF}/{file}" for file in (
-        "samples.parquet", "draws.parquet", "powers.parquet", "bands.json", "belief.json"
-    ))):  # fmt: skip
-        content = (folder / name).read_bytes()
-        for damaged in (content[: len(content) // 2], b""):
-            (folder / name).write_bytes(damaged)
-            with pytest.raises((InputError, DensityError), match=Path(name).name) as caught:
-                stages.audit(Run.open(folder))
-            assert "\n" not in str(caught.value)
-        (folder / name).write_bytes(content)
-
-
-def test_a_table_of_ones_own_is_fitted(home: Path) -> None:
-    _tell(home / "c.yaml", "name: tiny", "name: own")
-    run = Run.open("c.yaml")
-    run.folder.mkdir()
-    table = replace(run, folder=home / "runs" / "tiny").comparisons.frame
-    table["probability"] = (table["a_mass"] > table["b_mass"]).astype(float)
-    table.to_parquet(run.folder / "comparisons.parquet")
-    stages.fit(run, notes := Notes())
-    assert list(run.beliefs) == ["expert"]
-    assert notes.lines == []

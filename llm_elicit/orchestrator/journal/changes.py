@@ -65,7 +65,7 @@ class Answer:
     thinking: str = ""
     format: str = "letter"
     censored: int = 0
-    digest: str | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True)

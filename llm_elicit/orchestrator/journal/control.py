@@ -18,7 +18,6 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import func, insert, select, update
-from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
@@ -136,31 +135,16 @@ def read_control(location: JournalLocation) -> Control | None:
             with contextlib.suppress(sqlite3.OperationalError), location.glance() as db:
                 row = db.execute(_control_of_file()).fetchone()
                 return None if row is None else control_of(dict(row))
-        engine = location.readable()
-        try:
-            return _selected(engine, _COLUMNS)
-        except (OperationalError, ProgrammingError):
-            return _of_an_earlier_version(engine)
+        with location.readable().connect() as connection, connection.begin():
+            if not sa.inspect(connection).has_table("control"):
+                return None
+            found = connection.execute(CONTROL).one_or_none()
+            return None if found is None else control_of(found._asdict())
 
 
 @cache
 def _control_of_file() -> str:
     return in_sqlite(CONTROL)
-
-
-def _selected(engine: sa.Engine, columns: Sequence[sa.ColumnElement[Any]]) -> Control | None:
-    with engine.connect() as db, db.begin():
-        row = db.execute(select(*columns)).one_or_none()
-        return None if row is None else control_of(row._asdict())
-
-
-def _of_an_earlier_version(engine: sa.Engine) -> Control | None:
-    """Read a journal that has fewer columns, or no table at all."""
-    found = sa.inspect(engine)
-    if not found.has_table("control"):
-        return None
-    known = {"at_work", *(column["name"] for column in found.get_columns("control"))}
-    return _selected(engine, [column for column in _COLUMNS if column.key in known])
 
 
 def control_of(row: Mapping[str, Any]) -> Control:

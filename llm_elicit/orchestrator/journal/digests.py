@@ -19,10 +19,8 @@ _TEXTS = (
     "template", "prompt_hash", "endpoint", "settings", "model_asked", "model_answered", "reply",
     "finish", "verdict", "asked_at", "thinking", "format",
 )  # fmt: skip
-_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached")
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached", "censored")
 _NUMBERS = ("first", "letter_mass", "probability", "cost", "latency")
-_BOUND = "censored"
-"""Left out of the digest of an answer without a bound, as of those older than the column."""
 _FIRST_NUMBER = len(_KEY) + len(_TEXTS) + len(_COUNTS)
 _AT_ONCE = 5_000
 
@@ -38,11 +36,11 @@ def digest_of(question: Question, answer: Answer) -> str:
     said = vars(answer)
     texts = [storable(said[name]) for name in _TEXTS]
     counts = [int(said[name]) for name in _COUNTS]
-    return _digest([*asked, *texts, *counts, *(said[name] for name in (*_NUMBERS, _BOUND))])
+    return _digest([*asked, *texts, *counts, *(said[name] for name in _NUMBERS)])
 
 
 def check_digests(db: sa.Connection, where: str, *, pairs: bool | None = None) -> None:
-    """Check that answers are as they were written; older answers have no digest and pass.
+    """Check that answers are as they were written.
 
     Args:
         db: an open journal.
@@ -53,24 +51,20 @@ def check_digests(db: sa.Connection, where: str, *, pairs: bool | None = None) -
     Raises:
         InputError: an answer or its question was changed.
     """
-    known = {column["name"] for column in sa.inspect(db).get_columns("answers")}
-    if "digest" not in known:
-        return
     key = [questions.c[name] for name in _KEY]
-    bound = answers.c[_BOUND] if _BOUND in known else sa.literal(0)
-    said = [*(answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)), bound]
+    said = [answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)]
     of_pairs = questions.c.presentation.in_(("ab", "ba"))
     wanted = [] if pairs is None else [of_pairs if pairs else ~of_pairs]
     # Ordered by row and with a column that no index has, so that the rows are read, as for the
     # table of comparisons, and not an index, which may differ in a damaged file.
     rows = db.execute(
-        sa.select(questions.c.attempts, answers.c.question, answers.c.digest, *key, *said)
+        sa.select(questions.c.attempts, answers.c.digest, *key, *said)
         .outerjoin_from(questions, answers, questions.c.id == answers.c.question)
-        .where(sa.or_(answers.c.digest.is_not(None), questions.c.state == "done"), *wanted)
+        .where(sa.or_(answers.c.question.is_not(None), questions.c.state == "done"), *wanted)
         .order_by(questions.c.id),
         execution_options={"yield_per": _AT_ONCE},
     )
-    changed = [row[3:7] for row in rows if not _is_as_written(row[1], row[2], row[3:])]
+    changed = [row[2:6] for row in rows if not _is_as_written(row[1], row[2:])]
     if changed:
         judge, pair, order, replicate = changed[0]
         more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
@@ -81,19 +75,17 @@ def check_digests(db: sa.Connection, where: str, *, pairs: bool | None = None) -
         )
 
 
-def _is_as_written(question: int | None, digest: str | None, row: Sequence[Any]) -> bool:
-    """Return whether an answer exists and matches its digest, if it has one."""
-    if digest is None:
-        return question is not None
+def _is_as_written(digest: str | None, row: Sequence[Any]) -> bool:
+    """Return whether an answer exists and matches its digest."""
     try:
-        return _digest(row) == digest
+        return digest is not None and _digest(row) == digest
     except (TypeError, ValueError, OverflowError):
         return False  # text in place of a number, in a damaged file
 
 
 def _digest(row: Sequence[Any]) -> str:
     """Return SHA-256 over the values of a row, with numbers as either database returns them."""
-    values = list(row) if row[-1] else list(row[:-1])
+    values = list(row)
     for index in range(_FIRST_NUMBER, len(values)):
         value = values[index]
         if value is not None:

@@ -92,11 +92,9 @@ def planned_rounds(location: JournalLocation) -> dict[tuple[str, int], Pairs]:
     with location.guarded(), engine.connect() as db, db.begin():
         if not sa.inspect(db).has_table("rounds"):
             return {}
-        known = {column["name"] for column in sa.inspect(db).get_columns("rounds")}
-        digest = rounds.c.digest if "digest" in known else sa.null().label("digest")
-        rows = db.execute(sa.select(rounds.c.judge, rounds.c.number, rounds.c.pairs, digest)).all()
+        rows = db.execute(sa.select(rounds)).all()
     for row in rows:
-        if row.digest not in (None, _digest(row.judge, row.number, row.pairs)):
+        if row.digest != _digest(row.judge, row.number, row.pairs):
             raise InputError(
                 f"{location.name}: the pairs of round {row.number} are not as they were planned; "
                 "put a copy of the journal back, or move the run's folder away and run again"

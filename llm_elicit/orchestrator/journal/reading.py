@@ -13,7 +13,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.changes import Totals, Unanswered
 from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation
 from llm_elicit.orchestrator.journal.plan import WITHDRAWN
-from llm_elicit.orchestrator.journal.schema import answers, meta, people, questions
+from llm_elicit.orchestrator.journal.schema import answers, check_version, meta, people, questions
 from llm_elicit.orchestrator.journal.statements import HANDED_IN, HELD, amounts
 
 
@@ -28,6 +28,7 @@ def reading(location: JournalLocation) -> Iterator[sa.Connection]:
     with location.guarded(), engine.connect() as db, db.begin():
         if location.shared and not sa.inspect(db).has_table("questions"):
             raise InputError(f"{location.name}: no journal here; run the campaign first")
+        check_version(db, location)
         yield db
 
 
@@ -177,5 +178,5 @@ def kept_answers(location: JournalLocation) -> int:
         tables = sa.inspect(db)
         if not tables.has_table("questions"):
             return 0
-        additional, undone = db.execute(of_people).one() if tables.has_table("people") else (0, 0)
+        additional, undone = db.execute(of_people).one()
         return int(db.execute(done).scalar_one()) + int(additional) + 2 * int(undone)

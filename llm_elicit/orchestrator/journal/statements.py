@@ -138,7 +138,7 @@ CLAIM = (
         _columns.replicate,
         _columns.attempts,
         _columns.judge,
-        _columns.error.is_not(None).label("given_up"),
+        _columns.error,  # SQLite 3.40 returns true for IS NOT NULL beside a first column NOT NULL
     )
 )
 

@@ -13,6 +13,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -120,7 +121,7 @@ class Journal:
             worker = {"me": self._me, "new_name": name, "new_began": now(), "lease": self.lease}
             self._db.execute(REGISTER, worker)
         if not self.location.shared:
-            # Off during migrations, and cannot be switched within a transaction.
+            # It cannot be switched on within a transaction.
             with self._raw() as db:
                 db.execute("PRAGMA foreign_keys = ON")
 
@@ -227,7 +228,8 @@ class Journal:
         if not self._renew():
             raise self._lapsed()
         values = {"of_judge": judge, "count": count, "me": self._me, "known": self._known[judge]}
-        return [Question(*row) for row in sorted(self._db.execute(CLAIM, values).all())]
+        rows = sorted(self._db.execute(CLAIM, values).all())
+        return [replace(Question(*row[:-1]), given_up=row.error is not None) for row in rows]
 
     def _must_take_more(self) -> None:
         if self._transactions.failure is not None:

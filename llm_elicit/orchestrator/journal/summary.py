@@ -56,7 +56,7 @@ def read_summary(location: JournalLocation, judges: Sequence[str]) -> JournalSum
         try:
             return _of_file(location)
         except sqlite3.Error as error:
-            if "no such" not in str(error):  # else it is of an earlier version
+            if "no such" not in str(error):  # else it has no tables yet
                 raise location.explained(error) from None
     begun = {}
     if is_begun(location):
