@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llm_elicit.comparisons.table import Comparisons
     from llm_elicit.config.campaign import Campaign
     from llm_elicit.errors import ElicitError, InputError, JudgeError
-    from llm_elicit.orchestrator import Display, Silent
+    from llm_elicit.orchestrator.progress import Display, Silent
     from llm_elicit.pipeline.campaign_run import CampaignRun
     from llm_elicit.pipeline.run_folder import Run
     from llm_elicit.pipeline.runtime import Runtime

@@ -12,7 +12,7 @@ import llm_elicit as le
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.grid import cells
 from llm_elicit.config.judges import Judge
-from llm_elicit.orchestrator import Silent
+from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.spaces.drafting import draft_file
 from llm_elicit.spaces.features import FeatureSpace
 

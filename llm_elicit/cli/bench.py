@@ -21,15 +21,15 @@ from llm_elicit.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from llm_elicit import orchestrator
     from llm_elicit._util import workers as worker_processes
     from llm_elicit.benchmarks import measure, run, tables
     from llm_elicit.benchmarks.asking import bars
     from llm_elicit.benchmarks.faults import table as fault_table
+    from llm_elicit.orchestrator import progress as displays
 else:
     bars = LazyModule("llm_elicit.benchmarks.asking.bars")
     fault_table = LazyModule("llm_elicit.benchmarks.faults.table")
-    orchestrator = LazyModule("llm_elicit.orchestrator")
+    displays = LazyModule("llm_elicit.orchestrator.progress")
     worker_processes = LazyModule("llm_elicit._util.workers")
     measure = LazyModule("llm_elicit.benchmarks.measure")
     run = LazyModule("llm_elicit.benchmarks.run")
@@ -87,7 +87,7 @@ def table_command(
         points,
     )
     try:
-        with orchestrator.Display() as progress:
+        with displays.Display() as progress:
             done = run.run_table(request, out, progress, worker_processes.Workers(workers, cluster))
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped; finished rows are in {out}: run again to resume\n")
@@ -104,7 +104,7 @@ def orchestrator_command(full: Full = False, many: Many = None, markdown: Markdo
     """The rate of asking, and what a kill costs, against a loopback server."""
     size = bars.FULL if full else bars.SHORT
     size = replace(size, many=many or size.many)
-    with orchestrator.Display() as progress:
+    with displays.Display() as progress:
         made = bars.run_bars(size, partial(progress.note, "orchestrator"))
     _print([made], markdown)
 
@@ -114,7 +114,7 @@ def faults_command(
     rows: FaultRows = "", questions: Questions = 3_000, markdown: Markdown = None
 ) -> None:
     """Campaigns whose provider, disk, database or process fails (a quarter of an hour)."""
-    with orchestrator.Display() as progress:
+    with displays.Display() as progress:
         note = partial(progress.note, "faults")
         wanted = run.parse_names(rows)
         made = fault_table.run_faults(fault_table.FULL, note, wanted, questions)

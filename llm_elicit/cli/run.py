@@ -26,8 +26,9 @@ from llm_elicit.cli.status import batches
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
-    from llm_elicit import orchestrator
     from llm_elicit.audit import Audit
+    from llm_elicit.orchestrator import progress as displays
+    from llm_elicit.orchestrator import rate_sharing
     from llm_elicit.pipeline import run_folder, stages
     from llm_elicit.pipeline.run_folder import Run
     from llm_elicit.planning import detectable
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 else:
     advice = LazyModule("llm_elicit.report.advice")
     detectable = LazyModule("llm_elicit.planning.detectable")
-    orchestrator = LazyModule("llm_elicit.orchestrator")
+    displays = LazyModule("llm_elicit.orchestrator.progress")
+    rate_sharing = LazyModule("llm_elicit.orchestrator.rate_sharing")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
     stages = LazyModule("llm_elicit.pipeline.stages")
 
@@ -63,7 +65,7 @@ def run_command(
         return Outcome(lines, facts | {"remarks": result.remarks}, result.problems)
 
     asking: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "retry_failed": retry_failed}
-    asking["limiters"] = orchestrator.RateLimiters()
+    asking["limiters"] = rate_sharing.RateLimiters()
     cells = stages.plan_grid(campaign)
     stages.ask_conditions(cells, **asking)
     for_each(cells, work, as_json, lambda: _condition_pages(cells))
@@ -108,7 +110,7 @@ def ask_command(
     if batch == "status":
         for_each(run_folder.open_runs(run), batches, as_json)
         return
-    cells, limiters = stages.plan_grid(run), orchestrator.RateLimiters()
+    cells, limiters = stages.plan_grid(run), rate_sharing.RateLimiters()
     if batch == "wait" and len(cells) > 1:
         raise InputError(
             f"{run} is a grid, whose cells would wait for each other: use --batch submit, and "
@@ -116,7 +118,7 @@ def ask_command(
         )
 
     def work(cell: Run) -> Outcome:
-        with orchestrator.Display() as progress:
+        with displays.Display() as progress:
             if batch is None:
                 asking = stages.ask(
                     cell, max_cost=max_cost, progress=progress, cache=cache, limiters=limiters,
@@ -143,7 +145,7 @@ def fit_command(run: RunName, as_json: AsJson = False) -> None:
     """Estimate every judge's belief from its answers."""
 
     def work(cell: Run) -> Outcome:
-        with orchestrator.Display() as progress:
+        with displays.Display() as progress:
             stages.fit(cell, progress)
         beliefs = cell.beliefs
         facts = {judge: belief.diagnostics for judge, belief in beliefs.items()}
@@ -156,7 +158,7 @@ def audit_command(run: RunName, as_json: AsJson = False) -> None:
     """Compare the beliefs with the data."""
 
     def work(cell: Run) -> Outcome:
-        with orchestrator.Display() as progress:
+        with displays.Display() as progress:
             stages.audit(cell, progress)
         audit = cell.audit
         return Outcome(_verdict_lines(audit), {"audit": audit})
@@ -168,7 +170,7 @@ def report_command(run: RunName, as_json: AsJson = False) -> None:
     """Write the report, its figures and its tables."""
 
     def work(cell: Run) -> Outcome:
-        with orchestrator.Display() as progress:
+        with displays.Display() as progress:
             stages.report(cell, progress)
         return Outcome([str(cell.report_path)], _report_facts(cell))
 

@@ -28,11 +28,15 @@ from llm_elicit.cli.options import (
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
-    from llm_elicit import orchestrator
+    from llm_elicit.orchestrator import answer_summary, batch_mode, journal, judgments, open_run
     from llm_elicit.pipeline import run_folder, stages
     from llm_elicit.pipeline.run_folder import Run
 else:
-    orchestrator = LazyModule("llm_elicit.orchestrator")
+    answer_summary = LazyModule("llm_elicit.orchestrator.answer_summary")
+    batch_mode = LazyModule("llm_elicit.orchestrator.batch_mode")
+    journal = LazyModule("llm_elicit.orchestrator.journal")
+    judgments = LazyModule("llm_elicit.orchestrator.judgments")
+    open_run = LazyModule("llm_elicit.orchestrator.open_run")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
     stages = LazyModule("llm_elicit.pipeline.stages")
 
@@ -60,7 +64,7 @@ def status_command(
         _how_to_go_on(cells)
         return
     with Live(_status_table(cells), console=out) as live:
-        while any(orchestrator.is_active(cell.location) for cell in cells):
+        while any(journal.is_active(cell.location) for cell in cells):
             time.sleep(_EVERY)
             live.update(_status_table(cells))
     if not out.is_terminal:
@@ -70,8 +74,8 @@ def status_command(
 
 def _state(cell: Run) -> str:
     """Return a run's state in a word; "-" if unknown."""
-    control = orchestrator.read_control(cell.location)
-    return "-" if control is None else orchestrator.visible_state(control)
+    control = journal.read_control(cell.location)
+    return "-" if control is None else journal.visible_state(control)
 
 
 _WAYS_OUT = {
@@ -98,19 +102,19 @@ def _how_to_go_on(cells: Sequence[Run]) -> None:
             out.print(f"{cell.campaign.name}: interrupted; llm-elicit run {cell.folder} resumes it")
 
 
-def _answers(cell: Run) -> dict[str, orchestrator.AnswerSummary]:
+def _answers(cell: Run) -> dict[str, answer_summary.AnswerSummary]:
     """Return what the answers of a run's models are worth; none before it was started."""
     try:
-        summaries = orchestrator.answer_summaries(cell.folder, cell.campaign)
+        summaries = judgments.answer_summaries(cell.folder, cell.campaign)
     except InputError:
         return {}
     return {name: s for name, s in summaries.items() if name not in cell.campaign.people}
 
 
-def _unanswered(cell: Run) -> dict[str, list[orchestrator.Unanswered]]:
+def _unanswered(cell: Run) -> dict[str, list[journal.Unanswered]]:
     """Return a run's questions that were given up or set aside; none before it was started."""
     try:
-        return orchestrator.unanswered(cell.folder, cell.campaign)
+        return judgments.unanswered(cell.folder, cell.campaign)
     except InputError:
         return {}
 
@@ -140,10 +144,10 @@ def _status_table(cells: Sequence[Run]) -> Table:
     return table
 
 
-def _totals(cell: Run, alone: bool) -> dict[str, orchestrator.Totals]:
+def _totals(cell: Run, alone: bool) -> dict[str, journal.Totals]:
     """Return a run's counts; those of a grid's cell that was not started are zero."""
     try:
-        return orchestrator.status(cell.folder, cell.campaign)
+        return judgments.status(cell.folder, cell.campaign)
     except InputError:
         if alone:
             raise
@@ -171,9 +175,9 @@ def export_command(
 
 def batches(result: Run) -> Outcome:
     """Return the state of every batch of a run."""
-    study = orchestrator.Study(result.campaign, result.space, result.plan, result.folder)
+    study = open_run.Study(result.campaign, result.space, result.plan, result.folder)
     table = Table("judge", "batch", "state", "questions", "done", box=None)
-    found = asyncio.run(orchestrator.batch_statuses(study))
+    found = asyncio.run(batch_mode.batch_statuses(study))
     for line in found:
         counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
         table.add_row(line.judge, line.batch, line.state, *counts)

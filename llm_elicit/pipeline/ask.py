@@ -12,12 +12,37 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from llm_elicit import orchestrator
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, ElicitError, IncompleteError, UnusableError
-from llm_elicit.orchestrator import CacheUse, Progress, RateLimiters, Silent, in_thread
+from llm_elicit.orchestrator import batch_mode
+from llm_elicit.orchestrator.answer_summary import AnswerSummary
+from llm_elicit.orchestrator.batch_mode import Step
+from llm_elicit.orchestrator.budget import within_grid_caps
+from llm_elicit.orchestrator.cache import CacheUse
+from llm_elicit.orchestrator.engine import AskSummary
 from llm_elicit.orchestrator.engine import ask as ask_questions  # not first in an event loop
+from llm_elicit.orchestrator.journal import (
+    JournalError,
+    Unanswered,
+    kept_answers,
+    planned_rounds,
+    record_rounds,
+    settled,
+)
+from llm_elicit.orchestrator.judgments import (
+    OldPlanError,
+    answer_summaries,
+    check_answers,
+    comparisons,
+    direct_answers,
+    people_cards,
+    unanswered,
+    write_judgments,
+)
+from llm_elicit.orchestrator.open_run import Study, in_thread
+from llm_elicit.orchestrator.progress import Progress, Silent
+from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.manifest import replacing
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_control import RunControl
@@ -89,7 +114,7 @@ async def ask_under(
 ) -> Run:
     """Ask as `ask` does, while `control` follows what other processes ask of the run."""
     limiters = limiters or RateLimiters()  # for all rounds
-    with orchestrator.within_grid_caps(result.campaign, result.folder) as campaign:
+    with within_grid_caps(result.campaign, result.folder) as campaign:
         began = time.monotonic()
         while True:
             plan = await in_thread(partial(getattr, result, "plan"))
@@ -101,7 +126,7 @@ async def ask_under(
                 raise
             now = control.limited(_with_rest_of_deadline(campaign, began))
             summary = await ask_questions(
-                orchestrator.Study(now, result.space, plan, result.folder, retry_failed),
+                Study(now, result.space, plan, result.folder, retry_failed),
                 progress,
                 reuse=cache,
                 stopping=control.stopping,
@@ -158,10 +183,10 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
         return None
     try:
         planned = _planned(result, design, progress)
-    except orchestrator.OldPlanError:
+    except OldPlanError:
         planned = {}  # another worker's round has answers already
     if planned:
-        orchestrator.record_rounds(result.location, planned)
+        record_rounds(result.location, planned)
     longer = replace(result)
     if not planned and len(longer.plan) == len(result.plan):
         return None
@@ -193,8 +218,8 @@ def _planned(
 def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
     """Return the answers of each judge so far."""
     campaign, space = result.campaign, result.space
-    table = orchestrator.comparisons(result.folder, campaign, space, result.plan)
-    direct = orchestrator.direct_answers(result.folder, campaign, space)
+    table = comparisons(result.folder, campaign, space, result.plan)
+    direct = direct_answers(result.folder, campaign, space)
     found = []
     for judge in judges:
         choices = table.choices(judge)
@@ -227,12 +252,12 @@ def _due(result: Run) -> Iterator[tuple[str, int]]:
     rounds, names = result.campaign.design.rounds, sorted(j.name for j in result.campaign.judges)
     if rounds is None:
         return
-    known = orchestrator.planned_rounds(result.location)
+    known = planned_rounds(result.location)
     groups = {ALL_JUDGES: names} if rounds.shared else {name: [name] for name in names}
     for name, judges in groups.items():
         number = 2 + sum(judge == name for judge, _ in known)
         more = number <= rounds.count and stopped(known, name) is None
-        if more and all(orchestrator.settled(result.location, judge) for judge in judges):
+        if more and all(settled(result.location, judge) for judge in judges):
             yield name, number
 
 
@@ -242,7 +267,7 @@ def _rounds(result: Run) -> int:
 
 async def ask_in_batches(
     result: Run,
-    step: orchestrator.Step,
+    step: Step,
     *,
     max_cost: float | None = None,
     every: float = 60.0,
@@ -269,15 +294,11 @@ async def ask_in_batches(
     """
     result.check_journal()
     result = _up_to_date(result)
-    with orchestrator.within_grid_caps(
-        _capped(result.campaign, max_cost), result.folder
-    ) as campaign:
+    with within_grid_caps(_capped(result.campaign, max_cost), result.folder) as campaign:
         while True:
-            study = orchestrator.Study(
-                campaign, result.space, result.plan, result.folder, retry_failed
-            )
+            study = Study(campaign, result.space, result.plan, result.folder, retry_failed)
             retry_failed = False
-            summary = await orchestrator.ask_in_batches(study, step, progress, every, resend)
+            summary = await batch_mode.ask_in_batches(study, step, progress, every, resend)
             longer = None
             if step != "collect":
                 longer = await in_thread(
@@ -299,10 +320,10 @@ def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
     return campaign.model_copy(update={"limits": limits})
 
 
-async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
+async def _asked(result: Run, summary: AskSummary) -> Run:
     """Write the table of judgments, and return the run with the problems of its judges."""
     result = _up_to_date(result)
-    broken = next((p for p in summary.problems if isinstance(p, orchestrator.JournalError)), None)
+    broken = next((p for p in summary.problems if isinstance(p, JournalError)), None)
     try:
         write = partial(_update_tables, result)
         await in_thread(write if broken else partial(_retried, write))
@@ -315,7 +336,7 @@ async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
         raise asyncio.CancelledError
     if len(summary.problems) == len(summary.judges):
         raise summary.problems[0]
-    worth = await in_thread(partial(orchestrator.answer_summaries, result.folder, result.campaign))
+    worth = await in_thread(partial(answer_summaries, result.folder, result.campaign))
     unusable = _unusable(result, summary, worth)
     if unusable and not any(judge.usable for judge in worth.values()):
         raise unusable[0]  # nothing can be found from no answers
@@ -324,7 +345,7 @@ async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
 
 
 def _unusable(
-    result: Run, summary: orchestrator.AskSummary, worth: Mapping[str, orchestrator.AnswerSummary]
+    result: Run, summary: AskSummary, worth: Mapping[str, AnswerSummary]
 ) -> list[ElicitError]:
     """Return an error for each judge without any usable answer that was not stopped."""
     return [
@@ -337,7 +358,7 @@ def _unusable(
     ]
 
 
-def _remarks(result: Run, worth: Mapping[str, orchestrator.AnswerSummary]) -> Iterator[str]:
+def _remarks(result: Run, worth: Mapping[str, AnswerSummary]) -> Iterator[str]:
     """Yield what is to be known of answers: many that are unusable, old or of several models."""
     for name, answers in worth.items():
         if name in result.campaign.people:
@@ -351,9 +372,9 @@ def _update_tables(result: Run) -> None:
     entry = result.manifest.entry("ask")
     if entry is None or result.manifest.changed("ask"):
         return write_tables(result)
-    if entry.read.get(ANSWERS) != str(orchestrator.kept_answers(result.location)):
+    if entry.read.get(ANSWERS) != str(kept_answers(result.location)):
         return write_tables(result)
-    return orchestrator.check_answers(result.folder, result.campaign, result.space)
+    return check_answers(result.folder, result.campaign, result.space)
 
 
 def write_tables(result: Run) -> None:
@@ -368,15 +389,15 @@ def write_tables(result: Run) -> None:
     export(result, tables[0])
     _export_direct(result, tables[1])
     _export_people(result, tables[2])
-    answers = {ANSWERS: str(orchestrator.kept_answers(result.location))}
+    answers = {ANSWERS: str(kept_answers(result.location))}
     result.manifest.record("ask", answers, tables)
-    summaries = orchestrator.answer_summaries(result.folder, result.campaign)
+    summaries = answer_summaries(result.folder, result.campaign)
     result.manifest.record_models({name: dict(s.models) for name, s in summaries.items()})
 
 
 def _export_direct(result: Run, path: Path) -> None:
     """Write the answers to direct questions, if any."""
-    table = orchestrator.direct_answers(result.folder, result.campaign, result.space)
+    table = direct_answers(result.folder, result.campaign, result.space)
     if len(table):
         with replacing(path) as beside:
             table.to_parquet(beside)
@@ -385,15 +406,15 @@ def _export_direct(result: Run, path: Path) -> None:
 def _export_people(result: Run, path: Path) -> None:
     """Write the cards that people have answered, if people are asked."""
     if result.campaign.people:
-        table = orchestrator.people_cards(result.folder, result.campaign, result.space)
+        table = people_cards(result.folder, result.campaign, result.space)
         with replacing(path) as beside:
             table.to_parquet(beside)
 
 
-def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
+def _gaps(result: Run, summary: AskSummary) -> list[ElicitError]:
     """Return an error for each judge that left questions unanswered without being stopped."""
     gaps: dict[str, str] = {}
-    asked, reasons = result.questions, orchestrator.unanswered(result.folder, result.campaign)
+    asked, reasons = result.questions, unanswered(result.folder, result.campaign)
     for name, judge in summary.judges.items():
         questions = asked[name] + len(result.plan.direct)
         total, done = judge.tally.total, judge.tally.done
@@ -414,7 +435,7 @@ _WAYS_OUT = {
 }
 
 
-def _reasons(count: int, groups: Sequence[orchestrator.Unanswered]) -> Iterator[str]:
+def _reasons(count: int, groups: Sequence[Unanswered]) -> Iterator[str]:
     """Yield why questions have no answer, and what asks them again."""
     for state, way_out in _WAYS_OUT.items():
         alike = [group for group in groups if group.state == state]
@@ -431,6 +452,6 @@ def export(result: Run, path: Path, *, thinking: bool = False) -> Path:
 
     With `thinking`, the visible reasoning of reasoning models is a separate column.
     """
-    return orchestrator.write_judgments(
+    return write_judgments(
         result.folder, result.campaign, result.space, result.plan, path, thinking=thinking
     )

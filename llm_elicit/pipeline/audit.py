@@ -15,8 +15,8 @@ from llm_elicit._util.packages import LazyModule, installed_versions
 from llm_elicit._util.read_files import read_json, read_parquet
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
+from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.pipeline.fit import refit_changed
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import (

@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from llm_elicit.errors import CancelledRunError, ConflictError, ElicitError, InputError
-from llm_elicit.orchestrator import (
+from llm_elicit.orchestrator.budget import Budget
+from llm_elicit.orchestrator.cache import CacheUse
+from llm_elicit.orchestrator.journal import (
     ENDED,
-    Budget,
-    CacheUse,
     Control,
-    RateLimiters,
     RunEvent,
     RunInUseError,
     RunState,
     Wanted,
-    in_thread,
+    now,
     read_summary,
     request,
     visible_state,
     write_control,
 )
-from llm_elicit.orchestrator.journal import now
+from llm_elicit.orchestrator.open_run import in_thread
+from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.ask import ask_under
 from llm_elicit.pipeline.event_log import INTERVAL, EventLog
 from llm_elicit.pipeline.run_control import RunControl, check_limits

@@ -12,16 +12,16 @@ from itertools import islice
 from typing import Any
 
 from llm_elicit.errors import ElicitError
-from llm_elicit.orchestrator import (
+from llm_elicit.orchestrator.journal import (
     ENDED,
     JournalLocation,
     RunEvent,
-    in_thread,
     read_control,
     read_events,
     record_events,
 )
 from llm_elicit.orchestrator.log import event as log_event
+from llm_elicit.orchestrator.open_run import in_thread
 
 INTERVAL = 0.25
 """Seconds between two commits of events, which are collected meanwhile."""

@@ -17,8 +17,8 @@ import numpy as np
 from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
+from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.pipeline.manifest import digest_of
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_folder import BANDS, BELIEF, DRAWS, POWER, SAMPLES, Run, fit_of

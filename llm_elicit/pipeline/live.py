@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llm_elicit import orchestrator
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import ElicitError
-from llm_elicit.orchestrator import Progress, Silent
+from llm_elicit.orchestrator.journal import is_begun, kept_answers
+from llm_elicit.orchestrator.judgments import comparisons, direct_answers
+from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.pipeline.audit import read_samples
 from llm_elicit.pipeline.live_view import (
     LIVE,
@@ -74,11 +75,11 @@ def live_view(run: Run, progress: Progress = _SILENT) -> LiveView:
     space, names = run.space, [judge.name for judge in run.campaign.judges]
     created = datetime.now(UTC).isoformat(timespec="seconds")
     data = space.table_points() if space.table else None
-    if not orchestrator.is_begun(run.location):
+    if not is_begun(run.location):
         none = LiveJudge(judgments=0, pairs=0, reason="no answers yet")
         return LiveView(created=created, data=data is not None, judges=dict.fromkeys(names, none))
-    table = orchestrator.comparisons(run.folder, run.campaign, space, run.plan)
-    direct = orchestrator.direct_answers(run.folder, run.campaign, space)
+    table = comparisons(run.folder, run.campaign, space, run.plan)
+    direct = direct_answers(run.folder, run.campaign, space)
     rng = np.random.default_rng([run.campaign.seed, 0x11FE])
     own = _own_beliefs(run)
     samples = own or marginals.Samples(space, space.sample(_POINTS, rng), data)
@@ -94,7 +95,7 @@ def _own_beliefs(run: Run) -> marginals.Samples | None:
     entry = run.manifest.entry("ask")
     if entry is None or not run.report_path.is_file():
         return None
-    if entry.read.get(ANSWERS) != str(orchestrator.kept_answers(run.location)):
+    if entry.read.get(ANSWERS) != str(kept_answers(run.location)):
         return None
     return read_samples(run)
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from llm_elicit.orchestrator import Progress, Tally
+from llm_elicit.orchestrator.progress import Progress, Tally
 
 T = TypeVar("T")
 

@@ -48,8 +48,9 @@ from llm_elicit.config.grid import axis_word
 from llm_elicit.config.judges import Judge
 from llm_elicit.config.resources import available, find
 from llm_elicit.errors import ElicitError, InputError, UnusableError
-from llm_elicit.orchestrator import Progress, RateLimiters, Silent
 from llm_elicit.orchestrator.prices import price_of
+from llm_elicit.orchestrator.progress import Progress, Silent
+from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.questions import Template

@@ -10,15 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from llm_elicit.errors import ElicitError
-from llm_elicit.orchestrator import (
+from llm_elicit.orchestrator.journal import (
     AT_WORK,
     ENDED,
-    JOURNAL,
     JournalLocation,
     RunLock,
     read_control,
     take_over,
 )
+from llm_elicit.orchestrator.journal import FILE as JOURNAL
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, find
 
 _RARELY = 10

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from llm_elicit._util.packages import LazyModule, installed_versions
 from llm_elicit.config.grid import axis_word
-from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
+from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.pipeline.audit import audit_is_current, read_samples, write_audit
 from llm_elicit.pipeline.fit import refit_changed
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file

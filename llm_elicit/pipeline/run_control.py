@@ -22,23 +22,21 @@ from typing import Any, Self
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, ElicitError, InputError
-from llm_elicit.orchestrator import (
+from llm_elicit.orchestrator.budget import Budget, check_cap
+from llm_elicit.orchestrator.journal import (
     AT_WORK,
-    Budget,
     Control,
     JournalLocation,
-    Progress,
     RunInUseError,
     RunLock,
-    Silent,
     begin_control,
-    in_thread,
     read_control,
     sign_of_life,
     write_control,
 )
-from llm_elicit.orchestrator.budget import check_cap
+from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.prices import price_of
+from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.pipeline.turns import Turn, Turns
 
 MOST_CONCURRENT = 1_000

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llm_elicit import orchestrator
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.read_files import read_parquet
 from llm_elicit._util.reprs import brief_repr
@@ -21,6 +20,20 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.grid import cells
 from llm_elicit.config.provenance import check_same
 from llm_elicit.errors import ElicitError, InputError, UnknownNameError
+from llm_elicit.orchestrator.journal import (
+    AT_WORK,
+    JournalLocation,
+    RunLock,
+    Totals,
+    drop_journal,
+    is_begun,
+    kept_answers,
+    kept_identity,
+    planned_rounds,
+)
+from llm_elicit.orchestrator.journal import FILE as JOURNAL
+from llm_elicit.orchestrator.judgments import answered
+from llm_elicit.orchestrator.open_run import Study, worded_identity
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from llm_elicit.planning.rounds import questions_of, with_rounds
@@ -141,17 +154,17 @@ class Run:
         first = replace(first, direct=direct)
         if self.campaign.design.rounds is None:
             return first
-        return with_rounds(first, self.campaign, orchestrator.planned_rounds(self.location))
+        return with_rounds(first, self.campaign, planned_rounds(self.location))
 
     @property
-    def location(self) -> orchestrator.JournalLocation:
+    def location(self) -> JournalLocation:
         """The location of the journal."""
-        return orchestrator.JournalLocation(self.folder, self.campaign.journal)
+        return JournalLocation(self.folder, self.campaign.journal)
 
     @property
-    def study(self) -> orchestrator.Study:
+    def study(self) -> Study:
         """What the orchestrator asks: the campaign, its space and plan, and the folder."""
-        return orchestrator.Study(self.campaign, self.space, self.plan, self.folder)
+        return Study(self.campaign, self.space, self.plan, self.folder)
 
     def write_pairs(self) -> None:
         """Write plan.parquet, one row per pair."""
@@ -164,16 +177,16 @@ class Run:
     @property
     def answered(self) -> dict[str, dict[str, int]]:
         """Answered questions by judge and presentation; empty before the first answer."""
-        if not (self.folder / orchestrator.JOURNAL).is_file():
+        if not (self.folder / JOURNAL).is_file():
             return {}
-        return orchestrator.answered(self.folder, self.campaign)
+        return answered(self.folder, self.campaign)
 
     @property
-    def empty_totals(self) -> dict[str, orchestrator.Totals]:
+    def empty_totals(self) -> dict[str, Totals]:
         """The counts of every judge before the first question is asked."""
         direct = len(self.plan.direct) if self.campaign.direct else 0
         questions = self.campaign.design.questions + direct
-        total = orchestrator.Totals(total=questions)
+        total = Totals(total=questions)
         return {judge.name: total for judge in self.campaign.judges}
 
     @property
@@ -213,7 +226,7 @@ class Run:
     def questions(self) -> dict[str, int]:
         """The number of questions about pairs by judge; a stopping rule may reduce it."""
         rounds = self.campaign.design.rounds
-        known = {} if rounds is None else orchestrator.planned_rounds(self.location)
+        known = {} if rounds is None else planned_rounds(self.location)
         names = [judge.name for judge in self.campaign.judges]
         return {name: questions_of(name, self.campaign, known) for name in names}
 
@@ -245,23 +258,21 @@ class Run:
     @property
     def identity(self) -> dict[str, str]:
         """The settings that must not change between resumes; see `llm_elicit.config.provenance`."""
-        return orchestrator.worded_identity(self.campaign, self.space)
+        return worded_identity(self.campaign, self.space)
 
     @property
     def recorded_identity(self) -> dict[str, str]:
         """The identity that the run was started with; empty before that, or if unknown."""
         kept = self.manifest.identity
-        if kept or not (self.folder / orchestrator.JOURNAL).is_file():
+        if kept or not (self.folder / JOURNAL).is_file():
             return kept
-        return orchestrator.kept_identity(self.location)
+        return kept_identity(self.location)
 
     @property
     def started(self) -> bool:
         """Whether any question was asked."""
         return (
-            self.location.shared
-            or (self.folder / COMPARISONS).exists()
-            or orchestrator.is_begun(self.location)
+            self.location.shared or (self.folder / COMPARISONS).exists() or is_begun(self.location)
         )
 
     def remove(self) -> None:
@@ -289,7 +300,7 @@ class Run:
         before = self._answers_before()
         if not before:
             return
-        kept = orchestrator.kept_answers(self.location)
+        kept = kept_answers(self.location)
         if kept < before:
             raise InputError(
                 f"{self.folder}: the journal holds {kept:,} of the {before:,} answers that "
@@ -325,13 +336,13 @@ class Run:
         return self.folder / "beliefs" / judge / method
 
 
-def remove(location: orchestrator.JournalLocation) -> None:
+def remove(location: JournalLocation) -> None:
     """Remove a run: its journal and its folder.
 
     Raises:
         InputError: one of them cannot be removed.
     """
-    orchestrator.drop_journal(location)
+    drop_journal(location)
     try:
         shutil.rmtree(location.folder)
     except FileNotFoundError:
@@ -353,8 +364,8 @@ def remove_unreadable(folder: Path) -> None:
         journal = find(folder)[0].journal
     except (ElicitError, OSError):
         journal = None
-    location = orchestrator.JournalLocation(folder, journal)
-    with orchestrator.RunLock(folder, shared=location.shared, name=orchestrator.AT_WORK):
+    location = JournalLocation(folder, journal)
+    with RunLock(folder, shared=location.shared, name=AT_WORK):
         remove(location)
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator import ENDED, JOURNAL, Totals
+from llm_elicit.orchestrator.journal import ENDED, Totals
+from llm_elicit.orchestrator.journal import FILE as JOURNAL
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.recovery import run_folders
 from llm_elicit.pipeline.run_folder import CAMPAIGN, REPORT, Run, find

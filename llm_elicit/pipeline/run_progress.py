@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llm_elicit.config.judges import Judge
-from llm_elicit.orchestrator import Tally, Totals
+from llm_elicit.orchestrator.journal import Totals
+from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.pipeline.event_log import EventLog
 from llm_elicit.pipeline.snapshot import THROTTLED, JudgeSnapshot
 

@@ -12,17 +12,11 @@ from typing import Any, Self
 
 from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import (
-    ENDED,
-    SILENCE,
-    Amount,
-    Budget,
-    CacheUse,
-    JournalLocation,
-    RateLimiters,
-    in_thread,
-    spent_in,
-)
+from llm_elicit.orchestrator.budget import Amount, Budget
+from llm_elicit.orchestrator.cache import CacheUse
+from llm_elicit.orchestrator.journal import ENDED, SILENCE, JournalLocation, spent_in
+from llm_elicit.orchestrator.open_run import in_thread
+from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
 from llm_elicit.pipeline.recovery import Recovery, run_folders
 from llm_elicit.pipeline.run_folder import Run, find

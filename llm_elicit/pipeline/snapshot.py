@@ -9,12 +9,18 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from llm_elicit import orchestrator
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
-from llm_elicit.orchestrator import Control, JournalLocation, RunState, Totals
-from llm_elicit.orchestrator.journal import JournalSummary
+from llm_elicit.orchestrator.journal import (
+    Control,
+    JournalLocation,
+    JournalSummary,
+    RunState,
+    Totals,
+    read_summary,
+    visible_state,
+)
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.pipeline.run_folder import REPORT, Run
 
@@ -141,7 +147,7 @@ def read_snapshot(
         empty: returns the counts before the first question.
     """
     names = [judge.name for judge in campaign.judges]
-    summary = orchestrator.read_summary(JournalLocation(folder, campaign.journal), names)
+    summary = read_summary(JournalLocation(folder, campaign.journal), names)
     totals, failures = summary.totals, failures_of(summary)
     if not all(name in totals and totals[name].total for name in names):
         totals = empty() | {name: counts for name, counts in totals.items() if counts.total}
@@ -158,7 +164,7 @@ def read_snapshot(
         campaign,
         control,
         judges,
-        state=orchestrator.visible_state(control),
+        state=visible_state(control),
         step="",
         problems=tuple((control.error or "").splitlines()),
         live=0,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator import Tally
+from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.pipeline.live import write_live
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.stages import AFTER_ASKING

@@ -18,7 +18,10 @@ from typing import Any
 from llm_elicit.config.base_model import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, ElicitError, InputError
-from llm_elicit.orchestrator import CacheUse, Display, Progress, RateLimiters, in_thread
+from llm_elicit.orchestrator.cache import CacheUse
+from llm_elicit.orchestrator.open_run import in_thread
+from llm_elicit.orchestrator.progress import Display, Progress
+from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.ask import ask, ask_in_batches, export
 from llm_elicit.pipeline.audit import audit, compare
 from llm_elicit.pipeline.fit import fit

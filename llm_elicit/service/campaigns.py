@@ -9,9 +9,10 @@ from typing import Annotated, Any, Self
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
-from llm_elicit import orchestrator
 from llm_elicit.config.base_model import StrictModel, to_yaml
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.orchestrator import estimates
+from llm_elicit.orchestrator.engine import check
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
@@ -308,7 +309,7 @@ async def _check_askable(service: Service, run: Run) -> None:
 
 
 def _asked(campaign: Campaign) -> None:
-    orchestrator.check(Run.open(campaign).study)
+    check(Run.open(campaign).study)
 
 
 def yaml_of(run: Run) -> str:
@@ -319,8 +320,8 @@ def yaml_of(run: Run) -> str:
 def _estimated(campaign: Campaign, *, examples: bool) -> dict[str, Any]:
     """Return a dry run's parts; it is called in the process of a worker."""
     run = Run.open(campaign)
-    lines = orchestrator.estimate(campaign, run.space, run.plan, run.answered)
-    shown = orchestrator.examples(campaign, run.space, run.plan) if examples else []
+    lines = estimates.estimate(campaign, run.space, run.plan, run.answered)
+    shown = estimates.examples(campaign, run.space, run.plan) if examples else []
     return {
         "name": campaign.name,
         "pairs": len(run.plan.a),

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Depends, Request
 from fastapi import Path as InPath
 
-from llm_elicit import orchestrator
 from llm_elicit.errors import ConflictError, ElicitError
+from llm_elicit.orchestrator import journal
+from llm_elicit.orchestrator.journal import Wanted, is_active
 from llm_elicit.pipeline.run_control import check_limits
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, remove_unreadable
 from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
@@ -85,12 +86,10 @@ class Catalog:
             ProblemError: there is none.
         """
         run = await self.run(name)
-        at_work = await asyncio.to_thread(orchestrator.is_active, run.location)
+        at_work = await asyncio.to_thread(is_active, run.location)
         return at_work and self.here(name) is None
 
-    async def request(
-        self, name: str, wanted: orchestrator.Wanted | None = None, **limits: Any
-    ) -> None:
+    async def request(self, name: str, wanted: Wanted | None = None, **limits: Any) -> None:
         """Ask a run that is not of this process to do something, or to have other limits.
 
         Raises:
@@ -138,20 +137,20 @@ def _opened(folder: Path, changed: int) -> Run:
 
 def _request(
     run: Run,
-    wanted: orchestrator.Wanted | None,
+    wanted: Wanted | None,
     max_cost: float | None = None,
     concurrency: int | None = None,
 ) -> None:
-    if not orchestrator.is_active(run.location):
+    if not is_active(run.location):
         raise ConflictError(f"{run.campaign.name}: no process is at work on it; start it")
     check_limits(run.campaign, max_cost, concurrency)
-    orchestrator.request(run.location, wanted, max_cost=max_cost, concurrency=concurrency)
+    journal.request(run.location, wanted, max_cost=max_cost, concurrency=concurrency)
 
 
 def _delete(folder: Path, name: str) -> None:
     try:
         run = _open(folder, name)
-        active = orchestrator.is_active(run.location)
+        active = is_active(run.location)
     except (ElicitError, OSError):
         remove_unreadable(folder / name)
         return

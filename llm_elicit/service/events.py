@@ -18,9 +18,8 @@ from fastapi.responses import StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.types import Receive, Scope, Send
 
-from llm_elicit import orchestrator
 from llm_elicit.errors import ElicitError
-from llm_elicit.orchestrator import RunEvent
+from llm_elicit.orchestrator.journal import ENDED, RunEvent
 from llm_elicit.pipeline.event_log import EventLog
 from llm_elicit.service.catalog import CampaignName, Runs
 from llm_elicit.service.problems import ProblemError, logger
@@ -64,7 +63,7 @@ async def events(
     service = service_of(request)
     known = int(last_event_id) if re.fullmatch(r"[0-9]{1,15}", last_event_id) else since
     here = runs.here(name)
-    if here is not None and here.state in orchestrator.ENDED and 0 < here.snapshot().seq <= known:
+    if here is not None and here.state in ENDED and 0 < here.snapshot().seq <= known:
         return Response(status_code=204)  # a browser does not connect again then
     run = await runs.run(name)
     log = here if here is not None else EventLog(run.location, here=False)

@@ -23,13 +23,14 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
-from llm_elicit import orchestrator
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import plain_cells
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import ConflictError, InputError
+from llm_elicit.orchestrator.journal import is_begun
+from llm_elicit.orchestrator.judgments import OldPlanError
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.service.catalog import CampaignName, Runs
@@ -237,9 +238,9 @@ def _table(folder: Path, path: Path) -> Path:
     """Write the judgments so far to a file, whose suffix gives the format."""
     for _ in range(_ROUNDS_MEANWHILE):
         run = Run.open(folder)
-        if not orchestrator.is_begun(run.location):
+        if not is_begun(run.location):
             return Comparisons.empty(run.space.names).write(path)
-        with contextlib.suppress(orchestrator.OldPlanError):
+        with contextlib.suppress(OldPlanError):
             return stages.export(run, path)
     raise ConflictError(f"{run.campaign.name}: rounds are being planned; try again")
 

@@ -18,7 +18,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Direct
 from llm_elicit.config.judges import LocalJudge
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import estimate
+from llm_elicit.orchestrator.estimates import estimate
 from llm_elicit.planning.pairs import direct_queries, make_plan
 from llm_elicit.questions import DirectWording, Template, render
 from llm_elicit.questions.stated import read_probability, read_ratio

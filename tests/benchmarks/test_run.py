@@ -24,7 +24,7 @@ from llm_elicit.benchmarks.targets import find
 from llm_elicit.cli import main as cli
 from llm_elicit.density import FitSettings, MixtureSettings
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import Silent
+from llm_elicit.orchestrator.progress import Silent
 
 SMALL = ["--methods", "utility", "--comparisons-per-feature", "20", "--points", "100"]
 KEY = [

@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 import llm_elicit as le
-from llm_elicit import orchestrator
 from llm_elicit.cli import main as cli
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.grid import cells
 from llm_elicit.config.resources import find
 from llm_elicit.errors import CapError, InputError
+from llm_elicit.orchestrator.estimates import prompts
 from llm_elicit.orchestrator.journal import RunLock
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run, open_runs
@@ -195,4 +195,4 @@ def test_trouble_in_one_cell_leaves_the_others_running(monkeypatch: pytest.Monke
 
 def _first_prompt(cell: Run) -> tuple[Any, ...]:
     template = Template.load(cell.campaign.design.template)
-    return orchestrator.prompts(cell.space, cell.plan, template, 1)[0].messages
+    return prompts(cell.space, cell.plan, template, 1)[0].messages

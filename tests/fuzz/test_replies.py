@@ -14,7 +14,9 @@ from orchestrator.running import campaign, plan_of
 from fuzz.inputs import CALM, HARSH, responses
 from fuzz.oracle import Outcome, attempt, fuzz
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator import AskSummary, Study, ask, status
+from llm_elicit.orchestrator.engine import AskSummary, ask
+from llm_elicit.orchestrator.judgments import status
+from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.testing.provider import Action, Provider, Raw, Says, completion, message
 
 QUESTIONS = 10

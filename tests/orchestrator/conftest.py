@@ -6,8 +6,8 @@ from typing import Any
 import httpcore2
 import pytest
 
-from llm_elicit.orchestrator import Patience
 from llm_elicit.orchestrator.journal import JournalLocation
+from llm_elicit.orchestrator.retries import Patience
 from orchestrator.postgres import server
 
 KEY = "sk-canary-0123456789"

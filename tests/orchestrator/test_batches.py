@@ -23,23 +23,17 @@ from llm_elicit.backends.batches import BatchLimits, BatchRequest
 from llm_elicit.backends.openai import OpenAIBatchClient
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, InputError, JudgeError
-from llm_elicit.orchestrator import (
-    AskSummary,
-    Progress,
-    Silent,
-    Step,
-    Study,
-    ask_in_batches,
-    batch_runner,
-    batch_statuses,
-    direct_answers,
-    prompts,
-    status,
-)
+from llm_elicit.orchestrator import batch_runner
+from llm_elicit.orchestrator.batch_mode import Step, ask_in_batches, batch_statuses
 from llm_elicit.orchestrator.batch_runner import Entry, packs
 from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator.engine import AskSummary
+from llm_elicit.orchestrator.estimates import prompts
 from llm_elicit.orchestrator.journal import Question
+from llm_elicit.orchestrator.judgments import direct_answers, status
+from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.prices import price_of
+from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.questions import Template
 from llm_elicit.testing.provider import Fails, Provider, Says
 from orchestrator.conftest import EXPERT, claude, gpt
@@ -462,7 +456,9 @@ def test_a_batch_that_is_refused_is_open_again(judge: Any, tmp_path: Path) -> No
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from llm_elicit.orchestrator import Silent, Study, ask_in_batches
+from llm_elicit.orchestrator.batch_mode import ask_in_batches
+from llm_elicit.orchestrator.open_run import Study
+from llm_elicit.orchestrator.progress import Silent
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import campaign, plan_of
 from orchestrator.test_batches import PRICE

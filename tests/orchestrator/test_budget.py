@@ -11,8 +11,7 @@ import pytest
 
 from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.errors import CapError, InputError
-from llm_elicit.orchestrator import within_grid_caps
-from llm_elicit.orchestrator.budget import Amount, Budget, BudgetLedger, check_cap
+from llm_elicit.orchestrator.budget import Amount, Budget, BudgetLedger, check_cap, within_grid_caps
 from llm_elicit.orchestrator.journal import (
     Journal,
     JournalLocation,

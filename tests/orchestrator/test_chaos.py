@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import status
 from llm_elicit.orchestrator.journal import JournalLocation, reading
+from llm_elicit.orchestrator.judgments import status
 from llm_elicit.testing.provider import Hangs, Provider, Says
 from llm_elicit.testing.rate_limits import Gate, Limit
 from orchestrator.chaos import SLOTS, Nursery, study, torment

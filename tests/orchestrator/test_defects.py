@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from llm_elicit.orchestrator import Display, Patience, Silent, Tally, request_builder, status
+from llm_elicit.orchestrator import request_builder
+from llm_elicit.orchestrator.judgments import status
+from llm_elicit.orchestrator.progress import Display, Silent, Tally
+from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.testing.provider import Action, Fails, Provider, Says
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run

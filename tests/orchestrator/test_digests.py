@@ -11,7 +11,6 @@ import pytest
 import sqlalchemy as sa
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import direct_answers
 from llm_elicit.orchestrator.journal import (
     Answer,
     JournalLocation,
@@ -23,6 +22,7 @@ from llm_elicit.orchestrator.journal import (
     record_rounds,
 )
 from llm_elicit.orchestrator.journal.store import Journal
+from llm_elicit.orchestrator.judgments import direct_answers
 from llm_elicit.planning.rounds import ALL_JUDGES, Pairs
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llm_elicit.orchestrator import Silent
+from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import stages
 from llm_elicit.testing.provider import Provider, Says
 from orchestrator.conftest import gpt

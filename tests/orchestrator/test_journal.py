@@ -18,7 +18,6 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import planned_rounds, record_rounds, settled
 from llm_elicit.orchestrator.journal import (
     Answer,
     Journal,
@@ -29,8 +28,11 @@ from llm_elicit.orchestrator.journal import (
     intent,
     missed,
     now,
+    planned_rounds,
     quarantined,
     reading,
+    record_rounds,
+    settled,
     submitted,
 )
 from llm_elicit.orchestrator.journal.changes import storable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import planned_rounds, record_rounds
 from llm_elicit.orchestrator.journal import (
-    FILE,
     Journal,
     JournalLocation,
     RunLock,
@@ -23,8 +20,10 @@ from llm_elicit.orchestrator.journal import (
     failed,
     intent,
     missed,
+    planned_rounds,
     quarantined,
     reading,
+    record_rounds,
 )
 from llm_elicit.orchestrator.journal import plan as plan_of_journal
 from llm_elicit.orchestrator.journal.schema import questions
@@ -152,17 +151,3 @@ def test_rounds_are_recorded_beside_workers_of_the_same_server(
     with RunLock(tmp_path, shared=True):
         record_rounds(location, {(ALL_JUDGES, 2): pairs})
     assert list(planned_rounds(location)) == [(ALL_JUDGES, 2)]
-
-
-def test_rounds_of_a_version_without_digests_are_read(tmp_path: Path) -> None:
-    location = JournalLocation(tmp_path)
-    _open(location).close()
-    pairs = Pairs(*np.random.default_rng(0).normal(size=(2, 3, 4)))
-    record_rounds(location, {(ALL_JUDGES, 2): pairs})
-    with sqlite3.connect(tmp_path / FILE) as db:
-        db.execute("ALTER TABLE rounds DROP COLUMN digest")
-    found = planned_rounds(location)[ALL_JUDGES, 2]
-    np.testing.assert_array_equal([found.a, found.b], [pairs.a, pairs.b])
-    with sqlite3.connect(tmp_path / FILE) as db:
-        db.execute("DROP TABLE rounds")
-    assert planned_rounds(location) == {}

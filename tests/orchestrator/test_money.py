@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from llm_elicit.errors import CapError, InputError
-from llm_elicit.orchestrator import status
+from llm_elicit.orchestrator.judgments import status
 from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Says, Sends
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, run, table

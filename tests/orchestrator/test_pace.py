@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_elicit.orchestrator import Patience, Tally, status
+from llm_elicit.orchestrator.judgments import status
+from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.rate_limit_headers import Allowance, allowances, seconds_until
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, SharedLimiter
 from llm_elicit.orchestrator.request_sender import RequestSender
+from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Says
 from llm_elicit.testing.rate_limits import Gate, Limit
 from orchestrator import simulation as sim

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from llm_elicit.backends.failures import read_failure
-from llm_elicit.orchestrator import Display, Patience, Tally
+from llm_elicit.orchestrator.progress import Display, Tally
 from llm_elicit.orchestrator.rate_limit_headers import retry_after
-from llm_elicit.orchestrator.retries import Decision
+from llm_elicit.orchestrator.retries import Decision, Patience
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import kept_answers, settled
 from llm_elicit.orchestrator.answer_summary import summarize
 from llm_elicit.orchestrator.journal import (
     Journal,
@@ -20,11 +19,13 @@ from llm_elicit.orchestrator.journal import (
     failed,
     intent,
     is_begun,
+    kept_answers,
     kept_identity,
     missed,
     open_questions,
     quarantined,
     reading,
+    settled,
     spent_in,
     submitted,
     totals,

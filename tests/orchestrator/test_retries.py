@@ -17,8 +17,8 @@ from llm_elicit.backends import Request, open_backend
 from llm_elicit.backends.failures import Failure, read_failure
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError, JudgeError
-from llm_elicit.orchestrator import Patience, status
-from llm_elicit.orchestrator.retries import Decision, History, classify, weigh
+from llm_elicit.orchestrator.judgments import status
+from llm_elicit.orchestrator.retries import Decision, History, Patience, classify, weigh
 from llm_elicit.questions import Template, render
 from llm_elicit.testing.provider import (
     Action,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_elicit.orchestrator import Silent, Tally
 from llm_elicit.orchestrator.cache import FILE
+from llm_elicit.orchestrator.progress import Silent, Tally
 from llm_elicit.testing.provider import Provider, Says
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run, table

@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import select
 
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.orchestrator import judgments, write_judgments
+from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal import Journal, JournalLocation, reading
 from llm_elicit.orchestrator.journal.schema import questions
+from llm_elicit.orchestrator.judgments import write_judgments
 from llm_elicit.planning.pairs import Plan, Query
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table

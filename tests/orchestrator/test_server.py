@@ -15,7 +15,6 @@ from sqlalchemy import func, select
 
 from llm_elicit.benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import status
 from llm_elicit.orchestrator.journal import (
     Journal,
     JournalError,
@@ -26,6 +25,7 @@ from llm_elicit.orchestrator.journal import (
 )
 from llm_elicit.orchestrator.journal.schema import answers, clock, questions, workers
 from llm_elicit.orchestrator.journal.statements import SPENT, amounts
+from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.testing.provider import Action, Hangs, Provider, Says

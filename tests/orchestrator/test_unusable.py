@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import status
 from llm_elicit.orchestrator.journal import FILE, interface
+from llm_elicit.orchestrator.judgments import status
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, run, table
 

@@ -10,7 +10,7 @@ import pytest
 
 import llm_elicit as le
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator import Silent
+from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import stages
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from orchestrator.postgres import server
 
-from llm_elicit.orchestrator import (
+from llm_elicit.orchestrator.journal import (
     Control,
     JournalLocation,
     RunEvent,

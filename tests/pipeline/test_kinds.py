@@ -7,7 +7,7 @@ import pandas as pd
 
 import llm_elicit as le
 from llm_elicit.comparisons.fit_inputs import sampling_of
-from llm_elicit.orchestrator import Silent
+from llm_elicit.orchestrator.progress import Silent
 
 CAMPAIGN = """
 name: kinds

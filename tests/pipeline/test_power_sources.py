@@ -14,7 +14,7 @@ from fakes.fits import fit_quickly
 
 from llm_elicit.config.design import Design
 from llm_elicit.density import BeliefDensity, Evidence, Power, Ranges, Uniform, fit_evidence
-from llm_elicit.orchestrator import Silent
+from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.power_sources import (
     PowerSources,

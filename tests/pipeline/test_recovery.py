@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator import AT_WORK, RunLock, begin_control, read_control, write_control
+from llm_elicit.orchestrator.journal import (
+    AT_WORK,
+    RunLock,
+    begin_control,
+    read_control,
+    write_control,
+)
 from llm_elicit.pipeline import recovery
 from llm_elicit.pipeline.recovery import Recovery
 from llm_elicit.pipeline.run_folder import Run

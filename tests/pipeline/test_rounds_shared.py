@@ -12,12 +12,13 @@ from orchestrator.postgres import running
 from orchestrator.test_journal import ANSWER
 from planning.test_rounds import Told, _gpt, _letter, _plan
 
-from llm_elicit import orchestrator
 from llm_elicit.benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import OldPlanError, Silent
+from llm_elicit.orchestrator.engine import ask
 from llm_elicit.orchestrator.journal import Journal, answered, intent
+from llm_elicit.orchestrator.judgments import OldPlanError, comparisons
 from llm_elicit.orchestrator.open_run import Study
+from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import ask as ask_stage
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace
@@ -48,7 +49,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
     with Provider(lambda _n, body: Says(_letter(body))) as provider:
         old = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address)
         assert len(old.plan) == 12
-        asyncio.run(orchestrator.ask(old.study))
+        asyncio.run(ask(old.study))
         longer = ask_stage._next_round(old, Told(), Silent())
         assert longer is not None
         assert len(longer.plan) == 20
@@ -60,11 +61,11 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         other.commit([intent(held.id, 0.0)])
         other.commit([answered(held.id, ANSWER)])
         # It ends its part without waiting for what it does not know.
-        summary = asyncio.run(orchestrator.ask(old.study))
+        summary = asyncio.run(ask(old.study))
         assert not summary.problems
         assert len(provider.seen) == 12
         with pytest.raises(OldPlanError, match=r"1 answers .*another worker has planned"):
-            orchestrator.comparisons(old.folder, old.campaign, old.space, old.plan)
+            comparisons(old.folder, old.campaign, old.space, old.plan)
         other.close()
         # Then it learns of the round, joins in, and plans the last one itself.
         done = asyncio.run(ask_stage.ask(old, design=Told()))
@@ -77,7 +78,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
 def test_a_round_waits_for_a_server_that_restarts(postgres: PostgreSQL, tmp_path: Path) -> None:
     with Provider(lambda _n, body: Says(_letter(body))) as provider:
         run = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address, name="away")
-        asyncio.run(orchestrator.ask(run.study))
+        asyncio.run(ask(run.study))
     postgres.stop()
     back = threading.Timer(0.5, postgres.start)
     back.start()

@@ -11,16 +11,16 @@ import pytest
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, CapError
-from llm_elicit.orchestrator import (
+from llm_elicit.orchestrator.journal import (
     JournalLocation,
     RunInUseError,
     read_control,
     request,
-    status,
     take_over,
     visible_state,
     write_control,
 )
+from llm_elicit.orchestrator.judgments import status
 from llm_elicit.pipeline import run_control
 from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.run_control import RunControl

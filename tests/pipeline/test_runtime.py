@@ -22,14 +22,8 @@ import llm_elicit as le
 from llm_elicit.config.base_model import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, CapError, InputError
-from llm_elicit.orchestrator import (
-    AT_WORK,
-    RunEvent,
-    RunInUseError,
-    RunLock,
-    read_control,
-    status,
-)
+from llm_elicit.orchestrator.journal import AT_WORK, RunEvent, RunInUseError, RunLock, read_control
+from llm_elicit.orchestrator.judgments import status
 from llm_elicit.pipeline import campaign_run, stage_process
 from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.campaign_run import CampaignRun

@@ -14,7 +14,7 @@ import pytest
 
 import llm_elicit as le
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import Silent
+from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.manifest import Manifest
 from llm_elicit.pipeline.run_folder import Run

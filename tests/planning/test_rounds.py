@@ -28,7 +28,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Stop
 from llm_elicit.density import Noise
 from llm_elicit.errors import IncompleteError, InputError
-from llm_elicit.orchestrator import settled
+from llm_elicit.orchestrator.journal import settled
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.ask import _answers
 from llm_elicit.planning.rounds import Informative, Pairs, schedule_of

@@ -19,7 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator import Silent, Study, Tally, ask, prompts, status, write_judgments
+from llm_elicit.orchestrator.engine import ask
+from llm_elicit.orchestrator.estimates import prompts
+from llm_elicit.orchestrator.judgments import status, write_judgments
+from llm_elicit.orchestrator.open_run import Study
+from llm_elicit.orchestrator.progress import Silent, Tally
 from llm_elicit.planning.pairs import Plan, make_plan
 from llm_elicit.questions import Message, Prompt, Template
 from llm_elicit.spaces.features import FeatureSpace

@@ -24,9 +24,11 @@ from sqlalchemy import func, select
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator import JournalLocation, Patience, Totals, ask, status
-from llm_elicit.orchestrator.journal import reading
+from llm_elicit.orchestrator.engine import ask
+from llm_elicit.orchestrator.journal import JournalLocation, Totals, reading
 from llm_elicit.orchestrator.journal.schema import workers
+from llm_elicit.orchestrator.judgments import status
+from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.pipeline.run_folder import Run
 
 KEY = "BENCH_FAULTS_KEY"
