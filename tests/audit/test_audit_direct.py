@@ -25,7 +25,7 @@ from llm_elicit.audit.stated_quantiles import (
 )
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.comparisons.row_completion import RowCompletion
-from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, fit_belief
+from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, band, fit_belief
 from llm_elicit.questions.numbers import LEVELS, UNREAD
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
@@ -139,19 +139,13 @@ def test_quantiles_at_another_level_are_those_of_the_belief_there(centre: float)
         assert there == pytest.approx(np.quantile(other, SHARES, axis=0).T, abs=0.15)
     # Draws of the posterior lie around the belief; 150 choices leave tails open.
     drawn = found[1:, NOISE_FACTORS.index(1.0)]
-    assert (np.abs(drawn.mean(axis=0) - found[0, 6]) < drawn.std(axis=0)).all()
+    off = np.abs(drawn.mean(axis=0) - found[0, 6])
+    assert (off < drawn.std(axis=0))[:, 1:4].all()
+    low, high = band(drawn, 0.9)
+    assert ((low < found[0, 6]) & (found[0, 6] < high)).all()
     assert (np.abs(np.median(drawn, axis=0) - found[0, 6]) < 0.5).all()
     assert drawn.std(axis=0).max() < 0.5
-    if centre:
-        assert drawn.std(axis=0).min() > 0.01
-
-
-@pytest.mark.xfail(strict=True, reason="a ridge without bound leaves the linear terms no spread")
-def test_draws_differ_in_a_centre_that_the_choices_put_in_the_middle() -> None:
-    """Evidence is flat beyond some ridge of the linear terms, and draws then share one centre."""
-    space, belief = believed_around(0.0)
-    found = quantiles_by_noise(belief, space, belief.sample(4000, seed=0), seed=1)
-    assert found[1:, NOISE_FACTORS.index(1.0)].std(axis=0).min() > 0.01
+    assert drawn.std(axis=0).min() > 0.05
 
 
 def test_a_noise_level_without_information_in_the_statements_is_not_identified(reference) -> None:

@@ -107,8 +107,8 @@ def test_a_cross_term_is_what_all_have_in_common_and_as_much_of_its_own() -> Non
     assert np.ones(4) @ alone @ np.ones(4) > 1e4
 
 
-def test_suited_ridges_have_more_evidence_than_others() -> None:
-    """Of each kind twice the ridge, and half of it, for a correlated belief off the middle."""
+def test_suited_ridges_are_likelier_than_others() -> None:
+    """Of each kind three times the ridge, and a third, for a correlated belief off the middle."""
     rng = np.random.default_rng(6)
     factor = np.linalg.cholesky(0.2 * np.eye(3) + 0.1)
     pairs = rng.normal(size=(2, 300, 3))
@@ -119,11 +119,11 @@ def test_suited_ridges_have_more_evidence_than_others() -> None:
     )
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
     suited = quadratic.suited()
-    best = quadratic.fit(suited).evidence
+    best = quadratic.fit(suited).posterior
     for kind in suited._fields:
-        for times in (0.5, 2.0):
+        for times in (1 / 3, 3.0):
             other = suited._replace(**{kind: times * getattr(suited, kind)})
-            less = best - quadratic.fit(other).evidence
+            less = best - quadratic.fit(other).posterior
             # All three features are alike: any large ridge suits what they differ by.
             assert less > (-0.02 if kind == "apart" else 0.1)
 
@@ -139,6 +139,34 @@ def test_a_ridge_stays_where_choices_tell_nothing_of_its_terms() -> None:
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
     assert quadratic.suited().crossed == 1.0
     assert quadratic.fits((0.1, 1.0, 10.0))[0].coefficients[[1, 3]] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("times", [1.0, 100.0])
+def test_ridges_of_terms_that_are_zero_are_no_larger_than_what_the_choices_tell(
+    times: float,
+) -> None:
+    """Choices without a trend: evidence has no maximum, and ridges ran to 10,000."""
+    rng = np.random.default_rng(1)
+    pairs = rng.normal(size=(2, 200, 3))
+    won = (np.square(pairs[1]) - np.square(pairs[0])).sum(1)[:, None] > 0
+    # Reflected choices are as likely, so that the mode of every linear and cross term is 0.
+    signs = np.array([[i, j, k] for i in (-1, 1) for j in (-1, 1) for k in (-1, 1)])
+    weak = 0.5 * rng.normal(size=(2, 100, 3))
+    winners, losers = (
+        (np.concatenate([np.where(won, *order), *both])[:, None] * signs).reshape(-1, 3)
+        for order, both in ((pairs, weak), (pairs[::-1], weak[::-1]))
+    )
+    mass = np.full(len(winners), times)
+    data = ChoiceData(winners, losers, mass, np.arange(len(winners)))
+    quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
+    suited = quadratic.suited()
+    best = quadratic.fit(suited)
+    regression = quadratic.regression(suited)
+    fisher = regression.precision(torch.from_numpy(best.coefficients)) - regression.prior
+    told = fisher.diagonal()[:3].mean()
+    assert best.coefficients[:3] == pytest.approx(0.0, abs=0.02)
+    assert suited.linear < 4 * told
+    assert suited.crossed < 10 * fisher.diagonal()[[4, 5, 7]].mean()
 
 
 @pytest.mark.parametrize(("d", "n"), [(1, 60), (8, 200), (32, 640)])

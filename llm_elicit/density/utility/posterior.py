@@ -56,9 +56,9 @@ def draw_posterior(
     ridged : the quadratic form under each multiple of its ridges, the best first.
     """
     validation, generator = quadratic.validation, torch.Generator().manual_seed(seed)
-    evidence = np.array([fit.evidence for fit in ridged])
+    likely = np.array([fit.posterior for fit in ridged])
     others = [weights.get(name, 0.0) for name in ("smooth", *mixtures)]
-    of_quadratic = weights.get("quadratic", 0.0) * softmax(evidence)
+    of_quadratic = weights.get("quadratic", 0.0) * softmax(likely)
     shares = np.concatenate([[weights.get("constant", 0.0)], of_quadratic, others])
     # Rounding the cumulated shares once makes the parts add up.
     edges = np.floor(np.cumsum(shares) * count + 0.5).astype(int)

@@ -22,8 +22,9 @@ from llm_elicit.density.utility_function import Utility
 _ISOTROPIC = 1e-4
 _TURNS = 12
 _SETTLED = 0.05  # of the logarithms of the ridges
-_RIDGES = (1e-6, 1e4)
+_LEAST_RIDGE = 1e-6
 _UNDETERMINED = 1e-6
+_LARGE = 10.0  # scale of the prior of a kind's standard deviation, nats
 _FACTORS = tuple(10.0 ** (half / 2) for half in range(-6, 7))  # whole decades are too coarse
 _STEPS, _HALVINGS = 50, 12  # of Newton's method
 _CONVERGED = 1e-3  # nats of the log-posterior
@@ -172,11 +173,20 @@ class Ridges(NamedTuple):
 
 @dataclass(frozen=True)
 class RidgedFit:
-    """The coefficients (P,) under ridges, and their log-evidence up to a constant."""
+    """The coefficients (P,) under ridges, and log-densities up to a constant.
+
+    ``evidence`` is that of the choices, ``prior`` that of the logarithms of the ridges.
+    """
 
     ridges: Ridges
     coefficients: Array
     evidence: float
+    prior: float
+
+    @property
+    def posterior(self) -> float:
+        """The log-density of the ridges given the choices."""
+        return self.evidence + self.prior
 
 
 class QuadraticFit:
@@ -208,7 +218,7 @@ class QuadraticFit:
         return Regression(design, weights, self.response, torch.from_numpy(self.prior(ridges)))
 
     def fits(self, factors: Sequence[float] = _FACTORS) -> list[RidgedFit]:
-        """Return the fit under each multiple of `suited` ridges, the one of most evidence first.
+        """Return the fit under each multiple of `suited` ridges, the likeliest ridges first.
 
         Evidence is the likelihood of the choices with β integrated out, by Laplace's approximation
         (MacKay, 1992). Held-out likelihood would select ridges that are too large, because a mode
@@ -217,7 +227,7 @@ class QuadraticFit:
         suited, found = self.suited(), list[RidgedFit]()
         for factor in sorted(factors, reverse=True):
             found.append(self.fit(suited.times(factor), found[-1] if found else None))
-        return sorted(found, key=lambda fit: -fit.evidence)
+        return sorted(found, key=lambda fit: -fit.posterior)
 
     def fit(self, ridges: Ridges, near: RidgedFit | None = None) -> RidgedFit:
         """Return the posterior mode under ridges; ``near`` is a fit that it starts from."""
@@ -225,13 +235,12 @@ class QuadraticFit:
         beta, root = regression.maximize(None if near is None else torch.tensor(near.coefficients))
         volume = 0.5 * np.linalg.slogdet(regression.prior.numpy())[1]
         evidence = regression.value(beta) + volume - float(root.diagonal().log().sum())
-        return RidgedFit(ridges, beta.numpy(), float(evidence))
+        free = np.array([r for r, kind in zip(ridges, self.kinds, strict=True) if kind.rank])
+        prior = -(0.5 * np.log(free) + np.log1p(1.0 / (free * _LARGE**2))).sum()
+        return RidgedFit(ridges, beta.numpy(), float(evidence), float(prior))
 
     def suited(self) -> Ridges:
-        """Return the ridges of most evidence, by iterating γ / βᵀKβ for each kind (MacKay, 1992).
-
-        γ is the effective number of a kind's coefficients that the choices determine.
-        """
+        """Return the ridges of most evidence and prior, by iterating `likelier_ridge`."""
         ridges, beta = Ridges(1.0, 1.0, 1.0), None
         for _ in range(_TURNS):
             beta, root = self.regression(ridges).maximize(beta)
@@ -291,14 +300,36 @@ def _kinds(terms: QuadraticTerms) -> tuple[tuple[_Kind, ...], Array]:
     return kinds, free
 
 
+def likelier_ridge(ridge: float, rank: int, trace: float, size: float) -> float:
+    """Return the next ridge of coefficients that share one (MacKay, 1992).
+
+    Without the prior it is γ / βᵀKβ, with γ the effective number of coefficients that the choices
+    determine. Evidence is flat beyond some ridge where they are near 0, so that it may have no
+    maximum. The standard deviation, the root of one over the ridge, therefore has a half-Cauchy
+    prior (Gelman, 2006), under which none is so small that the choices could not tell.
+
+    Parameters
+    ----------
+    rank, trace, size : the rank of K, tr ΣK with Σ the posterior covariance, and βᵀKβ at the mode.
+
+    Examples
+    --------
+    >>> ridge = 1.0                  # of three coefficients at 0 that choices measure to 1 ± 0.1
+    >>> for _ in range(50):
+    ...     ridge = likelier_ridge(ridge, 3, 3 / (100 + ridge), 0.0)
+    >>> 100 < ridge < 300
+    True
+    """
+    determined = rank - ridge * trace
+    return max((determined + 1.0) / (size + 2.0 / (ridge + _LARGE**-2)), _LEAST_RIDGE)
+
+
 def _suited(kind: _Kind, ridge: float, beta: Array, covariance: Array) -> float:
     """Return the next ridge of a kind, given the mode β (P,) and its posterior covariance (P, P).
 
     It is the present one if there is no such term or the choices determine none.
     """
-    determined = kind.rank - ridge * float((covariance * kind.precision).sum())
-    if determined < _UNDETERMINED:
+    trace, size = (covariance * kind.precision).sum(), beta @ kind.precision @ beta
+    if kind.rank - ridge * trace < _UNDETERMINED:
         return ridge
-    size = float(beta @ kind.precision @ beta)
-    least, most = _RIDGES
-    return float(np.clip(determined / size, least, most)) if size > determined / most else most
+    return likelier_ridge(ridge, kind.rank, float(trace), float(size))
