@@ -100,6 +100,17 @@ class Evidence:
         """Number of features d."""
         return int((self.winners if len(self.weights) else self.measured.first).shape[1])
 
+    def reordered(self, order: Sequence[int]) -> Evidence:
+        """Return the same judgments of points with the features of these numbers, in this order."""
+        at, measured = list(order), self.measured
+        if len(measured):
+            first, second = measured.first[:, at], measured.second[:, at]
+            measured = replace(measured, first=first, second=second)
+        winners, losers = self.winners, self.losers
+        if len(self.weights):
+            winners, losers = winners[:, at], losers[:, at]
+        return replace(self, winners=winners, losers=losers, measured=measured)
+
     @classmethod
     def log_odds(
         cls,

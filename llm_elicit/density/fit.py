@@ -18,16 +18,17 @@ from llm_elicit.density.errors import DensityError, callback, instance, seed_of
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.feature_names import FeatureNames, named_sides
 from llm_elicit.density.gaussian_mixture import GaussianMixture
-from llm_elicit.density.judgments import Judgments, check_evidence, check_judgments
+from llm_elicit.density.judgments import Judgments, canonical_order, check_evidence, plain_evidence
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
 from llm_elicit.density.methods import OWN, Fitted, Problem, external_method, known_methods
 from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.score.density import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
+from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.uniform import Uniform, other_than_numbers
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
-from llm_elicit.density.utility_density import normalized
+from llm_elicit.density.utility_density import in_coordinates, normalized
 from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
 from llm_elicit.density.work import check_work
 
@@ -104,16 +105,15 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     )
     names = request.match(names)
     if log_odds is None:
-        judgments = check_judgments(winners, losers, weights, request.sampling)
+        evidence = plain_evidence(winners, losers, weights)
     elif weights is None:
         evidence = Evidence.log_odds(winners, losers, log_odds)
-        judgments = check_evidence(evidence, request.sampling)
     else:
         raise DensityError(
             "fit_belief: weights and log_odds were both given; a measured log-odds is one "
             "answer; repeat the row where a question was asked again."
         )
-    return _named(request.fit(judgments), names)
+    return _named(request.fit(evidence), names)
 
 
 def fit_evidence(
@@ -166,7 +166,7 @@ def fit_evidence(
     request = _Request(method, sampling, noise, seed, settings, progress)
     instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
     names = request.match(evidence.features)
-    return _named(request.fit(check_evidence(evidence, request.sampling)), names)
+    return _named(request.fit(evidence), names)
 
 
 def _named(belief: BeliefDensity, names: FeatureNames | None) -> BeliefDensity:
@@ -245,15 +245,22 @@ class _Request:
         if self.method in JUDGE_METHODS and not len(judgments.measured):
             check_work(judgments.size, self.sampling)
 
-    def fit(self, judgments: Judgments) -> BeliefDensity:
-        """Return the belief."""
+    def fit(self, evidence: Evidence) -> BeliefDensity:
+        """Return the belief, which does not depend on the order of the features."""
+        judgments, order = check_evidence(evidence, self.sampling), list(range(evidence.dimension))
         self._check(judgments)
-        parts = (self.sampling, self.noise, self.seed, self.settings, self.progress)
-        problem = Problem(judgments, *parts)
+        latent = make_latent(self.sampling, judgments.points)
+        if self.method in JUDGE_METHODS:
+            order = canonical_order(evidence, self.sampling)
+            judgments = check_evidence(evidence.reordered(order), self.sampling.reordered(order))
+        parts = (self.noise, self.seed, self.settings, self.progress)
+        problem = Problem(judgments, self.sampling.reordered(order), *parts)
         began = time.perf_counter()
         with one_thread():
             fitted = _fit(problem, self.method)
-            report = self_report(problem.latent, fitted.model, fitted.normalizer)
+            if self.method in JUDGE_METHODS:
+                fitted = in_coordinates(fitted, latent, order)
+            report = self_report(latent, fitted.model, fitted.normalizer)
         total = time.perf_counter() - began
         diagnostics = {"method": self.method, "seed": self.seed, **_facts(problem)}
         diagnostics |= {**fitted.diagnostics, **report}
@@ -263,7 +270,7 @@ class _Request:
             "total": round(total, 3),
         }
         reference = fitted.normalizer.kept(_REFERENCE)
-        return BeliefDensity(problem.latent, fitted.model, reference, diagnostics, fitted.draws)
+        return BeliefDensity(latent, fitted.model, reference, diagnostics, fitted.draws)
 
 
 def _known(method: object) -> str:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from llm_elicit.density.errors import DensityError, column, sides_of, table_of
 from llm_elicit.density.evidence import UNKNOWN, Evidence
+from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.log_odds import LogOdds, PairContrasts, in_order, pair_contrasts
 from llm_elicit.density.sampling import SamplingDensity, inside
 
@@ -94,9 +95,40 @@ def check_judgments(
     sampling: SamplingDensity,
 ) -> Judgments:
     """Return plain comparisons as `Judgments`."""
+    return check_evidence(plain_evidence(winners, losers, weights), sampling)
+
+
+def plain_evidence(winners: object, losers: object, weights: npt.ArrayLike | None) -> Evidence:
+    """Return plain comparisons as `Evidence`."""
     w, loser = sides_of(("winners", "losers"), winners, losers)
-    mass = _weights(weights, len(w))
-    return check_evidence(Evidence.of_rows(w, loser, "judge", weights=mass), sampling)
+    return Evidence.of_rows(w, loser, "judge", weights=_weights(weights, len(w)))
+
+
+def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
+    """Return the numbers of the features in an order that does not depend on the given one.
+
+    Random numbers of a fit belong to columns, so that it is made in this order: by how far winners
+    lie above losers, in units of their differences. Under a correlated `GaussianMixture` it is the
+    given order, in which its columns are made of the features.
+    """
+    if isinstance(sampling, GaussianMixture):
+        covariance = sampling.covariance
+        if (covariance != np.diag(np.diagonal(covariance))).any():
+            return list(range(evidence.dimension))
+    of_log_odds = evidence.measured
+    kinds = [
+        (evidence.winners, evidence.losers, evidence.weights),
+        (of_log_odds.first, of_log_odds.second, of_log_odds.value),
+    ]
+    kinds = [kind for kind in kinds if len(kind[2])]
+    steps = np.concatenate([a - b for a, b, _ in kinds])
+    mass = np.concatenate([weights for *_, weights in kinds])
+    size = np.sqrt(np.square(steps).sum(0))
+    trend = (mass[:, None] * steps).sum(0) / np.where(size > 0.0, size, 1.0)
+    points = np.concatenate([a for a, *_ in kinds])
+    return sorted(
+        range(len(trend)), key=lambda j: (round(float(trend[j]), 9), points[:, j].tobytes())
+    )
 
 
 def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:

@@ -111,6 +111,11 @@ class Latent(Coordinates):
         return torch.from_numpy(self.to_latent(self.sampling.from_cube(cube.numpy())))
 
     @property
+    def owners(self) -> npt.NDArray[np.int64]:
+        """The feature (p,) that each column of `features` belongs to."""
+        return np.arange(self.sampling.dimension)
+
+    @property
     def category(self) -> npt.NDArray[np.int64]:
         """The categorical feature that each input of the utility belongs to, (p,); −1 of others."""
         return np.full(self.sampling.dimension, -1)

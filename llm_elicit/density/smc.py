@@ -271,6 +271,12 @@ class Proposal:
             made = _weighted(points, torch.softmax(made._log_parts(points)[0], 1), step)
         return Proposal(made.weights, made.means, math.sqrt(_WIDER) * made.factors, made.step)
 
+    def turned(self, matrix: Tensor) -> Proposal:
+        """Return the density of g M, for an orthogonal M (d, d)."""
+        roots = matrix.T @ self.factors
+        factors = torch.linalg.cholesky(roots @ roots.mT)
+        return Proposal(self.weights, self.means @ matrix, factors, self.step)
+
     def draw(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
         """Return n draws (n, d) of q; the number of those from λ is fixed."""
         of_sampling = round(_SHARE_SAMPLING * n)

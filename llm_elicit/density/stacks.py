@@ -58,6 +58,10 @@ class ComponentStack:
         whiten, offset, height = (p.detach()[list(which)].clone() for p in self.parameters)
         return ComponentStack(whiten, offset, height, self.share)
 
+    def turned(self, matrix: Tensor) -> ComponentStack:
+        """Return the mixtures of M t, for M (d, d)."""
+        return replace(self, whiten=matrix.to(self.whiten).T @ self.whiten)
+
     def scaled(self, factor: float) -> ComponentStack:
         """Return the mixtures times ``factor``."""
         return replace(self, share=factor * self.share)
@@ -181,6 +185,10 @@ class FourierStack:
     def select(self, which: Sequence[int]) -> FourierStack:
         """Return the functions numbered ``which``."""
         return replace(self, weights=self.weights[list(which)])
+
+    def turned(self, matrix: Tensor) -> FourierStack:
+        """Return the functions of M t, for M (d, d)."""
+        return replace(self, frequencies=matrix.to(self.frequencies).T @ self.frequencies)
 
     def scaled(self, factor: float) -> FourierStack:
         """Return the same functions times ``factor``."""

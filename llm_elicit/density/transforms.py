@@ -22,6 +22,7 @@ exp(−(|g|² − radius²)/2). Inside the radius nothing changes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +60,6 @@ class BoxLatent(Latent):
 
     @property
     def owners(self) -> npt.NDArray[np.int64]:
-        """The feature (p,) that each column of `features` belongs to."""
         return self._columns.owners
 
     def to_latent(self, x: Array) -> Array:
@@ -328,6 +328,20 @@ class CopulaLatent(_TaperedLatent):
     @property
     def root(self) -> Array:
         return np.asarray(self.sampling.cholesky, dtype=np.float64)
+
+
+def reordering(latent: Latent, other: Latent, order: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return G (d, d), orthogonal, and the permutation M (p, p): g' = G g and t' = M t of a point.
+
+    g and t are its latent point and features by ``latent``, and g' and t' those by ``other``, which
+    has the features numbered ``order``.
+    """
+    moved = np.eye(len(order))[list(order)]
+    turn = torch.from_numpy(np.linalg.solve(other.root, moved @ latent.root))
+    owners = np.asarray(order)[other.owners]
+    columns = torch.zeros(len(owners), len(owners), dtype=torch.float64)
+    columns[np.argsort(owners, kind="stable"), np.argsort(latent.owners, kind="stable")] = 1.0
+    return turn, columns
 
 
 def make_latent(sampling: SamplingDensity, points: Array | None = None) -> Latent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from llm_elicit.density.methods import EvaluationError, Fitted, LogNormalizer
 from llm_elicit.density.settings import AnnealingSettings
 from llm_elicit.density.shared_points import even_points
 from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal
+from llm_elicit.density.transforms import reordering
 from llm_elicit.density.utility_function import Potential, Utility, rounding
 
 Array = npt.NDArray[np.float64]
@@ -179,3 +181,19 @@ def normalized(
     density = UtilityDensity(latent, utility, found.value, annealing, found.start)
     even = even_points(latent, density.log_density, found.start, _EVEN, generator)
     return Fitted(density, replace(found, even=even), {})
+
+
+def in_coordinates(fitted: Fitted, latent: Latent, order: Sequence[int]) -> Fitted:
+    """Return a utility density in other coordinates, of which it has the features ``order``."""
+    model, found = fitted.model, fitted.normalizer
+    assert isinstance(model, UtilityDensity)
+    turn, columns = reordering(latent, model.latent, order)
+    start = None if found.start is None else found.start.turned(turn)
+    even = None if found.even is None else found.even @ turn
+    draws = replace(found.draws, points=found.draws.points @ turn)
+    return replace(
+        fitted,
+        model=replace(model, latent=latent, utility=model.utility.turned(columns), start=start),
+        normalizer=replace(found, draws=draws, start=start, even=even),
+        draws=None if fitted.draws is None else fitted.draws.turned(columns),
+    )

@@ -68,6 +68,14 @@ class Utility:
         """Return f = 0, the utility of a judge without preferences."""
         return cls(torch.zeros(dimension), torch.zeros(dimension, dimension))
 
+    def turned(self, matrix: Tensor) -> Utility:
+        """Return f(M t), for a permutation M (d, d)."""
+        m = matrix.to(self.linear)
+        components = tuple(stack.turned(m) for stack in self.components)
+        fourier = None if self.fourier is None else self.fourier.turned(m)
+        warp = None if self.warp is None else self.warp.select(m.argmax(0))
+        return Utility(self.linear @ m, m.T @ self.curvature @ m, components, fourier, warp)
+
     def scaled(self, factor: float) -> Utility:
         """Return the utility times ``factor``."""
         components = tuple(stack.scaled(factor) for stack in self.components)
@@ -235,6 +243,14 @@ class UtilityDraws:
         linear, curvature = self.linear[::step], self.curvature[::step]
         return UtilityDraws(linear, curvature, tuple(stacks), fourier, self.warp)
 
+    def turned(self, matrix: Tensor) -> UtilityDraws:
+        """Return the utilities of M t, for a permutation M (d, d)."""
+        m = matrix.to(self.linear)
+        stacks = tuple(stack.turned(m) for stack in self.stacks)
+        fourier = None if self.fourier is None else self.fourier.turned(m)
+        warp = None if self.warp is None else self.warp.select(m.argmax(0))
+        return UtilityDraws(self.linear @ m, m.T @ self.curvature @ m, stacks, fourier, warp)
+
     def scaled(self, factor: float) -> UtilityDraws:
         """Return the utilities times ``factor``."""
         stacks = tuple(stack.scaled(factor) for stack in self.stacks)
@@ -312,6 +328,10 @@ class DeferredDraws:
             self._make = None  # and with it the comparisons
         assert self._draws is not None
         return self._draws
+
+    def turned(self, matrix: Tensor) -> DeferredDraws:
+        """Return the utilities of M t, made when they are asked for."""
+        return DeferredDraws(lambda: self.get().turned(matrix), self._count)
 
     def scaled(self, factor: float) -> DeferredDraws:
         """Return the same utilities times ``factor``, made when they are asked for."""
