@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import JsonValue
 from pydantic_core import to_json
 
+from llm_elicit import density
 from llm_elicit.audit.belief_power import BeliefPowers, measure_powers
 from llm_elicit.audit.boxes import Box, measure_boxes
 from llm_elicit.audit.calibration import (
@@ -255,7 +256,13 @@ class JudgeAuditor:
             if evidence.utility is None
             else measure_discrimination(evidence.utility, self.reference, self.data_rng),
             "effects": measure_effects(
-                response, space, self.settings, self.effects_rng, schedule, evidence.utility
+                response,
+                space,
+                self.settings,
+                self.effects_rng,
+                schedule,
+                evidence.utility,
+                density.bounded_below(fit),
             ),
             "predictive_check": read_predictive_check(fit),
         }

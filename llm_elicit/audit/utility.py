@@ -175,6 +175,8 @@ class Effect(StrictModel):
             middle or the ends are, of the best category or periodic value against the worst.
             The median over draws of the posterior; None without a belief.
         low, high: its 95 % interval over these draws.
+        open_ended: whether the choices bound sizes from below only: there is no value then, nor the
+            end of the interval that lies farther from 0.
         direction: what is preferred: "higher" or "lower" values, those in the "middle" or at the
             "ends" of the range, or a "category".
         categories: of a categorical feature, the best and the worst; of a periodic one, the best
@@ -191,6 +193,7 @@ class Effect(StrictModel):
     value: float | None = None
     low: float | None = None
     high: float | None = None
+    open_ended: bool = False
     direction: Direction | None = None
     categories: tuple[str, str] | None = None
     size: float | None = None
@@ -202,7 +205,8 @@ class Effect(StrictModel):
     @property
     def directed(self) -> bool:
         """Whether the interval excludes no effect, so that the direction is known."""
-        return self.low is not None and self.high is not None and self.low * self.high > 0.0
+        above = self.low is not None and self.low > 0.0
+        return above or (self.high is not None and self.high < 0.0)
 
 
 def measure_effects(
@@ -212,6 +216,7 @@ def measure_effects(
     rng: np.random.Generator,
     schedule: Schedule | None = None,
     utility: Utility | None = None,
+    open_ended: bool = False,
 ) -> tuple[Effect, ...]:
     """Measure every feature's effect, in the order of the space; empty with fewer than two pairs.
 
@@ -222,6 +227,7 @@ def measure_effects(
         rng: draws them.
         schedule: which pairs belong to which round.
         utility: the belief's, if there is one.
+        open_ended: whether the choices bound its sharpness from below only.
 
     Example:
         >>> from llm_elicit.comparisons.table import Choices
@@ -246,13 +252,13 @@ def measure_effects(
             p_value=found[j].p_value,
             p_holm=float(adjusted[j]),
             at_floor=found[j].at_floor,
-            **({} if utility is None else _curve_effect(utility.effects[j], feature)),
+            **({} if utility is None else _curve_effect(utility.effects[j], feature, open_ended)),
         )
         for j, feature in enumerate(space.features)
     )
 
 
-def _curve_effect(draws: Floats, feature: Feature) -> dict[str, Any]:
+def _curve_effect(draws: Floats, feature: Feature, open_ended: bool) -> dict[str, Any]:
     """Return the fields of `Effect` that the draws `(S, T)` of the averaged utility determine."""
     mean = np.median(draws, axis=0)
     if is_separate(feature):
@@ -267,10 +273,14 @@ def _curve_effect(draws: Floats, feature: Feature) -> dict[str, Any]:
     else:
         direction, contrast = _contrast(mean)
         weights, categories = _WEIGHTS, None
-    effect = posterior_interval(draws @ contrast, 0.95)
+    effect = posterior_interval(draws @ contrast, 0.95).model_dump()
+    if open_ended:
+        low, high = effect["low"], effect["high"]
+        effect = {"low": low if low > 0.0 else None, "high": high if high < 0.0 else None}
     centred = mean - weights @ mean
     return {
-        **effect.model_dump(),
+        **effect,
+        "open_ended": open_ended,
         "direction": direction,
         "categories": categories,
         "size": float(np.sqrt(weights @ centred**2)),

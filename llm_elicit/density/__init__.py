@@ -16,6 +16,7 @@ from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import BeliefDraws
 from llm_elicit.density.constraints import IntervalConstraint, LinearConstraint, PolygonConstraint
 from llm_elicit.density.design import BETWEEN_ROUNDS, SuggestSettings, suggest_pairs
+from llm_elicit.density.diagnostics import bounded_below
 from llm_elicit.density.distribution import Prior
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
@@ -72,6 +73,7 @@ __all__ = [
     "UtilitySettings",
     "WinnerDensity",
     "band",
+    "bounded_below",
     "estimate_level",
     "fit_belief",
     "fit_evidence",

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -135,6 +136,18 @@ def self_report(latent: Latent, model: DensityModel, found: LogNormalizer) -> di
         "sampler": sampler_facts(latent, found.draws),
         "bounds": bound_facts(latent, found.draws),
     }
+
+
+def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
+    """Return whether choices bound a belief's sharpness from below only, and not by chance.
+
+    Examples
+    --------
+    >>> bounded_below({"separation": {"rule": "linear", "by_chance": False}}), bounded_below({})
+    (True, False)
+    """
+    separation = diagnostics.get("separation")
+    return separation is not None and not separation["by_chance"]
 
 
 def at_level(diagnostics: dict[str, Any], noise: Noise, before: Noise) -> dict[str, Any]:

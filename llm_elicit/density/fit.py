@@ -359,9 +359,12 @@ def _chosen(problem: Problem) -> _FittedUtility:
     diagnostics = {
         "held_out_log_likelihood": report["held_out"][report["form"]],
         "null_models": _null_models(problem, report["held_out"]),
+        "separation": report.pop("separation"),
         "utility": report,
     }
-    return _FittedUtility(found.utility, found.draws, diagnostics, _reason(report))
+    separation = diagnostics["separation"]
+    warning = "" if separation is None else f" But {separation['message']}."
+    return _FittedUtility(found.utility, found.draws, diagnostics, _reason(report) + warning)
 
 
 def fit_choice_utility(problem: Problem) -> UtilityFit:

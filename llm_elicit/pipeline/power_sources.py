@@ -2,8 +2,9 @@
 
 Comparisons of points determine the utility f up to a factor, so the belief is one of
 p_k ∝ exp(k f). Direct answers determine k (`llm_elicit.density.fit_power`). Without them, a belief
-from choices keeps the power of the assumed noise level, and one from log-odds is scaled by
-convention to a standard deviation of f of one nat over λ. The diagnostics name the source.
+from choices keeps the power of the assumed noise level, and one from log-odds, or from choices of
+which none contradicts a rule, is scaled by convention to a standard deviation of f of one nat over
+λ. The diagnostics name the source.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ else:
     audit_package, density = LazyModule("llm_elicit.audit"), LazyModule("llm_elicit.density")
 
 ASSUMED, CONVENTION = "assumed noise level", "convention"
-"""The source of a belief's power without direct answers: of choices, and of log-odds."""
+"""The source of a belief's power without direct answers: of choices, and of log-odds or choices
+that bound it from below only."""
 
 LEAST = 5
 """The least number of answers of a kind that are used."""
@@ -259,7 +261,7 @@ def at_stated_power(
     source = ASSUMED
     if pinned.used and pinned.power is not None:
         belief, source = belief.tempered(pinned.power, seed=seed), pinned.power.source
-    elif measured and belief.has_noise_levels:
+    elif belief.has_noise_levels and (measured or density.bounded_below(belief.diagnostics)):
         unit, source = belief.unit_power(), CONVENTION
         belief = belief.tempered(unit, seed=seed) if np.isfinite(unit) else belief
     stated = {"value": 1.0, "log_sd": 0.0, **belief.diagnostics.get("power", {})}

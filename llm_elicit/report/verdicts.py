@@ -333,12 +333,20 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
     if preference.consistent:  # its ranges and its position effect qualify a preference only
         sentences = [
             coherence_sentence(judge.powers), position_sentence(preference.position, level),
+            _separation_sentence(judge),
         ]  # fmt: skip
     else:
         sentences = [_repeats_sentence(preference)]
     if preference.pairs:
         sentences.append(_unusable_sentence(judge.consistency))
     return tuple(sentence for sentence in sentences if sentence)
+
+
+def _separation_sentence(judge: JudgeAudit) -> str:
+    """Return whether its choices bound the sharpness of its belief from below only."""
+    found = judge.diagnostics.get(judge.method or "", {}).get("separation")
+    message = "" if not isinstance(found, dict) else str(found["message"])
+    return f"{message[0].upper()}{message[1:]}." if message else ""
 
 
 def sample_size_sentence(preference: Preference) -> str:
@@ -361,6 +369,9 @@ def sample_size_sentence(preference: Preference) -> str:
 
 def effect_cell(effect: Effect) -> str:
     """Return an effect in log-odds with its interval, to two digits of the interval's width."""
+    if effect.open_ended and effect.directed:
+        bound = effect.low or effect.high or 0.0
+        return f"{'at least' if bound > 0 else 'at most'} {signed(bound, 2)}"
     if effect.value is None or effect.low is None or effect.high is None:
         return NOT_MEASURED
     width = effect.high - effect.low

@@ -179,11 +179,27 @@ def test_log_odds_without_a_scale_have_one_nat_by_convention(faint: BeliefDensit
     assert again.log_prob(x) == pytest.approx(kept.log_prob(x), abs=0.05)
 
 
-def test_choices_keep_the_assumed_noise_level() -> None:
+def chosen(sharpness: float) -> BeliefDensity:
+    """A belief from 40 choices with standard noise between points of a judge who likes zero."""
     rng = np.random.default_rng(1)
     a, b = rng.uniform(-3, 3, (2, 40, 1))
-    evidence = Evidence.comparisons(a, b, (np.abs(a) < np.abs(b))[:, 0] * 1.0)
-    belief = fit_evidence(evidence, sampling=LINE, method="utility", seed=0)
+    gap = sharpness * (b**2 - a**2)[:, 0] + rng.logistic(0.0, 0.78, 40)
+    evidence = Evidence.comparisons(a, b, (gap > 0) * 1.0)
+    return fit_evidence(evidence, sampling=LINE, method="utility", seed=0)
+
+
+def test_choices_that_bound_the_sharpness_from_below_have_one_nat_by_convention() -> None:
+    belief = chosen(1e6)
+    assert belief.diagnostics["separation"]["complete"]
+    kept = at_stated_power(belief, pin_power(belief, PowerSources(), 0), measured=False, seed=0)
+    assert kept.diagnostics["power"]["source"] == "convention"
+    points = LINE.sample(4000, np.random.default_rng(3))
+    assert kept.utility(points).std() == pytest.approx(1.0, rel=0.05)
+
+
+def test_choices_keep_the_assumed_noise_level() -> None:
+    belief = chosen(0.5)
+    assert belief.diagnostics["separation"] is None
     kept = at_stated_power(belief, pin_power(belief, PowerSources(), 0), measured=False, seed=0)
     assert kept.diagnostics["power"] == {
         "value": 1.0, "log_sd": 0.0, "source": "assumed noise level"

@@ -215,6 +215,13 @@ def test_a_direction_is_stated_only_where_the_interval_has_one(study):
 def test_a_small_effect_is_not_rounded_to_nothing():
     assert verdicts.effect_cell(effect("age", 0.004, 0.003, 0.01)) == "+0.0040 (+0.0010 to +0.0070)"
     assert verdicts.effect_cell(effect("age", 12.0, 5.0, 0.01)) == "+12 (+7 to +17)"
+    ends = {"value": None, "open_ended": True}
+    some = effect("age", 12.0, 5.0, 0.01).model_copy(update=ends | {"high": None})
+    assert (some.directed, verdicts.effect_cell(some)) == (True, "at least +7.00")
+    some = effect("age", -12.0, 5.0, 0.01).model_copy(update=ends | {"low": None})
+    assert (some.directed, verdicts.effect_cell(some)) == (True, "at most −7.00")
+    some = some.model_copy(update={"high": None})
+    assert (some.directed, verdicts.effect_cell(some)) == (False, "not measurable")
 
 
 def test_a_position_effect_that_depends_on_the_content_is_reported():

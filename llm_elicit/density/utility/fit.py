@@ -35,6 +35,7 @@ from llm_elicit.density.utility.judges import JudgeTerms
 from llm_elicit.density.utility.mixture import MixtureFit, Step, fit_mixtures
 from llm_elicit.density.utility.posterior import draw_posterior
 from llm_elicit.density.utility.quadratic import QuadraticFit
+from llm_elicit.density.utility.separation import find_agreement, find_separation
 from llm_elicit.density.utility.smooth import fit_smooth
 from llm_elicit.density.utility.warping import choose_warp, warped
 from llm_elicit.density.utility_function import DeferredDraws, Utility
@@ -73,7 +74,7 @@ def fit_utility(
     and of the weighted sum, nats per comparison; random choices have −log 2), ``gains`` of the
     weighted sum over the constant and the quadratic form with their standard errors, its
     ``calibration``, ``ridges``, the ``variances`` of the smooth remainder's processes, ``warp``,
-    the strengths of each feature or None, and
+    the strengths of each feature or None, ``separation`` (see `find_separation`), and
     ``judging``, the judges' terms; see `JudgeTerms.report`.
     """
     count = len(settings.mixture.counts)
@@ -131,7 +132,13 @@ def _describe(
 ) -> UtilityFit:
     """Return the weighted sum of the forms, with draws and diagnostics."""
     forms = _best_forms(validation, settings, step)
-    weighed = weigh_forms(validation, forms.held_out)
+    separation = _separation(forms.quadratic)
+    eligible = dict(forms.held_out)
+    if separation is not None and not separation["by_chance"]:
+        # The scale of a rule without contradictions is its prior's, and one that is too sharp for a
+        # held-out choice says nothing for random ones.
+        del eligible["constant"]
+    weighed = weigh_forms(validation, eligible)
     by_form = {**forms.held_out, WEIGHTED: weighed.held_out}
     diagnostics = {
         "form": WEIGHTED,
@@ -142,7 +149,32 @@ def _describe(
     }
     draws = forms.draws(weighed.weights, weighed.factor, settings)
     utility = forms.utility(weighed.weights).scaled(weighed.factor)
+    diagnostics["separation"] = separation or _agreement(validation, utility, weighed.held_out)
     return UtilityFit(utility, draws, validation.everywhere(weighed.held_out), diagnostics)
+
+
+def _separation(quadratic: QuadraticFit) -> dict[str, Any] | None:
+    """Return the linear or quadratic rule that no choice contradicts; see `find_separation`."""
+    rows, data = quadratic.rows, quadratic.validation.data
+    order = np.zeros((len(rows), 0)) if data.context is None else data.context.order[rows]
+    groups = data.groups[rows]
+    return find_separation(quadratic.design, quadratic.terms.dimension, order, groups)
+
+
+def _agreement(
+    validation: CrossValidation, utility: Utility, held_out: HeldOut
+) -> dict[str, Any] | None:
+    """Return whether all choices agree with the utility; see `find_agreement`."""
+    rows, data = validation.rows.numpy(), validation.data
+    response = validation.response.at(validation.rows)
+    winners, losers = utility(validation.sides(validation.rows)).double().chunk(2)
+    gain = response.log_cdf(winners - losers).numpy() - held_out.log_likelihood(response)
+    return find_agreement(
+        (data.winners != data.losers).any(1)[rows],
+        data.groups[rows],
+        response.seen(winners - losers).numpy(),
+        float(gain @ data.weights[rows]),
+    )
 
 
 def _best_forms(
