@@ -30,7 +30,11 @@ _ERRORS = 2.0
 
 
 class SourcePower(StrictModel):
-    """The power by one source, relative to the fitted utility's own; 90 % interval."""
+    """The power by one source, relative to the fitted utility's own; 90 % interval.
+
+    By points alone, the value is the power at which this fit is nearest to them, and the interval
+    is of the judge's own.
+    """
 
     source: str
     value: float
@@ -146,8 +150,13 @@ class BeliefPowers(StrictModel):
 
     @property
     def scale(self) -> str | None:
-        """The sources that identify the belief's power; None if nothing does."""
+        """The sources that identify the belief's power; None if nothing does.
+
+        Points alone do not: they tell at which power this fit is nearest to them.
+        """
         if self.identified is None or not self.identified.used:
+            return None
+        if self.identified.source == "points":
             return None
         width = self.identified.coherence
         if width is not None and not width.coherent and self.identified.source == "ranges":

@@ -56,7 +56,8 @@ class Power:
 
     Parameters
     ----------
-    value, low, high : the median and the ends of the interval.
+    value, low, high : the median and the ends of the interval. By points alone, the value is the
+        power at which the fit is nearest to them, and the interval that of the judge's own power.
     source : what determines it: "points", "quantiles", "ranges", "ratios", joined by " + ".
     log_sd : the standard deviation of log k.
     sources : the powers by each single source.

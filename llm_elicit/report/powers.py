@@ -51,7 +51,11 @@ def power_labels(powers: BeliefPowers | None, factors: Sequence[float]) -> tuple
         several = len(sources) > 1
         if several:
             found.append(("all sources combined", _combined(powers.identified)))
-        found += [(f"{one.source} alone" if several else one.source, one) for one in sources]
+        names = {"points": "nearest to the points sampled"}
+        found += [
+            (f"{one.source} alone" if several else names.get(one.source, one.source), one)
+            for one in sources
+        ]
     if powers.data is not None and powers.data.value > 0.0:
         found.append((_data_text(powers.data), powers.data))
     return tuple(
@@ -105,7 +109,13 @@ def power_sentence(powers: BeliefPowers) -> str:
             f"Answers about {source} do not identify the sharpness of the belief ({interval}). "
             f"{_saved(powers)}"
         )
-    if powers.scale is None:
+    if identified.source == "points":
+        known = (
+            "The saved power is the one at which this fit is nearest to the points sampled. The "
+            f"judge's own may be another ({interval}), so points alone do not identify the "
+            "sharpness of its belief."
+        )
+    elif powers.scale is None:
         known = (
             f"The saved power is the one implied by answers about {source} ({interval}), but they "
             "are not coherent with a density, so the scale is not identified."

@@ -37,6 +37,37 @@ def test_points_that_the_belief_finds_implausible_do_not_make_it_sharper(
     assert fit_power(belief, points=points).value * sd < 1.0
 
 
+def test_intervals_by_points_are_of_the_judges_own_power_and_the_value_of_the_fits() -> None:
+    """Of a judge of two modes whose log-odds are half noise; the fit is nearest at half its power.
+
+    None of six intervals held the judge's own: they were of this fit's.
+    """
+    rng, square = np.random.default_rng([3, 2]), Uniform([-2.0, -2.0], [2.0, 2.0])
+
+    def log_density(x: np.ndarray) -> np.ndarray:
+        modes = [-3.0 * np.square(x - np.array(at)).sum(1) for at in ([-1.0, -1.0], [1.0, 0.5])]
+        return np.logaddexp(*modes)
+
+    a, b = rng.uniform(-2, 2, (2, 40, 2))
+    apart = log_density(a) - log_density(b)
+    heard = (apart + 0.6 * apart.std() * rng.normal(size=40)) / 20.0
+    belief = fit_belief(a, b, log_odds=heard, sampling=square, settings=FEW_DRAWS)
+    x = rng.uniform(-2, 2, (60_000, 2))
+    mass = np.exp(log_density(x))
+    found = [
+        fit_power(belief, points=x[rng.choice(len(x), 100, p=mass / mass.sum())]) for _ in range(3)
+    ]
+    assert sum(power.low < 20.0 < power.high for power in found) >= 2
+    assert all(power.high < 10 * power.low for power in found)
+    values = belief.utility(x)
+    for power in found:
+        weights = np.exp(power.value * (values - values.max()))
+        assert power.value < 16.0
+        # The fit itself has the judge's mean utility there, but for the error of 100 points.
+        gap = weights @ values / weights.sum() - mass @ values / mass.sum()
+        assert abs(gap) < 4 * np.sqrt(np.cov(values, aweights=mass) / 100)
+
+
 TEN = Uniform([0.0], [9.0], integer=[True])
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 

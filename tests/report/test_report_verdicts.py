@@ -150,6 +150,12 @@ def test_incoherent_ranges_do_not_identify_the_scale(study, expert):
     alone = identified(expert, source="ranges", sources=(), agreement=None, coherence=width)
     assert "so the scale is not identified" in powers.power_sentence(alone.powers)
     assert "they are not shown to depend on the width" in verdicts.remarks(alone, 0.05)[0]
+    points = identified(expert, source="points", sources=(), agreement=None, coherence=None)
+    assert points.powers.scale is None
+    said = powers.power_sentence(points.powers)
+    assert "at which this fit is nearest to the points sampled" in said
+    assert "points alone do not identify the sharpness" in said
+    assert "nearest to the points" not in powers.power_sentence(expert.powers)
     with_ratios = identified(expert, coherence=width)
     said = verdicts.verdict_sentence(with_ratios, study.audit)
     assert "by ranges and ratios, though its answers about ranges are not coherent" in said
