@@ -177,11 +177,6 @@ class FourierStack:
         """Number of functions S."""
         return len(self.weights)
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        """Both tensors."""
-        return [self.frequencies, self.weights]
-
     def select(self, which: Sequence[int]) -> FourierStack:
         """Return the functions numbered ``which``."""
         return replace(self, weights=self.weights[list(which)])

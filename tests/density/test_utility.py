@@ -520,3 +520,11 @@ def test_a_log_normal_belief_in_natural_units_is_found() -> None:
     assert abs(first.std() - 0.5) < 0.1
     means = belief.draws().mean()[:, 0]
     assert abs(means.mean() / belief.mean()[0] - 1.0) < 0.1
+
+
+def test_columns_of_categories_alone_have_no_smooth_remainder() -> None:
+    box = Uniform([0.0], [8.0], categorical=[True])
+    winners, losers = np.arange(9.0)[1:, None], np.arange(9.0)[:-1, None]
+    settings = replace(QUICK, utility=replace(QUICK.utility, mixture=MixtureSettings(counts=())))
+    belief = fit_belief(winners, losers, sampling=box, method="utility", settings=settings)
+    assert set(belief.diagnostics["utility"]["weights"]) == {"constant", "quadratic"}

@@ -81,7 +81,7 @@ def fit_smooth(
 
 
 def process_frequencies(validation: CrossValidation, settings: SmoothSettings) -> dict[str, Tensor]:
-    """Return the frequencies (d, M) of each process, in an order that does not depend on features.
+    """Return the frequencies (d, M) of each process.
 
     Columns of categories have no process of their own, since every function of a category is
     linear in them.
@@ -92,10 +92,10 @@ def process_frequencies(validation: CrossValidation, settings: SmoothSettings) -
         return {}
     numbers = range(d) if category is None else np.flatnonzero(category < 0).tolist()
     processes = {}
-    if d > 2:
+    if d > 2 and len(numbers) > 0:
         radii = torch.from_numpy(np.geomspace(*_SINGLE, max(4, min(_MOST_SINGLE, most // d))))
         single = [_in_columns(radii[None], [j], d) for j in numbers]
-        processes["single features"] = torch.cat(single or [torch.zeros(d, 0)], 1)
+        processes["single features"] = torch.cat(single, 1)
     if d > settings.most_features:
         return processes
     if d > 2 and len(numbers) > 1:
