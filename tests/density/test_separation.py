@@ -29,7 +29,7 @@ def test_rows_are_separated_if_a_rule_decides_them_and_none_is_against_it(size: 
     assert separated_rows(by_first).all()
     noisy = judged(steps[:, 0] + size * rng.logistic(size=300), steps)
     assert not separated_rows(noisy).any()
-    # By the first where it differs, else by coin: so far as rules go, coins decide nothing.
+    # By the first where it differs, else at random: no rule decides what is random.
     tied = np.where(np.arange(300)[:, None] < 120, steps * [0.0, 1.0, 1.0], steps)
     first = np.where(tied[:, 0] == 0.0, rng.normal(size=300), tied[:, 0])
     assert separated_rows(judged(first, tied)).tolist() == [False] * 120 + [True] * 180
@@ -47,11 +47,11 @@ def test_one_contradiction_among_thousands_is_seen() -> None:
     assert not separated_rows(right).any()
 
 
-def test_the_chance_of_a_coin_is_that_of_simulated_coins() -> None:
+def test_the_chance_of_random_choices_is_that_of_simulated_ones() -> None:
     rng = np.random.default_rng(2)
     steps, nothing = rng.normal(size=(10, 5)), np.zeros((10, 0))
-    coins = [judged(rng.normal(size=10), steps) for _ in range(200)]
-    each = [find_separation(c, 5, nothing, np.arange(10)) for c in coins]
+    draws = [judged(rng.normal(size=10), steps) for _ in range(200)]
+    each = [find_separation(c, 5, nothing, np.arange(10)) for c in draws]
     found = [one for one in each if one is not None]
     assert found[0]["chance"] == pytest.approx(0.5)
     assert found[0]["by_chance"]

@@ -142,7 +142,7 @@ def test_a_ridge_stays_where_choices_tell_nothing_of_its_terms() -> None:
 
 
 @pytest.mark.parametrize("times", [1.0, 100.0])
-def test_ridges_of_terms_that_are_zero_are_no_larger_than_what_the_choices_tell(
+def test_ridges_of_terms_that_are_zero_are_not_far_above_the_choices_information(
     times: float,
 ) -> None:
     """Choices without a trend: evidence has no maximum, and ridges ran to 10,000."""
@@ -163,9 +163,9 @@ def test_ridges_of_terms_that_are_zero_are_no_larger_than_what_the_choices_tell(
     best = quadratic.fit(suited)
     regression = quadratic.regression(suited)
     fisher = regression.precision(torch.from_numpy(best.coefficients)) - regression.prior
-    told = fisher.diagonal()[:3].mean()
+    information = fisher.diagonal()[:3].mean()
     assert best.coefficients[:3] == pytest.approx(0.0, abs=0.02)
-    assert suited.linear < 4 * told
+    assert suited.linear < 4 * information
     assert suited.crossed < 10 * fisher.diagonal()[[4, 5, 7]].mean()
 
 

@@ -82,8 +82,8 @@ def find_separation(
 
     Returns what is JSON-able: ``rule`` is "linear", "quadratic" or "fitted"; ``pairs`` are those in
     which it has a preference, and ``complete`` says whether that is all of them; ``chance`` is the
-    probability that as many coins agree with some rule of its kind (Cover, 1965), and ``by_chance``
-    whether it is at least 5 %; ``message`` says so in one line.
+    probability that as many random choices agree with some rule of its kind (Cover, 1965), and
+    ``by_chance`` whether it is at least 5 %; ``message`` says so in one line.
     """
     by_position = separated_rows(order).sum()
 
@@ -124,7 +124,7 @@ def _report(rule: str, terms: float, decided: Index, asked: Index) -> dict[str, 
     of_all = "all" if count == total else f"{count:,} of {total:,}"
     message = (
         f"no choice contradicts {_RULES[rule]}, which decides {of_all} pairs, so that the choices "
-        "bound the sharpness of the belief from below only (the answers of a coin agree with such "
+        "bound the sharpness of the belief from below only (as many random choices agree with such "
         f"a rule with probability {chance:.2g})"
     )
     return {
