@@ -119,7 +119,7 @@ def _soft_bias(soft: pd.DataFrame) -> Interval | None:
         return None
     by_pair = _pair_means(soft, "option_a")
     if len(by_pair) < 2:
-        return Interval(value=float(by_pair[0]) - 0.5, low=-0.5, high=0.5)
+        return None
     mean = t_interval(by_pair)
     within = {"low": max(0.0, mean.low), "high": min(1.0, mean.high)}
     return _shifted(mean.model_copy(update=within), -0.5)

@@ -32,22 +32,35 @@ def wilson(share: float, n: float) -> Interval:
         (0.404, 0.596)
     """
     z = float(stats.norm.ppf(0.975))
-    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
-    return Interval(
-        value=share,
-        low=float(min(max(0.0, centre - half), share)),
-        high=float(max(min(1.0, centre + half), share)),
-    )
+    scale = 1.0 + z**2 / n
+    centre = (share + z**2 / (2 * n)) / scale
+    half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / scale
+    # The ends are the roots of a quadratic, here by their products, which are exact at 0 and 1.
+    low = share**2 / scale / (centre + half)
+    high = 1.0 - (1.0 - share) ** 2 / scale / (1.0 - centre + half)
+    return Interval(value=share, low=low, high=high)
 
 
-def t_interval(values: Floats) -> Interval:
-    """Return the mean of values `(n,)` with Student's 95 % interval; of no width for one value."""
-    mean, n = float(values.mean()), len(values)
-    half = 0.0
-    if n > 1:
-        half = float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n))
+def t_interval(values: Floats, inflation: float = 1.0) -> Interval:
+    """Return the mean of at least two values `(n,)` with Student's 95 % interval.
+
+    `inflation` is the factor of the standard error by which values resemble each other.
+    """
+    mean, error, freedom = _mean(values, inflation)
+    half = float(stats.t.ppf(0.975, freedom)) * error
     return Interval(value=mean, low=mean - half, high=mean + half)
+
+
+def t_test(values: Floats, inflation: float = 1.0) -> float:
+    """Return the p-value that at least two values `(n,)` have mean 0; see `t_interval`."""
+    mean, error, freedom = _mean(values, inflation)
+    return float(2.0 * stats.t.sf(abs(mean) / error, freedom))
+
+
+def _mean(values: Floats, inflation: float) -> tuple[float, float, float]:
+    """Return the mean, its standard error and degrees of freedom."""
+    error = inflation * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return float(values.mean()), error, max(len(values) / inflation**2 - 1.0, 1.0)
 
 
 def normal_interval(mean: float, se: float) -> Interval:

@@ -241,6 +241,10 @@ class JudgeAuditor:
         comparisons, judge = evidence.comparisons, evidence.judge
         fit = next(iter(evidence.diagnostics.values()), {})
         response, schedule = response_of(comparisons, judge), evidence.schedule
+        preference = measure_preference(
+            response, space, self.settings, self.main_rng, schedule, fit
+        )
+        captured = preference.captured
         return {
             "consistency": measure_consistency(comparisons, judge, comparisons.choices(judge)),
             "nonresponse": measure_nonresponse(
@@ -249,12 +253,10 @@ class JudgeAuditor:
             "transitivity": None
             if evidence.triads is None
             else measure_transitivity(evidence.triads, evidence.triad_predictions),
-            "preference": measure_preference(
-                response, space, self.settings, self.main_rng, schedule, fit
-            ),
+            "preference": preference,
             "discrimination": None
             if evidence.utility is None
-            else measure_discrimination(evidence.utility, self.reference, self.data_rng),
+            else measure_discrimination(evidence.utility, self.reference, self.data_rng, captured),
             "effects": measure_effects(
                 response,
                 space,
@@ -263,6 +265,7 @@ class JudgeAuditor:
                 schedule,
                 evidence.utility,
                 density.bounded_below(fit),
+                captured,
             ),
             "predictive_check": read_predictive_check(fit),
         }

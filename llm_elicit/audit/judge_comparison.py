@@ -275,8 +275,8 @@ def agreement(one: JudgeBelief, other: JudgeBelief, ranks: Floats, others: Float
 
 def _mean_interval(values: Floats, level: float) -> Interval:
     """Return the mean of values `(S,)` with their central interval of this level."""
-    mean, found = float(values.mean()), posterior_interval(values, level)
-    return Interval(value=mean, low=min(found.low, mean), high=max(found.high, mean))
+    central = posterior_interval(values, level)
+    return central.model_copy(update={"value": float(values.mean())})
 
 
 def _ranks(belief: density.BeliefDensity | None, reference: Reference) -> Floats:

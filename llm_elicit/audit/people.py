@@ -36,6 +36,7 @@ Measure = Callable[[Floats], Floats]
 
 _FIRST = {"a": 1.0, "b": 0.0, "equal": 0.5}  # P(first shown preferred), by what was chosen
 _RESAMPLES = 1_000  # of a bootstrap
+_FEWEST = 5  # pairs of which such an agreement is given
 _LEAST = 1e-12  # disagreement by chance for which agreement can be corrected
 
 
@@ -213,17 +214,17 @@ def _bootstrap(tables: Floats, measure: Measure, rng: np.random.Generator) -> In
         rng: for the bootstrap.
 
     Returns:
-        None if the measure is undefined.
+        None if the measure is undefined, or of fewer than five pairs.
     """
     value = float(measure(tables.sum(axis=0)))
-    if np.isnan(value):
+    if np.isnan(value) or len(tables) < _FEWEST:
         return None
     # Equal tables are drawn together, so that the time does not grow with their number.
     kinds, counts = np.unique(tables.reshape(len(tables), -1), axis=0, return_counts=True)
     times = rng.multinomial(len(tables), counts / len(tables), size=_RESAMPLES)
     again = measure((times @ kinds).reshape(-1, *tables.shape[1:]))
     low, high = np.nanquantile(again, [0.025, 0.975])
-    return Interval(value=value, low=min(float(low), value), high=max(float(high), value))
+    return Interval(value=value, low=float(low), high=float(high))
 
 
 class PersonAudit(StrictModel):

@@ -14,13 +14,15 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.audit.inference import Interval, t_interval
-from llm_elicit.audit.randomization import permutation_test, random_signs
+from llm_elicit.audit.inference import Interval, t_interval, t_test
+from llm_elicit.audit.randomization import permutation_test, sign_test
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.scales import Standardizer
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
+# Standard errors of the autocorrelation that show it, and the largest that is allowed for.
+_RESEMBLING, _LARGEST = 2.0, 0.99
 _FEWEST = 10
 """Least number of pairs in both orders for a test of the dependence on the points."""
 
@@ -50,7 +52,8 @@ class PositionEffect(StrictModel):
         mean: with its 95 % interval over pairs.
         sd: standard deviation over pairs beyond the noise; None if not measurable.
         share: share of the answers' mean square that mean and sd account for.
-        p_value, p_holm: that the mean is 0, by sign flips; Holm-adjusted over the judges.
+        p_value, p_holm: that the mean is 0, by sign flips, but by Student's test if half sums
+            resemble those asked before; Holm-adjusted over the judges.
         at_floor: whether p is the smallest that the flips can give.
         content: how it depends on the points; None if too few pairs were asked in both orders.
     """
@@ -73,7 +76,7 @@ def measure_position(
     flips: int,
     rng: np.random.Generator,
 ) -> PositionEffect | None:
-    """Measure the position effect; None if nothing was answered.
+    """Measure the position effect; None with fewer than two pairs.
 
     Args:
         response: the judge's.
@@ -84,7 +87,7 @@ def measure_position(
     """
     both = np.isfinite(response.position)
     known = response.position[both] if both.any() else response.single[~both]
-    if not len(known):
+    if len(known) < 2:
         return None
     mean = float(known.mean())
     sd = None
@@ -93,11 +96,15 @@ def measure_position(
     total = np.square(np.where(both, response.position, response.single))
     mean_square = float((total + np.where(both, response.value**2, 0.0)).mean())
     explained = mean**2 + (sd or 0.0) ** 2
-    p_value, at_floor = _sign_test(known, flips, rng)
+    p_value, at_floor = sign_test(known, flips, rng)
+    inflation = _inflation(known)
+    serial_p = t_test(known, inflation) if inflation > 1.0 else 0.0
+    if serial_p > p_value:
+        p_value, at_floor = serial_p, False
     return PositionEffect(
         orders="both" if both.any() else "one",
         pairs=len(known),
-        mean=t_interval(known),
+        mean=t_interval(known, inflation),
         sd=sd,
         share=min(1.0, explained / mean_square) if mean_square > 0 else 0.0,
         p_value=p_value,
@@ -107,14 +114,19 @@ def measure_position(
     )
 
 
-def _sign_test(values: Floats, flips: int, rng: np.random.Generator) -> tuple[float, bool]:
-    """Return p of |mean| under random signs, and whether it is the smallest possible."""
-    if not values.any():
-        return 1.0, False
-    signs = random_signs(len(values), flips, rng)
-    least = abs(float(values.sum())) * (1.0 - 1e-9)
-    reached = int((np.abs(values @ signs) >= least).sum())
-    return (1 + reached) / (1 + signs.shape[1]), reached == 0
+def _inflation(values: Floats) -> float:
+    """Return how many times as large as of independent values `(n,)` their mean's error is.
+
+    One, unless each is shown to resemble the one before. As for a first-order autoregression, whose
+    coefficient is corrected for its bias (Kendall 1954).
+    """
+    centred, n = values - values.mean(), len(values)
+    total = float(centred @ centred)
+    coefficient = float(centred[1:] @ centred[:-1]) / total if total > 0.0 else 0.0
+    if coefficient * math.sqrt(n) <= _RESEMBLING:
+        return 1.0
+    coefficient = min(coefficient + (1.0 + 4.0 * coefficient) / n, _LARGEST)
+    return math.sqrt((1.0 + coefficient) / (1.0 - coefficient))
 
 
 def _content(

@@ -3,17 +3,24 @@
 1. *No usable answers*: no question has an answer that could be read.
 2. *Too few answers*: so few pairs were answered that no preference between the points could have
    been found, however the judge had answered.
-3. *Position only*: the answers depend on which option is shown first; no preference was found.
-4. *No consistent preference*: neither was found.
-5. *Consistent preference*: the answers depend on the points. The shape of the utility is
+3. *Position only*: the answers depend on which option is shown first; no dependence on the points
+   was shown.
+4. *No consistent preference*: neither was shown.
+5. *Repeatable, not described by these features*: answers to a pair agree between its two orders,
+   but no linear or quadratic rule is shown to predict them.
+6. *Consistent preference*: the answers depend on the points. The shape of the utility is
    identified, its scale is not.
-6. *Belief with a scale*: as 5, and ranges, ratios, quantiles or points identify the power of the
+7. *Belief with a scale*: as 6, and ranges, ratios, quantiles or points identify the power of the
    utility at which the judge's density lies.
 
 The test is `llm_elicit.audit.randomization`, with Holm's (1979) adjustment over the judges of a
-run. *Reliability* is the share of the responses' mean square that is predicted for held-out pairs;
-its *ceiling*, which no prediction can exceed, is the share that answers to the same pair have in
-common. None of these changes when all log-odds are multiplied by a constant.
+run. Verdicts 3 and 5 are given at a fifth of its level, so that a judge who answers at random gets
+another one than 4 hardly more often than the level says. Agreement of the orders is tested by sign
+flips of `Response.agreement`: positive if a pair's answers agree beyond what answers to different
+pairs asked equally far apart do. *Reliability* is the share of the responses' mean square that is
+predicted for held-out pairs; its *ceiling*, which no prediction can exceed, is the share that
+answers to the same pair have in common. None of these changes when all log-odds are multiplied by a
+constant.
 """
 
 from __future__ import annotations
@@ -31,6 +38,7 @@ from llm_elicit.audit.randomization import (
     RandomizationTest,
     feature_differences,
     leave_one_out_residuals,
+    sign_test,
 )
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Kind, Response
@@ -43,6 +51,7 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 Verdict = Literal[
     "no usable answers",
     "too few answers",
+    "repeatable, not described by these features",
     "position only",
     "no consistent preference",
     "consistent preference",
@@ -50,9 +59,20 @@ Verdict = Literal[
 ]
 CONSISTENT: tuple[Verdict, Verdict] = ("consistent preference", "belief with a scale")
 """The verdicts that find a preference."""
+REPEATABLE: Verdict = "repeatable, not described by these features"
 
-_FEWEST = 5
-"""Pairs needed for a reliability or a ceiling."""
+# The part of the level at which what is said of judges without a preference is tested, so that one
+# who answers at random is called anything else in hardly more than the level's share.
+_PART = 0.2
+# Standard errors beyond which answers depend on those before them: once in a thousand by chance.
+_SURE = 3.3
+_LAGS = (1, 2, 3, 4)
+# Share of log-odds known as bounds beyond which no ceiling is given: predictions are of others.
+_BOUNDS = 0.25
+# The part of its ceiling, that of a normal utility, below which a rule for choices is called worse.
+_NEARLY = 0.95
+FEWEST = 10
+"""Pairs needed for a reliability or a ceiling, of which fewer say next to nothing."""
 
 
 class Reliability(Interval):
@@ -77,6 +97,21 @@ class Ceiling(Interval):
     source: Literal["orders", "repeats"]
 
 
+class Agreement(StrictModel):
+    """Whether a pair's answers agree beyond what answers depend on those before them.
+
+    Attributes:
+        source: the two "orders", or "repeats" of the same question if all pairs have one order.
+        p_value, p_holm: of sign flips of `Response.agreement`; Holm-adjusted over the judges.
+        at_floor: whether p is the smallest that the flips can give.
+    """
+
+    source: Literal["orders", "repeats"]
+    p_value: float
+    p_holm: float
+    at_floor: bool
+
+
 class Preference(StrictModel):
     """Whether a judge's answers depend on the points, and how reliably.
 
@@ -86,11 +121,13 @@ class Preference(StrictModel):
         pairs: number of answered pairs; the sample size.
         p_value, p_holm: of the randomization test; Holm-adjusted over the judges of the run.
         at_floor: whether p is the smallest that the flips can give.
+        agreement: of answers to the same pair; None if every pair was asked once, or if answers
+            take turns, so that none of it can be told from their order.
         smallest_p: the smallest p that so many pairs can give; None with several rounds.
         flips: random sign flips, in every round; fewer where few pairs have fewer patterns.
-        reliability: None if fewer than five pairs were answered, or nothing was preferred.
-        ceiling: None if every pair was asked once.
-        position: the position effect; None if nothing was answered.
+        reliability: None if fewer than ten pairs were answered, or nothing was preferred.
+        ceiling: None if every pair was asked once, or answers depend on those before or are bounds.
+        position: the position effect; None if fewer than two pairs were answered.
         sample_size: how many pairs would find the dependence measured, if the test found none;
             None with several rounds, for which there is no such rule.
         reason: the grounds of the verdict in one sentence.
@@ -102,6 +139,7 @@ class Preference(StrictModel):
     p_value: float
     p_holm: float
     at_floor: bool
+    agreement: Agreement | None = None
     smallest_p: float | None = None
     flips: int
     reliability: Reliability | None
@@ -114,6 +152,17 @@ class Preference(StrictModel):
     def consistent(self) -> bool:
         """Whether the verdict finds a preference."""
         return self.verdict in CONSISTENT
+
+    @property
+    def captured(self) -> float:
+        """The share of the variation that repeats which is predicted; 1 unless clearly less."""
+        reached, ceiling = self.reliability, self.ceiling
+        if reached is None or ceiling is None:
+            return 1.0
+        low, value = ceiling.low, ceiling.value
+        if self.response == "choices":
+            low, value = _NEARLY * _linear_share(low), _linear_share(value)
+        return 1.0 if reached.high >= low else max(reached.value, 0.0) / value
 
 
 def measure_preference(
@@ -139,7 +188,7 @@ def measure_preference(
     if found.null is not None and found.p_value >= settings.level:
         sample_size = required_pairs(found.gain, found.null, len(response), settings.level)
     fitted = (diagnostics or {}).get("response") if response.kind == "log-odds" else None
-    (child,) = rng.spawn(1)
+    child, of_agreement = rng.spawn(2)
     residual = _residuals(response, space)
     return Preference(
         verdict="no consistent preference",
@@ -148,6 +197,7 @@ def measure_preference(
         p_value=found.p_value,
         p_holm=found.p_value,
         at_floor=found.at_floor,
+        agreement=_agreement(response, settings.flips, of_agreement),
         smallest_p=smallest_p(len(response), settings.flips)
         if schedule is None or len(schedule.pairs) < 2
         else None,
@@ -174,9 +224,10 @@ def decide_verdicts(
     """
     positions = [one.position for one in found]
     contents = [None if position is None else position.content for position in positions]
-    p_preference, p_position, p_content = (
-        holm(np.array([1.0 if test is None else test.p_value for test in tests]))
-        for tests in (found, positions, contents)
+    agreements = [one.agreement for one in found]
+    p_preference, p_position, p_content, p_agreement = (
+        holm(np.array([1.0 if test is None else test.p_value for test in of_judges]))
+        for of_judges in (found, positions, contents, agreements)
     )
     judges = sum(one.pairs > 0 for one in found)
     decided = []
@@ -187,7 +238,11 @@ def decide_verdicts(
         if position is not None:
             adjusted = {"p_holm": float(p_position[i]), "content": content}
             position = position.model_copy(update=adjusted)
-        one = alone.model_copy(update={"p_holm": float(p_preference[i]), "position": position})
+        agreement = agreements[i]
+        if agreement is not None:
+            agreement = agreement.model_copy(update={"p_holm": float(p_agreement[i])})
+        tests = {"position": position, "agreement": agreement}
+        one = alone.model_copy(update={"p_holm": float(p_preference[i]), **tests})
         verdict = _verdict(one, scale, level, judges)
         reason = _reason(one, verdict, scale, level)
         decided.append(one.model_copy(update={"verdict": verdict, "reason": reason}))
@@ -199,11 +254,23 @@ def _verdict(one: Preference, scale: str | None, level: float, judges: int) -> V
         return "no usable answers"
     if one.p_holm < level:
         return "consistent preference" if scale is None else "belief with a scale"
-    if one.position is not None and one.position.p_holm < level:
+    if repeats(one, level) and one.agreement is not None and one.agreement.source == "orders":
+        return REPEATABLE
+    if one.position is not None and _is_shown(one.position, level):
         return "position only"
     if one.smallest_p is not None and one.pairs < fewest_pairs(judges, level):
         return "too few answers"
     return "no consistent preference"
+
+
+def repeats(one: Preference, level: float) -> bool:
+    """Return whether answers to the same pair are shown to agree."""
+    return one.agreement is not None and one.agreement.p_holm <= _PART * level
+
+
+def _is_shown(position: PositionEffect, level: float) -> bool:
+    """Return whether a position effect is shown, or all that so few answers can show of one."""
+    return position.p_holm <= _PART * level or (position.at_floor and position.p_holm < level)
 
 
 def _reason(one: Preference, verdict: Verdict, scale: str | None, level: float) -> str:
@@ -212,25 +279,58 @@ def _reason(one: Preference, verdict: Verdict, scale: str | None, level: float) 
         return "No question has an answer that could be used."
     p = p_text(one.p_holm, one.at_floor)
     if one.p_holm < level:
-        depends = f"The answers depend on the points shown ({p})"
-        if scale is None:
-            return f"{depends}; the sharpness of the belief is not identified."
-        sources = " and ".join(scale.split(" + "))
-        return f"{depends}; the sharpness of the belief is identified by {sources}."
+        sources = "not identified" if scale is None else "identified by "
+        sources += " and ".join((scale or "").split(" + "))
+        return (
+            f"The answers depend on the points shown ({p}); the sharpness of the belief is "
+            f"{sources}."
+        )
     if verdict == "too few answers":
         return f"With so few pairs ({one.pairs}) no preference could have been found ({p})."
-    none = f"No preference between the points shown was found ({p})"
-    if verdict == "position only" and one.position is not None:
-        p = p_text(one.position.p_holm, one.position.at_floor)
-        return f"{none}; the answers depend on which option is shown first ({p})."
-    return f"{none}, nor an effect of which option is shown first."
+    none = f"No dependence of the answers on the points was shown ({p})"
+    grounds: dict[str, tuple[Agreement | PositionEffect | None, str]] = {
+        REPEATABLE: (
+            one.agreement,
+            f"No linear or quadratic rule on the features is shown to describe the answers ({p}); "
+            "but those to a pair agree between its two orders",
+        ),
+        "position only": (one.position, f"{none}; they depend on which option is shown first"),
+    }
+    test, text = grounds.get(verdict, (None, f"{none}, nor on which option is shown first"))
+    return f"{text}." if test is None else f"{text} ({p_text(test.p_holm, test.at_floor)})."
+
+
+def _agreement(response: Response, flips: int, rng: np.random.Generator) -> Agreement | None:
+    known = response.agreement[np.isfinite(response.agreement)]
+    if not len(known) or _takes_turns(response.value):
+        return None
+    p_value, at_floor = sign_test(known, flips, rng, positive=True)
+    source: Literal["orders", "repeats"] = (
+        "orders" if np.isfinite(response.position).any() else "repeats"
+    )
+    return Agreement(source=source, p_value=p_value, p_holm=p_value, at_floor=at_floor)
+
+
+def _takes_turns(values: Floats) -> bool:
+    """Return whether products of values `(n,)` a few places apart have a mean other than 0.
+
+    Which point is a and which b says nothing, so preferences between points do not.
+    """
+    return any(_z(values[lag:] * values[:-lag]) > _SURE for lag in _LAGS)
+
+
+def _z(values: Floats) -> float:
+    """Return the size of the sum of values `(n,)` in standard errors about 0."""
+    scale = math.sqrt(float(values @ values))
+    return abs(float(values.sum())) / scale if scale > 0.0 else 0.0
 
 
 def _residuals(response: Response, space: FeatureSpace) -> Floats | None:
     """Return leave-one-out residuals `(n,)` of the quadratic rule; None if it cannot be fitted."""
-    if len(response) < _FEWEST or not response.value.any():
+    if len(response) < FEWEST or not response.value.any():
         return None
-    return leave_one_out_residuals(feature_differences(response, space)[0], response.value)
+    design = feature_differences(response, space)[0]
+    return leave_one_out_residuals(design, response.value, response.centred_side)
 
 
 def _noise_variance(residual: Floats | None, fitted: Mapping[str, Any] | None) -> float | None:
@@ -247,30 +347,49 @@ def _noise_variance(residual: Floats | None, fitted: Mapping[str, Any] | None) -
 def _reliability(
     response: Response, residual: Floats | None, fitted: Mapping[str, Any] | None
 ) -> Reliability | None:
+    if len(response) < FEWEST:
+        return None
     if fitted is not None and fitted.get("held_out_r2") is not None:
         low, high = fitted.get("held_out_r2_interval") or (-math.inf, 1.0)
         value = float(fitted["held_out_r2"])
         return Reliability(value=value, low=low, high=high, source="belief")
     if residual is None:
         return None
-    found = share_explained(np.square(residual), np.square(response.value))
+    found = share_explained(np.square(residual), response.squares)
     return Reliability(**found.model_dump(), source="quadratic rule")
 
 
 def _ceiling(response: Response) -> Ceiling | None:
     """Return the ceiling by repeats if answers to the same question vary, else by the orders."""
-    squares = np.square(response.value)
+    squares = response.squares
+    if not response.bound.size or response.bound.mean() > _BOUNDS:
+        return None
     repeated = np.isfinite(response.noise)
-    if repeated.sum() >= _FEWEST and response.noise[repeated].any() and squares[repeated].any():
+    if repeated.sum() >= FEWEST and response.noise[repeated].any() and squares[repeated].any():
         found = share_explained(response.noise[repeated], squares[repeated])
         return Ceiling(**found.model_dump(), source="repeats")
     both = np.isfinite(response.position)
-    if both.sum() >= _FEWEST and squares[both].any():
+    serial = _z(response.control[np.isfinite(response.control)]) > _SURE
+    if both.sum() >= FEWEST and squares[both].any() and not serial:
         centred = response.position[both] - response.position[both].mean()
         n = int(both.sum())
         found = share_explained(np.square(centred) * n / (n - 1), squares[both])
         return Ceiling(**found.model_dump(), source="orders")
     return None
+
+
+def _linear_share(ceiling: float) -> float:
+    """Return the share of choices that a linear rule predicts if a normal utility decides them.
+
+    The two orders' correlation φ follows from their ceiling by Spearman and Brown, that of their
+    log-odds is sin(π φ / 2), and a sign is linear in a normal variable to √(2 / π).
+
+    Example:
+        >>> round(_linear_share(1.0), 3), round(_linear_share(0.5), 3)
+        (0.637, 0.477)
+    """
+    phi = max(ceiling, 0.0) / (2.0 - max(ceiling, 0.0))
+    return 4.0 / math.pi * math.sin(0.5 * math.pi * phi) / (1.0 + phi)
 
 
 def share_explained(unexplained: Floats, squares: Floats) -> Interval:

@@ -13,11 +13,17 @@ exact, and a response is at least as large as it is taken.
 If the answers ignore the points, exchanging the points of a pair leaves the joint distribution of
 points and answers unchanged and flips the sign of the pair's response. Multiplying all log-odds by
 a constant multiplies all responses by it; nothing here goes through probabilities, which saturate.
+
+*Agreement.* Answers that ignore the points may depend on the answers before them: they drift, or
+take turns. Both orders of a pair are asked next to each other, so their product says as much of
+that as of the points. Hence a pair's agreement is the product of its two answers less the product
+of two answers about different pairs that were asked equally far apart: without content its mean is
+0, however answers depend on time, as long as they do so in the same way throughout.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -29,9 +35,13 @@ from llm_elicit.comparisons.fit_inputs import STATED_TO
 from llm_elicit.comparisons.table import Choices, Comparisons, Judgments
 from llm_elicit.spaces.features import Floats
 
+Index = npt.NDArray[np.int64]
 Kind = Literal["log-odds", "choices"]
 _ROUNDING = 1e-9
 """Half differences this small relative to the answers are rounding error, not a preference."""
+
+# Standard deviation, in medians of the sizes of log-odds, of the kernel of robust responses.
+_WILD = 2.0
 
 
 @dataclass(frozen=True)
@@ -47,16 +57,27 @@ class Response:
         single: answers for the option shown first of pairs asked in one order, else NaN, `(n,)`.
         noise: variance of `value` from repeated questions; NaN if no question of the pair was
             repeated, `(n,)`.
+        robust: as `value`, of log-odds of which the larger count less; 0 for choices, `(n,)`.
+        bound: whether a log-odds of the pair is known only as a bound, `(n,)`.
+        side: of pairs asked in one order, 1 if a was shown first and −1 if b was, else 0, `(n,)`.
+        agreement: of answers in the two orders about the preferred point; of repeated answers, if
+            all pairs were asked in one order; NaN for a pair without two such answers, `(n,)`.
+        control: the products that were subtracted in these, `(n,)`.
     """
 
     kind: Kind
     a: Floats
     b: Floats
     value: Floats
-    pair: npt.NDArray[np.int64]
+    pair: Index
     position: Floats
     single: Floats
     noise: Floats
+    robust: Floats
+    bound: npt.NDArray[np.bool_]
+    side: Floats
+    agreement: Floats
+    control: Floats
 
     def __len__(self) -> int:
         return len(self.value)
@@ -75,11 +96,30 @@ class Response:
                 return float(np.nanmean(known))
         return 0.0
 
+    @property
+    def versions(self) -> list[Floats]:
+        """What tests of a preference take the larger statistic of: `value`, `robust` if known."""
+        return [self.value, self.robust] if self.robust.any() else [self.value]
+
+    @property
+    def centred_side(self) -> Floats:
+        """The coefficient in `value` of the position effect estimated from the values, `(n,)`.
+
+        0 if pairs asked in both orders determine it.
+        """
+        return np.where(np.isfinite(self.position).any(), 0.0, self.side)
+
+    @property
+    def squares(self) -> Floats:
+        """Squares of `value`, less the position effect of the other pairs, `(n,)`."""
+        side = self.centred_side
+        count = float(side @ side)
+        return np.square(self.value * np.where(side == 0.0, 1.0, count / max(count - 1.0, 1.0)))
+
     def head(self, end: int) -> Response:
         """Return the first `end` pairs."""
-        points = self.a[:end], self.b[:end], self.value[:end], self.pair[:end]
-        parts = self.position[:end], self.single[:end], self.noise[:end]
-        return Response(self.kind, *points, *parts)
+        rows = (getattr(self, each.name)[:end] for each in fields(self) if each.name != "kind")
+        return Response(self.kind, *rows)
 
     @classmethod
     def of_choices(cls, choices: Choices) -> Response:
@@ -88,8 +128,9 @@ class Response:
         value = choices.preference - 0.5
         # Averages of P and 1 - P leave rounding error, which is not a preference.
         value = np.where(np.abs(value) <= _ROUNDING, 0.0, value)
-        rest = choices.pair, unknown, unknown, unknown
-        return cls("choices", choices.a, choices.b, value, *rest)
+        none = np.zeros(len(choices))
+        rest = unknown, unknown, unknown, none, none > 0.0, none, unknown, unknown
+        return cls("choices", choices.a, choices.b, value, choices.pair, *rest)
 
 
 def response_of(comparisons: Comparisons, judge: str) -> Response:
@@ -102,10 +143,18 @@ def response_of(comparisons: Comparisons, judge: str) -> Response:
         kept = np.ones(len(judgments.soft), dtype=bool)
         shown = (judgments.preference - 0.5) * judgments.sign
     rows = pd.DataFrame({"pair": judgments.pair, "first": judgments.first, "shown": shown})[kept]
+    everything = comparisons.answers_of(judge)
+    asked = everything[everything["probability"].notna()][kept].reset_index(drop=True)
+    # Answers of the same time, as in a table without times, were asked in the order of the plan.
+    keys = ["asked_at", "pair", "replicate", "order"]
+    in_time = asked.fillna({"asked_at": ""}).sort_values(keys).index.to_numpy()
     by_question = rows.groupby(["pair", "first"])["shown"].agg(["mean", "var", "count"])
     answers = pd.DataFrame(by_question.unstack())
-    _, row = np.unique(judgments.pair[kept], return_index=True)
-    return _response(kind, judgments.a[kept][row], judgments.b[kept][row], answers)
+    _, row, number = np.unique(judgments.pair[kept], return_index=True, return_inverse=True)
+    agreement = _agreement(number[in_time], rows["first"].to_numpy()[in_time], shown[kept][in_time])
+    bound = np.bincount(number, judgments.censored[kept] != 0) > 0
+    points = judgments.a[kept][row], judgments.b[kept][row]
+    return _response(kind, *points, answers, bound, agreement)
 
 
 def _log_odds(judgments: Judgments) -> Floats:
@@ -115,7 +164,58 @@ def _log_odds(judgments: Judgments) -> Floats:
     return np.where(judgments.format == "probability", logit(p), judgments.log_odds)
 
 
-def _response(kind: Kind, a: Floats, b: Floats, answers: pd.DataFrame) -> Response:
+def _robust(answers: Floats) -> Floats:
+    """Return half differences `(n,)` of log-odds `(2, n)` of which the larger count less.
+
+    The log-odds less their median are multiplied by a normal kernel (Holland and Welsch 1977), so
+    that the few wild ones of a judge do not hide what the others say.
+    """
+    centred = (answers - np.nanmedian(answers)) * np.array([[1.0], [-1.0]])
+    width = _WILD * float(np.nanmedian(np.abs(centred)))
+    if width == 0.0:
+        return np.zeros(answers.shape[1])
+    return np.asarray(np.nanmean(centred * np.exp(-0.5 * np.square(centred / width)), axis=0))
+
+
+def _agreement(pair: Index, first: Index, shown: Floats) -> tuple[Floats, Floats]:
+    """Return `Response.agreement` and `control` of pairs numbered from 0, from answers in time."""
+    count = len(shown)
+    shown = shown - shown.sum() / max(count, 1)
+    by_pair = np.argsort(pair, kind="stable")
+    longest = int(np.bincount(pair).max(initial=0))
+    couples = np.concatenate([
+        np.stack([by_pair[:-lag], by_pair[lag:]]) for lag in range(1, longest)
+    ] or [np.zeros((2, 0), dtype=np.int64)], axis=1)  # fmt: skip
+    couples = couples[:, pair[couples[0]] == pair[couples[1]]]
+    opposite = first[couples[0]] != first[couples[1]]
+    sign = -1.0 if opposite.any() else 1.0
+    couples = couples[:, opposite == opposite.any()]
+    control = np.full(couples.shape[1], np.nan)
+    steps = [*range(1, longest + 1), *range(-1, -longest - 1, -1)]
+    # If all pairs were asked once and then all again, none is as far apart: one step further.
+    for shift in [*((step, step) for step in steps), *((0, step) for step in steps)]:
+        moved = couples + np.array(shift)[:, None]
+        inside = np.isnan(control) & (moved >= 0).all(axis=0) & (moved < count).all(axis=0)
+        moved = moved % max(count, 1)
+        usable = inside & (pair[moved[0]] != pair[moved[1]])
+        control[usable] = shown[moved].prod(axis=0)[usable]
+    agreement = sign * (shown[couples].prod(axis=0) - control)
+    known, pairs = np.isfinite(control), int(pair.max(initial=-1)) + 1
+    at = pair[couples[0]][known]
+    with np.errstate(invalid="ignore"):  # NaN for pairs without two answers
+        rows = np.bincount(at, minlength=pairs)
+        found = [np.bincount(at, x[known], pairs) / rows for x in (agreement, control)]
+    return found[0], found[1]
+
+
+def _response(
+    kind: Kind,
+    a: Floats,
+    b: Floats,
+    answers: pd.DataFrame,
+    bound: npt.NDArray[np.bool_],
+    agreement: tuple[Floats, Floats],
+) -> Response:
     """Return the response from answers for the option shown first, by pair and order."""
 
     def column(statistic: str, first: bool) -> Floats:
@@ -133,10 +233,12 @@ def _response(kind: Kind, a: Floats, b: Floats, answers: pd.DataFrame) -> Respon
     repeats = np.where(known, variances, 0.0).sum(0) / np.maximum(known.sum(0), 1)
     noise = np.where(known.any(0), np.where(both, 0.5, 1.0) * repeats, np.nan)
     pair = np.asarray(answers.index, dtype=np.int64)
-    found = Response(kind, a, b, np.zeros(len(answers)), pair, position, single, noise)
-    centre = found.mean_position
-    one = np.where(np.isfinite(ab), single - centre, centre - single)
-    value = np.where(both, 0.5 * (ab - ba), one)
+    side = np.where(both, 0.0, np.where(np.isfinite(ab), 1.0, -1.0))
+    none = np.zeros(len(answers))
+    robust = _robust(np.stack([ab, ba])) if kind == "log-odds" and len(answers) else none
+    response = Response(
+        kind, a, b, none, pair, position, single, noise, robust, bound, side, *agreement
+    )
+    value = np.where(both, 0.5 * (ab - ba), side * (single - response.mean_position))
     least = _ROUNDING * np.fmax(np.abs(ab), np.abs(ba))
-    value = np.where(np.abs(value) <= least, 0.0, value)
-    return Response(kind, a, b, value, pair, position, single, noise)
+    return replace(response, value=np.where(np.abs(value) <= least, 0.0, value))

@@ -132,8 +132,10 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
     return Shape(correlations=correlations, tails=tails)
 
 
-def correlation_difference(belief: float, band: Band, data: Interval) -> Interval:
+def correlation_difference(belief: float, band: Band, data: Interval) -> Interval | None:
     """Return belief minus data, from the intervals of both, of the same level.
+
+    None if the belief lies outside its band, as it may if it has parts that the posterior has not.
 
     The distance of each end from the difference is the root of the sum of squared distances of the
     corresponding ends (Zou 2007, "Toward using confidence intervals to compare correlations"): the
@@ -144,10 +146,11 @@ def correlation_difference(belief: float, band: Band, data: Interval) -> Interva
         >>> [round(end, 3) for end in (found.low, found.value, found.high)]
         [-0.1, 0.4, 0.847]
     """
+    if not band[0] <= belief <= band[1]:
+        return None
     value = belief - data.value
-    # A belief may lie outside its band if it includes parts that the posterior does not.
-    low = math.hypot(max(belief - band[0], 0.0), data.high - data.value)
-    high = math.hypot(max(band[1] - belief, 0.0), data.value - data.low)
+    low = math.hypot(belief - band[0], data.high - data.value)
+    high = math.hypot(band[1] - belief, data.value - data.low)
     return Interval(value=value, low=value - low, high=value + high)
 
 

@@ -12,12 +12,14 @@ judge weighs the feature against would count as noise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+from scipy.special import ndtri
 
 from llm_elicit import density
 from llm_elicit.audit.inference import holm, posterior_interval
@@ -36,6 +38,7 @@ Direction = Literal["higher", "lower", "middle", "ends", "category"]
 _WEIGHTS = np.diff(np.concatenate([[0.0], 0.5 * (GRID[1:] + GRID[:-1]), [1.0]]))
 """The share of the range that each point of `GRID` represents."""
 
+_NORMAL = ndtri((np.arange(200) + 0.5) / 200)
 _AROUND = 12  # values around a circle
 _ROWS, _SAMPLING, _AVERAGED = 1000, 2000, 200
 
@@ -57,6 +60,16 @@ class Utility:
     row_points: Floats | None
     sampling_points: Floats
     effects: tuple[Floats, ...]
+
+    def left_out(self, captured: float) -> float:
+        """Return the standard deviation over λ of what a fit leaves out, log-odds.
+
+        Args:
+            captured: the share of the variation that repeats which the fit predicts.
+        """
+        if captured <= 0.0:
+            return math.inf
+        return float(np.median(self.sampling, axis=0).std()) * math.sqrt(1.0 / captured - 1.0)
 
 
 def utility_of(
@@ -174,7 +187,8 @@ class Effect(StrictModel):
             if higher or lower values are preferred, of the median against the quartiles if the
             middle or the ends are, of the best category or periodic value against the worst.
             The median over draws of the posterior; None without a belief.
-        low, high: its 95 % interval over these draws.
+        low, high: its 95 % interval over these draws, and over what the fit leaves out of the
+            answers, if that is shown; None if the fit predicts nothing of what repeats.
         open_ended: whether the choices bound sizes from below only: there is no value then, nor the
             end of the interval that lies farther from 0.
         direction: what is preferred: "higher" or "lower" values, those in the "middle" or at the
@@ -217,6 +231,7 @@ def measure_effects(
     schedule: Schedule | None = None,
     utility: Utility | None = None,
     open_ended: bool = False,
+    captured: float = 1.0,
 ) -> tuple[Effect, ...]:
     """Measure every feature's effect, in the order of the space; empty with fewer than two pairs.
 
@@ -228,6 +243,7 @@ def measure_effects(
         schedule: which pairs belong to which round.
         utility: the belief's, if there is one.
         open_ended: whether the choices bound its sharpness from below only.
+        captured: the share of the variation that repeats which it predicts.
 
     Example:
         >>> from llm_elicit.comparisons.table import Choices
@@ -252,14 +268,17 @@ def measure_effects(
             p_value=found[j].p_value,
             p_holm=float(adjusted[j]),
             at_floor=found[j].at_floor,
-            **({} if utility is None else _curve_effect(utility.effects[j], feature, open_ended)),
+            **({} if utility is None else _curve_effect(utility, j, feature, open_ended, captured)),
         )
         for j, feature in enumerate(space.features)
     )
 
 
-def _curve_effect(draws: Floats, feature: Feature, open_ended: bool) -> dict[str, Any]:
-    """Return the fields of `Effect` that the draws `(S, T)` of the averaged utility determine."""
+def _curve_effect(
+    utility: Utility, column: int, feature: Feature, open_ended: bool, captured: float
+) -> dict[str, Any]:
+    """Return the fields of `Effect` that the draws of the averaged utility determine."""
+    draws = utility.effects[column]
     mean = np.median(draws, axis=0)
     if is_separate(feature):
         best, worst = int(mean.argmax()), int(mean.argmin())
@@ -273,18 +292,30 @@ def _curve_effect(draws: Floats, feature: Feature, open_ended: bool) -> dict[str
     else:
         direction, contrast = _contrast(mean)
         weights, categories = _WEIGHTS, None
-    effect = posterior_interval(draws @ contrast, 0.95).model_dump()
-    if open_ended:
-        low, high = effect["low"], effect["high"]
-        effect = {"low": low if low > 0.0 else None, "high": high if high < 0.0 else None}
     centred = mean - weights @ mean
     return {
-        **effect,
+        **_interval(draws @ contrast, utility.left_out(captured), contrast, open_ended),
         "open_ended": open_ended,
         "direction": direction,
         "categories": categories,
         "size": float(np.sqrt(weights @ centred**2)),
     }
+
+
+def _interval(
+    effects: Floats, left_out: float, contrast: Floats, open_ended: bool
+) -> dict[str, float | None]:
+    """Return value and 95 % interval of draws of an effect `(S,)`; see `Effect`."""
+    if math.isinf(left_out):
+        return {"value": None, "low": None, "high": None}
+    if left_out > 0.0:
+        error = left_out * float(np.linalg.norm(contrast))
+        effects = np.add.outer(effects, error * _NORMAL).ravel()
+    interval = posterior_interval(effects, 0.95)
+    if not open_ended:
+        return {"value": interval.value, "low": interval.low, "high": interval.high}
+    low, high = interval.low, interval.high
+    return {"low": low if low > 0.0 else None, "high": high if high < 0.0 else None}
 
 
 def _contrast(curve: Floats) -> tuple[Direction, Floats]:

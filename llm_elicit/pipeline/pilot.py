@@ -317,8 +317,9 @@ def _p_unrelated(first: Floats, second: Floats, rng: np.random.Generator) -> flo
 def _predicted(response: Response, space: FeatureSpace) -> Interval | None:
     if len(response) < FEWEST or not response.value.any():
         return None
-    residual = leave_one_out_residuals(feature_differences(response, space)[0], response.value)
-    return share_explained(np.square(residual), np.square(response.value))
+    design, side = feature_differences(response, space)[0], response.centred_side
+    residual = leave_one_out_residuals(design, response.value, side)
+    return share_explained(np.square(residual), response.squares)
 
 
 def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval | None:

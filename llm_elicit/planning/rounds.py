@@ -160,7 +160,7 @@ class Informative:
             return False
         least = self.stop.no_signal_after
         response = belief.diagnostics.get("response", {})
-        flat = response.get("held_out_r2", 1.0) <= 0.0
+        flat = (response.get("held_out_r2", 1.0) or 0.0) <= 0.0  # None if the answers do not vary
         if gain := belief.diagnostics["utility"].get("gains", {}).get("constant"):
             flat = gain["mean"] <= _CLEARLY * gain["se"]
         if least is not None and pairs >= least and flat:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llm_elicit.audit.consistency import Consistency
 from llm_elicit.audit.judge_audit import JudgeAudit
+from llm_elicit.audit.preference import REPEATABLE
 from llm_elicit.audit.record import Audit
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.planning.detectable import fewest_pairs
@@ -32,6 +33,11 @@ def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
         if preference.pairs < campaign.design.pairs:
             steps.insert(0, _how_to_read(judge.consistency))
         return f"Next: {listed(steps)}."
+    if preference.verdict == REPEATABLE:
+        return (
+            "Next: describe the options by more features, among them what a text shows (digits, "
+            "length, roundness), or compare templates with `llm-elicit pilot`."
+        )
     if not preference.consistent:
         return f"Next: {listed(_find_more(judge, campaign), 'or')}."
     steps = []

@@ -272,7 +272,10 @@ def _verdicts(audit: Audit, campaign: Campaign) -> str:
         f"every pair were exchanged {_exchanges(audit)}, and in fewer than "
         f"{settings.level:.0%} of these a ridge regression on linear and quadratic features "
         f"predicted held-out answers as well as for the real ones.{by_round}{ending}{several} "
-        "A preference without any linear or quadratic trend over the range can escape the test. "
+        "Wild answers count less in a second version of this statistic; the larger one is tested. "
+        "A preference without any linear or quadratic trend over the range can escape the test; if "
+        "answers to a pair agree between its two orders, beyond what answers to different pairs "
+        "asked equally far apart do, the verdict is that they repeat and are not described. "
         "Multiplying all log-odds of a judge by a constant changes neither the verdict, the "
         "reliability, the AUC nor the order of the effects."
     )

@@ -12,7 +12,7 @@ from llm_elicit.audit.discrimination import NEGLIGIBLE, Discrimination
 from llm_elicit.audit.inference import Interval, p_text
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.position_effect import PositionEffect
-from llm_elicit.audit.preference import Ceiling, Preference
+from llm_elicit.audit.preference import FEWEST, REPEATABLE, Ceiling, Preference, repeats
 from llm_elicit.audit.record import Audit
 from llm_elicit.audit.utility import Effect
 from llm_elicit.report.formatting import NOT_MEASURED, listed, share, signed
@@ -28,6 +28,7 @@ _MOST_NAMED = 4
 _STRONG = 0.25
 _CHANCE = 0.5
 _MANY = 0.05
+_NEARLY_ALL = 0.95
 _MOST_DECIMALS = 6
 _UNUSABLE = {"refusal": "refused", "truncated": "truncated", "unparsable": "unparsable"}
 # The end of the noun phrase that names the subject.
@@ -97,7 +98,8 @@ def _reliably(preference: Preference, p: str) -> str:
     """Return how reliable a preference is, in brackets or as a clause."""
     kind = preference.response
     if preference.reliability is None:
-        return f" ({p})"
+        few = f"reliability is not given for fewer than {FEWEST} pairs; "
+        return f" ({few if preference.pairs < FEWEST else ''}{p})"
     reached, ceiling = preference.reliability.value, shown_ceiling(preference)
     if reached <= 0.0:
         return f", though the fit predicts none of the variation of held-out {kind} ({p})"
@@ -238,16 +240,23 @@ def _no_preference(judge: JudgeAudit, level: float, p: str) -> str:
         )
     if answers.verdicts["tie"] == answers.judgments - _lost(answers):
         return f"{name} called every pair a tie: no preference was found ({p})."
-    none = f"no preference of {name} between the points shown was found ({p})"
-    none = none[0].upper() + none[1:]
-    position = preference.position
+    agreement, position = preference.agreement, preference.position
+    if preference.verdict == REPEATABLE and agreement is not None:
+        most = preference.ceiling
+        part = "" if most is None else f"{_part(most.value)} of the variation repeats; "
+        return (
+            f"{name} prefers the same option of a pair in both orders ({part}"
+            f"{p_text(agreement.p_holm, agreement.at_floor)}), by something that no linear or "
+            f"quadratic rule on these features is shown to describe ({p})."
+        )
+    none = f"No dependence of the answers of {name} on the points was shown ({p})"
     if preference.verdict != "position only" or position is None:
-        return f"{none}, nor an effect of which option is shown first."
+        return f"{none}, nor on which option is shown first."
     p_position = p_text(position.p_holm, position.at_floor)
     side = "first" if position.mean.value > 0 else "second"
     depends = _depends_on_content(position, level)
     return (
-        f"{none}; its answers depend on the position: it prefers the option shown {side} "
+        f"{none}; they depend on the position: it prefers the option shown {side} "
         f"({p_position}), which accounts for {_part(position.share)} of their variation"
         f"{f', to a degree that depends on the content ({depends})' if depends else ''}."
     )
@@ -276,16 +285,36 @@ def unusable(answers: Consistency) -> str:
     return listed([f"{count:,} {word}" for count, word in counts if count] or ["0 answers"])
 
 
-def _repeats_sentence(preference: Preference) -> str:
-    """Return whether answers repeat although no preference was found; empty if not shown."""
-    ceiling = preference.ceiling
-    if ceiling is None or ceiling.low <= 0.0 or preference.verdict == "too few answers":
+def _repeats_sentence(preference: Preference, level: float) -> str:
+    """Return what is known of a preference that the features do not describe; empty if nothing."""
+    if preference.verdict not in ("position only", "no consistent preference"):
         return ""
-    again = "the same question" if ceiling.source == "repeats" else "a pair in its two orders"
+    agreement = preference.agreement
+    if repeats(preference, level) and agreement is not None and agreement.source == "repeats":
+        return (
+            "Yet its answers to the same question agree: they depend on the points in a way that "
+            "no linear or quadratic rule is shown to describe, as preferences or position effects."
+        )
+    if preference.position is not None and preference.position.orders == "one":
+        return (
+            "No pair was answered in both orders, so that a repeatable preference which these "
+            "features do not describe could not be seen."
+        )
+    return ""
+
+
+def _misfit_sentence(preference: Preference) -> str:
+    """Return that a fit leaves out variation that repeats, and what follows; empty if it is all."""
+    reached, ceiling = preference.reliability, preference.ceiling
+    if preference.captured >= _NEARLY_ALL or reached is None or ceiling is None:
+        return ""
+    fit = "the fit" if reached.source == "belief" else "a quadratic rule on the features"
+    intervals = "the intervals above allow for that, those of the density below do not"
+    if preference.captured <= 0.0:
+        intervals = "so neither its relation to the data nor effects are given"
     return (
-        f"Yet its answers to {again} agree (in {_part(ceiling.value)} of their variation without "
-        "the position effect): it may have a preference without a linear or quadratic trend, which "
-        "the test misses."
+        f"Repeatable variation of its answers is not captured by {fit} ({_part(ceiling.value)} "
+        f"repeats): {intervals}."
     )
 
 
@@ -332,11 +361,11 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
     preference, sentences = judge.preference, []
     if preference.consistent:  # its ranges and its position effect qualify a preference only
         sentences = [
-            coherence_sentence(judge.powers), position_sentence(preference.position, level),
-            _separation_sentence(judge),
+            _misfit_sentence(preference), coherence_sentence(judge.powers),
+            position_sentence(preference.position, level), _separation_sentence(judge),
         ]  # fmt: skip
     else:
-        sentences = [_repeats_sentence(preference)]
+        sentences = [_repeats_sentence(preference, level)]
     if preference.pairs:
         sentences.append(_unusable_sentence(judge.consistency))
     return tuple(sentence for sentence in sentences if sentence)

@@ -107,7 +107,7 @@ def ask_each(
     features = [f"{side}_{key}" for side in "ab" for key in space.names]
     frame = pd.DataFrame(
         {
-            **_FIXED,
+            **ANSWER,
             "judge": np.repeat(list(judges), n * len(orders)),
             "pair": np.tile(np.arange(n), len(found)),
             "order": np.tile(np.repeat(orders, n), len(judges)),
@@ -131,7 +131,7 @@ def _pairs(
     return plan.a, plan.b
 
 
-_FIXED: dict[str, object] = {
+ANSWER: dict[str, object] = {
     "replicate": 0,
     "template": "v1/zero-shot",
     "prompt_hash": "0" * 64,

@@ -22,12 +22,13 @@ def _utility(f, rows, sampling, doubt, rng, draws=64):
     return Utility(values(rows), values(sampling), rows, sampling, ())
 
 
-def _found(f, seed=0, doubt=1e-3, n=400, sd=0.8):
+def _found(f, seed=0, doubt=1e-3, n=400, sd=0.8, captured=1.0):
     rng = np.random.default_rng(seed)
     rows = SPACE.round(np.clip(rng.normal(0, sd, (n, 2)), -3, 3))
     sampling = SPACE.sample(2000, rng)
     reference = Reference(SPACE, SPACE.sample(2000, rng), rows)
-    return measure_discrimination(_utility(f, rows, sampling, doubt, rng), reference, rng)
+    utility = _utility(f, rows, sampling, doubt, rng)
+    return measure_discrimination(utility, reference, rng, captured)
 
 
 def _normal(x):
@@ -70,6 +71,25 @@ def test_posterior_variance_of_the_utility_widens_every_interval():
     for name in ("auc", "rank_correlation", "level_set"):
         narrow, wide = (getattr(each, name) for each in (sure, unsure))
         assert wide.high - wide.low > 1.2 * (narrow.high - narrow.low), name
+
+
+def test_what_a_fit_leaves_out_widens_every_interval():
+    """The fit is linear; the judge also likes a narrow region, which holds the data or none."""
+    truth = []
+    for centre in (np.zeros(2), np.array([-2.0, 2.0])):
+        rng = np.random.default_rng(0)
+        data, sampling = rng.normal(0, 0.8, (20_000, 2)), rng.uniform(-3, 3, (20_000, 2))
+        of_rows, of_sampling = (
+            x[:, 0] + 4.0 * np.exp(-np.square(x - centre).sum(1) / 0.5) for x in (data, sampling)
+        )
+        truth.append(auc(of_rows, of_sampling))
+    exact, wide = (_found(lambda x: x[:, 0], captured=share) for share in (1.0, 0.7))
+    assert not any(exact.auc.low < area < exact.auc.high for area in truth)
+    assert all(wide.auc.low < area < wide.auc.high for area in truth)
+    for name in ("rank_correlation", "level_set"):
+        narrow, other = (getattr(each, name) for each in (exact, wide))
+        assert other.high - other.low > narrow.high - narrow.low
+    assert _found(lambda x: x[:, 0], captured=0.0) is None
 
 
 @pytest.mark.parametrize("scale", [0.1, 10.0])

@@ -30,7 +30,7 @@ def _faint(rng, scale=1.0):
     return choose
 
 
-def _effects(seed, scale=1.0, power=None):
+def _effects(seed, scale=1.0, power=None, captured=1.0):
     rng = np.random.default_rng(seed)
     log = ask(SPACE, _faint(rng, scale), rng, 80, soft=True)
     response = response_of(log, "judge")
@@ -40,7 +40,8 @@ def _effects(seed, scale=1.0, power=None):
     if power is not None:
         belief = belief.tempered(power)
     utility = utility_of(belief, SPACE, None, 0)
-    found = measure_effects(response, SPACE, SETTINGS, np.random.default_rng(1), None, utility)
+    rng = np.random.default_rng(1)
+    found = measure_effects(response, SPACE, SETTINGS, rng, None, utility, captured)
     return {effect.name: effect for effect in found}
 
 
@@ -57,6 +58,13 @@ def test_effects_are_in_log_odds_with_intervals_and_directions():
         covered += found["x0"].low < 0.15 < found["x0"].high
         covered += found["x1"].low < 0.09 < found["x1"].high
     assert covered >= 20
+
+
+def test_what_a_fit_leaves_out_widens_the_intervals_of_effects():
+    found, wide, none = (_effects(0, captured=share)["x0"] for share in (1.0, 0.6, 0.0))
+    assert wide.high - wide.low > 2.0 * (found.high - found.low)
+    assert wide.value == pytest.approx(found.value, abs=0.01)
+    assert (none.value, none.low, none.high, none.directed) == (None, None, None, False)
 
 
 def test_effects_scale_with_the_log_odds_and_keep_their_order():

@@ -79,12 +79,17 @@ def test_kappa_and_alpha_are_undefined_if_all_answers_are_equal():
 def test_agreement_is_the_expectation_over_one_of_several_answers():
     """A rater with both answers about a pair agrees with a steady one half the time."""
     torn = Ratings.of_preferences(
-        ["x"] * 8 + ["y"] * 4, [0, 0, 1, 1, 2, 2, 3, 3, 0, 1, 2, 3],
-        np.array([0.0, 1.0] * 4 + [0.0, 1.0, 0.0, 1.0]),
-    )  # fmt: skip
+        ["x"] * 16 + ["y"] * 8, [*np.repeat(range(8), 2), *range(8)], np.array([0.0, 1.0] * 12)
+    )
     found = agreement(("x", "y"), *torn.shares, RNG(0))
     assert (found.share.value, found.kappa.value) == (0.5, 0.0)
-    assert group_agreement(torn, RNG(0)).alpha.value == pytest.approx(0.125)
+    assert group_agreement(torn, RNG(0)).alpha.value == pytest.approx(0.0625)
+
+
+def test_agreement_of_a_few_pairs_has_no_kappa_or_alpha():
+    few = Ratings.of_preferences(["x", "y"] * 4, np.repeat(range(4), 2), np.array([0.0, 1.0] * 4))
+    assert agreement(("x", "y"), *few.shares, RNG(0)).kappa is None
+    assert group_agreement(few, RNG(0)).alpha is None
 
 
 def person(name: str, rows: list[tuple[int, str, float]], judge: str = "panel") -> pd.DataFrame:

@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from audit.planted import Planted, ask, ask_each, box, constant, gaussian_expert
+from llm_elicit.audit.inference import t_interval
 from llm_elicit.audit.preference import decide_verdicts, measure_preference, share_explained
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
@@ -161,6 +162,97 @@ def test_one_order_leaves_the_mean_effect_to_be_subtracted():
     assert found.position.mean.low < 1.0 < found.position.mean.high
     assert found.position.content is None
     assert found.ceiling is None
+
+
+@pytest.mark.parametrize("soft", [True, False])
+def test_one_order_does_not_count_the_position_effect(soft):
+    """The quadratic rule predicts nothing of a judge who rather names the first, at any rate."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+
+        def choose(first, _, rng=rng):
+            return 1.0 / (1.0 + np.exp(-1.5 - rng.normal(0.0, 0.2, len(first))))
+
+        found = preference_of(ask(SPACE, choose, rng, 40, soft=soft, both_orders=False), seed)
+        assert found.reliability.value < 0.2
+        assert found.reliability.low < 0.0
+
+
+@pytest.mark.parametrize("pairs", [2, 5, 9])
+def test_of_a_few_pairs_neither_reliability_nor_ceiling_is_given(pairs):
+    log = ask(SPACE, faint(np.random.default_rng(1)), np.random.default_rng(1), pairs, soft=True)
+    fit = {"response": {"held_out_r2": 0.19, "held_out_r2_interval": [0.186, 0.191]}}
+    found = preference_of(log, diagnostics=fit)
+    assert (found.reliability, found.ceiling, found.captured) == (None, None, 1.0)
+
+
+def in_time(log, times):
+    """The same answers, asked at other times."""
+    stamps = [f"2026-01-01T00:{t // 60:02}:{t % 60:02}Z" for t in times]
+    return Comparisons(log.frame.assign(asked_at=stamps), SPACE.names)
+
+
+def test_agreement_is_beyond_that_of_answers_asked_as_far_apart():
+    """Answers that take turns agree between the orders of a pair, and between pairs as well."""
+    n, rng = 40, np.random.default_rng(0)
+    log = ask(SPACE, constant(0.5), rng, n, soft=True)
+    asked = np.concatenate([2 * np.arange(n), 2 * np.arange(n) + 1])  # ab, ba, ab, ba, ...
+
+    def answered(shown):
+        first = 1.0 / (1.0 + np.exp(-shown[asked]))
+        side = (log.frame["order"] == "ab").to_numpy()
+        frame = log.frame.assign(probability=np.where(side, first, 1.0 - first))
+        return response_of(in_time(Comparisons(frame, SPACE.names), asked), "judge")
+
+    turns = answered(np.tile([1.0, -1.0], n))
+    assert turns.agreement == pytest.approx(0.0)
+    assert turns.control == pytest.approx(-1.0)
+    drift = answered(np.linspace(-3.0, 3.0, 2 * n))
+    assert abs(drift.agreement.mean()) < 0.05
+    content = rng.choice([-1.0, 1.0], n)
+    repeatable = answered((content[:, None] * [1.0, -1.0]).ravel())
+    assert repeatable.agreement.mean() > 0.7
+    # All once and then all again: no two answers about different pairs are as far apart.
+    again = in_time(log, np.arange(2 * n))
+    assert np.isfinite(response_of(again, "judge").agreement).all()
+
+
+def test_log_odds_without_times_are_in_the_order_of_the_plan():
+    """A table may hold all answers in one order before those in the other."""
+    log = ask(SPACE, faint(np.random.default_rng(2)), np.random.default_rng(2), 30, soft=True)
+    by_pair = Comparisons(log.frame.sort_values(["pair", "order"]), SPACE.names)
+    one, other = response_of(log, "judge"), response_of(by_pair, "judge")
+    assert one.agreement == pytest.approx(other.agreement)
+
+
+def test_wild_answers_do_not_hide_a_preference():
+    found = 0
+    for seed in range(20):
+        rng = np.random.default_rng([seed, 8])
+
+        def choose(a, b, rng=rng):
+            wild = np.where(rng.random(len(a)) < 0.1, -4.0, 1.0)
+            log_odds = wild * 0.2 * (a - b)[:, 0] + rng.normal(0.0, 0.1, len(a))
+            return 1.0 / (1.0 + np.exp(-log_odds))
+
+        test = RandomizationTest(
+            response_of(ask(SPACE, choose, rng, 60, soft=True), "judge"), SPACE
+        )
+        found += test.run(199, rng).p_value < 0.05
+    assert found == 20
+
+
+def test_position_effects_that_drift_are_not_called_a_preference_for_a_position():
+    """Each resembles the one before, so they are worth fewer than their number."""
+    drifting = np.concatenate([np.full(10, level) for level in (0.5, -0.4, 0.6, -0.1)])
+    assert t_interval(drifting).low > 0.0
+    n = len(drifting)
+    log = ask(SPACE, constant(0.5), np.random.default_rng(0), n, soft=True).frame
+    first = 1.0 / (1.0 + np.exp(-np.tile(drifting, 2)))
+    log["probability"] = np.where(log["order"] == "ab", first, 1.0 - first)
+    found = preference_of(Comparisons(log, SPACE.names)).position
+    assert found.mean.low < 0.0 < found.mean.value
+    assert found.p_value > 0.1
 
 
 def test_repeats_that_vary_give_the_ceiling():

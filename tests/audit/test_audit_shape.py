@@ -9,6 +9,7 @@ from scipy.stats import norm
 
 from audit.planted import box
 from llm_elicit.audit import BeliefBands, Reference, measure_bands, read_draws, write_draws
+from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.shape import correlation_difference, correlation_interval, measure_shape
 from llm_elicit.audit.summaries import correlation_matrix
 from llm_elicit.comparisons.fit_inputs import sampling_of
@@ -43,6 +44,13 @@ def drawn_bands(space=SPACE):
 
 def reference(rng, correlation=0.0, **options):
     return Reference(SPACE, SPACE.sample(4000, rng), normal(rng, correlation, **options))
+
+
+def test_a_belief_outside_its_band_has_no_difference():
+    """An interval is computed, and not stretched to contain its value."""
+    data = Interval(value=0.1, low=-0.1, high=0.3)
+    assert correlation_difference(0.9, (0.2, 0.8), data) is None
+    assert correlation_difference(0.5, (0.2, 0.8), data).low < 0.4
 
 
 def test_bands_of_correlations_are_those_of_the_draws():

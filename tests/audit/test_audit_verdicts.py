@@ -1,9 +1,11 @@
 """Verdicts over whole campaigns: judges without content, and judges whose scale is changed.
 
-With --log-cli-level=INFO the counts of docs/benchmarks.md, "Verdicts", are shown.
+With --log-cli-level=INFO the counts of docs/benchmarks.md, "Verdicts", are shown. The planted
+judges get as many campaigns each as the environment's VERDICT_CAMPAIGNS says.
 """
 
 import logging
+import os
 from collections import Counter
 from functools import cache
 
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 
 from audit.planted import Planted, ask, ask_each, constant
+from audit.verdict_campaigns import JUDGES as PLANTED
+from audit.verdict_campaigns import PREFERENCE, decided
 from llm_elicit import density
 from llm_elicit.audit import (
     AuditSettings,
@@ -79,6 +83,23 @@ def test_of_400_campaigns_without_content_few_are_called_consistent():
             assert found["position only"] >= 0.85 * CAMPAIGNS
     _LOG.info("called consistent: %d of %d", alarms, CAMPAIGNS * len(JUDGES))
     assert alarms <= 0.065 * CAMPAIGNS * len(JUDGES)
+
+
+def test_verdicts_on_planted_judges_are_right():
+    campaigns = int(os.environ.get("VERDICT_CAMPAIGNS", "2"))
+    right = quiet = alarms = 0
+    for name, judge in PLANTED.items():
+        counts = Counter(decided(name, seed).verdict for seed in range(campaigns))
+        hits = sum(counts[verdict] for verdict in judge.right)
+        _LOG.info("%s: %d right, %s", name, hits, dict(counts))
+        right += hits
+        assert hits >= 0.85 * campaigns - 1, name
+        if judge.without_content:
+            alarms, quiet = alarms + counts[PREFERENCE], quiet + campaigns
+    total = campaigns * len(PLANTED)
+    _LOG.info("right %d of %d; false preferences %d of %d", right, total, alarms, quiet)
+    assert right >= 0.95 * total
+    assert alarms <= 0.065 * quiet
 
 
 def _shares(points):

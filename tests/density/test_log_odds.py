@@ -186,6 +186,24 @@ class TestFit:
         assert found["position"] == {"mean": pytest.approx(0.7), "sd": pytest.approx(0.0)}
         assert found["held_out_r2"] is None
 
+    def test_one_order_does_not_count_the_position_effect(self):
+        """R² was .97 of a judge who ignores the points, and 1 of equal answers."""
+        rng = np.random.default_rng(7)
+        a, b = rng.uniform(-3, 3, (2, 40, 1))
+        noise = fitted(Evidence.log_odds(a, b, rng.normal(0.5, 0.1, 40))).diagnostics["response"]
+        assert noise["held_out_r2"] < 0.15
+        assert noise["held_out_r2_interval"][0] < noise["held_out_r2"]
+        equal = fitted(Evidence.log_odds(a, b, np.full(40, 0.5))).diagnostics["response"]
+        assert equal["held_out_r2"] is None
+        content = fitted(Evidence.log_odds(a, b, 0.5 + 0.1 * (hill(a) - hill(b))))
+        assert content.diagnostics["response"]["held_out_r2"] > 0.99
+
+    @pytest.mark.parametrize("pairs", [2, 9])
+    def test_of_a_few_pairs_no_share_is_given(self, pairs):
+        found = fitted(Evidence.log_odds(*both_orders(pairs, 8, noise=0.05)))
+        assert found.diagnostics["response"]["held_out_r2"] is None
+        assert found.diagnostics["response"]["held_out_r2_interval"] is None
+
     def test_bands_have_about_their_nominal_coverage(self):
         held = []
         more_draws = FitSettings(

@@ -20,6 +20,7 @@ from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign, Fit
 from llm_elicit.density import (
+    AnnealingSettings,
     FitSettings,
     MixtureSettings,
     PosteriorSettings,
@@ -45,9 +46,12 @@ QUICK = FitSettings(
     utility=UtilitySettings(
         folds=2, mixture=MixtureSettings(counts=()), smooth=SmoothSettings(frequencies=0),
         posterior=PosteriorSettings(draws=48),
-        process=GaussianProcessSettings(frequencies=64, draws=48, rounds=4, iterations=20),
-    )
+        process=GaussianProcessSettings(frequencies=32, draws=48, rounds=3, iterations=10),
+    ),
+    annealing=AnnealingSettings(moves=1, final_moves=1),  # no draws of the belief are used
 )  # fmt: skip
+WITHOUT_BELIEF = ("always A", "rather second", "constant", "random letters", "ties")
+"""Judges without a preference, of whom no belief is fitted; of others like them there is one."""
 
 
 def log_density(x: Floats) -> Floats:
@@ -80,6 +84,7 @@ class Truth:
         kind: of its answers: "log-odds", "choices" drawn with these, "letters" of their sign, or
             "ties".
         pairs, both_orders: how many it is asked, and whether in both orders.
+        beyond_quadratic: whether a quadratic rule on the features misses part of what repeats.
         lost: shares of its answers that are no choice, by reason.
         beside: a second judge of the same campaign.
     """
@@ -93,6 +98,7 @@ class Truth:
     kind: str = "log-odds"
     pairs: int = 60
     both_orders: bool = True
+    beyond_quadratic: bool = False
     lost: Mapping[str, float] = field(default_factory=dict)
     beside: str | None = None
 
@@ -166,7 +172,7 @@ JUDGES: dict[str, Truth] = {
     "red": Truth("prefers red to green to blue", red),
     "blue": Truth("prefers blue to green to red", minus(red)),
     "real, not dense": Truth("prefers the data's colours, and within them the sparse",
-                             real_but_not_dense, noise=0.05, pairs=150),
+                             real_but_not_dense, noise=0.05, pairs=120),
     "heavy, a little large": Truth("prefers heavy and, less, large stones",
                                    lambda x: weight(x) + 0.4 * size(x)),
     "always A": Truth("names A whatever is shown", position=40.0, noise=0.0, kind="letters"),
@@ -184,9 +190,11 @@ JUDGES: dict[str, Truth] = {
     "random letters": RANDOM,
     "noise": Truth("log-odds of noise alone", position=0.0, noise=0.3),
     "ties": Truth("calls every pair a tie", kind="ties"),
-    "waves": Truth("a repeatable preference without any trend", waves, noise=0.02),
+    "waves": Truth("a repeatable preference without any trend", waves, noise=0.02,
+                   beyond_quadratic=True),
     "loud": Truth("as the expert, ten times as strong", minus(follows, 10.0), noise=1.0),
-    "saturated": Truth("as the expert, its probabilities next to 0 and 1", minus(follows, 40.0)),
+    "saturated": Truth("as the expert, its probabilities next to 0 and 1", minus(follows, 40.0),
+                       beyond_quadratic=True),
     "five pairs": Truth("as the expert, asked five pairs", follows, pairs=5),
     "cut": Truth("no answer: all are truncated", follows, lost={"truncated": 1.0}),
     "refuses": Truth("no answer: all are refused", follows, lost={"refusal": 1.0}),
@@ -239,7 +247,7 @@ def audited(name: str, seed: int = 0) -> tuple[Study, Audit]:
 
 
 def _evidence(name: str, log: Comparisons) -> JudgeEvidence:
-    if len(log.choices(name)) < SPACE.dimension:
+    if len(log.choices(name)) < SPACE.dimension or name in WITHOUT_BELIEF:
         return JudgeEvidence(name, log)
     evidence = evidence_of(log, name, Fit(methods=("utility",)))
     belief = density.fit_evidence(

@@ -197,8 +197,22 @@ def lost_answers(truth, match):
 
 
 def repeats(truth, match):
-    """Though no preference was found, there is one."""
+    """Though no rule on the features describes it, there is a preference."""
+    no_preference(truth, match)
     assert truth.utility is not None
+    gaps = truth.utility(POINTS[:4000]) - truth.utility(POINTS[4000:])
+    signal = float(np.mean(gaps**2))
+    assert share_of(match["share"]) == pytest.approx(
+        signal / (signal + truth.noise**2 / 2), abs=0.1
+    )
+
+
+def one_order(truth, match):
+    assert not truth.both_orders or truth.lost
+
+
+def misfit(truth, match):
+    assert truth.beyond_quadratic
 
 
 def scale_unknown(truth, match):
@@ -220,6 +234,9 @@ def advice(truth, match):
 LOST = r"(?P<lost>[\d,]+) (?P<why>truncated|refused)"
 RELATIONS = "(?:faintly )?follows|is opposite to|is not shown to be related to|is practically unrel"
 SENTENCES = [
+    (rf"NAME prefers the same option of a pair in both orders \((?P<share>{PERCENT}) of the "
+     rf"variation repeats; {P}\), by something that no linear or quadratic rule on these features "
+     rf"is shown to describe \((?P<p>{P})\)\.", repeats),
     (r"NAME prefers (?P<what>.+?)(?= \((?:more|\d))", prefers),
     (
         rf" \((?P<share>{PERCENT}) of the variation of held-out (?:log-odds|choices) is predicted"
@@ -232,9 +249,9 @@ SENTENCES = [
     (r"the preference (?:is not shown to rank|ranks) real rows [^:]*: a real .*?; but it is [^:]*: "
      r"rank correlation .*?\); ", partly),
     (r"the scale of its belief is not identified\.", scale_unknown),
-    (rf"No preference of NAME between the points shown was found \((?P<p>{P})\), nor an effect of "
-     r"which option is shown first\.", no_preference),
-    (rf"No preference of NAME between the points shown was found \((?P<p>{P})\); its answers "
+    (rf"No dependence of the answers of NAME on the points was shown \((?P<p>{P})\), nor on which "
+     r"option is shown first\.", no_preference),
+    (rf"No dependence of the answers of NAME on the points was shown \((?P<p>{P})\); they "
      rf"depend on the position: it prefers the option shown (?P<side>first|second) \({P}\), which "
      rf"accounts for (?P<share>{PERCENT}) of their variation(?P<content>, to a degree that depends "
      rf"on the content \({P}\))?\.", by_position),
@@ -244,9 +261,11 @@ SENTENCES = [
     (rf"NAME gave no usable answer: {LOST} of (?P<all>[\d,]+)\.", no_answer),
     (r" (?P<lost>[\d,]+) of its (?P<all>[\d,]+) answers could not be used: (?P=lost) "
      r"(?:truncated|refused)\.", lost_answers),
-    (rf" Yet its answers to a pair in its two orders agree \(in {PERCENT} of their variation "
-     r"without the position effect\): it may have a preference without a linear or quadratic "
-     r"trend, which the test misses\.", repeats),
+    (r" No pair was answered in both orders, so that a repeatable preference which these features "
+     r"do not describe could not be seen\.", one_order),
+    (rf" Repeatable variation of its answers is not captured by (?P<by>the fit|a quadratic rule on "
+     rf"the features) \({PERCENT} repeats\): the intervals above allow for that, those of the "
+     r"density below do not\.", misfit),
     (rf" The position effect accounts for (?P<share>{PERCENT}) of the variation of its answers\.",
      position_share),
     (rf" Its position effect depends on the content \({P}\): asking both orders removes only its "
@@ -256,6 +275,7 @@ SENTENCES = [
 BADGES = {
     "No usable answers": lambda truth: sum(truth.lost.values()) == 1.0,
     "Too few answers": lambda truth: truth.pairs < 6,
+    "Repeatable, not described by these features": lambda truth: truth.beyond_quadratic,
     "Position only": lambda truth: truth.position != 0.0,
     "No consistent preference": lambda truth: truth.utility is None or bool(truth.lost),
     "Consistent preference": lambda truth: truth.utility is not None,

@@ -2,12 +2,19 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.position_effect import PositionContent, PositionEffect
-from llm_elicit.audit.preference import Ceiling, Reliability
+from llm_elicit.audit.preference import (
+    REPEATABLE,
+    Agreement,
+    Ceiling,
+    Reliability,
+    decide_verdicts,
+)
 from llm_elicit.audit.utility import Effect
 from llm_elicit.report import powers, verdicts
 from llm_elicit.report.page import render_page
@@ -68,6 +75,40 @@ def test_what_is_reached_is_never_above_its_ceiling_without_a_word(study, expert
 def test_the_table_shows_no_ceiling_far_below_what_is_reached(expert):
     assert verdicts.shown_ceiling(reliable(expert, 0.86, 0.84).preference).value == 0.84
     assert verdicts.shown_ceiling(reliable(expert, 0.49, -0.57).preference) is None
+
+
+def test_what_a_fit_leaves_out_is_reported(study, expert):
+    log_odds = changed(reliable(expert, 0.4, 0.9), response="log-odds")
+    assert log_odds.preference.captured == pytest.approx(0.4 / 0.9)
+    said = verdicts.remarks(log_odds, 0.05)[0]
+    assert "not captured by the fit (90% repeats): the intervals above allow for that" in said
+    none = changed(reliable(expert, -0.2, 0.9), response="log-odds")
+    assert (
+        "neither its relation to the data nor effects are given" in verdicts.remarks(none, 0.05)[0]
+    )
+    # A linear rule predicts at most 64 % of choices: 60 is no misfit, 30 is.
+    assert reliable(expert, 0.6, 1.0).preference.captured == 1.0
+    assert reliable(expert, 0.3, 1.0).preference.captured == pytest.approx(0.3 * np.pi / 2)
+    few = changed(expert, reliability=None, pairs=9)
+    said = verdicts.verdict_sentence(few, study.audit)
+    assert "(reliability is not given for fewer than 10 pairs; p" in said
+
+
+def test_a_repeatable_preference_without_a_trend_is_no_effect_of_position(study, expert):
+    agreement = Agreement(source="orders", p_value=0.001, p_holm=0.001, at_floor=False)
+    lost = {"p_value": 0.4, "p_holm": 0.4, "at_floor": False, "agreement": agreement}
+    (found,) = decide_verdicts([changed(expert, **lost).preference], [None], 0.05)
+    assert found.verdict == REPEATABLE
+    said = verdicts.verdict_sentence(changed(expert, **dict(found)), study.audit)
+    assert "prefers the same option of a pair in both orders (" in said
+    assert "p = 0.001), by something that no linear or quadratic rule" in said
+    # At a fifth of the level, and of repeats in one order it is a remark only.
+    for change in ({"p_value": 0.02}, {"source": "repeats"}):
+        other = {**lost, "agreement": agreement.model_copy(update=change)}
+        (found,) = decide_verdicts([changed(expert, **other).preference], [None], 0.05)
+        assert found.verdict == "no consistent preference"
+        assert found.reason.startswith("No dependence of the answers on the points was shown")
+    assert "to the same question agree" in verdicts.remarks(changed(expert, **dict(found)), 0.05)[0]
 
 
 def test_no_effect_of_width_is_reported_as_such(expert):
@@ -176,8 +217,7 @@ def test_disagreement_of_the_sources_is_reported(study, expert):
 
 def test_ranges_are_not_mentioned_without_a_preference(study, expert):
     lost = changed(expert, verdict="no consistent preference")
-    assert "it may have a preference without a linear" in verdicts.remarks(lost, 0.05)[0]
-    assert verdicts.remarks(changed(lost, ceiling=None), 0.05) == ()
+    assert verdicts.remarks(lost, 0.05) == ()
     assert len(verdicts.remarks(expert, 0.05)) == 1
 
 

@@ -18,6 +18,7 @@ from llm_elicit.density.utility.gaussian_process import GaussianProcessFit, fit_
 from llm_elicit.density.utility.marginal_likelihood import Observations
 
 Array = npt.NDArray[np.float64]
+_FEWEST = 10  # pairs of which a share is given
 _PLACE_SD = 3.0  # of a choice's order bias, in units of the noise's scale
 
 
@@ -32,8 +33,9 @@ def fit_measured(
 
     Returns the fit and its ``response`` (JSON-able): ``scale``, what sets the unit of the utility,
     "log-odds" or "choices"; ``held_out_r2`` of the pairs' log-odds by the others, one minus the
-    mean squared error over the mean square, None where they do not vary, with its 95 %
-    ``held_out_r2_interval`` over pairs; ``dispersion``, the
+    mean squared error over the mean square, without the position effect in either, with its 95 %
+    ``held_out_r2_interval`` over pairs, None where they do not vary and with fewer than ten pairs;
+    ``dispersion``, the
     residual standard deviation of one log-odds, nats; ``position``, the mean effect of being shown
     first and its standard deviation over pairs beyond the dispersion, None where no pair was asked
     in both orders; ``pairs`` and how many were asked in ``both_orders``; and the same of each of
@@ -149,18 +151,35 @@ def _r2(
 ) -> dict[str, Any]:
     """Return R² of uncensored values less the position effect; None where they are all 0.
 
-    The interval is the jackknife's, linearized in the logarithm of one minus R², with Student's
-    quantile.
+    The effect is that of the other pairs. The interval is the jackknife's, linearized in the
+    logarithm of one minus R², with Student's quantile.
     """
     use = chosen & (pairs.censored == 0) & np.isfinite(pairs.extra)
     value, predicted = pairs.value[use], fit.predicted[: len(pairs)][use]
-    squares, errors, n = np.square(value), np.square(value - predicted), len(value)
+    plain = value - _left_out_effect(pairs, use)[use]
+    squares, errors, n = np.square(plain), np.square(value - predicted), len(value)
     total, missed = float(squares.sum()), float(errors.sum())
     # Half differences of equal numbers are rounding errors, not a preference.
-    if n < 2 or total <= 1e-24 * n:
+    if n < _FEWEST or total <= 1e-24 * n:
         return {"held_out_r2": None, "held_out_r2_interval": None}
     ratio = missed / total
     influence = errors / missed - squares / total if missed > 0 else np.zeros(n)
     half = stats.t.ppf(0.975, n - 1) * np.sqrt(float(influence @ influence) * n / (n - 1))
     ends = [1.0 - ratio * float(np.exp(sign * half)) for sign in (1.0, -1.0)]
     return {"held_out_r2": 1.0 - ratio, "held_out_r2_interval": ends}
+
+
+def _left_out_effect(pairs: PairContrasts, use: npt.NDArray[np.bool_]) -> Array:
+    """Return what the mean position effect of a judge's other pairs adds to each value (n,).
+
+    0 where pairs asked in both orders determine it, as it is subtracted there.
+    """
+    effect = np.zeros(len(pairs))
+    for judge in np.unique(pairs.judge[use]):
+        known = pairs.position_effect(judge)
+        alone = use & (pairs.judge == judge) & (pairs.side != 0)
+        if alone.sum() > 1 and (known is None or known[2] < 2):
+            shown = pairs.side[alone] * pairs.value[alone]
+            others = (shown.sum() - shown) / (len(shown) - 1)
+            effect[alone] = pairs.side[alone] * others
+    return effect
