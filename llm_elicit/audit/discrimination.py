@@ -107,13 +107,13 @@ def _within(interval: Interval, null: float, margin: float) -> bool:
 
 
 def measure_discrimination(
-    utility: Utility, reference: Reference, rng: np.random.Generator, captured: float = 1.0
+    utility: Utility, reference: Reference, rng: np.random.Generator
 ) -> Discrimination | None:
     """Measure from a utility at rows of the data and draws from λ.
 
     None without a table, or if nothing is captured of the variation that repeats.
     """
-    if utility.rows is None or utility.row_points is None or captured <= 0.0:
+    if utility.rows is None or utility.row_points is None or utility.captured <= 0.0:
         return None
     of_rows, of_sampling = utility.rows, utility.sampling
     kernels = _KernelDensity(reference.standardizer, utility.row_points, utility.sampling_points)
@@ -121,7 +121,7 @@ def measure_discrimination(
     resamples = [[rng.integers(n, size=n) for n in sizes] for _ in range(count)]
     weights = np.array([np.bincount(row, minlength=sizes[0]) for row, _ in resamples])
     densities = kernels.at_sampling(weights.astype(np.float64))  # at once: a product of matrices
-    left_out, ranks = utility.left_out(captured), kernels.ranks()
+    left_out, ranks = utility.left_out, kernels.ranks()
     found = np.empty((count, 3))
     for i, (row, drawn) in enumerate(resamples):
         draw = i % len(of_rows)

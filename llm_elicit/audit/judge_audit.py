@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -244,7 +244,9 @@ class JudgeAuditor:
         preference = measure_preference(
             response, space, self.settings, self.main_rng, schedule, fit
         )
-        captured = preference.captured
+        utility = evidence.utility
+        if utility is not None:
+            utility = replace(utility, captured=preference.captured)
         return {
             "consistency": measure_consistency(comparisons, judge, comparisons.choices(judge)),
             "nonresponse": measure_nonresponse(
@@ -255,17 +257,16 @@ class JudgeAuditor:
             else measure_transitivity(evidence.triads, evidence.triad_predictions),
             "preference": preference,
             "discrimination": None
-            if evidence.utility is None
-            else measure_discrimination(evidence.utility, self.reference, self.data_rng, captured),
+            if utility is None
+            else measure_discrimination(utility, self.reference, self.data_rng),
             "effects": measure_effects(
                 response,
                 space,
                 self.settings,
                 self.effects_rng,
                 schedule,
-                evidence.utility,
+                utility,
                 density.bounded_below(fit),
-                captured,
             ),
             "predictive_check": read_predictive_check(fit),
         }

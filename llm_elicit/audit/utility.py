@@ -53,6 +53,7 @@ class Utility:
         row_points, sampling_points: the points of these, natural units.
         effects: of each feature at `GRID` over its range, or at `separate_values`, averaged over λ
             in the other features.
+        captured: the share of the variation that repeats which the fit predicts.
     """
 
     rows: Floats | None
@@ -60,16 +61,14 @@ class Utility:
     row_points: Floats | None
     sampling_points: Floats
     effects: tuple[Floats, ...]
+    captured: float = 1.0
 
-    def left_out(self, captured: float) -> float:
-        """Return the standard deviation over λ of what a fit leaves out, log-odds.
-
-        Args:
-            captured: the share of the variation that repeats which the fit predicts.
-        """
-        if captured <= 0.0:
+    @property
+    def left_out(self) -> float:
+        """The standard deviation over λ of what the fit leaves out, log-odds."""
+        if self.captured <= 0.0:
             return math.inf
-        return float(np.median(self.sampling, axis=0).std()) * math.sqrt(1.0 / captured - 1.0)
+        return float(np.median(self.sampling, axis=0).std()) * math.sqrt(1.0 / self.captured - 1.0)
 
 
 def utility_of(
@@ -231,7 +230,6 @@ def measure_effects(
     schedule: Schedule | None = None,
     utility: Utility | None = None,
     open_ended: bool = False,
-    captured: float = 1.0,
 ) -> tuple[Effect, ...]:
     """Measure every feature's effect, in the order of the space; empty with fewer than two pairs.
 
@@ -243,7 +241,6 @@ def measure_effects(
         schedule: which pairs belong to which round.
         utility: the belief's, if there is one.
         open_ended: whether the choices bound its sharpness from below only.
-        captured: the share of the variation that repeats which it predicts.
 
     Example:
         >>> from llm_elicit.comparisons.table import Choices
@@ -268,14 +265,14 @@ def measure_effects(
             p_value=found[j].p_value,
             p_holm=float(adjusted[j]),
             at_floor=found[j].at_floor,
-            **({} if utility is None else _curve_effect(utility, j, feature, open_ended, captured)),
+            **({} if utility is None else _curve_effect(utility, j, feature, open_ended)),
         )
         for j, feature in enumerate(space.features)
     )
 
 
 def _curve_effect(
-    utility: Utility, column: int, feature: Feature, open_ended: bool, captured: float
+    utility: Utility, column: int, feature: Feature, open_ended: bool
 ) -> dict[str, Any]:
     """Return the fields of `Effect` that the draws of the averaged utility determine."""
     draws = utility.effects[column]
@@ -294,7 +291,7 @@ def _curve_effect(
         weights, categories = _WEIGHTS, None
     centred = mean - weights @ mean
     return {
-        **_interval(draws @ contrast, utility.left_out(captured), contrast, open_ended),
+        **_interval(draws @ contrast, utility.left_out, contrast, open_ended),
         "open_ended": open_ended,
         "direction": direction,
         "categories": categories,

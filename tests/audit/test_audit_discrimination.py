@@ -1,5 +1,7 @@
 """Discrimination: known areas, ceilings, intervals; what scale cannot change."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -28,7 +30,7 @@ def _found(f, seed=0, doubt=1e-3, n=400, sd=0.8, captured=1.0):
     sampling = SPACE.sample(2000, rng)
     reference = Reference(SPACE, SPACE.sample(2000, rng), rows)
     utility = _utility(f, rows, sampling, doubt, rng)
-    return measure_discrimination(utility, reference, rng, captured)
+    return measure_discrimination(replace(utility, captured=captured), reference, rng)
 
 
 def _normal(x):

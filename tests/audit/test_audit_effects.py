@@ -1,5 +1,7 @@
 """Effects in log-odds, of judges whose effects are known; and whose features drive the choices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -39,9 +41,9 @@ def _effects(seed, scale=1.0, power=None, captured=1.0):
     )
     if power is not None:
         belief = belief.tempered(power)
-    utility = utility_of(belief, SPACE, None, 0)
     rng = np.random.default_rng(1)
-    found = measure_effects(response, SPACE, SETTINGS, rng, None, utility, captured)
+    utility = replace(utility_of(belief, SPACE, None, 0), captured=captured)
+    found = measure_effects(response, SPACE, SETTINGS, rng, None, utility)
     return {effect.name: effect for effect in found}
 
 
