@@ -23,7 +23,7 @@ of two answers about different pairs that were asked equally far apart: without 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -73,11 +73,18 @@ class Response:
     position: Floats
     single: Floats
     noise: Floats
-    robust: Floats
-    bound: npt.NDArray[np.bool_]
-    side: Floats
-    agreement: Floats
-    control: Floats
+    robust: Floats = field(default_factory=lambda: np.empty(0))
+    bound: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
+    side: Floats = field(default_factory=lambda: np.empty(0))
+    agreement: Floats = field(default_factory=lambda: np.empty(0))
+    control: Floats = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        for name in ("robust", "bound", "side", "agreement", "control"):
+            if not len(getattr(self, name)):
+                value = np.nan if name in ("agreement", "control") else 0.0
+                rows = np.full(len(self.value), value)
+                object.__setattr__(self, name, rows > 0.0 if name == "bound" else rows)
 
     def __len__(self) -> int:
         return len(self.value)
@@ -128,9 +135,8 @@ class Response:
         value = choices.preference - 0.5
         # Averages of P and 1 - P leave rounding error, which is not a preference.
         value = np.where(np.abs(value) <= _ROUNDING, 0.0, value)
-        none = np.zeros(len(choices))
-        rest = unknown, unknown, unknown, none, none > 0.0, none, unknown, unknown
-        return cls("choices", choices.a, choices.b, value, choices.pair, *rest)
+        rest = choices.pair, unknown, unknown, unknown
+        return cls("choices", choices.a, choices.b, value, *rest)
 
 
 def response_of(comparisons: Comparisons, judge: str) -> Response:
