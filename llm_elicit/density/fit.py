@@ -64,8 +64,8 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
         the belief that enters the utility is then the density per unit of that scale.
     method : ``"auto"``, the utility as a sum of forms weighted by held-out choices,
         with the reason in ``diagnostics["reason"]``; ``"score"``, networks trained on pairs by
-        denoising score matching (after Mikkola, Acerbi and Klami, 2026), which took longer and was
-        less accurate than ``"auto"`` on most targets, but shares no part with ``"utility"``;
+        denoising score matching (after Mikkola, Acerbi and Klami, 2026), which take longer and
+        share no part with ``"utility"``;
         ``"score-constant"``, the belief that one constant in place of their tempering field
         implies (Proposition 3.2);
         ``"utility"``, the Bradley–Terry utility density exp(f); or an external method, such as
