@@ -139,8 +139,8 @@ def agreement(
         rng: for the bootstrap.
 
     Example:
-        >>> ada = choice_table(np.array([0.0, 1.0, 1.0, 0.0]))
-        >>> ben = choice_table(np.array([0.0, 1.0, 0.0, 0.0]))
+        >>> ada = choice_table(np.array([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]))
+        >>> ben = choice_table(np.array([0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]))
         >>> found = agreement(("ada", "ben"), ada, ben, np.random.default_rng(0))
         >>> found.share.value, found.kappa.value
         (0.75, 0.5)

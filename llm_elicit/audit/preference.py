@@ -122,7 +122,7 @@ class Preference(StrictModel):
         p_value, p_holm: of the randomization test; Holm-adjusted over the judges of the run.
         at_floor: whether p is the smallest that the flips can give.
         agreement: of answers to the same pair; None if every pair was asked once, or if answers
-            take turns, so that none of it can be told from their order.
+            take turns, so that nothing separates it from their order.
         smallest_p: the smallest p that so many pairs can give; None with several rounds.
         flips: random sign flips, in every round; fewer where few pairs have fewer patterns.
         reliability: None if fewer than ten pairs were answered, or nothing was preferred.

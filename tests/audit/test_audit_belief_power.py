@@ -135,7 +135,8 @@ def test_log_densities_are_those_of_the_tempered_beliefs(plane, kind) -> None:
 def test_data_of_low_utility_have_their_largest_likelihood_at_power_zero(plane, belief) -> None:
     rng = np.random.default_rng(2)
     data = _data(plane, rng, centre=(-4.0, -3.0), sd=(0.4, 0.4))
-    evidence = at_powers(belief, plane, belief.sample(4000, seed=1), data, 0)
+    sharper = belief.tempered(4.0)  # whose least power is far from λ
+    evidence = at_powers(sharper, plane, sharper.sample(4000, seed=1), data, 0)
     found = measure_powers(evidence, Reference(plane, plane.sample(3000, rng), data), rng)
     assert found.data.value == 0.0
     assert found.nearer is False

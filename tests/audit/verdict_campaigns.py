@@ -51,13 +51,13 @@ def leading_digit(x: Floats) -> Floats:
     return np.asarray(0.5 * (digit % 2))
 
 
-def two_bumps(x: Floats) -> Floats:
+def two_peaks(x: Floats) -> Floats:
     """Equal and symmetric, without a linear or quadratic trend."""
     z = scale(x)[:, 1]
     return np.asarray(np.exp(-0.5 * ((np.abs(z) - 0.95) / 0.3) ** 2))
 
 
-def narrow_bump(x: Floats) -> Floats:
+def narrow_peak(x: Floats) -> Floats:
     return np.asarray(2.0 * np.exp(-0.5 * np.square((scale(x) - [0.4, 0.3]) / 0.3).sum(axis=1)))
 
 
@@ -215,8 +215,8 @@ JUDGES: dict[str, Campaign] = {
     "contaminated, faint": Campaign((PREFERENCE,), linear, flipped=0.1, noise=0.3),
     "leading digit": Campaign((REPEATABLE,), leading_digit),
     "cycle": Campaign((REPEATABLE,), pairwise=cycle),
-    "two bumps": Campaign((REPEATABLE,), two_bumps),
-    "narrow bump": Campaign((REPEATABLE, PREFERENCE), narrow_bump),
+    "two peaks": Campaign((REPEATABLE,), two_peaks),
+    "narrow peak": Campaign((REPEATABLE, PREFERENCE), narrow_peak),
     "leading digit, letters": Campaign((REPEATABLE,), lambda x: 8 * leading_digit(x),
                                        letters="drawn", noise=0.0, pairs=150),
     "leading digit, thrice": Campaign((REPEATABLE,), leading_digit, noise=0.3, repeats=3),

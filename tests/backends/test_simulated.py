@@ -199,9 +199,9 @@ def test_a_judge_without_gain_has_no_content(space: FeatureSpace) -> None:
     assert abs(np.corrcoef(_log_odds(expert, pairs), difference)[0, 1]) < 0.2
 
 
-def test_runs_begun_before_there_were_log_odds_go_on() -> None:
+def test_log_odds_are_part_of_what_a_simulated_judge_is() -> None:
     judge = SimulatedJudge(name="e", backend="simulated")
-    assert "log_odds" not in judge.identity()
+    assert judge.identity()["log_odds"] is None
     soft = SimulatedJudge.model_validate({"name": "e", "backend": "simulated", "log_odds": {}})
     assert soft.identity()["log_odds"]["gain"] == 0.04
 

@@ -32,7 +32,7 @@ def _two_components() -> tuple[Latent, Utility]:
     latent = make_latent(Uniform([0.0, 0.0], [1.0, 1.0]))
     whiten = torch.eye(2).expand(1, 2, 2, 2) / SD
     stack = ComponentStack(whiten, CENTRES[None] / SD, torch.log(WEIGHTS)[None])
-    return latent, Utility(torch.zeros(2), torch.zeros(2, 2), None, (stack,))
+    return latent, Utility(torch.zeros(2), torch.zeros(2, 2), (stack,))
 
 
 def _in_units_of_features(latent: Latent, points: torch.Tensor) -> Array:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from planning.test_rounds import Told, _gpt, _letter, _plan
 from llm_elicit.benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.engine import ask
-from llm_elicit.orchestrator.journal import Journal, answered, intent
+from llm_elicit.orchestrator.journal import Journal, answered, digest_of, intent
 from llm_elicit.orchestrator.judgments import OldPlanError, comparisons
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Silent
@@ -59,7 +60,8 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         other.prepare(["gpt"], longer.plan)
         (held,) = other.claim("gpt", 1)
         other.commit([intent(held.id, 0.0)])
-        other.commit([answered(held.id, ANSWER)])
+        answer = replace(ANSWER, digest=digest_of(held, ANSWER))
+        other.commit([answered(held.id, answer)])
         # It ends its part without waiting for what it does not know.
         summary = asyncio.run(ask(old.study))
         assert not summary.problems

@@ -84,7 +84,7 @@ def test_a_sharper_belief_is_narrower_and_the_data_shrink_beside_it(portrait):
     assert width(sharp) < 0.6 * width(wide)
     scales = [float(t.split()[3]) for t in age.rescaled[0].transforms]
     assert scales[portrait.saved] == 1.0
-    assert scales[-1] < 0.8
+    assert scales[-1] < 0.8 * scales[0]  # at the saved power the axis holds the band, too
 
 
 def test_the_same_samples_give_the_same_bytes(study, portrait):
