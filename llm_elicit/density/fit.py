@@ -250,11 +250,13 @@ class _Request:
         judgments, order = check_evidence(evidence, self.sampling), list(range(evidence.dimension))
         self._check(judgments)
         latent = make_latent(self.sampling, judgments.points)
+        sampling = self.sampling
         if self.method in JUDGE_METHODS:
-            order = canonical_order(evidence, self.sampling)
-            judgments = check_evidence(evidence.reordered(order), self.sampling.reordered(order))
+            order = canonical_order(evidence, sampling)
+            sampling = sampling.reordered(order)
+            judgments = check_evidence(evidence.reordered(order), sampling)
         parts = (self.noise, self.seed, self.settings, self.progress)
-        problem = Problem(judgments, self.sampling.reordered(order), *parts)
+        problem = Problem(judgments, sampling, *parts)
         began = time.perf_counter()
         with one_thread():
             fitted = _fit(problem, self.method)

@@ -21,7 +21,7 @@ from llm_elicit.orchestrator.batch_mode import Step
 from llm_elicit.orchestrator.budget import within_grid_caps
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.engine import AskSummary
-from llm_elicit.orchestrator.engine import ask as ask_questions  # not first in an event loop
+from llm_elicit.orchestrator.engine import ask as ask_questions
 from llm_elicit.orchestrator.journal import (
     JournalError,
     Unanswered,
