@@ -19,6 +19,7 @@ from fakes.plugins import install
 
 import llm_elicit as le
 import llm_elicit.density
+from benchmarks import __main__ as benchmarks
 from llm_elicit.cli import main as cli
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.report.glossary import GLOSSARY
@@ -89,6 +90,11 @@ def assert_runs(
         elif program == "python" and rest[0] != "-m":
             monkeypatch.setattr(sys, "argv", rest)
             runpy.run_path(rest[0], run_name="__main__")
+        elif rest[:2] == ["-m", "benchmarks"]:
+            monkeypatch.setattr(sys, "argv", rest[1:])
+            with pytest.raises(SystemExit) as ended:
+                benchmarks.main()
+            assert not ended.value.code, f"{shlex.join(arguments)}\n{capsys.readouterr()}"
         else:
             assert_runs_outside(arguments, workplace)
 
@@ -121,7 +127,7 @@ def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
         arguments = shlex.split(command)
         if arguments[0] == "make":
             arguments.insert(1, "--dry-run")
-        if LOCAL.search(command) or command == "llm-elicit bench orchestrator":
+        if LOCAL.search(command) or command == "python -m benchmarks orchestrator":
             # tests/pipeline/test_main_job.py runs the main job, tests/benchmarks/test_asking.py
             # the benchmark; the study asks for an hour.
             continue

@@ -50,7 +50,7 @@ WORDS = {
 }
 
 SUFFIXES = {".py", ".md", ".yaml", ".toml", ".jinja", ".css", ".js"}
-FOLDERS = ("llm_elicit", "docs", "prompts", "datasets", "examples", "tests")
+FOLDERS = ("llm_elicit", "benchmarks", "docs", "prompts", "datasets", "examples", "tests")
 FILES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "pyproject.toml", "Makefile")
 
 

@@ -10,7 +10,6 @@ import typer
 
 from llm_elicit._util.packages import package_version
 from llm_elicit.cli import control, estimate, run, status
-from llm_elicit.cli.bench import bench_app
 from llm_elicit.cli.cache import cache_app
 from llm_elicit.cli.compare import compare_command
 from llm_elicit.cli.exit_codes import CommandGroup, run_app
@@ -66,7 +65,6 @@ app.command("backends")(backends_command)
 app.add_typer(models_app, name="models")
 app.add_typer(space_app, name="space")
 app.add_typer(cache_app, name="cache")
-app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
         ``"score-constant"``, the belief that one constant in place of their tempering field
         implies (Proposition 3.2);
         ``"utility"``, the Bradley–Terry utility density exp(f); or an external method, such as
-        the benchmarks' baseline ``"flow"``, a preferential normalizing flow (Mikkola, Acerbi and
+        the baseline ``"flow"``, a preferential normalizing flow (Mikkola, Acerbi and
         Klami, 2024).
     noise : the judge's `Noise`; None is Bradley–Terry with s = √6/π.
     weights : (n,) >= 0, how many judgments a row stands for. A share q of votes for a over b is

@@ -1,7 +1,7 @@
 """The interface of estimation methods: a `Problem` in, a `Fitted` density out.
 
 A package adds a method by an entry point of the group `GROUP`, whose name is the method's and
-whose object is an `ExternalMethod`. This package's own benchmarks add ``"flow"`` so.
+whose object is an `ExternalMethod`. `llm_elicit.baselines` adds ``"flow"`` and ``"protocol"`` so.
 """
 
 from __future__ import annotations

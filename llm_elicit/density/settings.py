@@ -255,7 +255,7 @@ class FitSettings:
     Parameters
     ----------
     utility, annealing, score : settings of the utility, of its sampler, and of the score method.
-    external : settings of an external method, such as "flow" of the benchmarks; None takes the
+    external : settings of an external method, such as the baseline "flow"; None takes the
         defaults of that method.
     device : where fitted utilities and score networks are evaluated and score networks trained:
         "cpu", "cuda" or "cuda:0". All else (the fit of the utility, random numbers, coordinates in

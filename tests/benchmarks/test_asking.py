@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from llm_elicit.benchmarks.asking import bars
-from llm_elicit.benchmarks.asking.bars import LATENCY, LOOPS, SHORT, SLOTS, run_client
-from llm_elicit.benchmarks.asking.client import Cost, Job
-from llm_elicit.cli import main as cli
+from benchmarks.__main__ import main
+from benchmarks.asking import bars
+from benchmarks.asking.bars import LATENCY, LOOPS, SHORT, SLOTS, run_client
+from benchmarks.asking.client import Cost, Job
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.testing.provider_process import Faults, ProviderProcess, Rate
 
 
 @dataclass(frozen=True)
 class _Client:
-    """A client that `llm-elicit bench orchestrator` ran, and how many answers it exported."""
+    """A client that `python -m benchmarks orchestrator` ran, and how many answers it exported."""
 
     job: Job
     cost: Cost
@@ -29,7 +29,7 @@ class _Client:
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> list[_Client]:
-    """The clients of `llm-elicit bench orchestrator`, which docs/benchmarks.md has, in order.
+    """The clients of `python -m benchmarks orchestrator`, which docs/benchmarks.md has, in order.
 
     Each is a process of its own.
     """
@@ -42,12 +42,12 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> list[_Client]:
         return cost
 
     written = tmp_path_factory.mktemp("bars") / "bars.md"
-    command = ["llm-elicit", "bench", "orchestrator", "--markdown", str(written)]
+    command = ["benchmarks", "orchestrator", "--markdown", str(written)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bars, "run_client", record)
         patch.setattr(sys, "argv", command)
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main()
     assert not ended.value.code
     rows = [row.split(" | ") for row in written.read_text().splitlines()]
     reached = {row[0].removeprefix("| "): row[-1].removesuffix(" |") for row in rows}
@@ -105,7 +105,7 @@ def test_a_client_that_asks_loads_no_numerical_libraries(
     """They would take most of its memory; only fitting, auditing and simulating need them."""
     script = (
         "import asyncio, json, sys\n"
-        "from llm_elicit.benchmarks.asking.client import Job, measure\n"
+        "from benchmarks.asking.client import Job, measure\n"
         "cost = asyncio.run(measure(Job(**json.loads(sys.argv[1]))))\n"
         "heavy = set(sys.argv[2:]) & set(sys.modules)\n"
         "print(json.dumps([cost.answered, cost.mebibytes, *heavy]))\n"

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from llm_elicit.benchmarks.bound import angular, components, information, mode_weights
-from llm_elicit.benchmarks.targets import Target, cube
+from benchmarks.bound import angular, components, information, mode_weights
+from benchmarks.targets import Target, cube
 from llm_elicit.density import GaussianMixture, Noise
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_elicit.benchmarks.faults.process_rows import PROCESS_ROWS
-from llm_elicit.benchmarks.faults.provider_rows import cases, run_case
-from llm_elicit.benchmarks.faults.result_row import COLUMNS, SHORT, ResultRow
-from llm_elicit.benchmarks.faults.table import run_faults
+from benchmarks.faults.process_rows import PROCESS_ROWS
+from benchmarks.faults.provider_rows import cases, run_case
+from benchmarks.faults.result_row import COLUMNS, SHORT, ResultRow
+from benchmarks.faults.table import run_faults
 from llm_elicit.errors import InputError
 from llm_elicit.testing.provider_process import ServerCounts
 

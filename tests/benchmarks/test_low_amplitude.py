@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from llm_elicit.benchmarks import Job
-from llm_elicit.benchmarks.low_amplitude import (
+from benchmarks import Job
+from benchmarks.low_amplitude import (
     LOG_ODDS_SD,
     LowAmplitudeJudge,
     box_of,
     log_mass,
     measure_low_amplitude,
 )
-from llm_elicit.benchmarks.run import Request
-from llm_elicit.benchmarks.targets import find
+from benchmarks.run import Request
+from benchmarks.targets import find
 from llm_elicit.planning.range_pairs import draw_ranges
 
 

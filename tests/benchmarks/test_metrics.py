@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from llm_elicit.benchmarks.metrics import BINS, distances, floor, mmtv
-from llm_elicit.benchmarks.targets import find
+from benchmarks.metrics import BINS, distances, floor, mmtv
+from benchmarks.targets import find
 
 
 @pytest.mark.parametrize("apart", [0.5, 1.0, 2.0])

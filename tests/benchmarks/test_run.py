@@ -12,19 +12,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.faults import MARK, odd_seeds_fail, quick
-from llm_elicit._util.workers import Workers
-from llm_elicit.benchmarks import Job, adaptive, power
-from llm_elicit.benchmarks import run as module
-from llm_elicit.benchmarks.adaptive import measure_adaptive, round_ends
-from llm_elicit.benchmarks.coverage import measure_coverage
-from llm_elicit.benchmarks.measure import Streams, compare, measure
-from llm_elicit.benchmarks.run import Request, Rows, key_of, parse_seeds, run_table
-from llm_elicit.benchmarks.targets import find
-from llm_elicit.cli import main as cli
+from benchmarks import Job, adaptive, power
+from benchmarks import run as module
+from benchmarks.__main__ import main
+from benchmarks.adaptive import measure_adaptive, round_ends
+from benchmarks.coverage import measure_coverage
+from benchmarks.measure import Streams, compare, measure
+from benchmarks.run import Request, Rows, key_of, parse_seeds, run_table
+from benchmarks.targets import find
 from llm_elicit.density import FitSettings, MixtureSettings
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.progress import Silent
+from llm_elicit.pipeline.workers import Workers
+from tests.benchmarks.stand_ins import MARK, odd_seeds_fail, quick
 
 SMALL = ["--methods", "utility", "--comparisons-per-feature", "20", "--points", "100"]
 KEY = [
@@ -160,9 +160,9 @@ def test_the_ablation_leaves_the_slow_variants_out_unless_asked():
 
 def bench(folder, monkeypatch, capsys, *arguments):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["llm-elicit", "bench", *arguments])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        main()
     return end.value.code or 0, capsys.readouterr()
 
 
@@ -177,7 +177,7 @@ def test_the_command_prints_published_ours_and_floor_and_writes_markdown(
     assert f"{rows['w1'][0]:.3f}" in said.out
     page = (tmp_path / "t.md").read_text()
     assert "| target | method | published | ours | floor |" in page
-    assert "llm-elicit bench table1 --targets ring2d" in page
+    assert "python -m benchmarks table1 --targets ring2d" in page
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("rows/*.parquet")}
     code, said = bench(tmp_path, monkeypatch, capsys, *arguments)
     assert code == 0
@@ -194,7 +194,7 @@ def test_the_command_refuses_in_one_line(tmp_path, monkeypatch, capsys):
 
 
 def test_ctrl_c_keeps_the_finished_rows_and_exits_with_130(tmp_path):
-    command = [sys.executable, "-m", "llm_elicit", "bench", "table1", "--targets", "Ring2D"]
+    command = [sys.executable, "-m", "benchmarks", "table1", "--targets", "Ring2D"]
     running = subprocess.Popen(
         [*command, "--seeds", "1-50", *SMALL, "--out", "b"],
         cwd=tmp_path,

@@ -3,12 +3,12 @@
 import pandas as pd
 import pytest
 
-from llm_elicit.benchmarks import Job
-from llm_elicit.benchmarks.marginal import measure_marginal
-from llm_elicit.benchmarks.protocol import ProtocolSettings, TrainingSettings
-from llm_elicit.benchmarks.tables import MARGINALIZATION, SECONDS, TABLE_1, make_tables, published
-from llm_elicit.benchmarks.targets import PAPER_TARGETS
-from llm_elicit.benchmarks.variants import VARIANTS, Variant, variant
+from benchmarks import Job
+from benchmarks.marginal import measure_marginal
+from benchmarks.tables import MARGINALIZATION, SECONDS, TABLE_1, make_tables, published
+from benchmarks.targets import PAPER_TARGETS
+from benchmarks.variants import VARIANTS, Variant, variant
+from llm_elicit.baselines.protocol import ProtocolSettings, TrainingSettings
 from llm_elicit.density import FitSettings
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from llm_elicit.benchmarks.targets import (
+from benchmarks.targets import (
     PAPER_TARGETS,
     RING_PRINTED,
     TUNING_TARGETS,
@@ -196,7 +196,7 @@ def test_a_wrong_bound_for_rejection_is_noticed():
 
 
 def test_a_target_that_is_never_in_its_box_ends_with_an_error(monkeypatch):
-    monkeypatch.setattr("llm_elicit.benchmarks.targets._ROUNDS", 3)
+    monkeypatch.setattr("benchmarks.targets._ROUNDS", 3)
     law = GaussianMixture([1.0], [[100.0]], [[[1.0]]])
     with pytest.raises(ElicitError, match="proposals were accepted"):
         mixture("far", law, cube(1.0, 1)).sample(5, np.random.default_rng(0))

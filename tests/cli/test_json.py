@@ -17,13 +17,7 @@ GRID = (
 grid: {templates: [v1/zero-shot, v1/few-shot]}
 """
 )
-WRITE_FILES = {
-    "serve", "export", "bundle", "models pull",
-    *(f"bench {name}" for name in (
-        "table1", "marginalization", "ablation", "runtime", "adaptive", "coverage", "power",
-        "faint", "orchestrator", "faults",
-    )),
-}  # fmt: skip
+WRITE_FILES = {"serve", "export", "bundle", "models pull"}
 """Commands whose results are files, which they name."""
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from llm_elicit.benchmarks.flow import FlowSettings
+from llm_elicit.baselines.flow import FlowSettings
 from llm_elicit.density import (
     BeliefDensity,
     Empirical,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from llm_elicit.benchmarks.flow import FlowSettings
+from llm_elicit.baselines.flow import FlowSettings
 from llm_elicit.density import (
     AnnealingSettings,
     BeliefDensity,

@@ -48,8 +48,8 @@ def test_a_method_that_is_not_installed_is_named(
     ("value", "words"),
     [
         ("no_such_module:METHOD", "cannot be imported"),
-        ("llm_elicit.benchmarks.flow:NOTHING", "cannot be imported"),
-        ("llm_elicit.benchmarks.flow:FlowSettings", "must be an ExternalMethod"),
+        ("llm_elicit.baselines.flow:NOTHING", "cannot be imported"),
+        ("llm_elicit.baselines.flow:FlowSettings", "must be an ExternalMethod"),
     ],
 )
 def test_a_broken_entry_point_is_one_clear_error(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from llm_elicit.benchmarks.faults.postgres import PostgreSQL
+from benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
 
 

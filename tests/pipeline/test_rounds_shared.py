@@ -13,7 +13,7 @@ from orchestrator.postgres import running
 from orchestrator.test_journal import ANSWER
 from planning.test_rounds import Told, _gpt, _letter, _plan
 
-from llm_elicit.benchmarks.faults.postgres import PostgreSQL
+from benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.engine import ask
 from llm_elicit.orchestrator.journal import Journal, answered, digest_of, intent

@@ -1,0 +1,1 @@
+"""`python -m benchmarks orchestrator`: the rate of asking, and the cost of a kill."""

@@ -1,0 +1,1 @@
+"""`python -m benchmarks faults`: campaigns under faults, by the counts of provider and journal."""

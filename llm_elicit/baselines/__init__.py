@@ -1,0 +1,1 @@
+"""Published estimators to compare with: the score protocol and the preferential flow."""

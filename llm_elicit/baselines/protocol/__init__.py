@@ -1,0 +1,34 @@
+"""The published score method with its options and mistakes: ``method="protocol"``.
+
+Everything that the ablation varies is here; `llm_elicit.density` has the method as it is
+recommended. It also reads ``score`` beliefs that former versions saved.
+
+Source: Mikkola, Acerbi and Klami (2026), "Score-based density estimation from pairwise
+comparisons".
+"""
+
+from llm_elicit.baselines.protocol.density import ScoreDensity
+from llm_elicit.baselines.protocol.fit import fit_protocol
+from llm_elicit.baselines.protocol.settings import (
+    CORRECTIONS,
+    HeunSettings,
+    LangevinSettings,
+    LikelihoodSettings,
+    ProtocolSettings,
+    TrainingSettings,
+    paper_protocol,
+)
+from llm_elicit.density.methods import ExternalMethod
+
+__all__ = [
+    "CORRECTIONS",
+    "METHOD",
+    "HeunSettings",
+    "LangevinSettings",
+    "LikelihoodSettings",
+    "ProtocolSettings",
+    "TrainingSettings",
+    "paper_protocol",
+]
+
+METHOD = ExternalMethod(fit_protocol, ScoreDensity.restore)

@@ -1,0 +1,349 @@
+"""The belief by de-tempering the score of the winners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llm_elicit.baselines.protocol.cube import CubeLatent
+from llm_elicit.baselines.protocol.network import ScoreNetwork
+from llm_elicit.baselines.protocol.parts import (
+    NODES,
+    Mode,
+    ScoreParts,
+    flow_score,
+    path_integral,
+    utility_by_flow,
+)
+from llm_elicit.baselines.protocol.samplers import (
+    FlowPrior,
+    Resampler,
+    flow_log_prob,
+    sample_langevin,
+)
+from llm_elicit.baselines.protocol.settings import (
+    FIXED,
+    HeunSettings,
+    LangevinSettings,
+    LikelihoodSettings,
+    TrainingSettings,
+)
+from llm_elicit.density.latent import Latent
+from llm_elicit.density.methods import EvaluationError, LogNormalizer
+from llm_elicit.density.score.tempering import Tempering
+from llm_elicit.density.settings import AnnealingSettings
+from llm_elicit.density.smc import Draws, Proposal
+from llm_elicit.density.utility_density import anneal_belief
+from llm_elicit.density.utility_function import Utility, rounding
+
+_FINER = 4
+_TIGHTER = 0.1
+
+
+def finer(settings: LikelihoodSettings) -> LikelihoodSettings:
+    """Return settings whose error is small beside that of ``settings``, and no tighter.
+
+    Single-precision networks are noisy at the scale of 1e-6, which stops an adaptive solver.
+
+    Examples
+    --------
+    >>> finer(LikelihoodSettings(solver="implicit_adams")).solver
+    'dopri5'
+    """
+    if settings.solver in FIXED:
+        return replace(settings, solver="dopri5", rtol=1e-5, atol=1e-5)
+    tight = max(settings.rtol * _TIGHTER, 1e-6), max(settings.atol * _TIGHTER, 1e-6)
+    return replace(settings, rtol=tight[0], atol=tight[1])
+
+
+def ray_error(parts: ScoreParts, g: Tensor) -> float:
+    """Root mean square change (nats) of the log-density with four times the quadrature nodes."""
+    return spread(parts.along_rays(g) - parts.along_rays(g, nodes=_FINER * NODES))
+
+
+def path_error(parts: ScoreParts, potential: Callable[[Tensor], Tensor], g: Tensor) -> float:
+    """Return the root mean square difference (nats) of ``potential`` (n,) and the sampler's force.
+
+    ``potential`` gives the utility at latent points (n, d). Its difference between two draws is
+    compared with the force's integral on the line between them; draws beyond the compared points
+    are left out, since the utility is tapered there.
+    """
+    inside = g[g.norm(dim=1) <= parts.latent.radius]
+    half = len(inside) // 2
+    if half == 0:
+        return 0.0
+    start, end = inside[:half], inside[half : 2 * half]
+    mode = parts.mode
+    share = mode.share if mode.controlled else 1.0
+    expected = torch.zeros_like(start[:, 0])
+    if share > 0.0:
+        expected = share * path_integral(parts.still(mode.sigma), start, end, _FINER * NODES)
+    if mode.controlled:
+        features = parts.latent.features
+        expected = expected + parts.base(features(end)) - parts.base(features(start))
+    gap = potential(end) - potential(start) - expected
+    return float(gap.square().mean().sqrt())
+
+
+def spread(gap: Tensor) -> float:
+    """Return the root mean square of differences (n,) about their mean, which is part of log Z."""
+    return float(gap.std(correction=0))
+
+
+def combined(numerical: float, path: float) -> EvaluationError:
+    """Return an `EvaluationError`; where the solver failed, it is infinite and not NaN."""
+    values = torch.tensor([numerical, path]).nan_to_num(torch.inf)
+    return EvaluationError(float(values[0]), float(values[1]))
+
+
+_TABLES = ("grid", "log_win", "log_lose", "log_slope")
+_CROWD = 1024
+_SOLVED, _SUMMED = 128, 512
+
+
+@dataclass(frozen=True)
+class ScoreDensity:
+    """Samples by score-scaled Langevin dynamics; density along rays or by the probability flow.
+
+    ``by_flow`` says which; ``resampler`` replaces both by the second network. See
+    `llm_elicit.density.methods.DensityModel`.
+    """
+
+    parts: ScoreParts
+    langevin: LangevinSettings
+    likelihood: LikelihoodSettings
+    annealing: AnnealingSettings
+    by_flow: bool
+    resampler: Resampler | None = None
+    log_normalizer: float = 0.0
+    start: Proposal | None = None
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return "score" if self.parts.mode.constant is None else "score-constant"
+
+    def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
+        """Draw n latent points: by Langevin dynamics, or by the second network."""
+        if self.resampler is not None:
+            return Draws.independent(self.resampler.sample(n, generator))
+        # The step's preconditioner is an average over particles, so there must be many.
+        crowd = max(n, _CROWD)
+        start = self._start(crowd, generator)
+        points = start.points
+        if not self.parts.exact:
+            points = self._dynamics(points, generator)
+        latent = self.parts.latent
+        if isinstance(latent, CubeLatent):
+            points = latent.to_outer(points)
+        moved = Draws(points, start.genealogies)
+        return moved.take(torch.randperm(crowd, generator=generator)[:n])
+
+    def _start(self, n: int, generator: torch.Generator) -> Draws:
+        """Noise, or draws of the belief that the utility implies: its modes have their weights."""
+        parts, latent = self.parts, self.parts.latent
+        if self.langevin.start == "noise" and not parts.exact:
+            shape = n, latent.sampling.dimension
+            white = torch.randn(shape, generator=generator, dtype=torch.float64)
+            return Draws.independent(self.langevin.sigma_start * white)
+        outer = latent.outer if isinstance(latent, CubeLatent) else latent
+        base = parts.base if parts.mode.controlled else parts.utility
+        draws = anneal_belief(outer, base, n, generator, self.annealing, self.start).draws
+        if isinstance(latent, CubeLatent):
+            return Draws(latent.from_outer(draws.points), draws.genealogies)
+        return draws
+
+    def _dynamics(self, points: Tensor, generator: torch.Generator) -> Tensor:
+        def drift(g: Tensor, sigma: float) -> Tensor:
+            masked = sigma * torch.randn(g.shape, generator=generator)
+            return self.parts.force(g, masked, sigma)
+
+        with torch.no_grad():
+            return sample_langevin(
+                points, drift, self.langevin, generator, self.parts.field_and_slope
+            )
+
+    def log_density(self, g: Tensor) -> Tensor:
+        """Normalized log-density (n,) per scale unit, nats."""
+        return self.unnormalized(g) - self.log_normalizer
+
+    def unnormalized(self, g: Tensor) -> Tensor:
+        """log-density (n,) per scale unit up to a constant, at outer latent points (n, d)."""
+        if self.resampler is not None:
+            latent = self.parts.latent
+            outer = latent.outer if isinstance(latent, CubeLatent) else latent
+            return self.resampler.log_prob(g) - outer.log_volume(g)
+        latent = self.parts.latent
+        inner = self._inner(g)
+        u = self._potential(inner)
+        if not self.parts.mode.jacobian:
+            u = u + latent.log_sampling(inner) - latent.log_volume(inner)
+        return u
+
+    def _inner(self, g: Tensor) -> Tensor:
+        """Outer latent points in the coordinates the score was learned in."""
+        latent = self.parts.latent
+        return latent.from_outer(g) if isinstance(latent, CubeLatent) else g
+
+    def _potential(self, inner: Tensor) -> Tensor:
+        if self.by_flow:
+            return utility_by_flow(self.parts, self.log_flow, inner)
+        return self.parts.along_rays(inner)
+
+    def evaluation_error(self, g: Tensor) -> EvaluationError:
+        """Return the error of quadrature or solver, and how far the field is from a gradient."""
+        tight = replace(self, likelihood=finer(self.likelihood))
+        if self.resampler is not None:
+            few, second = g[:_SOLVED], self.resampler
+            better = replace(second, likelihood=finer(second.likelihood))
+            return combined(spread(second.log_prob(few) - better.log_prob(few)), 0.0)
+        inner = self._inner(g[: _SOLVED if self.by_flow else _SUMMED])
+        if self.by_flow:
+            numerical = spread(self._potential(inner) - tight._potential(inner))
+        elif self.parts.mode.share > 0.0:
+            numerical = ray_error(self.parts, inner)
+        else:
+            return EvaluationError(rounding(self.parts.utility, self.parts.latent.features(inner)))
+        return combined(numerical, path_error(self.parts, self._potential, inner))
+
+    def log_flow(self, g: Tensor, side: int) -> Tensor:
+        """Return log p_w (side 0) or log p_l (side 1) by the probability flow, (n,)."""
+        score, prior = flow_score(self.parts, side), self.parts.priors[side]
+        return flow_log_prob(g, score, prior, self.likelihood)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Utility, networks, tempering table and flow priors."""
+        parts = self.parts
+        named = {**parts.utility.tensors(), **({} if self.start is None else self.start.tensors())}
+        named.update(_network_tensors("network", parts.network))
+        named.update({f"tempering.{k}": getattr(parts.tempering, k) for k in _TABLES})
+        for side, prior in enumerate(parts.priors):
+            named.update(_prior_tensors(f"prior.{side}", prior))
+        if self.resampler is not None:
+            named.update(_network_tensors("resampler", self.resampler.network))
+            named.update(_prior_tensors("prior.resampler", self.resampler.prior))
+        return named
+
+    def config(self) -> dict[str, Any]:
+        """Return every number that is not an array."""
+        latent = self.parts.latent
+        return {
+            "network": _network_config(self.parts.network),
+            "mode": asdict(self.parts.mode),
+            "cube": latent.side if isinstance(latent, CubeLatent) else None,
+            "langevin": asdict(self.langevin),
+            "likelihood": asdict(self.likelihood),
+            "annealing": asdict(self.annealing),
+            "by_flow": self.by_flow,
+            "resampler": None if self.resampler is None else _resampler_config(self.resampler),
+            "log_normalizer": self.log_normalizer,
+        }
+
+    @classmethod
+    def restore(
+        cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
+    ) -> ScoreDensity:
+        """Rebuild from `tensors` and `config`."""
+        d = latent.sampling.dimension
+        inner = latent if config["cube"] is None else CubeLatent(latent, config["cube"])
+        parts = ScoreParts(
+            inner,
+            Utility.from_tensors(tensors),
+            _network(d, "network", config["network"], tensors),
+            Tempering(*(tensors[f"tempering.{k}"] for k in _TABLES)),
+            (_prior(tensors, "prior.0"), _prior(tensors, "prior.1")),
+            Mode(**config["mode"]),
+        )
+        resampler = None
+        if config["resampler"] is not None:
+            resampler = _restore_resampler(d, tensors, config["resampler"])
+        return cls(
+            parts,
+            LangevinSettings(**config["langevin"]),
+            read_likelihood(config["likelihood"]),
+            AnnealingSettings(**config["annealing"]),
+            config["by_flow"],
+            resampler,
+            config["log_normalizer"],
+            Proposal.from_tensors(tensors),
+        )
+
+
+def _network_config(network: ScoreNetwork) -> dict[str, Any]:
+    return {"width": network.width, "sigma_data": network.sigma_data}
+
+
+def _network_tensors(name: str, network: ScoreNetwork) -> dict[str, Tensor]:
+    return {f"{name}.{k}": v.cpu() for k, v in network.state_dict().items()}
+
+
+def _network(d: int, name: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> ScoreNetwork:
+    network = ScoreNetwork(d, config["width"], config["sigma_data"], torch.Generator())
+    prefix = f"{name}."
+    network.load_state_dict(
+        {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+    )
+    return network.requires_grad_(False)
+
+
+def _prior_tensors(name: str, prior: FlowPrior) -> dict[str, Tensor]:
+    return {f"{name}.mean": prior.mean, f"{name}.covariance": prior.covariance}
+
+
+def _prior(tensors: dict[str, Tensor], name: str) -> FlowPrior:
+    return FlowPrior(tensors[f"{name}.mean"], tensors[f"{name}.covariance"])
+
+
+def _resampler_config(resampler: Resampler) -> dict[str, Any]:
+    return {
+        "network": _network_config(resampler.network),
+        "settings": asdict(resampler.settings),
+        "likelihood": asdict(resampler.likelihood),
+    }
+
+
+def _restore_resampler(d: int, tensors: dict[str, Tensor], config: dict[str, Any]) -> Resampler:
+    settings = dict(config["settings"])
+    settings["training"] = TrainingSettings(**settings["training"])
+    return Resampler(
+        _network(d, "resampler", config["network"], tensors),
+        _prior(tensors, "prior.resampler"),
+        HeunSettings(**settings),
+        read_likelihood(config["likelihood"]),
+    )
+
+
+def read_likelihood(stored: dict[str, Any]) -> LikelihoodSettings:
+    """Return stored settings without those of former versions."""
+    former = ("divergence", "probes")
+    return LikelihoodSettings(**{k: v for k, v in stored.items() if k not in former})
+
+
+def importance_log_normalizer(
+    latent: Latent,
+    unnormalized: Callable[[Tensor], Tensor],
+    draws: Draws,
+    generator: torch.Generator,
+    points: int = 1500,
+) -> LogNormalizer:
+    """Return log ∫ exp(u) dz in nats, by importance sampling with ``points`` points.
+
+    The proposal is a `Proposal` fitted to ``draws`` of the belief (n, d): its components put points
+    where the mass is, and its share of λ bounds the weights elsewhere (Hesterberg, 1995). The
+    standard error is by the delta method.
+
+    Parameters
+    ----------
+    unnormalized : u (n,) at latent points (n, d), nats per scale unit.
+    """
+    proposal = Proposal.fit(draws.points, 0.5, generator)
+    g = proposal.draw(latent, points, generator)
+    log_weights = unnormalized(g) + latent.log_volume(g) - proposal.log_density(latent, g)[0]
+    value = float(torch.logsumexp(log_weights, 0)) - math.log(points)
+    error = float(torch.exp(log_weights - value).std()) / math.sqrt(points)
+    return LogNormalizer(value, error, draws)

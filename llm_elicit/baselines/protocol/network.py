@@ -1,0 +1,385 @@
+"""The score network of winners and losers at every noise level, and its training.
+
+Preconditioned as in EDM (Karras et al., 2022): with c_skip = σ_d²/(σ² + σ_d²),
+c_out = σσ_d/√(σ² + σ_d²), c_in = 1/√(σ² + σ_d²), the denoiser is D = c_skip·x + c_out·F(c_in·x)
+and the score (D − x)/σ². Layers preserve magnitudes in the sense of EDM2 (Karras et al.,
+2024): every weight row has unit norm, SiLU is divided by its gain 0.596 on normal inputs,
+and sums are weighted so that variance stays one.
+
+Beliefs saved by former versions hold networks that add F/√(σ² + σ_d²) to a known score instead.
+
+σ_d is the standard deviation of all compared points, winners and losers pooled: about 1 in
+latent coordinates, where D = c_skip·x is then nearly the denoiser of λ itself, so F learns
+what distinguishes winners from λ.
+
+*Training* is by joint denoising score matching: part of the time one half of the pair, chosen at
+random, is replaced by N(0, σ²I) noise and only the other's score counts, so one network learns the
+score of pairs, of winners and of losers (appendix C.1 of Mikkola, Acerbi and Klami, 2026, who never
+mask the winner). Half of the σ are from a cosine schedule of levels, half from a log-normal.
+
+*Mirrored noise.* Every noisy pair x + σn comes with x − σn. The noise of the denoising target,
+of size 1/σ, then cancels to first order, and the loss stays informative as σ → 0: its limit is
+Hyvärinen's |s|²/2 + ∇·s, with n as the probe of the divergence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from llm_elicit.baselines.protocol.settings import TrainingSettings
+from llm_elicit.density.torch_utils import Adam
+
+_SILU_GAIN = 0.596
+_MIX = 0.3
+
+
+class UnitLinear(nn.Module):
+    """Linear map without bias whose weight rows are scaled to unit norm when used."""
+
+    def __init__(self, fan_in: int, fan_out: int, generator: torch.Generator) -> None:
+        super().__init__()
+        # Rows start at unit norm too: only their direction matters, so their initial norm
+        # determines how fast they rotate at a given learning rate.
+        start = torch.randn(fan_out, fan_in, generator=generator)
+        self.weight = nn.Parameter(nn.functional.normalize(start, dim=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (..., fan_in) -> (..., fan_out)."""
+        out: Tensor = x @ nn.functional.normalize(self.weight, dim=1).T
+        return out
+
+
+def _silu(x: Tensor) -> Tensor:
+    return nn.functional.silu(x) / _SILU_GAIN
+
+
+def _blend(a: Tensor, b: Tensor) -> Tensor:
+    """Magnitude-preserving sum of two unit-variance signals."""
+    return (a * (1.0 - _MIX) + b * _MIX) / math.hypot(1.0 - _MIX, _MIX)
+
+
+class ScoreNetwork(nn.Module):
+    """Scores of the pair (winner, loser), of the winner alone or of the loser alone, at noise σ.
+
+    Parameters
+    ----------
+    dimension : features d. width : units per layer; one input and four hidden layers.
+    sigma_data : standard deviation of the compared points in latent coordinates.
+
+    Examples
+    --------
+    >>> import torch
+    >>> network = ScoreNetwork(2, 16, 1.0, torch.Generator().manual_seed(0))
+    >>> winner, loser = network.side_scores(torch.zeros(5, 2), torch.zeros(5, 2), 0.5)
+    >>> winner.shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(
+        self, dimension: int, width: int, sigma_data: float, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.dimension, self.width, self.sigma_data = dimension, width, sigma_data
+        self.inlet = UnitLinear(2 * dimension + 1, width, generator)
+        # Conditions: ln σ, its square, which halves are seen, a constant (the only bias).
+        self.condition = UnitLinear(5, width, generator)
+        self.hidden = nn.ModuleList(UnitLinear(width, width, generator) for _ in range(4))
+        self.outlet = UnitLinear(width, 2 * dimension, generator)
+        self.gain = nn.Parameter(torch.tensor(0.1))
+
+    def forward(self, pair: Tensor, sigma: Tensor, seen: Tensor) -> Tensor:
+        """Denoised pair (n, 2d) from a noisy pair (n, 2d), σ (n, 1) and ``seen`` (n, 2).
+
+        ``seen`` says with 1 which of (winner, loser) is data; the other half must be N(0, σ²I)
+        noise, and its output means nothing. (1, 1) is the joint density, (1, 0) the marginal of
+        winners, (0, 1) that of losers.
+        """
+        variance = self.sigma_data**2
+        total = sigma.square() + variance
+        raw = self._raw(pair / total.sqrt(), sigma, seen)
+        return (variance / total) * pair + (sigma * self.sigma_data / total.sqrt()) * raw
+
+    def _raw(self, scaled: Tensor, sigma: Tensor, seen: Tensor) -> Tensor:
+        one = torch.ones_like(sigma)
+        log_sigma = torch.log(sigma) / 2.0
+        flags = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), 2.0 * seen - 1.0, one], 1)
+        context: Tensor = self.condition(flags)
+        hidden = _silu(_blend(self.inlet(torch.cat([scaled, one], 1)), context))
+        for layer in self.hidden:
+            hidden = _silu(_blend(layer(hidden), context))
+        out: Tensor = self.outlet(hidden) * self.gain
+        return out
+
+    def side_scores(
+        self, point: Tensor, masked: Tensor, sigma: float, *, added: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return ∇ log p_{w,σ} and ∇ log p_{l,σ}, both (n, d), at points (n, d).
+
+        ``masked`` (n, d) is N(0, σ²I) noise in place of the half that is not seen; ``added``
+        returns what a network of former versions adds to a known score.
+        """
+        n, d = point.shape
+        level = point.new_full((2 * n, 1), sigma)
+        seen = torch.eye(2, dtype=point.dtype, device=point.device).repeat_interleave(n, 0)
+        pairs = torch.cat([torch.cat([point, masked], 1), torch.cat([masked, point], 1)])
+        variance = self.sigma_data**2
+        total = sigma**2 + variance
+        raw = self._raw(pairs / math.sqrt(total), level, seen)
+        winner, loser = raw[:n, :d], raw[n:, d:]
+        if added:
+            scale = 1.0 / math.sqrt(total)
+            return scale * winner, scale * loser
+        # (D − x)/σ² without the cancellation that small σ would bring.
+        scale = self.sigma_data / (sigma * math.sqrt(total))
+        return scale * winner - point / total, scale * loser - point / total
+
+
+Progress = Callable[[str, int, int], None]
+_HELD_ROWS = 5000
+
+
+@dataclass(frozen=True)
+class PairData:
+    """Latent winners and losers (n, d), weights (n,), pair ids (n,)."""
+
+    winners: Tensor
+    losers: Tensor
+    weights: Tensor
+    pairs: npt.NDArray[np.int64]
+
+    def held_out(self, share: float, seed: int) -> Tensor:
+        """Return which rows (n,) are held out: a ``share`` of whole pairs; none of 20 or fewer."""
+        groups = int(self.pairs.max()) + 1
+        if groups <= 20:
+            return torch.zeros(len(self.weights), dtype=torch.bool)
+        order = torch.randperm(groups, generator=torch.Generator().manual_seed(seed)).numpy()
+        return torch.from_numpy(np.asarray(order[self.pairs] < share * groups))
+
+
+class Judge(Protocol):
+    """Scores a network on held-out comparisons."""
+
+    def __call__(self, network: ScoreNetwork) -> tuple[float, Any]:
+        """Return a score, larger is better, and whatever was chosen with it."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainedScore:
+    """The averaged network, its held-out loss (an average over σ of the EDM loss), the step it
+    was taken at and what the judge chose with it."""
+
+    network: ScoreNetwork
+    held_out_loss: float
+    steps: int
+    choice: Any = None
+
+
+def cosine_schedule(levels: int, sigma_min: float, sigma_max: float) -> Tensor:
+    """Noise levels (levels,) falling from σ_max to σ_min along a cosine in log σ.
+
+    Examples
+    --------
+    >>> [round(v, 3) for v in cosine_schedule(3, 0.01, 1.0).tolist()]
+    [1.0, 0.1, 0.01]
+    """
+    place = 0.5 * (1.0 + torch.cos(torch.linspace(0.0, math.pi, levels, dtype=torch.float64)))
+    return torch.exp(math.log(sigma_min) + place * math.log(sigma_max / sigma_min))
+
+
+def power_decay(step: int, relative_sd: float) -> float:
+    """Decay of the power-function average whose profile has this relative standard deviation.
+
+    With weights ∝ t^γ the relative width is σ² = (γ+1)/((γ+2)²(γ+3)); γ solves it, and the running
+    average then decays by (1 − 1/step)^(γ+1) (Karras et al., 2024, section 3).
+    """
+    roots = np.roots([1.0, 7.0, 16.0 - relative_sd**-2, 12.0 - relative_sd**-2])
+    gamma = float(roots.real.max())
+    return float((1.0 - 1.0 / step) ** (gamma + 1.0))
+
+
+def draw_seen(n: int, joint: float, generator: torch.Generator, alone: str = "either") -> Tensor:
+    """Return which halves (winner, loser) each row sees, (n, 2): both with probability ``joint``,
+    else one of them: either, equally likely, or always the winner."""
+    draw = torch.rand(n, 1, generator=generator)
+    if alone == "winner":
+        return torch.cat([torch.ones_like(draw), (draw < joint).float()], dim=1)
+    winner = (draw < 0.5 + 0.5 * joint).float()
+    loser = ((draw < joint) | (winner == 0)).float()
+    return torch.cat([winner, loser], dim=1)
+
+
+def hide_unseen(pair: Tensor, seen: Tensor) -> Tensor:
+    """Zero the unseen half of pairs (n, 2d): with noise added it is N(0, σ²I), the mask."""
+    return _spread_flags(seen, pair) * pair
+
+
+def _spread_flags(seen: Tensor, pair: Tensor) -> Tensor:
+    return seen.repeat_interleave(pair.shape[1] // 2, dim=1)
+
+
+@dataclass(frozen=True)
+class _Noisy:
+    """Clean and noisy pairs (n, 2d), σ (n, 1) and what is seen (n, 2)."""
+
+    clean: Tensor
+    noisy: Tensor
+    sigma: Tensor
+    seen: Tensor
+
+    def to(self, like: Tensor) -> _Noisy:
+        """Return the same rows on the device and in the precision of ``like``."""
+        parts = (self.clean, self.noisy, self.sigma, self.seen)
+        return _Noisy(*(part.to(like) for part in parts))
+
+
+class _Trainer:
+    def __init__(
+        self, data: PairData, settings: TrainingSettings, seed: int, device: str = "cpu"
+    ) -> None:
+        self.settings = settings
+        self.generator = torch.Generator().manual_seed(seed)
+        self.pairs = torch.cat([data.winners, data.losers], dim=1).float()
+        pooled = torch.cat([data.winners, data.losers])
+        share = data.weights.repeat(2) / (2.0 * data.weights.sum())
+        variance = share @ (pooled - share @ pooled).square()
+        sigma_data = float(variance.mean().sqrt())
+        d = data.winners.shape[1]
+        self.network = ScoreNetwork(d, settings.width, sigma_data, self.generator).to(device)
+        self.average = [p.detach().clone() for p in self.network.parameters()]
+        self.adam = Adam(list(self.network.parameters()))
+        self.schedule = cosine_schedule(settings.levels, settings.sigma_min, settings.sigma_max)
+        held = data.held_out(settings.hold_out, seed)
+        self.train_weights = data.weights * ~held
+        self.held = self.pairs[held], data.weights[held].float()
+        self.held_noisy: tuple[_Noisy, Tensor] | None = None
+
+    def draw_sigma(self, n: int, generator: torch.Generator) -> Tensor:
+        """Noise levels (n, 1): half from the schedule, half log-normal."""
+        settings = self.settings
+        level = torch.randint(settings.levels, (n, 1), generator=generator)
+        normal = torch.randn(n, 1, generator=generator)
+        log_normal = torch.exp(settings.log_mean + settings.log_sd * normal)
+        log_normal = log_normal.clamp(settings.sigma_min, settings.sigma_max)
+        scheduled = torch.rand(n, 1, generator=generator) < 0.5
+        return torch.where(scheduled, self.schedule[level].float(), log_normal)
+
+    def add_noise(self, pair: Tensor, generator: torch.Generator) -> _Noisy:
+        """Noise and mask pairs (n, 2d); mirrored noise returns 2n rows."""
+        n = len(pair)
+        sigma = self.draw_sigma(n, generator)
+        seen = draw_seen(n, self.settings.joint, generator, self.settings.alone)
+        noise = sigma * torch.randn(pair.shape, generator=generator)
+        shown = hide_unseen(pair, seen)
+        noisy = shown + noise
+        if self.settings.mirrored:
+            noisy = torch.cat([noisy, shown - noise])
+            pair, sigma, seen = pair.repeat(2, 1), sigma.repeat(2, 1), seen.repeat(2, 1)
+        return _Noisy(pair, noisy, sigma, seen)
+
+    def loss(self, rows: _Noisy) -> Tensor:
+        """EDM-weighted denoising loss of each row (n,), on the CPU as the rows are."""
+        rows = rows.to(self.network.gain)
+        counts = _spread_flags(rows.seen, rows.clean)
+        variance = self.network.sigma_data**2
+        weight = (rows.sigma.square() + variance) / (rows.sigma.square() * variance)
+        denoised = self.network(rows.noisy, rows.sigma, rows.seen)
+        error: Tensor = (denoised - rows.clean).square() * counts
+        return ((weight * error).sum(1) / counts.sum(1)).cpu()
+
+    def step(self, step: int) -> None:
+        settings = self.settings
+        count = settings.batch // 2 if settings.mirrored else settings.batch
+        rows = torch.multinomial(
+            self.train_weights, max(count, 1), replacement=True, generator=self.generator
+        )
+        loss = self.loss(self.add_noise(self.pairs[rows], self.generator)).mean()
+        gradients = torch.autograd.grad(loss, self.adam.parameters)
+        factor = 1.0
+        if settings.decay_after is not None:
+            factor = max(step / settings.decay_after, 1.0) ** 0.5
+        self.adam.step(gradients, settings.learning_rate / factor)
+        decay = 0.0 if settings.ema is None else power_decay(step, settings.ema)
+        for average, parameter in zip(self.average, self.network.parameters(), strict=True):
+            average.mul_(decay).add_(parameter.detach(), alpha=1.0 - decay)
+
+    @torch.no_grad()
+    def held_out_loss(self) -> float:
+        """Loss of the network on held-out pairs, with the same noise at every check."""
+        if self.held_noisy is None:
+            pairs, weights = self.held
+            rows = torch.arange(len(pairs)).repeat(max(1, _HELD_ROWS // len(pairs)))
+            noisy = self.add_noise(pairs[rows], torch.Generator().manual_seed(0))
+            self.held_noisy = noisy, weights[rows].repeat(len(noisy.sigma) // len(rows))
+        noisy, mass = self.held_noisy
+        return float((self.loss(noisy) * mass).sum() / mass.sum())
+
+    @torch.no_grad()
+    def load(self, values: list[Tensor]) -> None:
+        for parameter, value in zip(self.network.parameters(), values, strict=True):
+            parameter.copy_(value)
+
+
+@dataclass(frozen=True)
+class _Best:
+    score: float
+    step: int
+    values: list[Tensor]
+    choice: Any
+
+
+def train_score(
+    data: PairData,
+    settings: TrainingSettings,
+    seed: int,
+    progress: Progress | None = None,
+    *,
+    judge: Judge | None = None,
+    device: str = "cpu",
+) -> TrainedScore:
+    """Train on latent pairs; keep the averaged weights with the best score on held-out pairs.
+
+    The score is that of ``judge`` (the choice likelihood, in a fit), else the denoising loss.
+    Training stops once the denoising loss, the less noisy of the two, has not improved for
+    ``patience`` checks. ``device`` is that of the network; random numbers are the CPU's.
+    """
+    trainer = _Trainer(data, settings, seed, device)
+    best = _Best(-math.inf, settings.steps, trainer.average, None)
+    highest, since_highest = -math.inf, 0
+    for step in range(1, settings.steps + 1):
+        trainer.step(step)
+        if step % settings.check_every and step != settings.steps:
+            continue
+        if progress is not None:
+            progress("score", step, settings.steps)
+        if not len(trainer.held[0]):
+            continue
+        loss, found = _judged(trainer, judge, step)
+        since_highest = 0 if -loss > highest else since_highest + 1
+        highest = max(-loss, highest)
+        best = found if found.score > best.score else best
+        if since_highest > settings.patience:
+            break
+    trainer.load(best.values)
+    loss = trainer.held_out_loss() if len(trainer.held[0]) else math.inf
+    trainer.network.requires_grad_(False)
+    return TrainedScore(trainer.network, loss, best.step, best.choice)
+
+
+def _judged(trainer: _Trainer, judge: Judge | None, step: int) -> tuple[float, _Best]:
+    """Return the denoising loss of the averaged weights, and their score by the judge."""
+    current = [p.detach().clone() for p in trainer.network.parameters()]
+    values = [p.clone() for p in trainer.average]
+    trainer.load(values)
+    loss = trainer.held_out_loss()
+    score, choice = (-loss, None) if judge is None else judge(trainer.network)
+    trainer.load(current)
+    return loss, _Best(score, step, values, choice)

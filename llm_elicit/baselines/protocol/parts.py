@@ -1,0 +1,228 @@
+"""What a score belief is made of, and the force that drives its sampler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llm_elicit.baselines.protocol.cube import CubeLatent
+from llm_elicit.baselines.protocol.network import ScoreNetwork
+from llm_elicit.baselines.protocol.samplers import FlowPrior
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.latent import Coordinates, Latent
+from llm_elicit.density.score.tempering import ConstantTempered, Tempering
+from llm_elicit.density.uniform import Uniform
+from llm_elicit.density.utility_density import utility_and_slope, utility_at
+from llm_elicit.density.utility_function import Potential, Utility
+
+
+def _relaxation(latent: Coordinates, g: Tensor, sigma: float) -> Tensor:
+    """Return the force towards λ (n, d) at noise level σ, without which noisy levels would be flat.
+
+    On a box it is 0, because the volume term keeps points in the bulk of λ.
+    """
+    if isinstance(latent.sampling, Uniform):
+        return torch.zeros_like(g)
+    return sigma**2 / (1.0 + sigma**2) * latent.sampling_score(g, sigma)
+
+
+NODES = 24
+_CHUNK = 4096
+_STEP = 0.01  # nats
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How scores become a belief.
+
+    ``side`` is "both" (the score of the odds of winning, times ω) or "winners" (the paper's: the
+    score of the winners, times τ). ``cap`` and ``floor`` bound the field, which multiplies the
+    network's errors; ``constant`` replaces it by one number for method ``score-constant``.
+    ``controlled`` marks beliefs saved by former versions, whose network adds to what the utility
+    implies; ``share`` says how much of that is used. Without ``jacobian`` the belief comes out as
+    p·λ, the paper's mistake.
+    """
+
+    side: str
+    cap: float
+    floor: float
+    constant: float | None
+    controlled: bool
+    share: float
+    sigma: float
+    jacobian: bool
+
+
+@dataclass(frozen=True)
+class ScoreParts:
+    """Coordinates, utility, network, field and the laws at σ_max of winners and losers."""
+
+    latent: Latent | CubeLatent
+    utility: Utility
+    network: ScoreNetwork
+    tempering: Tempering
+    priors: tuple[FlowPrior, FlowPrior]
+    mode: Mode
+
+    @property
+    def base(self) -> Potential:
+        """The belief that the utility alone implies."""
+        mode = self.mode
+        if mode.constant is None:
+            return self.utility
+        return ConstantTempered(self.utility, self.tempering, mode.side, mode.constant)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the belief is the base itself, so that its draws need no Langevin steps."""
+        return self.mode.controlled and self.mode.share == 0.0 and self.mode.jacobian
+
+    def field(self, g: Tensor) -> Tensor:
+        """Return ω or τ at latent points (n, d), capped, or the constant; (n,)."""
+        if self.mode.constant is not None:
+            return torch.full_like(g[:, 0], self.mode.constant)
+        return self._field_at(utility_at(self.latent, self.utility, g))
+
+    def field_and_slope(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the field (n,) and its gradient (n, d), which is along that of the utility."""
+        u, slope = utility_and_slope(self.latent, self.utility, g)
+        ahead, behind = self._field_at(u + _STEP), self._field_at(u - _STEP)
+        return self._field_at(u), ((ahead - behind) / (2.0 * _STEP))[:, None] * slope
+
+    def _field_at(self, u: Tensor) -> Tensor:
+        if self.mode.constant is not None:
+            return torch.full_like(u, self.mode.constant)
+        return self.tempering.field(u, self.mode.side).clamp(self.mode.floor, self.mode.cap)
+
+    def scores(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+        """Return ∇log p_{w,σ} and ∇log p_{l,σ} (n, d); differentiable in g."""
+        if self.mode.controlled:
+            raise DensityError(
+                "the probability flow of a belief saved by a former version with control="
+                "'utility' is no longer known; fit again."
+            )
+        return self._sides(g, masked, sigma)
+
+    def learned(
+        self, g: Tensor, masked: Tensor, sigma: float, field: Tensor | None = None
+    ) -> Tensor:
+        """Return the field times the network's part of the score (n, d): all of it or a correction.
+
+        Zero beyond the compared points. ``field`` (n,) saves evaluating the utility again.
+        """
+        mode = self.mode
+        with torch.no_grad():
+            winner, loser = self._sides(g, masked, sigma)
+            if mode.side == "both":
+                excess = winner - loser
+            elif mode.controlled:
+                excess = winner
+            else:
+                excess = winner - self.latent.sampling_score(g, sigma)
+            inside = g.norm(dim=1, keepdim=True) <= self.latent.radius
+            field = self.field(g) if field is None else field
+            return torch.where(inside, field[:, None] * excess, torch.zeros_like(g))
+
+    def force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
+        """Return the gradient of the belief's latent log-density (n, d) at noise level σ."""
+        parts = [
+            self._force(points, mask, sigma)
+            for points, mask in zip(
+                torch.split(g, _CHUNK), torch.split(masked, _CHUNK), strict=True
+            )
+        ]
+        return torch.cat(parts)
+
+    def _force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
+        mode, latent = self.mode, self.latent
+        if mode.controlled:
+            # The base is known without noise: only what the network adds is smoothed.
+            u, force = utility_and_slope(latent, self.base, g)
+            if mode.share > 0.0:
+                force = force + mode.share * self.learned(g, masked, sigma, self._field_at(u))
+        else:
+            force = self.learned(g, masked, sigma) + latent.taper_slope(g)
+            force = force + _relaxation(latent, g, sigma)
+        volume = latent.log_volume_slope(g) if mode.jacobian else latent.sampling_score(g, 0.0)
+        return force + volume
+
+    def along_rays(self, g: Tensor, nodes: int = NODES) -> Tensor:
+        """u(g) (n,) up to a constant: the base plus the learned part summed from the middle of λ.
+
+        With a learned field that is no gradient this is its potential along rays.
+        """
+        mode, latent = self.mode, self.latent
+        shrink = (latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
+        base = self.base(latent.features(g)) if mode.controlled else torch.zeros_like(g[:, 0])
+        if mode.share > 0.0:
+            pieces = [
+                path_integral(self.still(mode.sigma), torch.zeros_like(part), part, nodes)
+                for part in torch.split(g * shrink, _CHUNK)
+            ]
+            base = base + mode.share * torch.cat(pieces)
+        return base + latent.taper(g)
+
+    def still(self, sigma: float) -> Callable[[Tensor], Tensor]:
+        """Return the learned field with a fixed draw of the mask, a deterministic function of g."""
+        return lambda g: self.learned(g, fixed_mask(g, sigma), sigma)
+
+    def _sides(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+        like, added = self.network.gain, self.mode.controlled
+        sides = self.network.side_scores(g.to(like), masked.to(like), sigma, added=added)
+        return sides[0].to(g), sides[1].to(g)
+
+
+def fixed_mask(g: Tensor, sigma: float) -> Tensor:
+    """One draw of N(0, σ²I), the same for every point (n, d) and every call."""
+    unit = torch.randn(1, g.shape[1], generator=torch.Generator().manual_seed(0))
+    return (sigma * unit).to(g.dtype).expand(len(g), -1)
+
+
+def path_integral(
+    field: Callable[[Tensor], Tensor], start: Tensor, end: Tensor, nodes: int = NODES
+) -> Tensor:
+    """Return ∫ field·dx along the straight lines from ``start`` to ``end``, (n, d) each; (n,).
+
+    For a gradient this is the difference of its potential. By Gauss–Legendre quadrature.
+
+    Examples
+    --------
+    >>> import torch
+    >>> start, end = torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
+    >>> round(path_integral(lambda x: 2 * x, start, end).item(), 4)      # x² + y²
+    25.0
+    """
+    places, shares = np.polynomial.legendre.leggauss(nodes)
+    along = end - start
+    total = torch.zeros_like(start[:, 0])
+    for place, share in zip((places + 1.0) / 2.0, shares / 2.0, strict=True):
+        total = total + float(share) * (field(start + float(place) * along) * along).sum(-1)
+    return total
+
+
+def flow_score(parts: ScoreParts, side: int) -> Callable[[Tensor, float], Tensor]:
+    """Return the score of winners (0) or losers (1) as the probability flow needs it."""
+    return lambda g, sigma: parts.scores(g, fixed_mask(g, sigma), sigma)[side]
+
+
+def utility_by_flow(
+    parts: ScoreParts, log_flow: Callable[[Tensor, int], Tensor], g: Tensor
+) -> Tensor:
+    """u(g) (n,): log p_w − log p_l (or − log λ), back through w; tapered as the samples."""
+    latent, mode = parts.latent, parts.mode
+    shrink = (latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
+    inner = g * shrink
+    both = mode.side == "both"
+    ratio = log_flow(inner, 0) - (log_flow(inner, 1) if both else latent.log_sampling(inner))
+    if mode.constant is not None:
+        u = mode.constant * ratio
+    elif both:
+        u = parts.tempering.utility_of_odds(ratio)
+    else:
+        u = parts.tempering.utility_of_log(ratio - math.log(2.0))
+    return u + latent.taper(g)

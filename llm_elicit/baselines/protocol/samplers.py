@@ -1,0 +1,332 @@
+"""Samplers of a score, and the density by its probability flow.
+
+*Langevin dynamics.* A drift b = ∇log π and the move x ← x + εA b + √(2ε) A^½ n keep π as ε → 0 only
+if εA does not depend on x: a step ε/τ(x) leaves τ·π invariant instead, unless the drift ε∇(1/τ) is
+added. A = E[b bᵀ]⁻¹ over the
+particles is the inverse of the density's mean curvature (its Fisher information), so ε is
+dimensionless, the same for every density; noise averaged over two steps (Leimkuhler and Matthews,
+2013) makes the stationary law exact for Gaussians and second-order accurate otherwise. Far from
+equilibrium A gives too short steps along stiff directions, so sampling starts from draws of the
+utility density, whose modes also have the right weights, which no local sampler can find. For
+comparison, the paper's form starts from noise and takes plain steps ε·(σ/σ_max)²/τ(x).
+
+*Reverse diffusion.* Going down dx/dσ = −σ s(x, σ) from N(mean, covariance + σ_max² I) turns noise
+into draws (Karras et al., 2022, algorithm 1 without churn). A second network, trained by denoising
+score matching on the draws of the Langevin sampler (algorithm 1 of Mikkola, Acerbi and Klami, 2026,
+the optional step), draws the belief in some sixty network calls; its flow likelihood is the density
+of those draws.
+
+*Density of the winners.* dx/dσ = −σ s(x, σ) carries p_w at σ_min to p_w smoothed at σ_max, so
+
+    log p_w(x) = log p_σmax(x(σ_max)) − ∫ σ ∇·s(x(σ), σ) dσ
+
+(instantaneous change of variables; eq. C.2 of Mikkola, Acerbi and Klami, 2026). At σ_max the
+density is taken as a Gaussian with the winners' mean and covariance plus σ_max² I. The
+divergence is exact, one reverse pass per feature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+from torchdiffeq import odeint
+
+from llm_elicit.baselines.protocol.network import (
+    PairData,
+    ScoreNetwork,
+    cosine_schedule,
+    train_score,
+)
+from llm_elicit.baselines.protocol.settings import (
+    FIXED,
+    HeunSettings,
+    LangevinSettings,
+    LikelihoodSettings,
+)
+
+Score = Callable[[Tensor, float], Tensor]
+
+
+@dataclass(frozen=True)
+class FlowPrior:
+    """Mean (d,) and covariance (d, d) of the winners: their law at σ_max is nearly Gaussian."""
+
+    mean: Tensor
+    covariance: Tensor
+
+    @classmethod
+    def of(cls, points: Tensor, weights: Tensor) -> FlowPrior:
+        """Return the weighted mean and covariance of points (n, d), weights (n,)."""
+        share = weights / weights.sum()
+        mean = share @ points
+        centred = points - mean
+        return cls(mean, (centred * share[:, None]).T @ centred)
+
+    @classmethod
+    def at_zero(cls, dimension: int) -> FlowPrior:
+        """Return the prior of a point at zero: N(0, σ² I)."""
+        zero = torch.zeros(dimension, dtype=torch.float64)
+        return cls(zero, torch.diag(zero))
+
+    def at(self, sigma: float) -> MultivariateNormal:
+        """Return N(mean, covariance + σ² I)."""
+        noise = sigma**2 * torch.eye(len(self.mean), dtype=self.mean.dtype)
+        return MultivariateNormal(self.mean, self.covariance + noise)
+
+    def sample(self, n: int, sigma: float, generator: torch.Generator) -> Tensor:
+        """Draw (n, d) with noise of level σ."""
+        white = torch.randn(n, len(self.mean), generator=generator, dtype=self.mean.dtype)
+        return self.mean + white @ self.at(sigma).scale_tril.T
+
+
+def flow_log_prob(
+    x: Tensor, score: Score, prior: FlowPrior, settings: LikelihoodSettings
+) -> Tensor:
+    """Return log p_w (n,) at latent points (n, d).
+
+    Examples
+    --------
+    >>> import torch
+    >>> standard = FlowPrior(torch.zeros(1).double(), torch.eye(1).double())
+    >>> settings = LikelihoodSettings(sigma_min=1e-3)
+    >>> x = torch.zeros(1, 1).double()
+    >>> value = flow_log_prob(x, lambda y, s: -y / (1 + s**2), standard, settings)
+    >>> round(float(value.item()), 2)
+    -0.92
+    """
+    parts = torch.split(x, settings.chunk)
+    return torch.cat([_solve(part, score, prior, settings) for part in parts])
+
+
+def _solve(x: Tensor, score: Score, prior: FlowPrior, settings: LikelihoodSettings) -> Tensor:
+    fixed = settings.solver in FIXED
+    low, high = settings.sigma_min, settings.sigma_max
+
+    def velocity(time: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        # If the velocity is almost zero, the solver's first trial step is far beyond the end.
+        sigma = float(time) if fixed else math.exp(min(float(time), math.log(high)))
+        value, divergence = score_and_divergence(state[0], score, sigma)
+        speed = sigma if fixed else sigma**2
+        return -speed * value, speed * divergence
+
+    times = torch.tensor([math.log(low), math.log(high)], dtype=x.dtype)
+    if fixed:
+        times = torch.linspace(low, high, settings.grid, dtype=x.dtype)
+    start = (x, torch.zeros_like(x[:, 0]))
+    accuracy = {"rtol": settings.rtol, "atol": settings.atol}
+    path, gained = odeint(velocity, start, times, method=settings.solver, **accuracy)
+    log_prob: Tensor = prior.at(high).log_prob(path[-1])  # type: ignore[no-untyped-call]
+    log_prob -= gained[-1]
+    return log_prob
+
+
+def score_and_divergence(x: Tensor, score: Score, sigma: float) -> tuple[Tensor, Tensor]:
+    """Return s(x, σ) (n, d) and ∇·s (n,)."""
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        value = score(point, sigma)
+        divergence = torch.zeros_like(x[:, 0])
+        for i in range(x.shape[1]):
+            (slope,) = torch.autograd.grad(value[:, i].sum(), point, retain_graph=True)
+            divergence = divergence + slope[:, i]
+    return value.detach(), divergence.detach()
+
+
+Drift = Callable[[Tensor, float], Tensor]
+Field = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""τ (n,) and its gradient (n, d) at points (n, d)."""
+
+
+def langevin_levels(settings: LangevinSettings) -> list[float]:
+    """Return the noise levels, decreasing to ``sigma_end``; a single level is ``sigma_end``.
+
+    Examples
+    --------
+    >>> levels = langevin_levels(LangevinSettings(levels=3, sigma_start=1.0, sigma_end=0.01))
+    >>> [round(sigma, 3) for sigma in levels]
+    [1.0, 0.1, 0.01]
+    """
+    if settings.levels == 1:
+        return [settings.sigma_end]
+    levels = cosine_schedule(settings.levels, settings.sigma_end, settings.sigma_start)
+    return [float(level) for level in levels]
+
+
+def sample_langevin(
+    points: Tensor,
+    drift: Drift,
+    settings: LangevinSettings,
+    generator: torch.Generator,
+    field: Field | None = None,
+) -> Tensor:
+    """Move points (n, d) through decreasing noise levels; ``drift(x, σ)`` is ∇log π_σ (n, d).
+
+    The step of the last level decreases to a tenth, which reduces the discretization error.
+    ``field`` is τ with its gradient, for steps ε/τ(x) only.
+    """
+    if settings.scaling != "constant" and field is not None:
+        return _sample_as_published(points, drift, settings, generator, field)
+    schedule = langevin_levels(settings)
+    previous = torch.randn(points.shape, generator=generator, dtype=points.dtype)
+    for level, sigma in enumerate(schedule):
+        last = level == len(schedule) - 1
+        count = settings.final_steps if last else settings.steps
+        for k in range(count):
+            step = settings.step * (0.1 ** (k / count) if last else 1.0)
+            force = drift(points, sigma)
+            low = _step_factor(force)
+            fresh = torch.randn(points.shape, generator=generator, dtype=points.dtype)
+            noise = math.sqrt(step / 2.0) * (previous + fresh)
+            points = points + (_tamed(step * (force @ low)) + noise) @ low.T
+            previous = fresh
+    return points
+
+
+def _sample_as_published(
+    points: Tensor,
+    drift: Drift,
+    settings: LangevinSettings,
+    generator: torch.Generator,
+    field: Field,
+) -> Tensor:
+    """x ← x + ε(x)·drift + √(2ε(x))·n with ε(x) = ε·(σ/σ_start)²/τ(x): it keeps τ·π, not π.
+
+    With ∇ε(x) = −ε(x)·∇τ/τ added to the move it keeps π.
+    """
+    schedule = langevin_levels(settings)
+    for level, sigma in enumerate(schedule):
+        last = level == len(schedule) - 1
+        for _ in range(settings.final_steps if last else settings.steps):
+            tau, slope = field(points)
+            step = settings.step * (sigma / settings.sigma_start) ** 2 / tau[:, None]
+            force = drift(points, sigma)
+            if settings.scaling == "field with drift":
+                force = force - slope / tau[:, None]
+            noise = torch.randn(points.shape, generator=generator, dtype=points.dtype)
+            points = points + step * force + (2.0 * step).sqrt() * noise
+    return points
+
+
+def _tamed(move: Tensor) -> Tensor:
+    """Shorten moves longer than √d in whitened units, which only outlying particles make.
+
+    At stationarity the forces are of norm √d there and the moves ε√d, so this does not affect the
+    bulk, but without it an outlying particle in a steep tail diverges.
+    """
+    limit = math.sqrt(move.shape[1])
+    norm: Tensor = move.norm(dim=1, keepdim=True)
+    return move * (limit / norm.clamp(min=1e-12)).clamp(max=1.0)
+
+
+def _step_factor(force: Tensor) -> Tensor:
+    """Return the Cholesky factor of A = E[b bᵀ]⁻¹, (d, d), with large forces clipped.
+
+    A few outlying particles would otherwise shrink the steps of all; the ridge keeps steps below
+    one latent unit where the density is flat.
+    """
+    d = force.shape[1]
+    norm = force.norm(dim=1, keepdim=True)
+    limit = 4.0 * norm.square().mean().sqrt().minimum(3.0 * norm.median() + 1e-6)
+    clipped = force * (limit / norm.clamp(min=1e-12)).clamp(max=1.0)
+    information = clipped.T @ clipped / len(force) + 0.5 * torch.eye(d, dtype=force.dtype)
+    factor: Tensor = torch.linalg.cholesky(torch.linalg.inv(information))
+    return factor
+
+
+_CHUNK = 8192
+
+
+def edm_steps(settings: HeunSettings) -> list[float]:
+    """Noise levels falling from σ_max to σ_min, then 0.
+
+    Examples
+    --------
+    >>> [round(s, 3) for s in edm_steps(HeunSettings(steps=3, sigma_min=0.01, sigma_max=1.0))]
+    [1.0, 0.145, 0.01, 0.0]
+    """
+    power = 1.0 / settings.rho
+    ends = settings.sigma_max**power, settings.sigma_min**power
+    levels = np.linspace(*ends, settings.steps) ** settings.rho
+    return [*levels.tolist(), 0.0]
+
+
+def sample_heun(
+    n: int,
+    score: Callable[[Tensor, float], Tensor],
+    prior: FlowPrior,
+    settings: HeunSettings,
+    generator: torch.Generator,
+) -> Tensor:
+    """Draw (n, d) points by going down the probability flow of ``score(x, σ)`` (n, d).
+
+    Examples
+    --------
+    >>> import torch
+    >>> standard = FlowPrior(torch.zeros(1).double(), torch.eye(1).double())
+    >>> draws = sample_heun(2000, lambda x, s: -x / (1 + s**2), standard,
+    ...                     HeunSettings(), torch.Generator().manual_seed(0))
+    >>> bool(abs(draws.std() - 1.0) < 0.1)
+    True
+    """
+    x = prior.sample(n, settings.sigma_max, generator)
+    return torch.cat(
+        [_descend(part, score, edm_steps(settings)) for part in torch.split(x, _CHUNK)]
+    )
+
+
+def _descend(x: Tensor, score: Callable[[Tensor, float], Tensor], levels: list[float]) -> Tensor:
+    with torch.no_grad():
+        for high, low in pairwise(levels):
+            slope = -high * score(x, high)
+            ahead = x + (low - high) * slope
+            if low > 0.0:
+                slope = 0.5 * (slope - low * score(ahead, low))
+                ahead = x + (low - high) * slope
+            x = ahead
+    return x
+
+
+@dataclass(frozen=True)
+class Resampler:
+    """The second network: draws by `sample_heun`, density by its own probability flow."""
+
+    network: ScoreNetwork
+    prior: FlowPrior
+    settings: HeunSettings
+    likelihood: LikelihoodSettings
+
+    @classmethod
+    def train(
+        cls,
+        draws: Tensor,
+        settings: HeunSettings,
+        likelihood: LikelihoodSettings,
+        seed: int,
+        device: str = "cpu",
+    ) -> Resampler:
+        """Learn the score of draws (n, d) at every noise level."""
+        ids = np.arange(len(draws))
+        ones = torch.ones(len(draws), dtype=torch.float64)
+        data = PairData(draws, torch.zeros_like(draws), ones, ids)
+        trained = train_score(data, settings.training, seed, device=device)
+        return cls(trained.network, FlowPrior.of(draws, ones), settings, likelihood)
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw (n, d) points."""
+        return sample_heun(n, self.score, self.prior, self.settings, generator)
+
+    def log_prob(self, g: Tensor) -> Tensor:
+        """Log-density (n,) of the draws at points (n, d), nats."""
+        return flow_log_prob(g, self.score, self.prior, self.likelihood)
+
+    def score(self, g: Tensor, sigma: float) -> Tensor:
+        """Return ∇log of the smoothed density (n, d)."""
+        point = g.to(self.network.gain)
+        return self.network.side_scores(point, torch.zeros_like(point), sigma)[0].to(g)

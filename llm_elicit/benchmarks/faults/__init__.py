@@ -1,1 +1,0 @@
-"""`llm-elicit bench faults`: campaigns under faults, by the counts of provider and journal."""
