@@ -22,7 +22,7 @@ import torch
 from scipy.special import softmax
 
 from benchmarks.targets import Target
-from llm_elicit.audit.two_sample import wasserstein
+from llm_elicit.audit.distances import wasserstein
 from llm_elicit.density import GaussianMixture, Noise
 
 Array = npt.NDArray[np.float64]

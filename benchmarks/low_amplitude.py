@@ -188,7 +188,7 @@ def _distances(
 ) -> Row:
     """Return W1 at the estimated and at the true power, and the floor."""
     # Not before the fit: what these bring in would count into its memory.
-    from llm_elicit.audit.two_sample import wasserstein  # noqa: PLC0415
+    from llm_elicit.audit.distances import wasserstein  # noqa: PLC0415
 
     truth, other = (target.sample(job.points, streams.truth) for _ in range(2))
     sharper = (belief.tempered(power, seed=streams.draw) for power in powers)

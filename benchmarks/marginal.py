@@ -133,7 +133,7 @@ def _alone(network: ScoreNetwork, seed: int) -> Score:
 
 
 def _distances(job: Job, target: Target, joint: Array, alone: Array) -> Row:
-    from llm_elicit.audit.two_sample import wasserstein  # noqa: PLC0415 - see measure
+    from llm_elicit.audit.distances import wasserstein  # noqa: PLC0415 - see measure
 
     side = 6.0 if target.dimension == 2 else 1.0
     judges = (Streams.of(f"{job.target} winners {k}", job.seed) for k in range(2))

@@ -1,6 +1,6 @@
 """Distances between samples of an estimate and true samples, and between two true samples.
 
-The distances are those of the audit (`llm_elicit.audit.two_sample`), with the paper's sample sizes
+The distances are those of the audit (`llm_elicit.audit.distances`), with the paper's sample sizes
 and the bins described here.
 
 **Wasserstein** is W1 with Euclidean cost, exact: POT's network simplex with its limit raised to
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.targets import Target
-from llm_elicit.audit.two_sample import total_variation, wasserstein
+from llm_elicit.audit.distances import total_variation, wasserstein
 
 Array = npt.NDArray[np.float64]
 BINS = 100

@@ -1,22 +1,21 @@
 """The audit: a judge's consistency and preferences, and its belief compared with data."""
 
-from llm_elicit.audit.calibration import data_levels
-from llm_elicit.audit.direct_answers import DirectEvidence
-from llm_elicit.audit.judge_audit import JudgeAudit, JudgeEvidence, is_cross_check
-from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
-from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
-from llm_elicit.audit.power_evidence import (
+from llm_elicit.audit.belief_power import (
     PowerEvidence,
     at_powers,
     power_of,
     read_powers,
     write_powers,
 )
+from llm_elicit.audit.calibration import data_levels
+from llm_elicit.audit.consistency import Transitivity, find_triads, predict_triads
+from llm_elicit.audit.direct_answers import DirectEvidence
+from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
+from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
-from llm_elicit.audit.record import Audit, audit_run
+from llm_elicit.audit.record import Audit, JudgeAudit, JudgeEvidence, audit_run, is_cross_check
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.summaries import BeliefBands, measure_bands, read_draws, write_draws
-from llm_elicit.audit.transitivity import Transitivity, find_triads, predict_triads
 from llm_elicit.audit.utility import Utility, utility_of
 
 __all__ = [

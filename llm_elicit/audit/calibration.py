@@ -1,4 +1,4 @@
-"""Two calibration checks: of the belief against the data, and of its predictions of choices.
+"""Calibration of the belief against the data, by level and by box, and of its predictions.
 
 *Data coverage.* The level of a row of the data is the belief's mass in the highest-density region
 that ends at the row. If the data were drawn from the belief, levels would be uniform on [0, 1],
@@ -7,21 +7,40 @@ it the belief is too narrow or in the wrong place, above it too wide.
 
 *Predictive check.* Choices that were held out of the fit, against the predicted probabilities and
 against simpler models.
+
+*Boxes* of the feature space have nearly equal shares of the data: all rows are split at the median
+of the feature with the largest variance, each half again in the same way, as in a k-d tree (Bentley
+1975, "Multidimensional binary search trees used for associative searching"). A categorical feature
+is split into its most frequent categories, as near to half of the rows as possible, and the others;
+it is skipped if one side had less than a quarter of the rows, or fewer than 50. The circle of a
+periodic feature is opened opposite the circular mean of the data, and its boxes are arcs. The boxes
+depend on the data only, so different beliefs can be compared on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from llm_elicit import density
-from llm_elicit.audit.inference import Interval, normal_interval, wilson
+from llm_elicit.audit.inference import (
+    Band,
+    Interval,
+    credible_band,
+    finite,
+    normal_interval,
+    outside_band,
+    wilson,
+)
+from llm_elicit.audit.reference import Reference, Standardizer, category_shares
 from llm_elicit.config.base_model import StrictModel
-from llm_elicit.spaces.features import FeatureSpace, Floats
+from llm_elicit.spaces.circles import Circle
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 MASSES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _CURVE = 51
@@ -209,3 +228,224 @@ def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | N
 
 def _gain(gain: Mapping[str, float] | None) -> Interval | None:
     return None if gain is None else normal_interval(gain["mean"], gain["se"])
+
+
+_DEPTH = 4
+_LEAST_ROWS = 50
+_LEAST_SHARE = 0.25
+
+
+class BoxBound(StrictModel):
+    """A box's range of one feature, natural units: above `low`, up to `high`; None if unbounded.
+
+    Bounds of whole features are whole. An arc of a periodic feature has both, and goes around the
+    end of the range where `low` is above `high`.
+    For a categorical feature, its `categories` in the box; None for a number.
+    """
+
+    name: str
+    low: float | None
+    high: float | None
+    categories: list[str] | None = None
+
+
+class Box(StrictModel):
+    """A box and the shares of data and belief in it.
+
+    Attributes:
+        bounds: of the features that bound it; the others are unrestricted.
+        data: the share of the rows, with Wilson's 95 % interval over rows.
+        belief: the share of the belief.
+        band: its 90 % credible band, if the belief has draws.
+        outside: whether the data's share lies outside the band; None without one.
+    """
+
+    bounds: list[BoxBound]
+    data: Interval
+    belief: float
+    band: Band | None
+    outside: bool | None
+
+    @property
+    def gap(self) -> float:
+        """The absolute difference of belief and data."""
+        return abs(self.belief - self.data.value)
+
+
+def measure_boxes(
+    belief: Floats, reference: Reference, draws: Floats | None = None
+) -> list[Box] | None:
+    """Return at most 16 boxes of 50 rows or more, those where belief and data differ most first.
+
+    Args:
+        belief: its samples, `(m, d)`, natural units.
+        reference: the space and the data.
+        draws: samples of the posterior's draws, `(S, k, d)`.
+
+    Returns:
+        The boxes; None without data, or with fewer than 100 rows.
+
+    Example:
+        >>> from llm_elicit.spaces.features import FeatureSpace
+        >>> space = FeatureSpace.load("penguins")
+        >>> data = space.table_points()
+        >>> reference = Reference(space, space.sample(100, np.random.default_rng(0)), data)
+        >>> boxes = measure_boxes(data, reference)
+        >>> len(boxes), max(box.gap for box in boxes)
+        (4, 0.0)
+    """
+    data, space = reference.data, reference.space
+    if data is None or len(data) < 2 * _LEAST_ROWS:
+        return None
+    depth = min(_DEPTH, int(np.log2(len(data) / _LEAST_ROWS)))
+    starts = _starts(reference.standardizer)
+    data, belief = (_opened(points, space, starts) for points in (data, belief))
+    draws = None if draws is None else _opened(draws, space, starts)
+    boxes = []
+    for cell in _split(data, reference.standardizer, _Cell.whole(space), depth):
+        share = wilson(float(cell.contains(data).mean()), len(data))
+        ends = None if draws is None else credible_band(cell.contains(draws).mean(axis=1))
+        boxes.append(
+            Box(
+                bounds=cell.bounds(space, starts),
+                data=share,
+                belief=float(cell.contains(belief).mean()),
+                band=ends,
+                outside=outside_band(ends, share),
+            )
+        )
+    return sorted(boxes, key=lambda box: -box.gap)
+
+
+def _starts(standardizer: Standardizer) -> dict[int, float]:
+    """Return where the circle of each periodic feature is opened, opposite the mean of the data."""
+    starts = {}
+    for j, circle in standardizer.circles.items():
+        start = float(standardizer.mean[j]) + circle.period / 2.0
+        whole = standardizer.space.features[j].whole
+        starts[j] = float(circle.opened(np.asarray(round(start) if whole else start), circle.low))
+    return starts
+
+
+def _opened(points: Floats, space: FeatureSpace, starts: Mapping[int, float]) -> Floats:
+    """Return points (..., d) with the values of periodic features from their starts on."""
+    points = points.copy() if starts else points
+    for j, start in starts.items():
+        points[..., j] = Circle.of(space.features[j]).opened(points[..., j], start)
+    return points
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A box: above `low`, up to `high`, `(d,)` each, and the codes of categories in it."""
+
+    low: Floats
+    high: Floats
+    codes: Mapping[int, frozenset[int]]
+
+    @classmethod
+    def whole(cls, space: FeatureSpace) -> _Cell:
+        return cls(np.full(space.dimension, -np.inf), np.full(space.dimension, np.inf), {})
+
+    def below(self, feature: int, at: float) -> _Cell:
+        high = self.high.copy()
+        high[feature] = min(high[feature], at)
+        return replace(self, high=high)
+
+    def above(self, feature: int, at: float) -> _Cell:
+        low = self.low.copy()
+        low[feature] = max(low[feature], at)
+        return replace(self, low=low)
+
+    def with_codes(self, feature: int, codes: frozenset[int]) -> _Cell:
+        return replace(self, codes={**self.codes, feature: codes})
+
+    def contains(self, points: Floats) -> NDArray[np.bool_]:
+        """Return whether points (..., d) lie in it."""
+        inside = ((points > self.low) & (points <= self.high)).all(axis=-1)
+        for feature, codes in self.codes.items():
+            inside &= np.isin(points[..., feature], list(codes))
+        return np.asarray(inside)
+
+    def bounds(self, space: FeatureSpace, starts: Mapping[int, float]) -> list[BoxBound]:
+        sides = (
+            self._arc(j, feature, starts[j])
+            if j in starts
+            else (finite(self.low[j]), finite(self.high[j]))
+            for j, feature in enumerate(space.features)
+        )
+        return [
+            BoxBound(
+                name=feature.name,
+                low=low,
+                high=high,
+                categories=[feature.categories[code] for code in sorted(self.codes[j])]
+                if j in self.codes
+                else None,
+            )
+            for j, (feature, (low, high)) in enumerate(zip(space.features, sides, strict=True))
+            if np.isfinite(self.low[j]) or np.isfinite(self.high[j]) or j in self.codes
+        ]
+
+    def _arc(self, j: int, feature: Feature, start: float) -> tuple[float, float]:
+        """Return the ends of an arc, as values of the feature."""
+        circle, step = Circle.of(feature), 1.0 if feature.whole else 0.0
+        whole = start - step, start - step + circle.period
+        ends = np.clip([self.low[j], self.high[j]], *whole)
+        low, high = circle.opened(ends, circle.low).tolist()
+        return low, high
+
+
+def _split(data: Floats, standardizer: Standardizer, cell: _Cell, depth: int) -> Iterator[_Cell]:
+    """Yield the boxes that a cell with rows `(n, d)` is split into."""
+    # Categories may give unequal halves, so that the smaller one has too few rows to split.
+    enough = len(data) >= 2 * _LEAST_ROWS or not cell.codes
+    halves = _halves(data, standardizer, cell) if depth and enough else None
+    if halves is None:
+        yield cell
+        return
+    for half in halves:
+        yield from _split(data[half.contains(data)], standardizer, half, depth - 1)
+
+
+def _halves(data: Floats, standardizer: Standardizer, cell: _Cell) -> tuple[_Cell, _Cell] | None:
+    """Return two halves, as equal as possible, split at the feature with the largest variance."""
+    sds = [np.sqrt(columns.var(axis=0).sum()) for columns in standardizer.by_feature(data)]
+    for feature in np.argsort(-np.array(sds), kind="stable").tolist():
+        found = (
+            _halves_by_category(data[:, feature], standardizer.space, cell, feature)
+            if standardizer.space.categorical[feature]
+            else _halves_by_number(
+                data[:, feature], cell, feature, bool(standardizer.space.integer[feature])
+            )
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _halves_by_number(
+    values: Floats, cell: _Cell, feature: int, whole: bool
+) -> tuple[_Cell, _Cell] | None:
+    values = np.sort(values)
+    steps = np.flatnonzero(np.diff(values))
+    if not len(steps):
+        return None
+    step = steps[np.abs(steps + 1 - len(values) / 2).argmin()]
+    at = float(values[step] if whole else values[step : step + 2].mean())
+    return cell.below(feature, at), cell.above(feature, at)
+
+
+def _halves_by_category(
+    values: Floats, space: FeatureSpace, cell: _Cell, feature: int
+) -> tuple[_Cell, _Cell] | None:
+    shares = category_shares(values, space.features[feature])
+    order = np.argsort(-shares, kind="stable")
+    cumulative = np.cumsum(shares[order])
+    count = 1 + int(np.abs(cumulative - 0.5).argmin())
+    smaller = min(cumulative[count - 1], 1.0 - cumulative[count - 1])
+    if smaller < max(_LEAST_SHARE, _LEAST_ROWS / len(values)):
+        return None
+    frequent = frozenset(order[:count].tolist())
+    others = cell.codes.get(feature, frozenset(range(len(shares)))) - frequent
+    return cell.with_codes(feature, frequent), cell.with_codes(feature, others)

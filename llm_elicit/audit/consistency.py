@@ -1,18 +1,45 @@
-"""The consistency of a judge's answers: order bias, agreement under swap, test–retest agreement.
+"""The consistency of a judge's answers: order bias, agreement, transitivity.
 
 A judge with no preference for a position chooses option A half the time over both orders of the
 same pairs, and picks the same point whichever is shown first.
+
+*Transitivity.* Three pairs that join the same three points are a *triad*. If a is preferred to b, b
+to c and c to a, the choices form a *cycle*, the circular triad of Kendall and Babington Smith
+(1940), which no utility explains. Random choices give a cycle in a quarter of all triads, and a
+Bradley–Terry judge gives some where the points are close in utility.
+
+*The number of cycles cannot separate cyclic preferences from noise.* Over points drawn from λ the
+probability of a cycle is 1/4 − 3/4 E[m²], with m the mean over λ of 2 P(point preferred) − 1: it
+depends only on how often each point is preferred overall, and the best-fitting Bradley–Terry
+judge has the same m. A judge with cyclic preferences gives the 1/4 of random choices. Repeating the
+questions does separate them (Tversky 1969), because independent noise seldom repeats itself. So the
+test counts *repeated* cycles, which occur in both presentation orders. If answers are independent
+given the points, and a pair's preference averaged over orders is p, both orders agree on it with
+probability at most p², whatever the order bias; random choices give a repeated cycle in 1/32 of
+triads.
+
+A judge whose noise is the same whenever it sees a pair (a model at temperature 0) gives repeated
+cycles too: its preferences are cyclic, though only because its errors are fixed.
 """
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from scipy import sparse, stats
+
+from llm_elicit import density
 from llm_elicit.audit.inference import Interval, t_interval, wilson
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.base_model import StrictModel
+from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 
 
@@ -177,3 +204,207 @@ def _pair_means(table: pd.DataFrame, column: str) -> Floats:
 
 def _shifted(interval: Interval, by: float) -> Interval:
     return Interval(value=interval.value + by, low=interval.low + by, high=interval.high + by)
+
+
+Index = npt.NDArray[np.int64]
+_RANDOM_RATE = 0.25
+_ROUNDING = 1e-9
+
+
+class Transitivity(StrictModel):
+    """Cycles among a judge's triads; None if the questions or the belief for them are missing.
+
+    Attributes:
+        triads: their number; no two share a pair.
+        cycles: the share that are cycles, with one answer drawn for each pair; soft judgments and
+            pairs whose answers differ count by the probability of a cycle. 1/4 for random choices.
+        expected: the same as the belief predicts it.
+        p_random: probability that random choices give as few cycles.
+        repeated: the share that are cycles in both presentation orders, over triads of which all
+            pairs were answered in both. At most 1/32 for random choices.
+        repeated_expected: upper bound of the same as the belief predicts it.
+        p_value: probability that a Bradley–Terry judge gives as many repeated cycles.
+    """
+
+    triads: int
+    cycles: Interval
+    expected: float | None
+    p_random: float
+    repeated: Interval | None
+    repeated_expected: float | None
+    p_value: float | None
+
+
+@dataclass(frozen=True)
+class Triads:
+    """The triads among a judge's answers.
+
+    Attributes:
+        corners: the points a, b and c of each, `(t, 3, d)`, natural units.
+        preference: that of a over b, b over c and c over a, averaged over replicates, by
+            presentation order, `(t, 3, 2)` in [0, 1]; NaN for an order that was not answered.
+    """
+
+    corners: Floats
+    preference: Floats
+
+    def __len__(self) -> int:
+        return len(self.corners)
+
+
+def find_triads(comparisons: Comparisons, judge: str) -> Triads:
+    """Find triads that share no pair, from the points alone.
+
+    Choices on different pairs are independent given the utility, so cycles of such triads are too.
+    If the pairs allow more triads, those of earlier pairs are taken. Of two pairs of the same two
+    points the first counts.
+    """
+    choices = comparisons.choices(judge)
+    points = np.stack([choices.a, choices.b], axis=1).reshape(-1, len(comparisons.features))
+    number = pd.DataFrame(points).groupby(list(range(points.shape[1])), sort=False).ngroup()
+    ends: Index = np.asarray(number, dtype=np.int64).reshape(-1, 2)
+    corners, pairs, reversed_ = _disjoint_triangles(ends)
+    rows = comparisons.answers_of(judge)
+    means = rows.groupby(["pair", "order"])["probability"].mean().unstack()
+    by_order = means.reindex(index=choices.pair, columns=["ab", "ba"]).to_numpy(np.float64)
+    answers = by_order[pairs]
+    _, first = np.unique(ends, return_index=True)
+    return Triads(points[first][corners], np.where(reversed_[..., None], 1.0 - answers, answers))
+
+
+def _disjoint_triangles(ends: Index) -> tuple[Index, Index, npt.NDArray[np.bool_]]:
+    """Find triangles in the graph whose edges are pairs of points (n, 2), numbered from 0.
+
+    Returns:
+        The three points of each, the pairs (rows of `ends`) from each to the next and from the
+        last to the first, and whether such a pair was asked in the reverse direction, `(t, 3)`.
+    """
+    found: list[tuple[int, int, int]] = []
+    pair_of: dict[tuple[int, int], int] = {}
+    neighbours: defaultdict[int, set[int]] = defaultdict(set)
+    for pair in np.flatnonzero(_in_triangles(ends)).tolist():
+        i, j = ends[pair].tolist()
+        if j not in neighbours[i]:
+            pair_of[i, j] = pair_of[j, i] = pair
+            neighbours[i].add(j)
+            neighbours[j].add(i)
+    for i, j in pair_of:
+        shared = neighbours[i] & neighbours[j] if j in neighbours[i] else set()
+        if shared:
+            k = min(shared)
+            found.append((i, j, k))
+            for one, other in ((i, j), (j, k), (k, i)):
+                neighbours[one].remove(other)
+                neighbours[other].remove(one)
+    corners = np.array(found, dtype=np.int64).reshape(-1, 3)
+    edges = [[pair_of[i, j], pair_of[j, k], pair_of[k, i]] for i, j, k in found]
+    pairs = np.array(edges, dtype=np.int64).reshape(-1, 3)
+    return corners, pairs, ends[pairs, 0] != corners
+
+
+def _in_triangles(ends: Index) -> npt.NDArray[np.bool_]:
+    """Return whether the two points of each pair `(n, 2)` are both compared with some third one.
+
+    If no point is in two pairs, as in pairs drawn from λ, there is nothing to search.
+    """
+    count = 1 + int(ends.max(initial=-1))
+    if count == ends.size:
+        return np.zeros(len(ends), dtype=bool)
+    i, j = ends.T
+    apart = i != j
+    both = np.concatenate([ends[apart], ends[apart, ::-1]]).T
+    joined = sparse.csr_array((np.ones(both.shape[1]), both), shape=(count, count))
+    return np.asarray(apart & ((joined @ joined)[i, j] > 0))
+
+
+def predict_triads(belief: density.BeliefDensity, triads: Triads, seed: int = 0) -> Floats | None:
+    """Predict a judge's triads by each draw of its belief's posterior.
+
+    The belief was fitted to the same answers. Its point estimate would predict them too well, and
+    so too few cycles; the draws account for posterior uncertainty. A belief without draws (a flow)
+    is used as it is.
+
+    Returns:
+        Preferences of a over b, b over c and c over a, averaged over both orders, `(S, t, 3)`;
+        None without triads.
+    """
+    if not len(triads):
+        return None
+    points = triads.corners.reshape(-1, triads.corners.shape[-1])
+    predictive = belief.draws(seed=seed) if belief.has_draws else belief
+    utility = predictive.log_prob(points) - belief.sampling.log_scale_slope(points)
+    utility = utility.reshape(-1, len(triads), 3)
+    difference = torch.from_numpy(utility - np.roll(utility, -1, axis=-1))
+    noise, bias = _fitted_noise(belief)
+    shifted = torch.stack([difference + bias, difference - bias])
+    win, lose = (torch.exp(noise.log_cdf(sign * shifted)) for sign in (1.0, -1.0))
+    return np.asarray((0.5 + 0.5 * (win - lose)).mean(0).numpy())
+
+
+def _fitted_noise(belief: density.BeliefDensity) -> tuple[density.Noise, float]:
+    """Return the judge's noise, with the fitted ties, and its fitted order bias in nats."""
+    unknown: dict[str, Any] = {"judges": {}, "ties": None}
+    judging = belief.diagnostics.get("utility", {}).get("judging", unknown)
+    positions = [judge["order_bias"].get("2", []) for judge in judging["judges"].values()]
+    bias = sum(position["nats"] for judge in positions for position in judge)
+    return replace(belief.noise, ties=judging["ties"] or 0.0), bias
+
+
+def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> Transitivity | None:
+    """Count cycles, against random choices and the belief's predictions; None without triads.
+
+    `p_value` is a posterior predictive p-value (Rubin 1984): the Poisson-binomial probability of as
+    many repeated cycles by each draw of the belief, averaged. The draws have seen the answers, so
+    it is conservative (Meng 1994); so is rounding the number of cycles down where soft judgments
+    and ties make it fractional.
+
+    Args:
+        triads: from `find_triads`.
+        predictions: from `predict_triads`, for the same triads; None without a belief.
+
+    Raises:
+        InputError: if `predictions` is for another number of triads.
+
+    Example:
+        >>> corners = np.random.default_rng(0).uniform(size=(40, 3, 2))
+        >>> cyclic = Triads(corners, np.ones((40, 3, 2)))   # a before b before c before a
+        >>> found = measure_transitivity(cyclic, np.full((1, 40, 3), 0.5))
+        >>> found.repeated.value, found.repeated_expected, found.p_value < 1e-9
+        (1.0, 0.03125, True)
+    """
+    if not len(triads):
+        return None
+    if predictions is not None and predictions.shape[1:] != (len(triads), 3):
+        raise InputError(
+            f"transitivity: predictions have shape {predictions.shape}, expected "
+            f"(draws, {len(triads)}, 3)"
+        )
+    drawn = _cycle_probability(np.nanmean(triads.preference, axis=2))
+    both = ~np.isnan(triads.preference).any(axis=(1, 2))
+    repeated = _cycle_probability(triads.preference[both].reshape(-1, 6))
+    predicted = None
+    if predictions is not None and len(repeated):
+        predicted = _cycle_probability(np.repeat(predictions[:, both], 2, axis=2))
+    count = int(np.ceil(drawn.sum() - _ROUNDING))
+    return Transitivity(
+        triads=len(triads),
+        cycles=wilson(float(drawn.mean()), len(drawn)),
+        expected=None if predictions is None else float(_cycle_probability(predictions).mean()),
+        p_random=float(stats.binom.cdf(count, len(drawn), _RANDOM_RATE)),
+        repeated=wilson(float(repeated.mean()), len(repeated)) if len(repeated) else None,
+        repeated_expected=None if predicted is None else float(predicted.mean()),
+        p_value=None
+        if predicted is None
+        else poisson_binomial_tail(float(repeated.sum()), predicted),
+    )
+
+
+def poisson_binomial_tail(count: float, probabilities: Floats) -> float:
+    """Return P(at least `count` of t independent events), averaged over S sets `(S, t)`."""
+    least = int(np.floor(count + _ROUNDING))
+    return float(np.mean([stats.poisson_binom.sf(least - 1, each) for each in probabilities]))
+
+
+def _cycle_probability(preference: Floats) -> Floats:
+    """Return the probability that answers with probabilities `(..., k)` form a cycle."""
+    return np.asarray(preference.prod(axis=-1) + (1.0 - preference).prod(axis=-1))

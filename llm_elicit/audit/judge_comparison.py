@@ -24,10 +24,10 @@ import numpy as np
 from scipy.stats import rankdata
 
 from llm_elicit import density
+from llm_elicit.audit.distances import Marginals, half_distance
 from llm_elicit.audit.inference import Interval, holm, posterior_interval, wilson
 from llm_elicit.audit.preference import CONSISTENT
 from llm_elicit.audit.reference import Reference
-from llm_elicit.audit.two_sample import Marginals, half_distance
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
@@ -73,7 +73,7 @@ class FeatureDifference(StrictModel):
         shares: differences of a categorical feature's shares, by category; None for a number.
         distance: Wasserstein-1 between the marginals, standard deviations of the reference; for a
             categorical feature, total variation times the distance between any two categories
-            (see `llm_elicit.audit.scales`).
+            (see `llm_elicit.audit.reference`).
         p_holm: that neither mean nor width differs, or no share, or no mean direction, adjusted
             over all features.
     """

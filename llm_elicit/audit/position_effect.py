@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from llm_elicit.audit.inference import Interval, t_interval, t_test
 from llm_elicit.audit.randomization import permutation_test, sign_test
+from llm_elicit.audit.reference import Standardizer
 from llm_elicit.audit.responses import Response
-from llm_elicit.audit.scales import Standardizer
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

@@ -51,8 +51,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from llm_elicit.audit.reference import Standardizer
 from llm_elicit.audit.responses import Response
-from llm_elicit.audit.scales import Standardizer
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

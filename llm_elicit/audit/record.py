@@ -2,23 +2,327 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
+from pydantic_core import to_json
 
+from llm_elicit import density
+from llm_elicit.audit.belief_power import BeliefPowers, PowerEvidence, measure_powers
+from llm_elicit.audit.calibration import (
+    Box,
+    DataCoverage,
+    DataLevels,
+    PredictiveCheck,
+    measure_boxes,
+    measure_data_coverage,
+    read_predictive_check,
+)
+from llm_elicit.audit.consistency import (
+    Consistency,
+    Transitivity,
+    Triads,
+    measure_consistency,
+    measure_transitivity,
+)
+from llm_elicit.audit.direct_answers import DirectAudit, DirectEvidence, measure_direct
+from llm_elicit.audit.discrimination import Discrimination, measure_discrimination
 from llm_elicit.audit.distances import Distance, DistanceEstimator, common_size
-from llm_elicit.audit.judge_audit import JudgeAudit, JudgeAuditor, JudgeEvidence
+from llm_elicit.audit.nonresponse import Nonresponse, measure_nonresponse
 from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
-from llm_elicit.audit.preference import decide_verdicts
-from llm_elicit.audit.reference import AuditSettings, Reference
-from llm_elicit.audit.summaries import Summary, summarize, summary_table
+from llm_elicit.audit.preference import Preference, Verdict, decide_verdicts, measure_preference
+from llm_elicit.audit.reference import AuditSettings, Reference, checked_points
+from llm_elicit.audit.responses import response_of
+from llm_elicit.audit.sample_size import BandPrecision, measure_band_precision
+from llm_elicit.audit.summaries import (
+    Bands,
+    BeliefBands,
+    Shape,
+    Summary,
+    measure_shape,
+    summarize,
+    summary_table,
+)
+from llm_elicit.audit.utility import Effect, Utility, measure_effects
+from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError, UnknownNameError
-from llm_elicit.spaces.features import FeatureSpace, TableRows
+from llm_elicit.planning.rounds import Schedule
+from llm_elicit.spaces.features import FeatureSpace, Floats, TableRows
+
+_FITTED_PARTS = {
+    "auto": frozenset({"utility"}),
+    "utility": frozenset({"utility"}),
+    "score": frozenset({"score network"}),
+    "score-constant": frozenset({"score network"}),
+}
+"""What each method fits to the answers; a method that is not listed shares nothing."""
+
+
+def fitted_parts(method: str, diagnostics: Mapping[str, Any]) -> frozenset[str]:
+    """Return the parts that a method fitted to the answers, with the diagnostics of its fit.
+
+    Score fits that report a `network_share` were added to a fitted utility, so they include it.
+
+    Example:
+        >>> sorted(fitted_parts("score", {"network_share": 0.0}))
+        ['score network', 'utility']
+    """
+    parts = _FITTED_PARTS.get(method, frozenset({method}))
+    return parts | {"utility"} if "network_share" in diagnostics else parts
+
+
+def is_cross_check(method: str, other: str, diagnostics: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether two methods share no fitted part, so that one checks the other.
+
+    Args:
+        method, other: names of methods.
+        diagnostics: of their fits, by method.
+
+    Example:
+        >>> is_cross_check("auto", "score", {}), is_cross_check("auto", "utility", {})
+        (True, False)
+    """
+    one, two = (fitted_parts(name, diagnostics.get(name, {})) for name in (method, other))
+    return one.isdisjoint(two)
+
+
+@dataclass(frozen=True)
+class JudgeEvidence:
+    """One judge's answers and the belief fitted to them.
+
+    Attributes:
+        judge: the judge's name in `comparisons`.
+        comparisons: the judgments of the run.
+        beliefs: samples by method, each `(m, d)` in natural units. The first method is the belief.
+            Empty if no belief could be fitted.
+        diagnostics: of each fit, by method; stored in the record as they are.
+        bands: the belief's, if its method has them.
+        levels: of the data's rows under the belief, from `data_levels`.
+        utility: of the belief, from `utility_of`.
+        powers: the belief at other powers, from `at_powers`; None for a method without a utility.
+        triads: among the answers, from `find_triads`.
+        triad_predictions: of the belief, from `predict_triads` of the same.
+        draws: points of the posterior's draws, `(S, m, d)`, natural units, from `read_draws`.
+        direct: the answers to direct questions; None if there are none.
+        schedule: which pairs belong to which round; None for one round.
+    """
+
+    judge: str
+    comparisons: Comparisons
+    beliefs: Mapping[str, Floats] = field(default_factory=dict)
+    diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    bands: BeliefBands | None = None
+    levels: DataLevels | None = None
+    utility: Utility | None = None
+    powers: PowerEvidence | None = None
+    triads: Triads | None = None
+    triad_predictions: Floats | None = None
+    draws: Floats | None = None
+    direct: DirectEvidence | None = None
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        if self.judge not in self.comparisons.judges:
+            known = ", ".join(self.comparisons.judges) or "none"
+            raise InputError(f"audit: no judgments by {self.judge!r}; there are those of: {known}")
+
+    def belief_samples(self, space: FeatureSpace) -> dict[str, Floats]:
+        """Return the samples by method, checked."""
+        return {
+            method: checked_points(points, space, f"{self.judge}: {method} samples")
+            for method, points in self.beliefs.items()
+        }
+
+
+class JudgeAudit(StrictModel):
+    """One judge's audit.
+
+    Attributes:
+        name: the judge's name.
+        method: how its belief was estimated; None if it could not be.
+        consistency: the consistency of its answers.
+        nonresponse: where it gave no choice; None if it always did, or never.
+        transitivity: cycles among its choices, if any pairs form triads.
+        preference: whether its answers depend on the points, how reliably, and the verdict.
+        discrimination: whether its preference agrees with the data; None without data or a belief.
+        effects: of each feature, in the order of the space.
+        powers: what depends on the power of the utility; None for a belief without one.
+        predictive_check: predictions of held-out choices, if the fit has them.
+        coverage: the share of the data in the belief's highest-density regions.
+        direct: its answers to direct questions, if there are any.
+        belief: marginal summaries of the belief.
+        bands: their 90 % credible bands, if the method has them.
+        band_precision: the width of these, and how many more pairs would halve it.
+        shape: the belief's correlations and tails against the data's.
+        boxes: where belief and data differ most, if there are enough rows.
+        belief_data, belief_sampling: distances of the belief from the data and from λ.
+        belief_floor: distance between disjoint samples of the belief.
+        method_distances: distance of each other method's belief from this one, by method.
+        diagnostics: of each fit, by method.
+    """
+
+    name: str
+    method: str | None
+    consistency: Consistency
+    nonresponse: Nonresponse | None = None
+    transitivity: Transitivity | None = None
+    preference: Preference
+    discrimination: Discrimination | None = None
+    effects: tuple[Effect, ...] = ()
+    powers: BeliefPowers | None = None
+    predictive_check: PredictiveCheck | None = None
+    coverage: DataCoverage | None = None
+    direct: DirectAudit | None = None
+    belief: list[Summary] | None
+    bands: list[Bands] | None = None
+    band_precision: BandPrecision | None = None
+    shape: Shape | None = None
+    boxes: list[Box] | None = None
+    belief_data: Distance | None
+    belief_sampling: Distance | None
+    belief_floor: Distance | None
+    method_distances: dict[str, Distance]
+    diagnostics: dict[str, dict[str, JsonValue]]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What kind of judge it is, see `llm_elicit.audit.preference`."""
+        return self.preference.verdict
+
+    @property
+    def cross_checks(self) -> tuple[str, ...]:
+        """The other methods that share no fitted part with the belief's; see `is_cross_check`."""
+        if self.method is None:
+            return ()
+        return tuple(
+            other
+            for other in self.method_distances
+            if is_cross_check(self.method, other, self.diagnostics)
+        )
+
+
+class JudgeAuditor:
+    """Audits one judge with the estimator of distances that all judges of the run share.
+
+    Each group of measurements has its own generator, so that adding one leaves the others' numbers
+    as they are.
+    """
+
+    def __init__(
+        self, evidence: JudgeEvidence, reference: Reference, estimator: DistanceEstimator, seed: int
+    ) -> None:
+        self.evidence, self.reference, self.estimator = evidence, reference, estimator
+        self.settings = estimator.settings
+        self.beliefs = evidence.belief_samples(reference.space)
+        self.method = next(iter(self.beliefs), None)
+        self.belief = None if self.method is None else self.beliefs[self.method]
+        self.main_rng, self.effects_rng, self.later_rng, self.data_rng = (
+            np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
+            for stream in (2, 3, 4, 5)
+        )
+
+    def audit(self) -> JudgeAudit:
+        """Measure everything that the evidence allows."""
+        evidence = self.evidence
+        return JudgeAudit(
+            name=evidence.judge,
+            method=self.method,
+            **self._of_answers(),
+            powers=None
+            if evidence.powers is None
+            else measure_powers(evidence.powers, self.reference, self.later_rng),
+            coverage=None if evidence.levels is None else measure_data_coverage(evidence.levels),
+            direct=None
+            if evidence.direct is None
+            else measure_direct(
+                evidence.direct, self.reference, self.belief, self.settings, self.data_rng
+            ),
+            bands=None if evidence.bands is None else evidence.bands.features,
+            **self._of_belief(),
+            diagnostics=_as_json(evidence.diagnostics),
+        )
+
+    def _of_answers(self) -> dict[str, Any]:
+        """Return what is measured from the answers, some of it with the belief's utility."""
+        evidence, space = self.evidence, self.reference.space
+        comparisons, judge = evidence.comparisons, evidence.judge
+        fit = next(iter(evidence.diagnostics.values()), {})
+        response, schedule = response_of(comparisons, judge), evidence.schedule
+        preference = measure_preference(
+            response, space, self.settings, self.main_rng, schedule, fit
+        )
+        utility = evidence.utility
+        if utility is not None:
+            utility = replace(utility, captured=preference.captured)
+        return {
+            "consistency": measure_consistency(comparisons, judge, comparisons.choices(judge)),
+            "nonresponse": measure_nonresponse(
+                comparisons, judge, space, self.settings.flips, self.later_rng
+            ),
+            "transitivity": None
+            if evidence.triads is None
+            else measure_transitivity(evidence.triads, evidence.triad_predictions),
+            "preference": preference,
+            "discrimination": None
+            if utility is None
+            else measure_discrimination(utility, self.reference, self.data_rng),
+            "effects": measure_effects(
+                response,
+                space,
+                self.settings,
+                self.effects_rng,
+                schedule,
+                utility,
+                density.bounded_below(fit),
+            ),
+            "predictive_check": read_predictive_check(fit),
+        }
+
+    def _of_belief(self) -> dict[str, Any]:
+        """Return what is measured from the belief's samples; None for each without a belief."""
+        evidence, reference, belief = self.evidence, self.reference, self.belief
+        if belief is None:
+            names = ("belief", "belief_data", "belief_sampling", "belief_floor")
+            return {**dict.fromkeys(names), "method_distances": {}}
+        between, rng, data = self.estimator.between, self.main_rng, reference.data
+        pairs = len(evidence.comparisons.choices(evidence.judge))
+        return {
+            "belief": summarize(belief, reference.space),
+            "band_precision": None
+            if evidence.bands is None
+            else measure_band_precision(evidence.bands, belief, reference.space, pairs),
+            "shape": measure_shape(belief, reference, evidence.bands),
+            "boxes": measure_boxes(belief, reference, evidence.draws),
+            "belief_data": None if data is None else between(belief, data, rng, evidence.draws),
+            "belief_sampling": between(belief, reference.sampling, rng, evidence.draws),
+            "belief_floor": self.estimator.floor(belief, rng),
+            "method_distances": {
+                other: between(belief, points, rng)
+                for other, points in self.beliefs.items()
+                if other != self.method
+            },
+        }
+
+
+def _as_json(diagnostics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, JsonValue]]:
+    """Return diagnostics as JSON: arrays as lists, not-a-number as null, other objects as text."""
+
+    def unwrap(value: Any) -> Any:
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    plain = {method: dict(items) for method, items in diagnostics.items()}
+    text = to_json(plain, inf_nan_mode="null", fallback=unwrap)
+    record: dict[str, dict[str, JsonValue]] = json.loads(text)
+    return record
+
 
 Progress = Callable[[int, int], None]
 

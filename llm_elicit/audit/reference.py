@@ -1,19 +1,201 @@
-"""The data and λ that every judge of a run is compared with, and how finely an audit measures."""
+"""The data and λ that every judge of a run is compared with, and how finely an audit measures.
+
+Features are put on common scales: standardized columns for distances, axes for histograms. A number
+is put on its feature's scale (the logarithm where that is logarithmic), centred on the reference
+data's mean and divided by their standard deviation: a distance of 1 is one standard deviation of
+the data.
+
+A category is a vertex of a regular simplex, K categories in K − 1 columns, so that any two are
+equally far apart and their codes have no influence. The edge is √2 / √(1 − Σ p²), p the shares in
+the data: rows of the data then have a variance of 1 over these columns together, as over a number.
+Two categories give one column, the standardized indicator of one of them.
+
+A periodic feature is a circle in two columns, so that its ends are the same point; its standard
+deviation is that of `llm_elicit.spaces.circles`, and the variance of the data over both columns
+together is 1. Its marginal distances are along the circle.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import ArrayLike
 from pydantic import Field
+from scipy.linalg import helmert
+from scipy.stats import wasserstein_distance
 
 from llm_elicit._util.reprs import brief_repr
-from llm_elicit.audit.scales import Standardizer
 from llm_elicit.config.base_model import StrictModel
+from llm_elicit.density.feature_axis import FeatureAxis
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.features import FeatureSpace, Floats, TableRows
+from llm_elicit.spaces.circles import Circle
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats, TableRows
+
+
+@dataclass(frozen=True)
+class Standardizer:
+    """Maps natural units to standardized features, by the mean and sd of a sample on the scale.
+
+    A feature that never varies keeps its unit (its sd counts as 1).
+
+    Attributes:
+        space: the feature space.
+        mean, sd: of each feature, `(d,)`; of a categorical one 0 and √(1 − Σ p²).
+        vertices: `(K, K − 1)` of each categorical feature, by its index.
+        circles: of each periodic feature, by its index.
+
+    Example:
+        >>> space = FeatureSpace.load("california_housing")
+        >>> points = space.sample(100, np.random.default_rng(0))
+        >>> bool(np.allclose(Standardizer.of(space, points)(points).std(axis=0), 1))
+        True
+    """
+
+    space: FeatureSpace
+    mean: Floats
+    sd: Floats
+    vertices: Mapping[int, Floats] = field(default_factory=dict)
+    circles: Mapping[int, Circle] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, space: FeatureSpace, points: Floats) -> Standardizer:
+        """Return the standardizer of points `(n, d)`, natural units."""
+        scaled = space.to_scale(points)
+        mean, sd = scaled.mean(axis=0), scaled.std(axis=0)
+        categorical = np.flatnonzero(space.categorical).tolist()
+        shares = {j: category_shares(points[:, j], space.features[j]) for j in categorical}
+        for j, share in shares.items():
+            mean[j], sd[j] = 0.0, _category_sd(share)
+        periodic = np.flatnonzero(space.periodic).tolist()
+        circles = {j: Circle.of(space.features[j]) for j in periodic}
+        for j, circle in circles.items():
+            mean[j], sd[j] = circle.mean(points[:, j]), circle.sd(points[:, j])
+        # Rounding leaves a constant column a sd of a few ulps instead of 0.
+        constant = sd <= 1e-12 * np.maximum(1.0, np.abs(mean))
+        sd = np.where(constant, 1.0, sd)
+        vertices = {j: _simplex(share) / sd[j] for j, share in shares.items()}
+        return cls(space, mean, sd, vertices, circles)
+
+    def __call__(self, points: Floats) -> Floats:
+        """Return all columns `(..., p)` of points `(..., d)`; p = d for numbers alone."""
+        if not self.vertices and not self.circles:
+            return self.numbers(points)
+        return np.concatenate(self.by_feature(points), axis=-1)
+
+    def by_feature(self, points: Floats) -> list[Floats]:
+        """Return each feature's columns.
+
+        `(..., 1)` of a number, `(..., K − 1)` of K categories, `(..., 2)` of a periodic feature.
+        """
+        numbers = self.numbers(points)
+        return [self._columns(j, points, numbers) for j in range(self.space.dimension)]
+
+    def _columns(self, j: int, points: Floats, numbers: Floats) -> Floats:
+        if j in self.vertices:
+            return np.asarray(self.vertices[j][np.rint(points[..., j]).astype(int)])
+        if j in self.circles:
+            circle = self.circles[j]
+            return circle.vectors(points[..., j]) * (circle.radius / float(self.sd[j]))
+        return np.asarray(numbers[..., j : j + 1])
+
+    def numbers(self, points: Floats) -> Floats:
+        """Return one column per feature, `(..., d)`; NaN where it is categorical or periodic."""
+        scaled = (self.space.to_scale(points) - self.mean) / self.sd
+        return np.where(self.space.categorical | self.space.periodic, np.nan, scaled)
+
+    def marginal_distance(self, j: int, x: Floats, y: Floats) -> float:
+        """Return Wasserstein-1 of one feature between samples `(n,)` and `(m,)`, natural units.
+
+        In standard deviations; of a periodic feature, along the circle; NaN for categories without
+        an order.
+        """
+        if j in self.vertices:
+            return math.nan
+        if j in self.circles:
+            return self.circles[j].distance(x, y) / float(self.sd[j])
+        if self.space.log[j]:
+            x, y = np.log(x), np.log(y)
+        return float(wasserstein_distance(x, y)) / float(self.sd[j])
+
+    @property
+    def owners(self) -> npt.NDArray[np.int64]:
+        """The index of the feature of each column, `(p,)`."""
+        widths = [
+            self.vertices[j].shape[1] if j in self.vertices else 2 if j in self.circles else 1
+            for j in range(self.space.dimension)
+        ]
+        return np.repeat(np.arange(len(widths)), widths)
+
+    def edge(self, feature: int) -> float:
+        """Return the distance between any two categories of a feature."""
+        return math.sqrt(2.0) / float(self.sd[feature])
+
+
+def category_shares(codes: Floats, feature: Feature) -> Floats:
+    """Return the share of each category `(K,)` among codes `(n,)`.
+
+    Example:
+        >>> names = ["a", "b", "c"]
+        >>> kind = Feature(name="kind", label="kind", kind="categorical", categories=names)
+        >>> category_shares(np.array([0.0, 2.0, 2.0, 2.0]), kind).tolist()
+        [0.25, 0.0, 0.75]
+    """
+    counts = np.bincount(np.rint(codes).astype(int), minlength=len(feature.categories))
+    return np.asarray(counts / counts.sum())
+
+
+def _category_sd(shares: Floats) -> float:
+    """Return √(1 − Σ p²), the root of the probability that two draws differ."""
+    return math.sqrt(max(0.0, 1.0 - float(shares @ shares)))
+
+
+def _simplex(shares: Floats) -> Floats:
+    """Return vertices `(K, K − 1)` of a simplex with edges of √2, their mean over shares 0."""
+    vertices = helmert(len(shares)).T
+    return np.asarray(vertices - shares @ vertices)
+
+
+def axis_of(feature: Feature) -> FeatureAxis:
+    """Return the axis of a feature in figures, and the bins of its histograms: its whole range.
+
+    Example:
+        >>> rooms = Feature(name="rooms", label="rooms", kind="integer", low=1, high=9)
+        >>> axis_of(rooms).edges(3).tolist()
+        [0.5, 3.5, 6.5, 9.5]
+    """
+    return FeatureAxis(
+        axis_label(feature),
+        feature.lowest,
+        feature.highest,
+        log=feature.scale == "log",
+        whole=feature.whole,
+        periodic=feature.periodic,
+        categories=feature.categories,
+        factor=feature.factor,
+        date=feature.kind == "date",
+    )
+
+
+def axis_label(feature: Feature) -> str:
+    """Return the feature's label with its unit."""
+    unit = feature.unit or feature.prefix.strip()
+    return f"{feature.label} ({unit})" if unit else feature.label
+
+
+def by_value(feature: Feature) -> bool:
+    """Return whether a feature's values are so few that each has its own share.
+
+    Example:
+        >>> rooms = Feature(name="rooms", label="rooms", kind="integer", low=1, high=9)
+        >>> by_value(rooms), by_value(rooms.model_copy(update={"kind": "continuous"}))
+        (True, False)
+    """
+    return axis_of(feature).by_value
 
 
 class AuditSettings(StrictModel):

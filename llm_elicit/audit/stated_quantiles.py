@@ -18,8 +18,7 @@ import numpy as np
 
 from llm_elicit import density
 from llm_elicit.audit.inference import finite
-from llm_elicit.audit.reference import Reference
-from llm_elicit.audit.scales import Standardizer
+from llm_elicit.audit.reference import Reference, Standardizer
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.density.summaries import weighted_quantiles
 from llm_elicit.questions.numbers import LEVELS

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from llm_elicit import density
-    from llm_elicit.audit import consistency, inference, scales, summaries
+    from llm_elicit.audit import consistency, inference, reference, summaries
     from llm_elicit.report import layers, marginals
 else:
     density = LazyModule("llm_elicit.density")
     consistency = LazyModule("llm_elicit.audit.consistency")
-    scales, summaries = (LazyModule(f"llm_elicit.audit.{x}") for x in ("scales", "summaries"))
+    reference, summaries = (LazyModule(f"llm_elicit.audit.{x}") for x in ("reference", "summaries"))
     marginals = LazyModule("llm_elicit.report.marginals")
 
 MOST = 400
@@ -193,7 +193,7 @@ def _interval(found: inference.Interval | None) -> LiveInterval | None:
 def _feature(samples: marginals.Samples, judge: str, j: int) -> LiveFeature:
     """Return one feature of a judge's belief, with its chart."""
     feature, bands = samples.space.features[j], samples.bands.get(judge)
-    axis = scales.axis_of(feature)
+    axis = reference.axis_of(feature)
     band = None if bands is None else bands.marginals[j]
     data = None if samples.data is None else samples.data[:, j]
     return LiveFeature(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from llm_elicit.audit.consistency import Consistency
-from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.preference import REPEATABLE
-from llm_elicit.audit.record import Audit
+from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.planning.detectable import fewest_pairs
 from llm_elicit.report.formatting import listed

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llm_elicit.audit.judge_audit import is_cross_check
-from llm_elicit.audit.record import Audit
+from llm_elicit.audit.record import Audit, is_cross_check
 from llm_elicit.comparisons.fit_inputs import follows_table
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.report.formatting import between, listed

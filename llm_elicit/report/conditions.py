@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from llm_elicit.audit.record import Audit
-from llm_elicit.audit.scales import axis_label, axis_of
+from llm_elicit.audit.reference import axis_label, axis_of
 from llm_elicit.audit.summaries import (
     Bands,
     CategoryBands,

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
 from llm_elicit.audit.calibration import DataCoverage, PredictiveCheck
-from llm_elicit.audit.judge_audit import JudgeAudit
+from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.density.feature_axis import BINS
 from llm_elicit.density.plots.figures import marginals_figure
 from llm_elicit.density.plots.pairs import PanelPair, histogram, ramp

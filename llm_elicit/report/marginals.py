@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from llm_elicit.audit.scales import axis_of, category_shares
+from llm_elicit.audit.reference import axis_of, category_shares
 from llm_elicit.audit.summaries import BeliefBands, CategoryBands, CircularBands, FeatureBands
 from llm_elicit.density.plots.marginals import (
     draw_band,

@@ -14,9 +14,8 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from llm_elicit.audit.judge_audit import JudgeAudit
-from llm_elicit.audit.record import Audit
-from llm_elicit.audit.scales import axis_label, by_value
+from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.audit.reference import axis_label, by_value
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign

@@ -14,9 +14,8 @@ import pandas as pd
 from llm_elicit._util.sanitize import guard, latex, markdown
 from llm_elicit.audit.distances import Distance
 from llm_elicit.audit.inference import Interval
-from llm_elicit.audit.judge_audit import JudgeAudit
-from llm_elicit.audit.record import Audit
-from llm_elicit.audit.scales import axis_label
+from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.audit.reference import axis_label
 from llm_elicit.audit.summaries import CategoryBands, CategorySummary, Summary
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import formatting

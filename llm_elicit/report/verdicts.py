@@ -10,10 +10,9 @@ from llm_elicit.audit.belief_power import BeliefPowers
 from llm_elicit.audit.consistency import Consistency
 from llm_elicit.audit.discrimination import NEGLIGIBLE, Discrimination
 from llm_elicit.audit.inference import Interval, p_text
-from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.position_effect import PositionEffect
 from llm_elicit.audit.preference import FEWEST, REPEATABLE, Ceiling, Preference, repeats
-from llm_elicit.audit.record import Audit
+from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.audit.utility import Effect
 from llm_elicit.report.formatting import NOT_MEASURED, listed, share, signed
 from llm_elicit.report.powers import (

@@ -8,8 +8,7 @@ import pytest
 
 from llm_elicit import density
 from llm_elicit.audit import Reference, at_powers, power_of, read_powers, write_powers
-from llm_elicit.audit.belief_power import measure_powers
-from llm_elicit.audit.power_evidence import FACTORS
+from llm_elicit.audit.belief_power import FACTORS, measure_powers
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.spaces.features import Feature, FeatureSpace
 

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from audit.planted import ask, constant
-from llm_elicit.audit.boxes import measure_boxes
+from llm_elicit.audit.calibration import measure_boxes
 from llm_elicit.audit.distances import DistanceEstimator
 from llm_elicit.audit.generated import measure_generated
 from llm_elicit.audit.nonresponse import measure_nonresponse
-from llm_elicit.audit.reference import AuditSettings, Reference
+from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer
 from llm_elicit.audit.responses import Response
-from llm_elicit.audit.scales import Standardizer
 from llm_elicit.audit.utility import measure_effects
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.errors import InputError

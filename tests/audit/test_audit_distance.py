@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from audit.planted import box
-from llm_elicit.audit.distances import DistanceEstimator, common_size
-from llm_elicit.audit.reference import AuditSettings, Standardizer
-from llm_elicit.audit.scales import axis_of
-from llm_elicit.audit.two_sample import total_variation, wasserstein
+from llm_elicit.audit.distances import DistanceEstimator, common_size, total_variation, wasserstein
+from llm_elicit.audit.reference import AuditSettings, Standardizer, axis_of
 from llm_elicit.spaces.features import Feature
 
 EDGES = np.linspace(0, 1, 9)

@@ -10,8 +10,12 @@ from scipy.stats import norm
 from audit.planted import box
 from llm_elicit.audit import BeliefBands, Reference, measure_bands, read_draws, write_draws
 from llm_elicit.audit.inference import Interval
-from llm_elicit.audit.shape import correlation_difference, correlation_interval, measure_shape
-from llm_elicit.audit.summaries import correlation_matrix
+from llm_elicit.audit.summaries import (
+    correlation_difference,
+    correlation_interval,
+    correlation_matrix,
+    measure_shape,
+)
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.density import BeliefDraws
 from llm_elicit.density.transforms import make_latent

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from audit.planted import ask, box, circle, constant, gaussian_expert
-from llm_elicit.audit.transitivity import (
+from llm_elicit.audit.consistency import (
     Triads,
     find_triads,
     measure_transitivity,

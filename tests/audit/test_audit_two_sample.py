@@ -9,9 +9,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
 from audit.planted import box
-from llm_elicit.audit.distances import DistanceEstimator
-from llm_elicit.audit.reference import AuditSettings, Standardizer
-from llm_elicit.audit.two_sample import (
+from llm_elicit.audit.distances import (
+    DistanceEstimator,
     classifier_accuracy,
     energy_distance,
     joint_of_draws,
@@ -20,6 +19,7 @@ from llm_elicit.audit.two_sample import (
     sliced_wasserstein,
     wasserstein,
 )
+from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.spaces.features import FeatureSpace
 
 samples = st.integers(1, 25).flatmap(

@@ -13,8 +13,7 @@ import llm_elicit as le
 from llm_elicit import density
 from llm_elicit.audit.distances import DistanceEstimator
 from llm_elicit.audit.record import Audit
-from llm_elicit.audit.reference import AuditSettings
-from llm_elicit.audit.scales import Standardizer
+from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.config.judges import SimulatedJudge

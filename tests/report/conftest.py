@@ -28,7 +28,7 @@ from llm_elicit.audit.calibration import DataLevels
 from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.distances import Estimate
 from llm_elicit.audit.inference import Interval
-from llm_elicit.audit.judge_audit import JudgeAudit
+from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.audit.stated_quantiles import NOISE_FACTORS
 from llm_elicit.audit.utility import Effect
 from llm_elicit.comparisons.row_completion import RowCompletion
