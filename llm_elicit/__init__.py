@@ -14,8 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llm_elicit.comparisons.exports import to_arviz
-    from llm_elicit.comparisons.priors import to_numpyro, to_pymc
+    from llm_elicit.comparisons.exports import to_arviz, to_numpyro, to_pymc
     from llm_elicit.comparisons.table import Comparisons
     from llm_elicit.config.campaign import Campaign
     from llm_elicit.errors import ElicitError, InputError, JudgeError
@@ -44,8 +43,8 @@ _HOMES = {
     "run": "pipeline.stages",
     "run_grid": "pipeline.stages",
     "to_arviz": "comparisons.exports",
-    "to_numpyro": "comparisons.priors",
-    "to_pymc": "comparisons.priors",
+    "to_numpyro": "comparisons.exports",
+    "to_pymc": "comparisons.exports",
 }
 
 __all__ = [

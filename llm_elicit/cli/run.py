@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from llm_elicit.pipeline import run_folder, stages
     from llm_elicit.pipeline.run_folder import Run
     from llm_elicit.planning import detectable
-    from llm_elicit.report import advice
+    from llm_elicit.report import verdicts
 else:
-    advice = LazyModule("llm_elicit.report.advice")
+    verdicts = LazyModule("llm_elicit.report.verdicts")
     detectable = LazyModule("llm_elicit.planning.detectable")
     displays = LazyModule("llm_elicit.orchestrator.progress")
     rate_sharing = LazyModule("llm_elicit.orchestrator.rate_sharing")
@@ -190,7 +190,7 @@ def _verdicts(audit: Audit) -> dict[str, str]:
 
 def _verdict_lines(audit: Audit) -> list[str]:
     return [
-        f"{judge.name}: {judge.verdict}{advice.without_answers(judge)}" for judge in audit.judges
+        f"{judge.name}: {judge.verdict}{verdicts.without_answers(judge)}" for judge in audit.judges
     ]
 
 

@@ -20,7 +20,7 @@ from llm_elicit.comparisons.fit_inputs import STATED_TO
 from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions.numbers import LEVELS
-from llm_elicit.questions.stated import read_ratio
+from llm_elicit.questions.parse import read_ratio
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 if TYPE_CHECKING:

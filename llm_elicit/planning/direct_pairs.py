@@ -1,17 +1,168 @@
-"""The pairs of ranges that a campaign compares, and the pairs whose ratio it asks for.
+"""Pairs of ranges to compare, and the pairs whose ratio a campaign asks for.
 
 Both follow from the seed alone. A larger number of either starts with the same questions, so that
 earlier answers stay valid.
+
+A judge with a density finds a range as plausible as its mass, so the answers determine the power of
+the belief (`llm_elicit.density.fit_power`), through differences of log-width, which are known, and
+of location. Each pair therefore has a narrow and a wide range at independent locations, in random
+order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from llm_elicit.errors import InputError
-from llm_elicit.planning.range_pairs import draw_ranges
 from llm_elicit.spaces.features import FeatureSpace, Floats
+
+Array = npt.NDArray[np.float64]
+
+NARROW = (0.01, 0.02)
+"""Bounds of the width of the narrow range, as a share of the feature's whole range."""
+WIDE = (0.3, 0.6)
+"""Bounds of the width of the wide one."""
+_STEPS = 2.0
+
+
+def draw_ranges(  # noqa: PLR0913 - options of a public function
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    n: int,
+    rng: np.random.Generator,
+    *,
+    log: npt.ArrayLike | None = None,
+    bounded: int = 2,
+    features: Sequence[int] | None = None,
+    resolution: npt.ArrayLike = 0.0,
+) -> tuple[Array, Array]:
+    """Draw n pairs of ranges within the box from ``low`` to ``high``.
+
+    Both ranges of a pair bound the same features; all others have (−inf, inf). Every feature is
+    bounded about equally often.
+
+    Args:
+        low, high: (d,) the least and the largest value of each feature, natural units.
+        n: the number of pairs.
+        rng: the random generator.
+        log: (d,) whether a feature's scale is logarithmic; none by default.
+        bounded: the number of features that a pair bounds, at most all.
+        features: indices of the features that may be bounded, all by default; categorical ones
+            must be left out.
+        resolution: (d,) or one number, the step between worded values of a feature, natural
+            units; every range is at least two steps wide.
+
+    Returns:
+        ``first``, ``second`` (n, d, 2), the lower and upper bound of every feature. Asked in both
+        orders they are the arguments of `llm_elicit.density.Ranges`, one row per question.
+
+    Raises:
+        InputError: bounds that are not finite or reversed, a logarithmic scale that reaches zero,
+            n or bounded below 1, no feature to bound, or one with too few values.
+
+    Example:
+        >>> first, second = draw_ranges([40, 100], [90, 1e5], 3, np.random.default_rng(0),
+        ...                             log=[False, True], bounded=1)
+        >>> first.shape, bool(np.isinf(first).any(axis=(1, 2)).all())
+        ((3, 2, 2), True)
+    """
+    bottom, top, of_log = _box(low, high, log)
+    chosen = _features(features, len(bottom))
+    if n < 1 or bounded < 1:
+        raise InputError(f"ranges: {n} pairs that bound {bounded} features; both are at least 1")
+    which = _balanced(chosen, n, min(bounded, len(chosen)), rng)
+    least = _least_widths(bottom, top, of_log, resolution)
+    if (least[chosen] > WIDE[0]).any():
+        feature = int(chosen[least[chosen].argmax()])
+        raise InputError(
+            f"ranges: feature {feature} has too few values for narrow ranges of them; leave it out "
+            "of the features, or state its values more finely"
+        )
+    unit = np.stack([_intervals(width, least[which], rng) for width in (NARROW, WIDE)])
+    swap = rng.random(n) < 0.5
+    unit[:, swap] = unit[::-1, swap]
+    bounds = np.full((2, n, len(bottom), 2), (-np.inf, np.inf))
+    scaled = bottom[which][..., None] + (top - bottom)[which][..., None] * unit
+    of_log = of_log[which][..., None]
+    values = np.where(of_log, np.exp(np.where(of_log, scaled, 0.0)), scaled)
+    bounds[:, np.arange(n)[:, None], which] = values
+    return bounds[0], bounds[1]
+
+
+def _box(
+    low: npt.ArrayLike, high: npt.ArrayLike, log: npt.ArrayLike | None
+) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+    """Return bounds on the features' scales, and which are logarithmic, (d,) each."""
+    bottom, top = (np.array(each, dtype=np.float64, ndmin=1) for each in (low, high))
+    of_log = np.zeros(len(bottom), dtype=bool) if log is None else np.atleast_1d(log).astype(bool)
+    if not (bottom.ndim == 1 and bottom.shape == top.shape == of_log.shape):
+        raise InputError(
+            f"ranges: low, high and log have shapes {bottom.shape}, {top.shape} and "
+            f"{of_log.shape}; each needs one entry a feature"
+        )
+    bad = np.flatnonzero(~(np.isfinite(bottom) & np.isfinite(top) & (bottom < top)))
+    if bad.size:
+        raise InputError(
+            f"ranges: feature {bad[0]} runs from {bottom[bad[0]]} to {top[bad[0]]}; both must be "
+            "finite, the lower one first"
+        )
+    bad = np.flatnonzero(of_log & (bottom <= 0))
+    if bad.size:
+        raise InputError(
+            f"ranges: feature {bad[0]} has a logarithmic scale from {bottom[bad[0]]}; it must "
+            "start above 0"
+        )
+    bottom[of_log], top[of_log] = np.log(bottom[of_log]), np.log(top[of_log])
+    return bottom, top, of_log
+
+
+def _features(features: Sequence[int] | None, dimension: int) -> npt.NDArray[np.int64]:
+    chosen = np.arange(dimension) if features is None else np.unique(np.asarray(features, int))
+    if not len(chosen) or chosen[0] < 0 or chosen[-1] >= dimension:
+        raise InputError(
+            f"ranges: features {chosen.tolist()}; at least one is needed, numbered from 0 to "
+            f"{dimension - 1}"
+        )
+    return chosen
+
+
+def _balanced(
+    chosen: npt.NDArray[np.int64], n: int, each: int, rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Choose distinct features (n, each) for every pair, each about equally often."""
+    uses = np.zeros(len(chosen))
+    rows = []
+    for _ in range(n):
+        # The least used come first, ties in random order.
+        picked = np.lexsort((rng.random(len(chosen)), uses))[:each]
+        uses[picked] += 1
+        rows.append(chosen[np.sort(picked)])
+    return np.stack(rows)
+
+
+def _least_widths(
+    bottom: Array, top: Array, of_log: npt.NDArray[np.bool_], resolution: npt.ArrayLike
+) -> Array:
+    """Return the least width (d,) of a range, as a share of the feature's scale."""
+    steps = _STEPS * np.broadcast_to(np.asarray(resolution, dtype=np.float64), bottom.shape)
+    # On a logarithmic scale a step is widest at the lower end.
+    lowest = np.exp(np.where(of_log, bottom, 0.0))
+    return np.asarray(np.where(of_log, np.log1p(steps / lowest), steps) / (top - bottom))
+
+
+def _intervals(width: tuple[float, float], least: Array, rng: np.random.Generator) -> Array:
+    """Draw intervals (..., 2) in [0, 1]: log-uniform widths of at least ``least`` (...), uniform
+    locations.
+    """
+    low, high = np.log(width)
+    wide = np.maximum(np.exp(low + (high - low) * rng.random(least.shape)), least)
+    start = (1.0 - wide) * rng.random(least.shape)
+    return np.stack([start, start + wide], axis=-1)
+
 
 _BLOCK = 20
 """The number of pairs drawn together; each bounds every feature about equally often."""

@@ -20,8 +20,8 @@ from llm_elicit.audit.summaries import (
     Summary,
 )
 from llm_elicit.density.plots.style import LIGHT, blank, dress, set_axis
+from llm_elicit.report.layers import Picture, draw_picture, drawing
 from llm_elicit.report.page import environment
-from llm_elicit.report.rendering import Picture, draw_picture, drawing
 from llm_elicit.spaces.features import Feature
 
 _LEFT = -0.14

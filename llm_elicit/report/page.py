@@ -20,15 +20,15 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
-from llm_elicit.report import agreement, formatting, powers, verdicts
-from llm_elicit.report.advice import next_step
+from llm_elicit.report import answers, formatting, powers, verdicts
 from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
 from llm_elicit.report.caveats import caveats
 from llm_elicit.report.figures import Portrait, draw_curves, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
+from llm_elicit.report.layers import Picture
 from llm_elicit.report.marginals import Samples
 from llm_elicit.report.powers import PowerLabel, power_labels
-from llm_elicit.report.rendering import Picture
+from llm_elicit.report.verdicts import next_step
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     for function in (
-        agreement.agreement_sentences,
-        agreement.care_sentences,
+        answers.agreement_sentences,
+        answers.care_sentences,
         formatting.number,
         formatting.cell,
         formatting.estimate,

@@ -21,7 +21,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.estimates import estimate
 from llm_elicit.planning.pairs import direct_queries, make_plan
 from llm_elicit.questions import DirectWording, Template, render
-from llm_elicit.questions.stated import read_probability, read_ratio
+from llm_elicit.questions.parse import read_probability, read_ratio
 from llm_elicit.spaces.features import FeatureSpace
 
 

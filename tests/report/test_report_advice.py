@@ -6,8 +6,8 @@ import pytest
 
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.design import Design
-from llm_elicit.report.advice import next_step, without_answers
 from llm_elicit.report.page import render_page
+from llm_elicit.report.verdicts import next_step, without_answers
 
 
 def judge_of(study, verdict, pairs=60, counts=None, **preference):

@@ -14,8 +14,13 @@ from PIL import Image
 from llm_elicit.audit.reference import axis_of
 from llm_elicit.density.plots.pairs import PanelPair, draw_regions
 from llm_elicit.density.plots.style import DARK, LIGHT, log_ticks, set_axis
-from llm_elicit.report.corner import draw_corner, flat_factors
-from llm_elicit.report.figures import draw_portrait, file_name, save_figures
+from llm_elicit.report.figures import (
+    draw_corner,
+    draw_portrait,
+    file_name,
+    flat_factors,
+    save_figures,
+)
 from llm_elicit.report.formatting import visible, worded
 from llm_elicit.report.marginals import Samples
 from llm_elicit.spaces.features import Feature
