@@ -467,10 +467,10 @@ def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
     assert fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(frequencies=0)) is None
 
 
-def _skewed_choices(columns: list[int]) -> CrossValidation:
+def _skewed_choices(columns: list[int], n: int = 3000) -> CrossValidation:
     """Choices by a belief that is log-normal, mirrored log-normal, logit-normal and normal."""
     rng = np.random.default_rng(3)
-    u = rng.uniform(0.0, 1.0, (2, 3000, 4))
+    u = rng.uniform(0.0, 1.0, (2, n, 4))
     z = np.stack([
         (np.log(u[..., 0]) + 3.0) / 0.7, (np.log(1.0 - u[..., 1]) + 3.0) / 0.7,
         np.log(u[..., 2] / (1.0 - u[..., 2])) / 2.0, (u[..., 3] - 0.5) / 0.2,
@@ -479,7 +479,7 @@ def _skewed_choices(columns: list[int]) -> CrossValidation:
     wins = simulate_choices(a, b, Noise(), rng)[:, None]
     t = np.sqrt(12.0) * (u[..., columns] - 0.5)
     data = ChoiceData(
-        np.where(wins, t[0], t[1]), np.where(wins, t[1], t[0]), np.ones(3000), np.arange(3000)
+        np.where(wins, t[0], t[1]), np.where(wins, t[1], t[0]), np.ones(n), np.arange(n)
     )
     return CrossValidation(data, Response(Noise()), 4, rng)
 
@@ -494,6 +494,16 @@ def test_features_are_warped_where_the_belief_is_skewed(columns: list[int]) -> N
     np.testing.assert_array_equal(low > 0.0, [True, False, True, False])
     np.testing.assert_array_equal(high > 0.0, [False, True, True, False])
     assert low[0] > 30.0 < high[1]
+
+
+@pytest.mark.parametrize("columns", [[0, 1], [1, 3, 0]])
+def test_a_warp_of_few_choices_is_no_weaker_than_the_belief_needs(columns: list[int]) -> None:
+    """With the weakest that helps, the belief would be too wide, and outside its bands."""
+    quadratic = QuadraticFit(_skewed_choices(columns, 300))
+    warp = choose_warp(quadratic, quadratic.fits()[0].ridges)
+    assert warp is not None
+    strengths = warp.parameters[2:4].sum(0).numpy()
+    assert (strengths[[c < 2 for c in columns]] > 300.0).all(), strengths
 
 
 def test_a_belief_that_is_normal_has_no_warp() -> None:
