@@ -9,8 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 import llm_elicit as le
-from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.grid import cells
+from llm_elicit.config.campaign import Campaign, cells
 from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.spaces.drafting import draft_file

@@ -25,8 +25,9 @@ from sqlalchemy import func, select
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.engine import ask
-from llm_elicit.orchestrator.journal import JournalLocation, Totals, reading
-from llm_elicit.orchestrator.journal.schema import workers
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import reading
+from llm_elicit.orchestrator.journal.schema import Totals, workers
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.pipeline.run_folder import Run

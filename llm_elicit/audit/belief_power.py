@@ -24,10 +24,10 @@ from scipy.special import logsumexp
 
 from llm_elicit import density
 from llm_elicit._util.read_files import read_points
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.distances import Estimate, common_size, estimate_of, wasserstein
 from llm_elicit.audit.inference import Interval, finite
 from llm_elicit.audit.reference import Reference
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 FACTORS = tuple(2.0 ** (k / 2) for k in range(-4, 5))

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from llm_elicit import density
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import (
     Band,
     Interval,
@@ -38,7 +39,6 @@ from llm_elicit.audit.inference import (
     wilson,
 )
 from llm_elicit.audit.reference import Reference, Standardizer, category_shares
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 

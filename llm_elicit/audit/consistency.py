@@ -35,10 +35,10 @@ import torch
 from scipy import sparse, stats
 
 from llm_elicit import density
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, t_interval, wilson
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 

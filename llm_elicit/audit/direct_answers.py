@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from llm_elicit import density
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.generated import (
     GeneratedPoints,
     RowCompletionTest,
@@ -24,7 +25,6 @@ from llm_elicit.audit.generated import (
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.stated_quantiles import StatedQuantiles, measure_stated, quantiles_by_noise
 from llm_elicit.comparisons.row_completion import RowCompletion
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.questions.numbers import UNREAD, Unread, read_numbers, read_point, read_quantiles
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

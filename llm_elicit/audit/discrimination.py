@@ -19,10 +19,10 @@ from typing import Literal
 import numpy as np
 from scipy.spatial.distance import cdist
 
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, posterior_interval
 from llm_elicit.audit.reference import Reference, Standardizer
 from llm_elicit.audit.utility import Utility
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
 _VOLUME = 0.1

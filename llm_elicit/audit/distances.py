@@ -24,9 +24,9 @@ from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist, pdist
 
 from llm_elicit import density
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Band, credible_band
 from llm_elicit.audit.reference import AuditSettings, Standardizer, axis_of, category_shares
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.circles import share_distance
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

@@ -22,11 +22,11 @@ import numpy.typing as npt
 from scipy.spatial import cKDTree
 from scipy.stats import rankdata
 
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.distances import energy_between, mean_distance
 from llm_elicit.audit.inference import Interval, wilson
 from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer, category_shares
 from llm_elicit.comparisons.row_completion import RowCompletion
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
 NEIGHBOURS = 20

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from llm_elicit import density
-from llm_elicit.config.base_model import StrictModel
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.spaces.features import Floats
 
 Band = tuple[float, float]

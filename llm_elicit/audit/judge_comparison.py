@@ -24,12 +24,12 @@ import numpy as np
 from scipy.stats import rankdata
 
 from llm_elicit import density
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.distances import Marginals, half_distance
 from llm_elicit.audit.inference import Interval, holm, posterior_interval, wilson
 from llm_elicit.audit.preference import CONSISTENT
 from llm_elicit.audit.reference import Reference
 from llm_elicit.comparisons.table import Choices
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import orth
 
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, holm, wilson
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 Codes = npt.NDArray[np.int64]

@@ -21,9 +21,9 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, wilson
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
 FAST = 1.0

@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, t_interval, t_test
 from llm_elicit.audit.randomization import permutation_test, sign_test
 from llm_elicit.audit.reference import Standardizer
 from llm_elicit.audit.responses import Response
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 # Standard errors of the autocorrelation that show it, and the largest that is allowed for.

@@ -32,6 +32,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, holm, p_text
 from llm_elicit.audit.position_effect import PositionEffect, measure_position
 from llm_elicit.audit.randomization import (
@@ -43,7 +44,6 @@ from llm_elicit.audit.randomization import (
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Kind, Response
 from llm_elicit.audit.sample_size import SampleSize, required_pairs
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.planning.detectable import fewest_pairs, smallest_p
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats

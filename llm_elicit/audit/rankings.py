@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, holm, normal_interval
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 

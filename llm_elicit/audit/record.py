@@ -15,6 +15,7 @@ from pydantic import JsonValue, ValidationError
 from pydantic_core import to_json
 
 from llm_elicit import density
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.belief_power import BeliefPowers, PowerEvidence, measure_powers
 from llm_elicit.audit.calibration import (
     Box,
@@ -52,7 +53,6 @@ from llm_elicit.audit.summaries import (
 )
 from llm_elicit.audit.utility import Effect, Utility, measure_effects
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError, UnknownNameError
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats, TableRows

@@ -23,8 +23,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.summaries import BeliefBands, CategoryBands, CircularBands
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 FEW_PAIRS = 100

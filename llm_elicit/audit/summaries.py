@@ -24,9 +24,9 @@ from scipy.stats import norm
 
 from llm_elicit import density
 from llm_elicit._util.read_files import read_points
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Band, Interval, outside_band, wilson
 from llm_elicit.audit.reference import Reference, axis_of, by_value, category_shares
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.density.feature_axis import BINS
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats

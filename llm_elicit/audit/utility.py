@@ -22,11 +22,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from llm_elicit import density
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import holm, posterior_interval
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 

@@ -19,11 +19,9 @@ from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     from llm_elicit.orchestrator import cache as answer_cache
-    from llm_elicit.orchestrator import request_identity
     from llm_elicit.orchestrator.cache import Cache
 else:
     answer_cache = LazyModule("llm_elicit.orchestrator.cache")
-    request_identity = LazyModule("llm_elicit.orchestrator.request_identity")
 
 cache_app = typer.Typer(help="The answers kept across runs.", no_args_is_help=True)
 
@@ -84,7 +82,7 @@ def _keys(cache: Cache, model: str, last: int) -> list[dict[str, Any]]:
 def explain_command(one: Key, two: Key, runs: Runs = RUNS, as_json: AsJson = False) -> None:
     """Name the fields in which two requests differ, so that they do not share an answer."""
     with _opened(runs) as cache:
-        found = request_identity.differences(cache.find(one).request, cache.find(two).request)
+        found = answer_cache.differences(cache.find(one).request, cache.find(two).request)
     if as_json:
         print_json([{"field": path, "first": a, "second": b} for path, a, b in found])
         return

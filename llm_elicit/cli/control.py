@@ -12,11 +12,12 @@ from llm_elicit.cli.options import AsJson, MaxCost, RunName, out, print_json, ru
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
-    from llm_elicit.orchestrator import journal, judgments
+    from llm_elicit.orchestrator import judgments
+    from llm_elicit.orchestrator.journal import control as journal
     from llm_elicit.pipeline import run_control, run_folder
     from llm_elicit.pipeline.run_folder import Run
 else:
-    journal = LazyModule("llm_elicit.orchestrator.journal")
+    journal = LazyModule("llm_elicit.orchestrator.journal.control")
     judgments = LazyModule("llm_elicit.orchestrator.judgments")
     run_control = LazyModule("llm_elicit.pipeline.run_control")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.settings import to_yaml
 from llm_elicit.cli.options import RunName, out
-from llm_elicit.config.base_model import to_yaml
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:

@@ -28,13 +28,15 @@ from llm_elicit.cli.options import (
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
-    from llm_elicit.orchestrator import answer_summary, batch_mode, journal, judgments, open_run
+    from llm_elicit.orchestrator import batches as batch_mode
+    from llm_elicit.orchestrator import judgments, open_run
+    from llm_elicit.orchestrator.journal import control as journal
+    from llm_elicit.orchestrator.journal.schema import Totals, Unanswered
     from llm_elicit.pipeline import run_folder, stages
     from llm_elicit.pipeline.run_folder import Run
 else:
-    answer_summary = LazyModule("llm_elicit.orchestrator.answer_summary")
-    batch_mode = LazyModule("llm_elicit.orchestrator.batch_mode")
-    journal = LazyModule("llm_elicit.orchestrator.journal")
+    batch_mode = LazyModule("llm_elicit.orchestrator.batches")
+    journal = LazyModule("llm_elicit.orchestrator.journal.control")
     judgments = LazyModule("llm_elicit.orchestrator.judgments")
     open_run = LazyModule("llm_elicit.orchestrator.open_run")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
@@ -102,7 +104,7 @@ def _how_to_go_on(cells: Sequence[Run]) -> None:
             out.print(f"{cell.campaign.name}: interrupted; llm-elicit run {cell.folder} resumes it")
 
 
-def _answers(cell: Run) -> dict[str, answer_summary.AnswerSummary]:
+def _answers(cell: Run) -> dict[str, judgments.AnswerSummary]:
     """Return what the answers of a run's models are worth; none before it was started."""
     try:
         summaries = judgments.answer_summaries(cell.folder, cell.campaign)
@@ -111,7 +113,7 @@ def _answers(cell: Run) -> dict[str, answer_summary.AnswerSummary]:
     return {name: s for name, s in summaries.items() if name not in cell.campaign.people}
 
 
-def _unanswered(cell: Run) -> dict[str, list[journal.Unanswered]]:
+def _unanswered(cell: Run) -> dict[str, list[Unanswered]]:
     """Return a run's questions that were given up or set aside; none before it was started."""
     try:
         return judgments.unanswered(cell.folder, cell.campaign)
@@ -144,7 +146,7 @@ def _status_table(cells: Sequence[Run]) -> Table:
     return table
 
 
-def _totals(cell: Run, alone: bool) -> dict[str, journal.Totals]:
+def _totals(cell: Run, alone: bool) -> dict[str, Totals]:
     """Return a run's counts; those of a grid's cell that was not started are zero."""
     try:
         return judgments.status(cell.folder, cell.campaign)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from llm_elicit.config.base_model import Positive, Sampling, StrictModel
+from llm_elicit._util.settings import Positive, Sampling, StrictModel
 
 
 class Stop(StrictModel):

@@ -17,8 +17,8 @@ from pydantic import (
 )
 
 from llm_elicit._util import addresses
+from llm_elicit._util.settings import NoiseLevel, Positive, Seed, StrictModel, each_once
 from llm_elicit.config import plugins
-from llm_elicit.config.base_model import NoiseLevel, Positive, Seed, StrictModel, each_once
 from llm_elicit.errors import InputError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_elicit.config.base_model import read_yaml
+from llm_elicit._util.settings import read_yaml
 from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.errors import CapError, InputError
-from llm_elicit.orchestrator.journal import FILE, JournalLocation, RunLock, committed, reading
+from llm_elicit.orchestrator.journal.connection import FILE, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.questions import committed, reading
 from llm_elicit.orchestrator.prices import PICO, Price
 
 

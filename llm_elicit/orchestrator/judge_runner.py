@@ -16,10 +16,17 @@ from llm_elicit.backends import Backend, Reply
 from llm_elicit.backends.base import AdaptedError, Unscored
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
-from llm_elicit.orchestrator import journal
-from llm_elicit.orchestrator.answer_summary import AnswerSummary, worth
 from llm_elicit.orchestrator.cache import worth_keeping
-from llm_elicit.orchestrator.journal import Question, Totals
+from llm_elicit.orchestrator.journal.schema import (
+    Answer,
+    Question,
+    Totals,
+    answered,
+    failed,
+    missed,
+    quarantined,
+)
+from llm_elicit.orchestrator.judgments import AnswerSummary, worth
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.progress import Tally, unscored_notes
@@ -32,7 +39,7 @@ from llm_elicit.orchestrator.request_sender import (
 )
 from llm_elicit.orchestrator.retries import Decision, weigh, wording
 from llm_elicit.orchestrator.retry_queue import QueuedRequest, RetryQueue
-from llm_elicit.orchestrator.usage import Tokens, UsageCheck
+from llm_elicit.orchestrator.tokens import Tokens, UsageCheck
 from llm_elicit.orchestrator.writer import Claims
 
 _TICK = 1.0
@@ -217,7 +224,7 @@ class JudgeRunner:
             if one.key and one.key.key in known
         ]
         await self._context.writer.write_all(
-            [journal.answered(question.id, answer) for question, answer in hits]
+            [answered(question.id, answer) for question, answer in hits]
         )
         for _, answer in hits:
             self._count(answer)
@@ -345,7 +352,7 @@ class JudgeRunner:
                 outcome of the other requests in flight is awaited first.
         """
         set_aside = decision.kind == "question is set aside"
-        change = journal.quarantined if set_aside else journal.failed
+        change = quarantined if set_aside else failed
         if not await self._context.writer.write(change(question.id, decision.reason)):
             return  # another worker has answered it or asks it now
         self.tally.failed += 1
@@ -364,7 +371,7 @@ class JudgeRunner:
             elif self._suspicion is None:
                 self._suspicion, self._queue.held = self._ended(decision.reason), True
 
-    async def _paid(self, prepared: Prepared, reply: Reply, latency: float) -> journal.Answer:
+    async def _paid(self, prepared: Prepared, reply: Reply, latency: float) -> Answer:
         """Record an answer that was paid; if it cannot be recorded, record its cost."""
         try:
             return await self._record(prepared, reply, latency)
@@ -372,23 +379,21 @@ class JudgeRunner:
             raise
         except Exception:
             paid = self._builder.paid(reply)
-            change = journal.missed(prepared.question.id, paid.usd, paid.tokens)
+            change = missed(prepared.question.id, paid.usd, paid.tokens)
             await self._context.writer.write(change)
             raise
 
-    async def _record(
-        self, prepared: Prepared, reply: Reply, latency: float | None
-    ) -> journal.Answer:
+    async def _record(self, prepared: Prepared, reply: Reply, latency: float | None) -> Answer:
         """Commit the answer, then count it; `latency` is None if nothing was sent."""
         question = prepared.question
         self._unscored[reply.unscored] += 1
         self._was_readable |= latency is not None
         answer = self._builder.answer(question, prepared.request, reply, latency)
-        await self._context.writer.write(journal.answered(question.id, answer))
+        await self._context.writer.write(answered(question.id, answer))
         self._count(answer)
         return answer
 
-    def _count(self, answer: journal.Answer) -> None:
+    def _count(self, answer: Answer) -> None:
         tally = self.tally
         self._in_a_row = 0
         if self._suspicion is not None:
@@ -405,7 +410,7 @@ class JudgeRunner:
             tally.cost += answer.cost or 0.0
         self._check(answer)
 
-    def _check(self, answer: journal.Answer) -> None:
+    def _check(self, answer: Answer) -> None:
         """Say if another model answers; stop the judge if hardly any answer is usable."""
         model = answer.model_answered
         if model and model not in self._models:

@@ -15,7 +15,8 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import identity_of
 from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import CacheUse, RunCache
-from llm_elicit.orchestrator.journal import LEASE, Journal, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.connection import LEASE, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.log import event, logged
 from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.planning.pairs import Plan

@@ -10,13 +10,13 @@ from llm_elicit.backends.base import token_limit, without_key
 from llm_elicit.config.campaign import Limits
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import journal, tokens
+from llm_elicit.orchestrator import tokens
 from llm_elicit.orchestrator.budget import Amount
-from llm_elicit.orchestrator.journal import Answer, Question
+from llm_elicit.orchestrator.cache import Identity, identify
+from llm_elicit.orchestrator.journal.schema import Answer, Question, digest_of, now
 from llm_elicit.orchestrator.judgments import judge_reply, settings_of
 from llm_elicit.orchestrator.prices import Price
-from llm_elicit.orchestrator.request_identity import Identity, identify
-from llm_elicit.orchestrator.usage import Tokens, UsageCheck
+from llm_elicit.orchestrator.tokens import Tokens, UsageCheck
 from llm_elicit.planning.pairs import Plan, Query
 from llm_elicit.questions import DirectWording, Template, render
 from llm_elicit.spaces.features import FeatureSpace
@@ -179,12 +179,12 @@ class RequestBuilder:
             cost=0.0 if cached else self.cost(reply),
             latency=latency or 0.0,
             cached=cached,
-            asked_at=reply.kept_at or journal.now(),
+            asked_at=reply.kept_at or now(),
             thinking=reply.thinking,
             format=request.answer,
             censored=judgment.censored,
         )
-        return Answer(**vars(answer) | {"digest": journal.digest_of(question, answer)})
+        return Answer(**vars(answer) | {"digest": digest_of(question, answer)})
 
 
 def refusal(reason: str, body: dict[str, Any]) -> Reply:

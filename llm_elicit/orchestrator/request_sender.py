@@ -15,18 +15,18 @@ from llm_elicit.backends.base import AdaptedError
 from llm_elicit.backends.failures import Failure
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError
-from llm_elicit.orchestrator import journal, tokens
+from llm_elicit.orchestrator import tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
-from llm_elicit.orchestrator.cache import RunCache
+from llm_elicit.orchestrator.cache import Identity, RunCache
+from llm_elicit.orchestrator.journal.schema import intent, missed
 from llm_elicit.orchestrator.log import event, span
 from llm_elicit.orchestrator.progress import Progress, Tally
 from llm_elicit.orchestrator.rate_limit_headers import allowances
 from llm_elicit.orchestrator.rate_sharing import RunLimiters
 from llm_elicit.orchestrator.request_builder import RequestBuilder
-from llm_elicit.orchestrator.request_identity import Identity
 from llm_elicit.orchestrator.retries import Decision, History, Patience, classify
 from llm_elicit.orchestrator.retry_queue import QueuedRequest
-from llm_elicit.orchestrator.usage import known
+from llm_elicit.orchestrator.tokens import known
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions import DirectWording, Template
@@ -168,7 +168,7 @@ class RequestSender:
             try:
                 reply = await self._under_way(queued, worst, sent_at)
             except AdaptedError:
-                await self._context.writer.write(journal.missed(question, 0.0))
+                await self._context.writer.write(missed(question, 0.0))
                 raise
             except RequestFailedError as error:
                 paid = self._maybe_paid(queued, error.decision)
@@ -179,7 +179,7 @@ class RequestSender:
             except Exception:
                 # A bug between sending and reading: the request may have been answered.
                 paid = worst
-                await self._context.writer.write(journal.missed(question, worst.usd, worst.tokens))
+                await self._context.writer.write(missed(question, worst.usd, worst.tokens))
                 raise
             except asyncio.CancelledError:
                 # The request may have been answered.
@@ -207,8 +207,8 @@ class RequestSender:
         try:
             if worst != self._worst(queued):
                 raise _DearerError
-            intent = journal.intent(question, worst.usd, worst.tokens)
-            if not await self._context.writer.write(intent):
+            reserved = intent(question, worst.usd, worst.tokens)
+            if not await self._context.writer.write(reserved):
                 raise HaltedError
             self._tally.requests += 1
             history = queued.history
@@ -275,7 +275,7 @@ class RequestSender:
         return reply
 
     async def _missed(self, question: int, decision: Decision, lost: Amount) -> None:
-        await self._context.writer.write(journal.missed(question, lost.usd, lost.tokens))
+        await self._context.writer.write(missed(question, lost.usd, lost.tokens))
         if decision.kind == "prompt refused":
             return  # the runner records it as an answer
         self._tally.errors += 1

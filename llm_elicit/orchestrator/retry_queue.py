@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llm_elicit.orchestrator.journal import Question
+from llm_elicit.orchestrator.journal.schema import Question
 from llm_elicit.orchestrator.request_builder import Prepared
 from llm_elicit.orchestrator.retries import History
 from llm_elicit.orchestrator.writer import Claims

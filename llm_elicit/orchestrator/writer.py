@@ -11,8 +11,9 @@ from logging import WARNING
 from typing import Self, TypeVar
 
 from llm_elicit.errors import CapError, ElicitError
-from llm_elicit.orchestrator.journal import Change, Journal, JournalError, Question
-from llm_elicit.orchestrator.journal.changes import Refusal
+from llm_elicit.orchestrator.journal.connection import JournalError
+from llm_elicit.orchestrator.journal.schema import Change, Question, Refusal
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.request_builder import Prepared
 

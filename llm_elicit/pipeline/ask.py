@@ -15,22 +15,22 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, ElicitError, IncompleteError, UnusableError
-from llm_elicit.orchestrator import batch_mode
-from llm_elicit.orchestrator.answer_summary import AnswerSummary
-from llm_elicit.orchestrator.batch_mode import Step
+from llm_elicit.orchestrator import batches
+from llm_elicit.orchestrator.batches import Step
 from llm_elicit.orchestrator.budget import within_grid_caps
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.engine import AskSummary
 from llm_elicit.orchestrator.engine import ask as ask_questions
-from llm_elicit.orchestrator.journal import (
-    JournalError,
-    Unanswered,
+from llm_elicit.orchestrator.journal.connection import JournalError
+from llm_elicit.orchestrator.journal.questions import (
     kept_answers,
     planned_rounds,
     record_rounds,
     settled,
 )
+from llm_elicit.orchestrator.journal.schema import Unanswered
 from llm_elicit.orchestrator.judgments import (
+    AnswerSummary,
     OldPlanError,
     answer_summaries,
     check_answers,
@@ -298,7 +298,7 @@ async def ask_in_batches(
         while True:
             study = Study(campaign, result.space, result.plan, result.folder, retry_failed)
             retry_failed = False
-            summary = await batch_mode.ask_in_batches(study, step, progress, every, resend)
+            summary = await batches.ask_in_batches(study, step, progress, every, resend)
             longer = None
             if step != "collect":
                 longer = await in_thread(

@@ -13,30 +13,28 @@ from typing import Any
 from llm_elicit.errors import CancelledRunError, ConflictError, ElicitError, InputError
 from llm_elicit.orchestrator.budget import Budget
 from llm_elicit.orchestrator.cache import CacheUse
-from llm_elicit.orchestrator.journal import (
+from llm_elicit.orchestrator.journal.connection import RunInUseError
+from llm_elicit.orchestrator.journal.control import (
     ENDED,
     Control,
     RunEvent,
-    RunInUseError,
     RunState,
     Wanted,
-    now,
     read_summary,
     request,
     visible_state,
     write_control,
 )
+from llm_elicit.orchestrator.journal.schema import now
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.ask import ask_under
-from llm_elicit.pipeline.event_log import INTERVAL, EventLog
-from llm_elicit.pipeline.run_control import RunControl, check_limits
+from llm_elicit.pipeline.run_control import RunControl, Turn, Turns, check_limits
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.pipeline.run_progress import RunProgress
+from llm_elicit.pipeline.run_progress import INTERVAL, EventLog, RunProgress
 from llm_elicit.pipeline.snapshot import RunSnapshot, failures_of
 from llm_elicit.pipeline.stage_process import make_views, run_stages, run_until
 from llm_elicit.pipeline.stages import AFTER_ASKING, plan_run
-from llm_elicit.pipeline.turns import Turn, Turns
 
 _WITH_VIEW = (*AFTER_ASKING, "live")
 _TOLD_AS = {"fit": "fitted", "audit": "audited", "report": "reported"}

@@ -18,7 +18,7 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import ElicitError
-from llm_elicit.orchestrator.journal import is_begun, kept_answers
+from llm_elicit.orchestrator.journal.questions import is_begun, kept_answers
 from llm_elicit.orchestrator.judgments import comparisons, direct_answers
 from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.pipeline.audit import read_samples

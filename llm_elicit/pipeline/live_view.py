@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from llm_elicit._util.read_files import read_json
-from llm_elicit.config.base_model import StrictModel
+from llm_elicit._util.settings import StrictModel
 
 LIVE = "live.json"
 """The file of the live view in a run's folder."""

@@ -33,6 +33,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from llm_elicit._util.resources import available, find
+from llm_elicit._util.settings import StrictModel, validated
 from llm_elicit.audit.inference import Interval, holm
 from llm_elicit.audit.preference import share_explained
 from llm_elicit.audit.randomization import (
@@ -41,12 +43,9 @@ from llm_elicit.audit.randomization import (
     leave_one_out_residuals,
 )
 from llm_elicit.audit.responses import Kind, Response, response_of
-from llm_elicit.config.base_model import StrictModel, validated
-from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.campaign import Campaign, axis_word
 from llm_elicit.config.design import Design
-from llm_elicit.config.grid import axis_word
 from llm_elicit.config.judges import Judge
-from llm_elicit.config.resources import available, find
 from llm_elicit.errors import ElicitError, InputError, UnusableError
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Silent

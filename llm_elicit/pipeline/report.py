@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_elicit._util.packages import LazyModule, installed_versions
-from llm_elicit.config.grid import axis_word
+from llm_elicit.config.campaign import axis_word
 from llm_elicit.orchestrator.log import span
 from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.pipeline.audit import audit_is_current, read_samples, write_audit

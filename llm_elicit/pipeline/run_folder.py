@@ -14,24 +14,21 @@ import numpy as np
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.read_files import read_parquet
 from llm_elicit._util.reprs import brief_repr
+from llm_elicit._util.settings import read_yaml, validated
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.base_model import read_yaml, validated
-from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.grid import cells
+from llm_elicit.config.campaign import Campaign, cells
 from llm_elicit.config.provenance import check_same
 from llm_elicit.errors import ElicitError, InputError, UnknownNameError
-from llm_elicit.orchestrator.journal import (
-    AT_WORK,
-    JournalLocation,
-    RunLock,
-    Totals,
-    drop_journal,
+from llm_elicit.orchestrator.journal.connection import AT_WORK, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
+from llm_elicit.orchestrator.journal.control import drop_journal
+from llm_elicit.orchestrator.journal.questions import (
     is_begun,
     kept_answers,
     kept_identity,
     planned_rounds,
 )
-from llm_elicit.orchestrator.journal import FILE as JOURNAL
+from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.judgments import answered
 from llm_elicit.orchestrator.open_run import Study, worded_identity
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
@@ -367,6 +364,11 @@ def remove_unreadable(folder: Path) -> None:
     location = JournalLocation(folder, journal)
     with RunLock(folder, shared=location.shared, name=AT_WORK):
         remove(location)
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Return the folders of the runs in a folder."""
+    return sorted(path.parent for path in folder.glob(f"*/{CAMPAIGN}"))
 
 
 def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:

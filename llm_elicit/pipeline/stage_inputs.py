@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.settings import read_yaml
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.base_model import read_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import FILE as JOURNAL
+from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.pipeline.ask import write_tables
 from llm_elicit.pipeline.run_folder import CAMPAIGN, COMPARISONS, PLAN, Run

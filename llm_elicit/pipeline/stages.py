@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llm_elicit.config.base_model import to_yaml
+from llm_elicit._util.settings import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.orchestrator.cache import CacheUse

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from llm_elicit._util import resources
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
-from llm_elicit.config import resources
-from llm_elicit.config.base_model import StrictModel, parse_yaml, validated
+from llm_elicit._util.settings import StrictModel, parse_yaml, validated
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

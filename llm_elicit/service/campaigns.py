@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
-from llm_elicit.config.base_model import StrictModel, to_yaml
+from llm_elicit._util.settings import StrictModel, to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator import estimates
 from llm_elicit.orchestrator.engine import check

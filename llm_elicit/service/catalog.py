@@ -17,8 +17,8 @@ from fastapi import Depends, Request
 from fastapi import Path as InPath
 
 from llm_elicit.errors import ConflictError, ElicitError
-from llm_elicit.orchestrator import journal
-from llm_elicit.orchestrator.journal import Wanted, is_active
+from llm_elicit.orchestrator.journal import control as journal
+from llm_elicit.orchestrator.journal.control import Wanted, is_active
 from llm_elicit.pipeline.run_control import check_limits
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, remove_unreadable
 from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
@@ -27,8 +27,8 @@ from llm_elicit.service.state import service_of
 
 if TYPE_CHECKING:
     from llm_elicit.pipeline.campaign_run import CampaignRun
-    from llm_elicit.pipeline.run_index import RunIndex
     from llm_elicit.pipeline.runtime import Runtime
+    from llm_elicit.pipeline.snapshot import RunIndex
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 """The pattern of a campaign's name."""

@@ -19,8 +19,8 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from llm_elicit.errors import ElicitError
-from llm_elicit.orchestrator.journal import ENDED, RunEvent
-from llm_elicit.pipeline.event_log import EventLog
+from llm_elicit.orchestrator.journal.control import ENDED, RunEvent
+from llm_elicit.pipeline.run_progress import EventLog
 from llm_elicit.service.catalog import CampaignName, Runs
 from llm_elicit.service.problems import ProblemError, logger
 from llm_elicit.service.security import require

@@ -18,8 +18,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from llm_elicit.errors import ElicitError
-from llm_elicit.orchestrator.people import People
-from llm_elicit.orchestrator.question_cards import Choice
+from llm_elicit.orchestrator.people import Choice, People
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import security
 from llm_elicit.service.catalog import Catalog, Runs

@@ -8,9 +8,9 @@ from typing import Literal
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
+from llm_elicit._util import resources
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.backends.weights import KNOWN
-from llm_elicit.config import resources
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Template
 from llm_elicit.service import metrics, security

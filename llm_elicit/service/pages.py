@@ -15,10 +15,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from pydantic import BaseModel, ValidationError
 
-from llm_elicit.config import resources
-from llm_elicit.config.base_model import parse_yaml
+from llm_elicit._util import resources
+from llm_elicit._util.settings import parse_yaml
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator.journal import ENDED
+from llm_elicit.orchestrator.journal.control import ENDED
 from llm_elicit.pipeline.live_view import LiveView
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, Field, ValidationError
 
-from llm_elicit.config.base_model import StrictModel
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.people import PeopleProgress
 from llm_elicit.pipeline.run_folder import Run

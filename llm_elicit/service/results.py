@@ -25,11 +25,11 @@ from starlette.types import Receive, Scope, Send
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import plain_cells
-from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import ConflictError, InputError
-from llm_elicit.orchestrator.journal import is_begun
+from llm_elicit.orchestrator.journal.questions import is_begun
 from llm_elicit.orchestrator.judgments import OldPlanError
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator
 
 from llm_elicit._util import addresses
-from llm_elicit.config.base_model import Positive, StrictModel, read_yaml, validated
+from llm_elicit._util.settings import Positive, StrictModel, read_yaml, validated
 from llm_elicit.config.judges import TokenPrice
 
 PATH = r"(/[A-Za-z0-9._~-]+)*"

@@ -20,11 +20,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 
-from llm_elicit.config import resources
-from llm_elicit.config.base_model import parse_yaml, read_yaml, validated
+from llm_elicit._util import resources
+from llm_elicit._util.settings import parse_yaml, read_yaml, validated
 from llm_elicit.errors import ConflictError, ElicitError, InputError
-from llm_elicit.pipeline.recovery import run_folders
-from llm_elicit.pipeline.run_folder import CAMPAIGN
+from llm_elicit.pipeline.run_folder import CAMPAIGN, run_folders
 from llm_elicit.service.problems import ProblemError
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.state import Service, service_of

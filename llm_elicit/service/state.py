@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from llm_elicit.orchestrator.people import People
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.pipeline.run_index import RunIndex
 from llm_elicit.pipeline.runtime import Runtime
+from llm_elicit.pipeline.snapshot import RunIndex
 from llm_elicit.service.keys import Keys
 from llm_elicit.service.links import Links
 from llm_elicit.service.metrics import Metrics

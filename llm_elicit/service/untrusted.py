@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from llm_elicit._util import resources
+from llm_elicit._util.settings import parse_yaml, validated
 from llm_elicit.backends import provider_of
-from llm_elicit.config import resources
-from llm_elicit.config.base_model import parse_yaml, validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import OWN_BACKENDS, BaseJudge, Judge, PluginJudge
 from llm_elicit.errors import InputError

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit.config.base_model import StrictModel
+from llm_elicit._util.settings import StrictModel
 
 if TYPE_CHECKING:
     from llm_elicit import density

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from llm_elicit._util.sanitize import visible
-from llm_elicit.config.base_model import to_yaml
+from llm_elicit._util.settings import to_yaml
 from llm_elicit.errors import InputError
 from llm_elicit.spaces import cells
 from llm_elicit.spaces.column_drafts import MOST_WORDS, ColumnDraft, draft_column, share

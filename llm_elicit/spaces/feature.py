@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit.config.base_model import StrictModel
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.feature_keys import EPOCH, days_of, with_codes, with_days
 from llm_elicit.spaces.number_format import ENGLISH, Locale, format_number

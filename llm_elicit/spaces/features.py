@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
+from llm_elicit._util import resources
 from llm_elicit._util.packages import LazyModule
-from llm_elicit.config import resources
-from llm_elicit.config.base_model import Sampling, StrictModel, read_yaml, to_yaml, validated
+from llm_elicit._util.settings import Sampling, StrictModel, read_yaml, to_yaml, validated
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.constraints import Constraint, involved
 from llm_elicit.spaces.coordinates import Coordinates

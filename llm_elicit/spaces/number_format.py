@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from llm_elicit.config.base_model import StrictModel
+from llm_elicit._util.settings import StrictModel
 
 _LARGEST = 1e15
 """Numbers from here on are written with a power of ten."""

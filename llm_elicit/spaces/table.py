@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator, Field
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit.config.base_model import StrictModel
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces import cells
 from llm_elicit.spaces.csv_files import Dialect

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llm_elicit._util.settings import validated
 from llm_elicit.backends import Backend, Capabilities, Reply, Request, open_backend, provider_of
 from llm_elicit.backends.base import token_limit
 from llm_elicit.backends.failures import Failure
-from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.config.provenance import identity_of

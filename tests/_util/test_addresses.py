@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
+from llm_elicit._util.settings import validated
 from llm_elicit.backends import open_backend
 from llm_elicit.backends.base import scrubbed
-from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 

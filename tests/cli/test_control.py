@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from llm_elicit.config.base_model import to_yaml
+from llm_elicit._util.settings import to_yaml
 from llm_elicit.errors import STOPPED
-from llm_elicit.orchestrator.journal import JournalLocation, write_control
-from llm_elicit.orchestrator.journal.control import SILENCE
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.control import SILENCE, write_control
 from llm_elicit.orchestrator.journal.schema import clock
 from llm_elicit.testing.provider import Provider, Says
 

@@ -15,7 +15,8 @@ from fakes.spaces import write_two_features
 
 from llm_elicit import errors
 from llm_elicit.cli import main as cli
-from llm_elicit.orchestrator.journal import JournalLocation, reading, totals
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import reading, totals
 from llm_elicit.pipeline import stages
 from llm_elicit.testing.provider import Fails, Hangs, Provider, Says
 

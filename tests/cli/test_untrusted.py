@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_elicit._util.sanitize import guard, unguard, visible
+from llm_elicit._util.settings import read_yaml
 from llm_elicit.cli import main as cli
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.base_model import read_yaml
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import Fails, Provider, Says

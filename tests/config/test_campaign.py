@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from llm_elicit.config.base_model import validated
+from llm_elicit._util.resources import available
+from llm_elicit._util.settings import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import identity_of
-from llm_elicit.config.resources import available
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 

@@ -10,14 +10,13 @@ import pytest
 import yaml
 
 import llm_elicit as le
+from llm_elicit._util.resources import find
+from llm_elicit._util.settings import validated
 from llm_elicit.cli import main as cli
-from llm_elicit.config.base_model import validated
-from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.grid import cells
-from llm_elicit.config.resources import find
+from llm_elicit.config.campaign import Campaign, cells
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.estimates import prompts
-from llm_elicit.orchestrator.journal import RunLock
+from llm_elicit.orchestrator.journal.connection import RunLock
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run, open_runs
 from llm_elicit.questions import Template

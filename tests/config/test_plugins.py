@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fakes.plugins import EXAMPLE, install, place
 
+from llm_elicit._util.settings import validated
 from llm_elicit.cli.exit_codes import run_app
 from llm_elicit.cli.main import app
 from llm_elicit.config import plugins
-from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.testing.provider import Fails, Provider, Says

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from llm_elicit.config.base_model import to_yaml
+from llm_elicit._util.settings import to_yaml
 from llm_elicit.spaces.features import FeatureSpace
 
 

@@ -29,7 +29,8 @@ from sqlalchemy import func, select
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.estimates import prompts
-from llm_elicit.orchestrator.journal import JournalLocation, reading
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import answers, questions
 from llm_elicit.questions import Template
 from llm_elicit.testing.provider import Provider, Says

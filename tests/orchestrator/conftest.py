@@ -6,7 +6,7 @@ from typing import Any
 import httpcore2
 import pytest
 
-from llm_elicit.orchestrator.journal import JournalLocation
+from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.retries import Patience
 from orchestrator.postgres import server
 

@@ -14,8 +14,8 @@ import pytest
 
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import IncompleteError, InputError, JudgeError
-from llm_elicit.orchestrator.batch_mode import ask_in_batches
-from llm_elicit.orchestrator.journal import Journal
+from llm_elicit.orchestrator.batches import ask_in_batches
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import answer_summaries, status
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.testing.provider import (

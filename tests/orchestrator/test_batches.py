@@ -23,13 +23,12 @@ from llm_elicit.backends.batches import BatchLimits, BatchRequest
 from llm_elicit.backends.openai import OpenAIBatchClient
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, InputError, JudgeError
-from llm_elicit.orchestrator import batch_runner
-from llm_elicit.orchestrator.batch_mode import Step, ask_in_batches, batch_statuses
-from llm_elicit.orchestrator.batch_runner import Entry, packs
+from llm_elicit.orchestrator import batches
+from llm_elicit.orchestrator.batches import Entry, Step, ask_in_batches, batch_statuses, packs
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.engine import AskSummary
 from llm_elicit.orchestrator.estimates import prompts
-from llm_elicit.orchestrator.journal import Question
+from llm_elicit.orchestrator.journal.schema import Question
 from llm_elicit.orchestrator.judgments import direct_answers, status
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.prices import price_of
@@ -422,7 +421,7 @@ def test_a_batch_that_is_not_listed_is_sent_again_only_when_told(
         provider.refuses = None
         _do("submit", study, folder)
         assert not provider.batches, "too early to tell"
-        monkeypatch.setattr(batch_runner, "GRACE", 0.0)
+        monkeypatch.setattr(batches, "GRACE", 0.0)
         steps: list[Step] = ["submit", "collect", "wait"]
         for step in steps:
             notes = Notes()
@@ -456,7 +455,7 @@ def test_a_batch_that_is_refused_is_open_again(judge: Any, tmp_path: Path) -> No
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from llm_elicit.orchestrator.batch_mode import ask_in_batches
+from llm_elicit.orchestrator.batches import ask_in_batches
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Silent
 from orchestrator.conftest import claude, gpt

@@ -12,14 +12,9 @@ import pytest
 from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.budget import Amount, Budget, BudgetLedger, check_cap, within_grid_caps
-from llm_elicit.orchestrator.journal import (
-    Journal,
-    JournalLocation,
-    RunLock,
-    answered,
-    intent,
-    submitted,
-)
+from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.schema import answered, intent, submitted
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.prices import Price
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of

@@ -16,8 +16,15 @@ from llm_elicit.backends import Reply, Request, open_backend
 from llm_elicit.backends.base import silent
 from llm_elicit.cli.cache import cache_app
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.cache import Cache, Entry, worth_keeping
-from llm_elicit.orchestrator.request_identity import SCHEMA, Identity, differences, identify
+from llm_elicit.orchestrator.cache import (
+    SCHEMA,
+    Cache,
+    Entry,
+    Identity,
+    differences,
+    identify,
+    worth_keeping,
+)
 from llm_elicit.questions import Template, render
 from llm_elicit.testing.provider import Provider, Says
 from orchestrator.conftest import claude, gpt

@@ -11,10 +11,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from llm_elicit.orchestrator.journal import Journal, JournalLocation, Question, answered
 from llm_elicit.orchestrator.journal import people as cards
+from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
-from llm_elicit.orchestrator.journal.schema import answers, questions
+from llm_elicit.orchestrator.journal.schema import Question, answered, answers, questions
+from llm_elicit.orchestrator.journal.store import Journal
 from orchestrator.test_journal import ANSWER
 from orchestrator.test_people import PANEL, prepare, study_of
 

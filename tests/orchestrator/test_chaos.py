@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import JournalLocation, reading
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.testing.provider import Hangs, Provider, Says
 from llm_elicit.testing.rate_limits import Gate, Limit

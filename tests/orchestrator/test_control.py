@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import (
+from llm_elicit.orchestrator.journal.connection import JournalLocation, RunInUseError
+from llm_elicit.orchestrator.journal.control import (
     Control,
-    JournalLocation,
     RunEvent,
-    RunInUseError,
     RunState,
     Wanted,
     begin_control,

@@ -11,16 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import (
-    Answer,
-    JournalLocation,
-    Question,
-    answered,
-    digest_of,
-    intent,
-    planned_rounds,
-    record_rounds,
-)
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import planned_rounds, record_rounds
+from llm_elicit.orchestrator.journal.schema import Answer, Question, answered, digest_of, intent
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import direct_answers
 from llm_elicit.planning.rounds import ALL_JUDGES, Pairs

@@ -21,8 +21,8 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import identity_of
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.estimates import estimate, examples
-from llm_elicit.orchestrator.journal import JournalLocation, reading
-from llm_elicit.orchestrator.journal.reading import committed
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import committed, reading
 from llm_elicit.orchestrator.judgments import answered, direct_answers, status
 from llm_elicit.orchestrator.request_builder import check_direct
 from llm_elicit.planning.direct_pairs import range_pairs

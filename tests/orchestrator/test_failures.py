@@ -15,8 +15,14 @@ from sqlalchemy.exc import (
     ProgrammingError,
 )
 
-from llm_elicit.orchestrator.journal import JournalError, JournalLocation, planned_rounds
-from llm_elicit.orchestrator.journal.failures import explained, is_full, passes
+from llm_elicit.orchestrator.journal.connection import (
+    JournalError,
+    JournalLocation,
+    explained,
+    is_full,
+    passes,
+)
+from llm_elicit.orchestrator.journal.questions import planned_rounds
 
 
 class _ServerError(Exception):

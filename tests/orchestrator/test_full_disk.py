@@ -10,15 +10,10 @@ import pytest
 from sqlalchemy import event
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import (
-    Journal,
-    JournalError,
-    JournalLocation,
-    answered,
-    full_disk,
-    intent,
-    missed,
-)
+from llm_elicit.orchestrator.journal import connection
+from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
+from llm_elicit.orchestrator.journal.schema import answered, intent, missed
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.testing.provider import Provider, Says
 from orchestrator.chaos import Nursery, study
 from orchestrator.conftest import EXPERT
@@ -55,7 +50,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 @pytest.mark.parametrize("room", [200, 500, 800])
 def test_a_full_disk_keeps_what_is_in_flight(disk: Disk, room: int) -> None:
     """From no room for the plan to none for the middle of the run; the cache is there too."""
-    disk.size(full_disk.SIZE // 1024 + room, "remount")
+    disk.size(connection.SIZE // 1024 + room, "remount")
     folder = disk.where / "try"
     with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.01)) as provider:
         what = study(provider.url, 200)
@@ -106,7 +101,7 @@ def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) 
         assert change.answer is not None
         change.answer["reply"] = "A" * 100_000
     unsent = intent(third.id, 0.25)
-    assert kept.stat().st_size == full_disk.SIZE
+    assert kept.stat().st_size == connection.SIZE
     assert journal.commit([*long, unsent]) == {unsent: "journal failed"}
     assert not kept.exists()
     assert journal.totals("expert").done == 2
@@ -127,7 +122,7 @@ def _raise(error: Exception | None) -> None:
 
 def test_a_folder_that_cannot_be_written_has_no_reserve(tmp_path: Path) -> None:
     with pytest.raises(JournalError) as caught:
-        full_disk.Reserve(tmp_path / "gone")
+        connection.Reserve(tmp_path / "gone")
     assert str(caught.value) == (
         f"{tmp_path / 'gone'}: cannot be written (No such file or directory): a run keeps 8 MB in "
         "reserve for the answers in flight; make room, check its permissions, and run again"
@@ -136,7 +131,7 @@ def test_a_folder_that_cannot_be_written_has_no_reserve(tmp_path: Path) -> None:
 
 def test_unsaved_answers_come_back_with_their_cost(tmp_path: Path) -> None:
     """A cached answer used no tokens, and one without a price cost nothing that is known."""
-    unsaved = full_disk.Unsaved(tmp_path, "this")
+    unsaved = connection.Unsaved(tmp_path, "this")
     changes = [
         answered(3, ANSWER),
         missed(4, 0.5),
@@ -144,7 +139,7 @@ def test_unsaved_answers_come_back_with_their_cost(tmp_path: Path) -> None:
         answered(6, replace(ANSWER, cost=None)),
     ]
     assert unsaved.keep(changes) == 0
-    assert full_disk.Unsaved(tmp_path, "another").answers() == []
+    assert connection.Unsaved(tmp_path, "another").answers() == []
     found = unsaved.answers()
     assert [(c.kind, c.question, c.spent, c.tokens) for c in found] == [
         ("answered", 3, 0.25, 12),
@@ -159,7 +154,7 @@ def test_unsaved_answers_come_back_with_their_cost(tmp_path: Path) -> None:
 
 def test_answers_after_an_incomplete_line_are_kept(tmp_path: Path) -> None:
     """The disk was full within a line, and had room again later."""
-    unsaved = full_disk.Unsaved(tmp_path, "this")
+    unsaved = connection.Unsaved(tmp_path, "this")
     unsaved.keep([answered(1, ANSWER)])
     with (tmp_path / "unsaved.jsonl").open("ab") as file:
         file.write('{"journal": "this", "answer": {"reply": "é'.encode()[:-1])

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import JournalError, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.schema import workers
 from orchestrator.test_journal import _open
 

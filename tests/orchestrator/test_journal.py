@@ -18,26 +18,32 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import (
-    Answer,
-    Journal,
-    JournalLocation,
-    RunLock,
-    answered,
-    failed,
-    intent,
-    missed,
-    now,
+from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.questions import (
+    SPENT,
+    amounts,
     planned_rounds,
-    quarantined,
     reading,
     record_rounds,
     settled,
+)
+from llm_elicit.orchestrator.journal.schema import (
+    METADATA,
+    VERSION,
+    Answer,
+    answered,
+    answers,
+    failed,
+    intent,
+    meta,
+    missed,
+    now,
+    quarantined,
+    questions,
+    storable,
     submitted,
 )
-from llm_elicit.orchestrator.journal.changes import storable
-from llm_elicit.orchestrator.journal.schema import METADATA, VERSION, answers, meta, questions
-from llm_elicit.orchestrator.journal.statements import SPENT, amounts
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.planning.rounds import ALL_JUDGES, Pairs

@@ -12,21 +12,18 @@ import pytest
 from sqlalchemy import select
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import (
-    Journal,
-    JournalLocation,
-    RunLock,
+from llm_elicit.orchestrator.journal import questions as plan_of_journal
+from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.questions import planned_rounds, reading, record_rounds
+from llm_elicit.orchestrator.journal.schema import (
     answered,
     failed,
     intent,
     missed,
-    planned_rounds,
     quarantined,
-    reading,
-    record_rounds,
+    questions,
 )
-from llm_elicit.orchestrator.journal import plan as plan_of_journal
-from llm_elicit.orchestrator.journal.schema import questions
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.planning.pairs import Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, Pairs
 from orchestrator.test_journal import ANSWER, _open, _plan

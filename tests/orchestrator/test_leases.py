@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from llm_elicit.orchestrator.journal import JournalLocation, reading
+from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.people import Expert, Shuffle, left, next_question
+from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import people as table_of_people
 from llm_elicit.orchestrator.journal.schema import questions
 from orchestrator.test_people import (

@@ -22,14 +22,15 @@ from llm_elicit.config.provenance import identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.engine import ask
 from llm_elicit.orchestrator.estimates import estimate
-from llm_elicit.orchestrator.journal import Journal, JournalLocation, kept_answers, reading
+from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.people import Shuffle
+from llm_elicit.orchestrator.journal.questions import kept_answers, reading
 from llm_elicit.orchestrator.journal.schema import people as table_of_people
 from llm_elicit.orchestrator.journal.schema import questions
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.open_run import Study
-from llm_elicit.orchestrator.people import People
-from llm_elicit.orchestrator.question_cards import Card, Choice
+from llm_elicit.orchestrator.people import Card, Choice, People
 from orchestrator.running import Notes, campaign, plan_of, space_of, table
 
 PANEL = {"name": "panel", "backend": "human", "experts": ["ben", "cleo", "dan"]}

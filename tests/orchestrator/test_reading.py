@@ -8,30 +8,32 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.answer_summary import summarize
-from llm_elicit.orchestrator.journal import (
-    Journal,
-    JournalLocation,
-    Totals,
-    answered,
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import (
+    WITHDRAWN,
     answered_by_kind,
     committed,
-    failed,
-    intent,
     is_begun,
     kept_answers,
     kept_identity,
-    missed,
     open_questions,
-    quarantined,
     reading,
     settled,
     spent_in,
-    submitted,
     totals,
     unanswered,
 )
-from llm_elicit.orchestrator.journal.plan import WITHDRAWN
+from llm_elicit.orchestrator.journal.schema import (
+    Totals,
+    answered,
+    failed,
+    intent,
+    missed,
+    quarantined,
+    submitted,
+)
+from llm_elicit.orchestrator.journal.store import Journal
+from llm_elicit.orchestrator.judgments import summarize
 from llm_elicit.planning.pairs import Query
 from orchestrator.test_journal import ANSWER, _accounts_agree, _open, _plan
 

@@ -11,8 +11,10 @@ from sqlalchemy import select
 
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.orchestrator import judgments
-from llm_elicit.orchestrator.journal import Journal, JournalLocation, reading
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import questions
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import write_judgments
 from llm_elicit.planning.pairs import Plan, Query
 from orchestrator.conftest import EXPERT

@@ -11,7 +11,7 @@ import pytest
 from fakes.batches import BatchProvider
 
 from llm_elicit.backends import anthropic
-from llm_elicit.orchestrator.batch_mode import ask_in_batches
+from llm_elicit.orchestrator.batches import ask_in_batches
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.testing.provider import Action, Fails, Provider, Says, Sends, completion, message
 from orchestrator.conftest import KEY, SWIFT, claude, gpt

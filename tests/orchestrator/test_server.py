@@ -15,16 +15,17 @@ from sqlalchemy import func, select
 
 from benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import (
-    Journal,
-    JournalError,
-    JournalLocation,
+from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
+from llm_elicit.orchestrator.journal.questions import SPENT, amounts, reading
+from llm_elicit.orchestrator.journal.schema import (
     answered,
+    answers,
+    clock,
     intent,
-    reading,
+    questions,
+    workers,
 )
-from llm_elicit.orchestrator.journal.schema import answers, clock, questions, workers
-from llm_elicit.orchestrator.journal.statements import SPENT, amounts
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.planning.pairs import Plan

@@ -12,22 +12,22 @@ import pytest
 from sqlalchemy import select, update
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import (
-    BatchRow,
+from llm_elicit.orchestrator.journal import store
+from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
+from llm_elicit.orchestrator.journal.questions import reading
+from llm_elicit.orchestrator.journal.schema import (
     Change,
-    Journal,
-    JournalError,
-    JournalLocation,
     answered,
+    clock,
     failed,
     intent,
     missed,
     quarantined,
-    reading,
-    store,
+    questions,
     submitted,
+    workers,
 )
-from llm_elicit.orchestrator.journal.schema import clock, questions, workers
+from llm_elicit.orchestrator.journal.store import BatchRow, Journal
 from orchestrator.test_journal import ANSWER, _accounts_agree, _open, _plan, _states
 
 FREE = replace(ANSWER, cost=0.0)

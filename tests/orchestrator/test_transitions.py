@@ -13,20 +13,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sqlalchemy import func, select, update
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import (
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import SPENT, amounts, reading
+from llm_elicit.orchestrator.journal.schema import (
     Change,
-    Journal,
-    JournalLocation,
     answered,
+    answers,
     failed,
     intent,
     missed,
     quarantined,
-    reading,
+    questions,
     submitted,
+    workers,
 )
-from llm_elicit.orchestrator.journal.schema import answers, questions, workers
-from llm_elicit.orchestrator.journal.statements import SPENT, amounts
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.planning.pairs import Plan
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import FILE, interface
+from llm_elicit.orchestrator.journal import connection
+from llm_elicit.orchestrator.journal.connection import FILE
 from llm_elicit.orchestrator.judgments import status
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, run, table
@@ -70,7 +71,7 @@ def test_a_text_with_flipped_bits(tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interface, "_BUSY", 0.1)
+    monkeypatch.setattr(connection, "_BUSY", 0.1)
     run(STUDY, tmp_path / "try")
     other = sqlite3.connect(tmp_path / "try" / FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -13,7 +13,7 @@ from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Fit
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import JournalLocation
+from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.testing.provider import Provider, Says, Sends
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import Notes, campaign, run, table

@@ -9,7 +9,7 @@ import pytest
 from fakes.spaces import write_two_features
 
 import llm_elicit as le
-from llm_elicit.config.base_model import to_yaml
+from llm_elicit._util.settings import to_yaml
 
 
 def _settings(runs: Path) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import llm_elicit as le
+from llm_elicit._util.settings import validated
 from llm_elicit.audit.summaries import correlation_columns, correlation_pairs
-from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design, Direct
 from llm_elicit.pipeline import stages

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from orchestrator.postgres import server
 
-from llm_elicit.orchestrator.journal import (
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.control import (
     Control,
-    JournalLocation,
     RunEvent,
     begin_control,
     read_control,
@@ -19,8 +19,8 @@ from llm_elicit.orchestrator.journal import (
     record_events,
     write_control,
 )
-from llm_elicit.pipeline import event_log
-from llm_elicit.pipeline.event_log import EventLog
+from llm_elicit.pipeline import run_progress
+from llm_elicit.pipeline.run_progress import EventLog
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,8 @@ def test_the_events_of_a_run_of_another_process_are_followed_to_its_end(
                 record_events(location, _happened("state"))
         return found
 
-    monkeypatch.setattr(event_log, "read_control", control)
-    monkeypatch.setattr(event_log, "read_events", events)
+    monkeypatch.setattr(run_progress, "read_control", control)
+    monkeypatch.setattr(run_progress, "read_events", events)
     seen = asyncio.run(_next(EventLog(location, here=False), 0, 99))
     assert seen == [(1, "planned"), (2, "state")]
 

@@ -11,7 +11,7 @@ import pytest
 
 import llm_elicit as le
 from llm_elicit.audit import Audit
-from llm_elicit.orchestrator.journal import is_begun
+from llm_elicit.orchestrator.journal.questions import is_begun
 from llm_elicit.orchestrator.people import People
 from llm_elicit.pipeline.audit import audit_is_current
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 import llm_elicit as le
+from llm_elicit._util.settings import validated
 from llm_elicit.audit.responses import Response
 from llm_elicit.cli import main as cli
-from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline import pilot

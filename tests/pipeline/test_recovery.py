@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator.journal import (
-    AT_WORK,
-    RunLock,
-    begin_control,
-    read_control,
-    write_control,
-)
-from llm_elicit.pipeline import recovery
-from llm_elicit.pipeline.recovery import Recovery
+from llm_elicit.orchestrator.journal.connection import AT_WORK, RunLock
+from llm_elicit.orchestrator.journal.control import begin_control, read_control, write_control
+from llm_elicit.pipeline import runtime
 from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.runtime import Recovery
 from llm_elicit.pipeline.stages import plan
 
 
@@ -72,7 +67,7 @@ def test_ended_runs_are_not_read_again_until_their_journal_changes(
         read.append(run.folder)
 
     with monkeypatch.context() as patched:
-        patched.setattr(recovery, "read_control", counted)
+        patched.setattr(runtime, "read_control", counted)
         found.take(set())
     assert not read
     write_control(run.location, state="running", alive=0.0)

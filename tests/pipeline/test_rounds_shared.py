@@ -16,7 +16,8 @@ from planning.test_rounds import Told, _gpt, _letter, _plan
 from benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.engine import ask
-from llm_elicit.orchestrator.journal import Journal, answered, digest_of, intent
+from llm_elicit.orchestrator.journal.schema import answered, digest_of, intent
+from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import OldPlanError, comparisons
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Silent

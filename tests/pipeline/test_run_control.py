@@ -11,9 +11,8 @@ import pytest
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, CapError
-from llm_elicit.orchestrator.journal import (
-    JournalLocation,
-    RunInUseError,
+from llm_elicit.orchestrator.journal.connection import JournalLocation, RunInUseError
+from llm_elicit.orchestrator.journal.control import (
     read_control,
     request,
     take_over,

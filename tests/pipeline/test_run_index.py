@@ -11,13 +11,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator.journal import FILE as JOURNAL
-from llm_elicit.orchestrator.journal import write_control
+from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
+from llm_elicit.orchestrator.journal.control import write_control
 from llm_elicit.orchestrator.progress import Silent
-from llm_elicit.pipeline import run_index
+from llm_elicit.pipeline import snapshot
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
-from llm_elicit.pipeline.run_index import RunIndex
-from llm_elicit.pipeline.snapshot import stored_snapshot
+from llm_elicit.pipeline.snapshot import RunIndex, stored_snapshot
 from llm_elicit.pipeline.stages import ask, plan, plan_grid
 from llm_elicit.service.server import create_app
 from llm_elicit.service.settings import ServerSettings
@@ -56,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "damaged" / JOURNAL).write_bytes(b"no database" * 500)
     shutil.copytree(first.folder, folder / "empty")
     (folder / "empty" / JOURNAL).write_bytes(b"")
-    time.sleep(run_index._SETTLED + 0.2)
+    time.sleep(snapshot._SETTLED + 0.2)
     return folder
 
 
@@ -89,7 +88,7 @@ def test_200_runs_are_listed_soon_and_again_at_once(
     assert not {"half", "grid"} & states.keys()
     assert sum(name.startswith("grid") for name in states) == 2
     again = RunIndex(runs, tmp_path / "kept")  # another start
-    monkeypatch.setattr(run_index, "read_snapshot", _refused(run_index.read_snapshot))
+    monkeypatch.setattr(snapshot, "read_snapshot", _refused(snapshot.read_snapshot))
     restarted, after = timed(again)
     assert restarted == states
     assert after < 0.5

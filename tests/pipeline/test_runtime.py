@@ -19,10 +19,11 @@ import pytest
 from fakes.spaces import write_two_features
 
 import llm_elicit as le
-from llm_elicit.config.base_model import to_yaml
+from llm_elicit._util.settings import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, CapError, InputError
-from llm_elicit.orchestrator.journal import AT_WORK, RunEvent, RunInUseError, RunLock, read_control
+from llm_elicit.orchestrator.journal.connection import AT_WORK, RunInUseError, RunLock
+from llm_elicit.orchestrator.journal.control import RunEvent, read_control
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.pipeline import campaign_run, stage_process
 from llm_elicit.pipeline.ask import ask

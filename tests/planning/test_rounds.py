@@ -19,16 +19,16 @@ import yaml
 from fakes.batches import BatchProvider
 
 from llm_elicit import density
+from llm_elicit._util.settings import validated
 from llm_elicit.audit import AuditSettings
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.responses import response_of
 from llm_elicit.comparisons.table import Choices
-from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Stop
 from llm_elicit.density import Noise
 from llm_elicit.errors import IncompleteError, InputError
-from llm_elicit.orchestrator.journal import settled
+from llm_elicit.orchestrator.journal.questions import settled
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.ask import _answers
 from llm_elicit.planning.rounds import Informative, Pairs, schedule_of

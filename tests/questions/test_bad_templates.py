@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_elicit.config import resources
+from llm_elicit._util import resources
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace

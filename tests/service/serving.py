@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from llm_elicit.config.base_model import to_yaml
+from llm_elicit._util.settings import to_yaml
 
 READY = 60.0
 

@@ -21,8 +21,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from llm_elicit._util.settings import to_yaml
 from llm_elicit.cli.main import app
-from llm_elicit.config.base_model import to_yaml
 from tests.report.browser import CHROMIUM, opened
 from tests.service.serving import Served, serving, settled, start
 from tests.service.test_security import problem

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
-from llm_elicit.config import resources
+from llm_elicit._util import resources
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator.journal import AT_WORK, RunLock
+from llm_elicit.orchestrator.journal.connection import AT_WORK, RunLock
 from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import campaign_run, stages
 from llm_elicit.service.server import create_app

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from llm_elicit.config.base_model import parse_yaml, validated
+from llm_elicit._util.settings import parse_yaml, validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings

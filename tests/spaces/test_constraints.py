@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llm_elicit as le
-from llm_elicit.config.base_model import to_yaml, validated
+from llm_elicit._util.settings import to_yaml, validated
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.constraints import inequality
 from llm_elicit.spaces.features import FeatureSpace

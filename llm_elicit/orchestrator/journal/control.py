@@ -2,6 +2,8 @@
 
 Any process may ask a run to pause, to go on, to be cancelled, or to have another limit; the process
 at work on the run reads the request within half a second. Both survive the process.
+
+What a list of runs shows of a journal, read from a file at one glance.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import func, insert, select, update
 
-from llm_elicit.config.base_model import StrictModel
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal.changes import now, storable
-from llm_elicit.orchestrator.journal.interface import (
+from llm_elicit.orchestrator.journal.connection import (
     FILE,
     JournalLocation,
     RunInUseError,
     in_sqlite,
+    prepare_schema,
 )
-from llm_elicit.orchestrator.journal.schema import clock, control, events, prepare_schema
+from llm_elicit.orchestrator.journal.questions import TOTALS, is_begun, reading, totals, totals_of
+from llm_elicit.orchestrator.journal.schema import Totals, clock, control, events, now, storable
 
 Wanted = Literal["running", "paused", "cancelled"]
 """What a run should do."""
@@ -350,3 +353,63 @@ def _writing(location: JournalLocation) -> Iterator[sa.Connection]:
             first = {name: getattr(Control(), name) for name in _WRITTEN}
             db.execute(insert(control).values(id=1, alive=0.0, **first))
         yield db
+
+
+_COUNTED = ("failed", "throttled")
+"""The kinds of events that say how many requests failed."""
+
+
+@dataclass(frozen=True)
+class JournalSummary:
+    """What a list of runs shows of a journal.
+
+    Attributes:
+        control: what the run should do and does; None if nobody has recorded it.
+        totals: the counts of the judges that were asked, by name.
+        counted: the latest events that say how many requests of a judge failed.
+    """
+
+    control: Control | None
+    totals: dict[str, Totals]
+    counted: list[RunEvent]
+
+
+def read_summary(location: JournalLocation, judges: Sequence[str]) -> JournalSummary:
+    """Return the summary of a journal; an empty one without a journal.
+
+    Args:
+        location: the run's journal.
+        judges: the names of its judges.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    if not location.shared:
+        if not (location.folder / FILE).is_file():
+            return JournalSummary(None, {}, [])
+        try:
+            return _of_file(location)
+        except sqlite3.Error as error:
+            if "no such" not in str(error):  # else it has no tables yet
+                raise location.explained(error) from None
+    begun = {}
+    if is_begun(location):
+        with reading(location) as db:
+            begun = {judge: totals(db, judge) for judge in judges}
+    return JournalSummary(read_control(location), begun, latest_events(location, _COUNTED))
+
+
+def _of_file(location: JournalLocation) -> JournalSummary:
+    control, sums, latest = _statements()
+    with location.glance() as db:
+        now = [control_of(dict(row)) for row in db.execute(control)]
+        return JournalSummary(
+            now[0] if now else None,
+            {row["judge"]: totals_of(dict(row)) for row in db.execute(sums)},
+            [event_of(dict(row)) for row in db.execute(latest)],
+        )
+
+
+@cache
+def _statements() -> list[str]:
+    return [in_sqlite(query) for query in (CONTROL, TOTALS, latest_of(_COUNTED))]

@@ -16,19 +16,22 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, bindparam, case, func, select, update
 
-from llm_elicit.orchestrator.journal.changes import Answer, Question, answered, now
-from llm_elicit.orchestrator.journal.interface import JournalLocation
+from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.journal.questions import apply_each
 from llm_elicit.orchestrator.journal.schema import (
     ANSWERED,
     LEASED,
     PLANNED,
     QUESTION,
+    Answer,
+    Question,
+    answered,
     answers,
     clock,
+    now,
     people,
     questions,
 )
-from llm_elicit.orchestrator.journal.statements import apply_each
 from llm_elicit.planning.pairs import Order
 
 CardKind = Literal["question", "repeat", "attention"]

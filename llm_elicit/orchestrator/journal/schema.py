@@ -1,14 +1,22 @@
-"""The journal's tables: strict ones in SQLite, the same in PostgreSQL."""
+"""What a journal holds: tables, strict ones in SQLite and the same in PostgreSQL, and values.
+
+Every answer has a digest, which reveals rows that were changed by hand.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import isnan
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy import (
     CheckConstraint,
     Column,
-    Connection,
     Double,
     ForeignKey,
     Identity,
@@ -16,15 +24,13 @@ from sqlalchemy import (
     MetaData,
     Text,
     UniqueConstraint,
-    func,
     literal_column,
-    select,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal.interface import JournalLocation
+from llm_elicit.planning.pairs import Presentation
 
 VERSION = "1"
 """The version of these tables, which every journal records. It changes with each table, column or
@@ -233,31 +239,271 @@ def _postgresql_clock(*_: object, **__: object) -> str:
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
-def prepare_schema(db: Connection, location: JournalLocation) -> None:
-    """Create the run's tables within a transaction, unless they exist.
+Kind = Literal["intent", "submitted", "answered", "missed", "failed", "quarantined"]
+
+Refusal = Literal["no room", "settled elsewhere", "journal failed"]
+"""Why a change was not written: a cap leaves no room for an intent at the moment; another worker
+has the question; or the journal accepts only the outcomes of requests in flight."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A row of the plan in the journal.
+
+    Attributes:
+        id: the number of the row.
+        pair, order, replicate: the question, see `Query`.
+        attempts: requests already sent for it, earlier runs included.
+        judge: the judge's name.
+        given_up: whether an earlier run gave it up.
+    """
+
+    id: int
+    pair: int
+    order: Presentation
+    replicate: int
+    attempts: int
+    judge: str
+    given_up: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer as stored: the columns of the table `answers` except the question.
+
+    `digest` is over all other columns, see `digests`.
+    """
+
+    template: str
+    prompt_hash: str
+    endpoint: str
+    settings: str
+    model_asked: str
+    model_answered: str
+    reply: str
+    finish: str
+    verdict: str
+    first: float | None
+    letter_mass: float | None
+    probability: float | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cost: float | None
+    latency: float
+    cached: bool
+    asked_at: str
+    thinking: str = ""
+    format: str = "letter"
+    censored: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """One judge's questions by state, and what they cost.
+
+    Attributes:
+        submitted: questions in submitted batches.
+        lost: USD that may have been charged for requests that failed.
+        last: time of the last answer, ISO 8601; empty before the first.
+    """
+
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    quarantined: int = 0
+    submitted: int = 0
+    in_flight: int = 0
+    cached: int = 0
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    lost: float = 0.0
+    last: str = ""
+
+    @property
+    def planned(self) -> int:
+        """The number of questions that have not been asked yet."""
+        settled = self.done + self.failed + self.quarantined
+        return self.total - settled - self.submitted - self.in_flight
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """Questions of a judge that were given up or set aside for one reason.
+
+    Attributes:
+        state: "failed" if the next run asks them again, "quarantined" if they are set aside until
+            that is asked for.
+        reason: the reason in one line.
+        count: their number.
+    """
+
+    state: Literal["failed", "quarantined"]
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A state transition of one question.
+
+    Attributes:
+        kind: the transition.
+        question: the number of its row.
+        values: further parameters of the transition's statement.
+        answer: the row of `answers`, if there is one.
+        spent, tokens: USD and tokens spent by this transition.
+    """
+
+    kind: Kind
+    question: int
+    values: dict[str, Any] = field(default_factory=dict)
+    answer: dict[str, Any] | None = None
+    spent: float = 0.0
+    tokens: int = 0
+
+
+def intent(question: int, reserved: float, tokens: int = 0) -> Change:
+    """Return the change before a request is sent; its worst case is `reserved` USD, `tokens`."""
+    return Change("intent", question, {"reserved": reserved, "tokens": tokens})
+
+
+def submitted(question: int, reserved: float, tokens: int, batch: str) -> Change:
+    """Return the change before a question is submitted in a batch.
+
+    It is not asked again before the outcome of the batch is known. `reserved` USD and `tokens` are
+    its worst case.
+    """
+    values = {"reserved": reserved, "tokens": tokens, "batch": batch}
+    return Change("submitted", question, values)
+
+
+def answered(question: int, answer: Answer) -> Change:
+    """Return the change that stores an answer."""
+    # A JSON string may hold characters that a database does not accept.
+    row = vars(answer) | {
+        "question": question,
+        "cached": int(answer.cached),
+        "reply": storable(answer.reply),
+        "thinking": storable(answer.thinking),
+        "finish": storable(answer.finish),
+        "model_answered": storable(answer.model_answered),
+    }
+    tokens = 0 if answer.cached else answer.prompt_tokens + answer.completion_tokens
+    return Change("answered", question, answer=row, spent=answer.cost or 0.0, tokens=tokens)
+
+
+def missed(question: int, lost: float, tokens: int = 0) -> Change:
+    """Return the change after a failed request; `lost` USD and `tokens` may have been charged."""
+    return Change("missed", question, {"lost": lost, "tokens": tokens}, spent=lost, tokens=tokens)
+
+
+def failed(question: int, reason: str) -> Change:
+    """Return the change that gives a question up; the next run tries it again."""
+    return Change("failed", question, {"error": storable(reason)})
+
+
+def quarantined(question: int, reason: str) -> Change:
+    """Return the change that sets a question aside: it is asked again only on request."""
+    return Change("quarantined", question, {"error": storable(reason)})
+
+
+def storable(text: str) -> str:
+    """Return `text` without what a database refuses: NUL and unpaired surrogates.
+
+    Example:
+        >>> storable("a" + chr(0) + "b") == "a" + chr(0xFFFD) + "b"
+        True
+    """
+    if text.isascii() and "\0" not in text:
+        return text
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole.replace("\0", "\ufffd")
+
+
+def now() -> str:
+    """Return the UTC time, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+_KEY = ("judge", "pair", "presentation", "replicate")
+_TEXTS = (
+    "template", "prompt_hash", "endpoint", "settings", "model_asked", "model_answered", "reply",
+    "finish", "verdict", "asked_at", "thinking", "format",
+)  # fmt: skip
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached", "censored")
+_NUMBERS = ("first", "letter_mass", "probability", "cost", "latency")
+_FIRST_NUMBER = len(_KEY) + len(_TEXTS) + len(_COUNTS)
+_AT_ONCE = 5_000
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def digest_of(question: Question, answer: Answer) -> str:
+    """Return SHA-256 over an answer as stored, and over its question and judge.
+
+    Row numbers are not included, since they differ between databases.
+    """
+    asked = [question.judge, question.pair, question.order, question.replicate]
+    said = vars(answer)
+    texts = [storable(said[name]) for name in _TEXTS]
+    counts = [int(said[name]) for name in _COUNTS]
+    return _digest([*asked, *texts, *counts, *(said[name] for name in _NUMBERS)])
+
+
+def check_digests(db: sa.Connection, where: str, *, pairs: bool | None = None) -> None:
+    """Check that answers are as they were written.
+
+    Args:
+        db: an open journal.
+        where: the name of the journal in messages.
+        pairs: whether to check only the answers about pairs, or only those to direct questions;
+            None for all in one pass.
 
     Raises:
-        InputError: the tables are those of another version.
+        InputError: an answer or its question was changed.
     """
-    if location.shared:
-        # Two processes that start together must not both create the tables.
-        db.execute(select(func.pg_advisory_xact_lock(func.hashtext(location.schema))))
-        db.execute(sa.schema.CreateSchema(location.schema, if_not_exists=True))
-    if not sa.inspect(db).has_table("meta"):
-        METADATA.create_all(db, checkfirst=False)
-        db.execute(meta.insert().values(key="version", value=VERSION))
-    check_version(db, location)
-
-
-def check_version(db: Connection, location: JournalLocation) -> None:
-    """Check that a journal has these tables.
-
-    Raises:
-        InputError: it has those of another version.
-    """
-    version = db.execute(select(meta.c.value).where(meta.c.key == "version")).scalar()
-    if version != VERSION:
+    key = [questions.c[name] for name in _KEY]
+    said = [answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)]
+    of_pairs = questions.c.presentation.in_(("ab", "ba"))
+    wanted = [] if pairs is None else [of_pairs if pairs else ~of_pairs]
+    # Ordered by row and with a column that no index has, so that the rows are read, as for the
+    # table of comparisons, and not an index, which may differ in a damaged file.
+    rows = db.execute(
+        sa.select(questions.c.attempts, answers.c.digest, *key, *said)
+        .outerjoin_from(questions, answers, questions.c.id == answers.c.question)
+        .where(sa.or_(answers.c.question.is_not(None), questions.c.state == "done"), *wanted)
+        .order_by(questions.c.id),
+        execution_options={"yield_per": _AT_ONCE},
+    )
+    changed = [row[2:6] for row in rows if not _is_as_written(row[1], row[2:])]
+    if changed:
+        judge, pair, order, replicate = changed[0]
+        more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
         raise InputError(
-            f"{location.name}: the journal has version {version or '(none)'}, and this version of "
-            f"llm-elicit reads version {VERSION}; use the one that wrote it"
+            f"{where}: the answer of {judge!r} to question {pair} {order}, replicate {replicate}, "
+            f"is not as it was received{more}; put a copy of the journal back, or move the run's "
+            "folder away and run again: the cache answers what has not changed"
         )
+
+
+def _is_as_written(digest: str | None, row: Sequence[Any]) -> bool:
+    """Return whether an answer exists and matches its digest."""
+    try:
+        return digest is not None and _digest(row) == digest
+    except (TypeError, ValueError, OverflowError):
+        return False  # text in place of a number, in a damaged file
+
+
+def _digest(row: Sequence[Any]) -> str:
+    """Return SHA-256 over the values of a row, with numbers as either database returns them."""
+    values = list(row)
+    for index in range(_FIRST_NUMBER, len(values)):
+        value = values[index]
+        if value is not None:
+            # Not a number is NULL in SQLite, and −0 is 0.
+            values[index] = None if isnan(value) else float(value) + 0.0
+    return hashlib.sha256(_encode(values).encode()).hexdigest()

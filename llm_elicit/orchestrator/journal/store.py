@@ -13,64 +13,118 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, insert, or_, select, update
 
 from llm_elicit.config.campaign import Limits
 from llm_elicit.config.provenance import check_same
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator.journal.batches import (
-    BatchFate,
-    BatchRow,
-    add_batch,
-    batch_questions,
-    batch_rows,
-    set_batch,
-)
-from llm_elicit.orchestrator.journal.changes import (
-    Change,
-    Question,
-    Refusal,
-    Totals,
-    Unanswered,
-    now,
-    storable,
-)
-from llm_elicit.orchestrator.journal.failures import JournalError
-from llm_elicit.orchestrator.journal.full_disk import Unsaved
-from llm_elicit.orchestrator.journal.interface import LEASE, JournalLocation
-from llm_elicit.orchestrator.journal.plan import WITHDRAWN, withdraw, write_plan
-from llm_elicit.orchestrator.journal.reading import models_answered, spent, totals, unanswered
-from llm_elicit.orchestrator.journal.schema import (
-    IN_FLIGHT,
-    PLANNED,
-    clock,
-    meta,
+from llm_elicit.orchestrator.journal.connection import (
+    LEASE,
+    JournalError,
+    JournalLocation,
+    Transactions,
+    Unsaved,
     prepare_schema,
-    questions,
-    workers,
 )
-from llm_elicit.orchestrator.journal.statements import (
+from llm_elicit.orchestrator.journal.questions import (
     CLAIM,
     HELD,
     KNOWN,
     REGISTER,
     RENEW,
+    WITHDRAWN,
     UnexpectedError,
     amounts,
     apply,
     apply_each,
     ignoring,
+    models_answered,
     over_the_caps,
     raise_worst_case,
+    spent,
+    totals,
+    unanswered,
+    withdraw,
     worst_case,
+    write_plan,
 )
-from llm_elicit.orchestrator.journal.transactions import Transactions
+from llm_elicit.orchestrator.journal.schema import (
+    IN_FLIGHT,
+    PLANNED,
+    Change,
+    Question,
+    Refusal,
+    Totals,
+    Unanswered,
+    batches,
+    clock,
+    meta,
+    now,
+    questions,
+    storable,
+    workers,
+)
 from llm_elicit.planning.pairs import Plan
+
+BatchFate = Literal["intended", "submitted", "collected", "refused", "released"]
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """One batch.
+
+    Attributes:
+        tag: its tag, with which its requests' custom ids begin.
+        judge: the judge's name.
+        batch: the provider's id; None until known.
+        fate: `intended` until the batch is known to have arrived, then `submitted`, then
+            `collected`; `refused` by the provider; `released` if it never arrived.
+        made: seconds since 1970 when it was intended.
+        note: a remark, such as the provider's error.
+    """
+
+    tag: str
+    judge: str
+    batch: str | None
+    fate: BatchFate
+    made: float
+    note: str = ""
+
+
+def add_batch(db: sa.Connection, row: BatchRow) -> None:
+    """Insert a new batch."""
+    db.execute(insert(batches).values(**asdict(row)))
+
+
+def set_batch(db: sa.Connection, tag: str, fate: BatchFate, batch: str | None, note: str) -> None:
+    """Update the state of a batch; a known provider id is kept."""
+    values = {"fate": fate, "note": note, **({"batch": batch} if batch else {})}
+    db.execute(update(batches).where(batches.c.tag == tag).values(**values))
+
+
+def batch_rows(db: sa.Connection, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
+    """Return a judge's batches, oldest first, optionally only those of one state."""
+    found = select(batches).where(batches.c.judge == judge).order_by(batches.c.made, batches.c.tag)
+    if fate is not None:
+        found = found.where(batches.c.fate == fate)
+    return [BatchRow(**row._mapping) for row in db.execute(found)]
+
+
+def batch_questions(db: sa.Connection, tag: str) -> list[Question]:
+    """Return the questions that wait for a batch, in the plan's order."""
+    c = questions.c
+    waiting = (
+        select(c.id, c.pair, c.presentation, c.replicate, c.attempts, c.judge)
+        .where(c.batch == tag, c.state == "submitted")
+        .order_by(c.id)
+    )
+    return [Question(*row) for row in db.execute(waiting)]
+
 
 _NO_LIMITS = Limits()
 

@@ -4,6 +4,8 @@ The user's own folder (`./prompts`, `./datasets`, `./examples`) comes before wha
 the package ships, so that a file can be overridden by copying and editing it.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from llm_elicit._util.sanitize import visible

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from llm_elicit._util.settings import read_yaml, to_yaml, validated
 from llm_elicit.audit.inference import Interval
-from llm_elicit.config.base_model import read_yaml, to_yaml, validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 

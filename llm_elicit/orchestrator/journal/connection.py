@@ -1,0 +1,581 @@
+"""Where a journal is, how its database is opened, what its errors mean, and who may work on it.
+
+A journal is a SQLite file in the run's folder, or a schema of a PostgreSQL database. Transactions
+are committed exactly once, even if the connection is lost. When the disk is full, reserved space
+and a file of unsaved answers keep the answers in flight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    wait_none,
+    wait_random_exponential,
+)
+
+from llm_elicit.errors import ConflictError, InputError
+from llm_elicit.orchestrator.journal.schema import METADATA, VERSION, Change, meta, workers
+
+
+class JournalError(InputError):
+    """A run's journal cannot be used; what was committed before is kept.
+
+    Attributes:
+        passes: whether a retry may succeed later, for instance after a restart of the server.
+    """
+
+    passes = False
+
+
+_FILE = {
+    sqlite3.SQLITE_FULL: "the disk is full; make room and run again",
+    sqlite3.SQLITE_IOERR: "the disk refuses to be read or written; check its space, its quota and "
+    "its health, and run again",
+    sqlite3.SQLITE_READONLY: "it may only be read; check the permissions of the file and of its "
+    "folder",
+    sqlite3.SQLITE_PERM: "it may not be opened; check the permissions of the file and of its "
+    "folder",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that its folder exists and the "
+    "permissions of both",
+    sqlite3.SQLITE_BUSY: "another program holds the file (a database browser, a backup); close "
+    "that and run again",
+}
+_FILE[sqlite3.SQLITE_LOCKED] = _FILE[sqlite3.SQLITE_BUSY]
+_FILE[sqlite3.SQLITE_CORRUPT] = _FILE[sqlite3.SQLITE_NOTADB] = (
+    "the file is damaged; put a copy of it back, or move it away and run again: the answers that "
+    "the cache has are not asked for again"
+)
+
+# By SQLSTATE, which the driver does not report for what a server refuses a connection for.
+_SERVER = {
+    "42501": "this user may not do that; the journal needs the right to make a schema in the "
+    "database",
+    "25006": "the server only lets itself be read; give the address of its primary",
+    "53100": "the server's disk is full; make room there and run again",
+}
+_REFUSED = (
+    "check that the server runs, that it has this database and a connection left, and that it lets "
+    "this user in (PGPASSWORD, ~/.pgpass)"
+)
+
+
+def explained(error: Exception, name: str, *, shared: bool) -> JournalError:
+    """Return an error of the database, explained in one line.
+
+    Args:
+        error: the database's exception.
+        name: the name of the journal in messages.
+        shared: whether the journal is on a server.
+    """
+    reason = " ".join(str(getattr(error, "orig", None) or error).split())
+    way_out = (
+        _SERVER.get(_state(error), _REFUSED)
+        if shared
+        else _FILE.get(_code(error), "see the reason")
+    )
+    explained = JournalError(
+        f"{name}: the journal cannot be used ({reason[:300]}): {way_out}; "
+        "what was committed before is kept"
+    )
+    explained.passes = shared and passes(error)
+    return explained
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether the disk is full."""
+    return isinstance(error, DBAPIError) and _code(error) == sqlite3.SQLITE_FULL
+
+
+def passes(error: BaseException) -> bool:
+    """Return whether a retry may succeed later, for instance after a restart of the server."""
+    if not isinstance(error, DBAPIError) or _state(error) == "53100":
+        return False
+    return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+
+
+def _code(error: Exception) -> int:
+    """Return SQLite's primary result code; 0 if there is none."""
+    if isinstance(error, UnicodeDecodeError) or "Could not decode" in str(error):
+        return sqlite3.SQLITE_CORRUPT  # a text with flipped bits
+    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
+    return (code or 0) & 0xFF
+
+
+def _state(error: Exception) -> str:
+    """Return PostgreSQL's SQLSTATE; empty if there is none."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) or ""
+
+
+FILE = "journal.sqlite"
+
+ASKING, AT_WORK = ".lock", ".at-work"
+"""The locks of a run's folder: while its questions are asked, and while a process works on it."""
+
+LEASE = 120.0
+"""Seconds without a sign of life after which a worker counts as dead."""
+
+_BUSY = 30.0
+"""Seconds to wait for another process's lock on the file."""
+
+_IDLE = 5.0
+"""Least idle timeout of a transaction, in seconds."""
+
+_SILENCE = {
+    "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}  # fmt: skip
+"""Connection settings that detect an unreachable server within half a minute."""
+
+
+class RunInUseError(ConflictError):
+    """Another process works on a run, or has taken it over."""
+
+
+@dataclass(frozen=True)
+class JournalLocation:
+    """Where a run's journal is.
+
+    Attributes:
+        folder: the run's folder, whose name is the name of the run.
+        address: `postgresql://...` of a server that several machines share; None for the
+            default, a SQLite file in the folder.
+    """
+
+    folder: Path
+    address: str | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether several processes may work on it at the same time."""
+        return self.address is not None
+
+    @property
+    def name(self) -> str:
+        """The name of the journal in messages, without a password."""
+        return (
+            str(self.folder / FILE) if self.address is None else f"{self.address} ({self.schema})"
+        )
+
+    @property
+    def schema(self) -> str:
+        """The PostgreSQL schema of this run: its name, shortened to what PostgreSQL allows."""
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", self.folder.resolve().name)
+        tail = hashlib.sha256(name.encode()).hexdigest()[:8]
+        return f"elicit_{name}" if len(name) <= 50 else f"elicit_{name[:40]}_{tail}"
+
+    def writable(self, lease: float = LEASE) -> sa.Engine:
+        """Return an engine that can write; the run's tables may not exist yet.
+
+        Args:
+            lease: seconds after which a worker that stops within a transaction loses its locks.
+        """
+        if self.address is not None:
+            return _postgresql(self.address, self.schema, lease)
+        return sqlite_engine(
+            str(self.folder / FILE), begin="BEGIN IMMEDIATE", synchronous="FULL", busy=_BUSY
+        )
+
+    def readable(self) -> sa.Engine:
+        """Return an engine that only reads, possibly while another process writes.
+
+        Raises:
+            InputError: there is no journal in the folder.
+        """
+        if self.address is not None:
+            return _postgresql(self.address, self.schema, LEASE)
+        if not (self.folder / FILE).is_file():
+            raise InputError(f"{self.folder}: no journal here; run the campaign first")
+        return sqlite_engine(self.only_read, begin="BEGIN")
+
+    @property
+    def only_read(self) -> str:
+        """The address of the SQLite file for a connection that only reads."""
+        path = self.folder / FILE
+        mode = "mode=ro&immutable=1" if _archived(path) else "mode=ro"
+        return f"{path.resolve().as_uri()}?{mode}"
+
+    @contextmanager
+    def glance(self) -> Iterator[sqlite3.Connection]:
+        """Open a connection to the file in the folder, for queries that `in_sqlite` has compiled.
+
+        SQLAlchemy compiles each anew for every engine, which takes longer than most of them.
+        """
+        opened = sqlite3.connect(self.only_read, timeout=1.0, isolation_level=None, uri=True)
+        with closing(opened) as db:
+            db.row_factory = sqlite3.Row
+            db.execute("BEGIN")
+            yield db
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn the database's exceptions into a `JournalError`.
+
+        Raises:
+            JournalError: the disk is full, it cannot be written or reached, or it is damaged.
+        """
+        try:
+            yield
+        except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
+            raise self.explained(error) from None
+
+    def explained(self, error: Exception) -> JournalError:
+        """Return an exception of the database, explained in one line."""
+        return explained(error, self.name, shared=self.shared)
+
+
+def _archived(path: Path) -> bool:
+    """Return whether a journal is not being written and its folder is read-only."""
+    effective = os.access in os.supports_effective_ids
+    writable = os.access(path.parent, os.W_OK, effective_ids=effective)
+    return not writable and not path.with_name(f"{path.name}-wal").exists()
+
+
+def _postgresql(address: str, schema: str, lease: float) -> sa.Engine:
+    url: URL = make_url(address).set(drivername="postgresql+psycopg")
+    idle = round(1000 * max(lease, _IDLE))
+    options = (
+        f'-csearch_path="{schema}" -csynchronous_commit=on '
+        f"-cidle_in_transaction_session_timeout={idle}"
+    )
+    try:
+        return sa.create_engine(
+            url, poolclass=NullPool, connect_args={"options": options, **_SILENCE}
+        )
+    except ModuleNotFoundError:
+        raise InputError(
+            "a journal on PostgreSQL needs its driver: pip install 'llm-elicit[postgresql]'"
+        ) from None
+
+
+def in_sqlite(query: sa.Select[Any]) -> str:
+    """Return a query without parameters as SQLite's SQL."""
+    options = {"literal_binds": True}
+    return str(query.compile(dialect=sqlite.dialect(), compile_kwargs=options))
+
+
+def sqlite_engine(
+    target: str,
+    *,
+    begin: str | None,
+    synchronous: Literal["FULL", "NORMAL"] | None = None,
+    busy: float = _BUSY,
+) -> sa.Engine:
+    """Return an engine on a SQLite file.
+
+    Args:
+        target: a path, or a `file:` URI.
+        begin: the statement that starts a transaction, since the driver's own start late; None
+            for none.
+        synchronous: how durable a commit is, in WAL mode; None for files that are only read.
+        busy: seconds to wait for another process's lock on the file.
+    """
+
+    def connect() -> sqlite3.Connection:
+        db = sqlite3.connect(
+            target,
+            timeout=busy,
+            check_same_thread=False,
+            isolation_level=None,
+            uri=target.startswith("file:"),
+        )
+        if synchronous is not None:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA synchronous = {synchronous}")
+        return db
+
+    engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=NullPool)
+    if begin is not None:
+
+        @sa.event.listens_for(engine, "begin")
+        def _begin(connection: Any) -> None:
+            connection.exec_driver_sql(begin)
+
+    return engine
+
+
+class RunLock:
+    """A lock on a run's folder, held while inside `with`.
+
+    It is the operating system's lock on a file, taken by SQLite, so that it behaves alike on every
+    system and is released when the process ends, however it ends.
+
+    Args:
+        folder: the run's folder; created if necessary.
+        shared: whether the lock is shared, for several processes with one journal on a server.
+        name: the name of the lock's file.
+
+    Raises:
+        RunInUseError: another process works on the folder.
+        InputError: it cannot be written.
+    """
+
+    def __init__(self, folder: Path, *, shared: bool = False, name: str = ASKING) -> None:
+        self._folder = folder
+        self._path = folder / name
+        self._shared = shared
+        self._db: sqlite3.Connection | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # SQLite would open a file without write access for reading, and "lock" that.
+            self._path.open("ab").close()
+            self._db = sqlite3.connect(self._path, timeout=0.0, isolation_level=None)
+            if self._shared:
+                # A reader's lock: many may hold it, and none while one works alone.
+                self._db.execute("BEGIN").execute("SELECT COUNT(*) FROM sqlite_schema").fetchall()
+            else:
+                self._db.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            if self._db is not None:
+                self._db.close()
+            if "locked" in str(error):
+                raise RunInUseError(
+                    f"{self._folder}: another process is at work on this run; wait for it to end, "
+                    "or stop it"
+                ) from None
+            raise self._unwritable(f"{self._path.name}: {error}") from None
+        except OSError as error:
+            raise self._unwritable(error.strerror or str(error)) from None
+        return self
+
+    def _unwritable(self, reason: str) -> InputError:
+        return InputError(f"{self._folder}: cannot be written ({reason}); check its permissions")
+
+    def __exit__(self, *error: object) -> None:
+        if self._db is not None:
+            self._db.close()
+
+
+def prepare_schema(db: sa.Connection, location: JournalLocation) -> None:
+    """Create the run's tables within a transaction, unless they exist.
+
+    Raises:
+        InputError: the tables are those of another version.
+    """
+    if location.shared:
+        # Two processes that start together must not both create the tables.
+        db.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(location.schema))))
+        db.execute(sa.schema.CreateSchema(location.schema, if_not_exists=True))
+    if not sa.inspect(db).has_table("meta"):
+        METADATA.create_all(db, checkfirst=False)
+        db.execute(meta.insert().values(key="version", value=VERSION))
+    check_version(db, location)
+
+
+def check_version(db: sa.Connection, location: JournalLocation) -> None:
+    """Check that a journal has these tables.
+
+    Raises:
+        InputError: it has those of another version.
+    """
+    version = db.execute(sa.select(meta.c.value).where(meta.c.key == "version")).scalar()
+    if version != VERSION:
+        raise InputError(
+            f"{location.name}: the journal has version {version or '(none)'}, and this version of "
+            f"llm-elicit reads version {VERSION}; use the one that wrote it"
+        )
+
+
+SIZE = 8 * 2**20
+"""Bytes: some thousand answers, with SQLite's overhead."""
+
+
+class Reserve:
+    """A file that reserves space on the disk, released when the disk is full.
+
+    Args:
+        folder: the run's folder.
+
+    Raises:
+        JournalError: the disk does not have that much space.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "journal.reserve"
+        try:
+            self._path.write_bytes(bytes(SIZE))
+        except OSError as error:
+            self.release()
+            raise JournalError(
+                f"{folder}: cannot be written ({error.strerror or error}): a run keeps "
+                f"{SIZE // 2**20} MB in reserve for the answers in flight; make room, check its "
+                "permissions, and run again"
+            ) from None
+
+    def release(self) -> None:
+        """Release the space."""
+        self._path.unlink(missing_ok=True)
+
+
+class Unsaved:
+    """A file of answers that the journal did not accept, written by the next run.
+
+    Args:
+        folder: the run's folder.
+        journal: the journal's own id: row numbers are valid for that journal alone.
+    """
+
+    def __init__(self, folder: Path, journal: str) -> None:
+        self._path = folder / "unsaved.jsonl"
+        self._journal = journal
+
+    def keep(self, changes: Sequence[Change]) -> int:
+        """Save the answers among changes; return how many could not be saved either."""
+        rows = [change.answer for change in changes if change.answer is not None]
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                if file.tell():
+                    file.write("\n")  # the disk may have been full within the line before
+                for row in rows:
+                    file.write(json.dumps({"journal": self._journal, "answer": row}) + "\n")
+        except OSError:
+            return len(rows)
+        return 0
+
+    def answers(self) -> list[Change]:
+        """Return the saved answers of this journal; incomplete lines are skipped."""
+        if not self._path.is_file():
+            return []
+        found = []
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                kept = json.loads(line)
+                row = kept["answer"]
+                tokens = 0 if row["cached"] else row["prompt_tokens"] + row["completion_tokens"]
+                change = Change("answered", row["question"], {}, row, row["cost"] or 0.0, tokens)
+            except (ValueError, KeyError, TypeError):
+                continue
+            if kept.get("journal") == self._journal:
+                found.append(change)
+        return found
+
+    def clear(self) -> None:
+        """Delete the file, once its answers are in the journal."""
+        self._path.unlink(missing_ok=True)
+
+
+T = TypeVar("T")
+
+_TIMES = 3
+"""Attempts of a transaction on a full disk: the first, one after the reserve is released, and one
+to check whether a commit reported as failed (by a checkpoint, say) is there after all."""
+
+
+class Transactions:
+    """One worker's transactions on a journal.
+
+    Each writes its number to the worker's row. If the connection is lost during a commit, the
+    number shows whether it was committed.
+
+    An unreachable server is retried until the worker's lease expires, counted from its last commit;
+    after that each transaction is tried once. On a full disk the reserve is released and the
+    transaction retried; from then on `failure` says why nothing more may be sent.
+
+    Args:
+        location: where the journal is.
+        me: the worker's id.
+        lease: the worker's lease, in seconds.
+    """
+
+    def __init__(self, location: JournalLocation, me: str, lease: float) -> None:
+        self.location = location
+        self.failure: JournalError | None = None
+        self._me = me
+        self._lease = lease
+        self._number = 0
+        self._reserve = None if location.shared else Reserve(location.folder)
+        self._heard = time.monotonic()
+        self._given_up = threading.Event()
+        try:
+            self.db = location.writable(lease).connect()
+        except BaseException:
+            self._release()
+            raise
+        self._patient = Retrying(
+            retry=retry_if_exception(self._worth_another),
+            stop=self._enough,
+            wait=wait_random_exponential(0.1, max=2.0) if location.shared else wait_none(),
+            sleep=sleep_using_event(self._given_up),
+            reraise=True,
+        )
+
+    @property
+    def number(self) -> int:
+        """The number of the current transaction."""
+        return self._number
+
+    def once(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, committed exactly once in one transaction.
+
+        If the work changes anything, it must write the number to the worker's row as well.
+
+        Raises:
+            JournalError: the database cannot be used.
+        """
+        self._number += 1
+        results: list[T] = []
+
+        def attempt() -> T:
+            with self.db.begin():
+                if not results or not self._written():
+                    results.append(work())
+            return results[-1]
+
+        with self.location.guarded():
+            result = self._patient(attempt)
+        self._heard = time.monotonic()
+        return result
+
+    def _written(self) -> bool:
+        mine = sa.select(workers.c.written).where(workers.c.id == self._me)
+        return self.db.execute(mine).scalar() == self._number
+
+    def _worth_another(self, error: BaseException) -> bool:
+        if self.location.shared:
+            return passes(error)
+        if not is_full(error):
+            return False
+        if self.failure is None and isinstance(error, SQLAlchemyError):
+            self.failure = self.location.explained(error)
+        self._release()
+        return True
+
+    def _enough(self, state: RetryCallState) -> bool:
+        if not self.location.shared:
+            return state.attempt_number >= _TIMES
+        return self._given_up.is_set() or time.monotonic() > self._heard + self._lease
+
+    def give_up(self) -> None:
+        """Stop retrying; may be called from another thread."""
+        self._given_up.set()
+
+    def _release(self) -> None:
+        if self._reserve is not None:
+            self._reserve.release()
+
+    def close(self) -> None:
+        """Close the connection and release the reserve."""
+        self.db.close()
+        self._release()

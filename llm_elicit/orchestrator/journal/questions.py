@@ -1,0 +1,576 @@
+"""The questions in a journal: planned, claimed, answered and counted.
+
+Every transition names the state and the worker that it expects, so that a worker that was
+suspended, or whose answer comes after another worker asked again, cannot undo later changes. An
+answered question stays done. The plan has a row for each question, and the pairs of each later
+round. A journal may be read while a run writes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, bindparam, case, func, insert, literal, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from llm_elicit.config.campaign import Limits
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal.connection import FILE, JournalLocation, RunLock, check_version
+from llm_elicit.orchestrator.journal.schema import (
+    DONE,
+    IN_FLIGHT,
+    PLANNED,
+    SUBMITTED,
+    Change,
+    Kind,
+    Totals,
+    Unanswered,
+    answers,
+    clock,
+    meta,
+    people,
+    questions,
+    rounds,
+    workers,
+)
+from llm_elicit.planning.pairs import Plan
+from llm_elicit.planning.rounds import Pairs
+
+_ME: sa.BindParameter[str] = bindparam("me")
+_columns = questions.c
+
+
+_MINE = _columns.worker == _ME
+_UNSENT = (_columns.state == PLANNED) & _MINE
+_SENT = ((_columns.state == IN_FLIGHT) & _MINE) | (_columns.state == SUBMITTED)
+_UNANSWERED = _columns.state != DONE
+
+_NOTHING = {"reserved": 0.0, "reserved_tokens": 0}
+_LOST = {
+    "lost": _columns.lost + bindparam("new_lost"),
+    "lost_tokens": _columns.lost_tokens + bindparam("new_tokens"),
+}
+_RESERVED_NOW = {
+    "attempts": _columns.attempts + 1,
+    "reserved": bindparam("new_reserved"),
+    "reserved_tokens": bindparam("new_tokens"),
+    "error": None,
+}
+
+
+def _to(expected: sa.ColumnElement[bool], **values: Any) -> sa.Update:
+    which = (_columns.id == bindparam("question")) & expected
+    return update(questions).where(which).values(**values)
+
+
+_STEPS: dict[Kind, sa.Update] = {
+    "intent": _to(_UNSENT, state=IN_FLIGHT, **_RESERVED_NOW),
+    "submitted": _to(
+        _UNSENT, state=SUBMITTED, batch=bindparam("new_batch"), worker=None, **_RESERVED_NOW
+    ),
+    # Without a condition on the worker: an answer that was paid is always kept.
+    "answered": _to(_UNANSWERED, state=DONE, worker=None, error=None, **_NOTHING),
+    "missed": _to(_SENT, state=PLANNED, **_LOST, **_NOTHING),
+    "failed": _to(
+        _UNSENT | _SENT, state="failed", worker=None, error=bindparam("new_error"), **_NOTHING
+    ),
+    "quarantined": _to(
+        _UNSENT | _SENT, state="quarantined", worker=None, error=bindparam("new_error"), **_NOTHING
+    ),
+}
+
+_CHARGE = update(questions).where(_columns.id == bindparam("question")).values(**_LOST)
+"""Charge a question without changing its state."""
+
+_lives = workers.c.expires > 0
+
+RENEW = (
+    update(workers)
+    .where(workers.c.id == _ME)
+    .values(
+        expires=case((_lives, clock() + bindparam("lease")), else_=0.0),
+        written=bindparam("number"),
+        spent=workers.c.spent + case((_lives, bindparam("new_spent")), else_=bindparam("late")),
+        tokens=workers.c.tokens
+        + case((_lives, bindparam("new_tokens")), else_=bindparam("late_tokens")),
+    )
+    .returning(workers.c.expires)
+)
+"""Renew a worker's lease and add what it spent; after its lease, only its late answers count."""
+
+REGISTER = insert(workers).values(
+    id=_ME,
+    name=bindparam("new_name"),
+    began=bindparam("new_began"),
+    expires=clock() + bindparam("lease"),
+    spent=0.0,
+    tokens=0,
+    written=0,
+)
+
+KNOWN = (_columns.pair < bindparam("known")) | _columns.presentation.not_in(("ab", "ba"))
+"""Whether a question belongs to the worker's plan; pairs of later rounds have higher numbers."""
+
+CLAIM = (
+    update(questions)
+    .where(
+        _columns.id.in_(
+            select(_columns.id)
+            .where(
+                _columns.judge == bindparam("of_judge"),
+                _columns.state == PLANNED,
+                _columns.worker.is_(None),
+                KNOWN,
+            )
+            .order_by(_columns.id)
+            .limit(bindparam("count"))
+            .with_for_update(skip_locked=True)
+            .cte("unclaimed")
+            .select()
+        )
+    )
+    .values(worker=_ME)
+    .returning(
+        _columns.id,
+        _columns.pair,
+        _columns.presentation,
+        _columns.replicate,
+        _columns.attempts,
+        _columns.judge,
+        _columns.error,  # SQLite 3.40 returns true for IS NOT NULL beside a first column NOT NULL
+    )
+)
+
+_RESERVED = select(func.sum(_columns.reserved), func.sum(_columns.reserved_tokens))
+
+HELD = _RESERVED.where(_columns.state == IN_FLIGHT)
+"""USD and tokens that the requests in flight may take, all workers together."""
+
+HANDED_IN = _RESERVED.where(_columns.state == SUBMITTED)
+"""The same of the questions in batches, which may take a day to be answered."""
+
+SPENT = select(func.sum(workers.c.spent), func.sum(workers.c.tokens))
+"""USD and tokens spent, as the workers counted it: one row per worker."""
+
+
+def amounts(db: sa.Connection, sums: sa.Select[Any]) -> tuple[float, int]:
+    """Return USD and tokens by one of the sums."""
+    usd, tokens = db.execute(sums).one()
+    return float(usd or 0.0), int(tokens or 0)
+
+
+def over_the_caps(db: sa.Connection, intents: Sequence[Change], limits: Limits) -> list[Change]:
+    """Return the intents for which the caps leave no room beside what is spent and reserved."""
+    caps = (limits.max_cost, limits.max_tokens)
+    if caps == (None, None):
+        return []
+    # One worker at a time, or two could take the same remainder.
+    db.execute(select(meta.c.key).with_for_update())
+    sums = (amounts(db, part) for part in (SPENT, HELD, HANDED_IN))
+    taken = [sum(kind) for kind in zip(*sums, strict=True)]
+    refused = []
+    for change in intents:
+        asked = change.values["reserved"], change.values["tokens"]
+        if all(_fits(t, a, cap) for t, a, cap in zip(taken, asked, caps, strict=True)):
+            taken = [t + a for t, a in zip(taken, asked, strict=True)]
+        else:
+            refused.append(change)
+    return refused
+
+
+def _fits(taken: float, asked: float, cap: float | None) -> bool:
+    """Return whether a cap has room, up to rounding; a request for nothing always fits."""
+    return cap is None or not asked or taken + asked <= cap * (1.0 + 1e-12)
+
+
+def worst_case(db: sa.Connection, judge: str) -> tuple[int, int]:
+    """Return the least tokens of prompt and answer to reserve for a judge's requests."""
+    key = meta.c.key == f"worst case of {judge}"
+    value = db.execute(select(meta.c.value).where(key)).scalar() or "0 0"
+    prompt, completion = map(int, value.split())
+    return prompt, completion
+
+
+def raise_worst_case(db: sa.Connection, judge: str, prompt: int, completion: int) -> None:
+    """Raise the least tokens to reserve for a judge's requests."""
+    known = worst_case(db, judge)
+    value = f"{max(prompt, known[0])} {max(completion, known[1])}"
+    db.execute(sa.delete(meta).where(meta.c.key == f"worst case of {judge}"))
+    db.execute(insert(meta).values(key=f"worst case of {judge}", value=value))
+
+
+def ignoring(table: sa.Table, dialect: str) -> sa.Insert:
+    """Return an insert that leaves existing rows unchanged."""
+    if dialect == "sqlite":
+        return sqlite.insert(table).on_conflict_do_nothing()
+    return postgresql.insert(table).on_conflict_do_nothing()
+
+
+class UnexpectedError(Exception):
+    """A question does not have the state or the worker that a change expects."""
+
+
+def apply(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Change]:
+    """Write changes of different questions, one statement for each kind.
+
+    Returns:
+        An empty list: all changes applied.
+
+    Raises:
+        UnexpectedError: a change does not apply; the caller must roll back.
+    """
+    rows: dict[Kind, list[dict[str, Any]]] = defaultdict(list)
+    for change in changes:
+        rows[change.kind].append(_parameters(change, me))
+    for kind, parameters in rows.items():
+        if _execute(db, _STEPS[kind], parameters) != len(parameters):
+            raise UnexpectedError
+    _keep(db, changes)
+    return []
+
+
+def apply_each(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Change]:
+    """Write changes one by one, in order.
+
+    Returns:
+        The changes that did not apply; only their cost is counted.
+    """
+    others = []
+    for change in changes:
+        if db.execute(_STEPS[change.kind], _parameters(change, me)).rowcount:
+            _keep(db, [change])
+            continue
+        others.append(change)
+        if change.spent or change.tokens:
+            paid = {"new_lost": change.spent, "new_tokens": change.tokens}
+            db.execute(_CHARGE, {"question": change.question, **paid})
+    return others
+
+
+def _parameters(change: Change, me: str) -> dict[str, Any]:
+    row = {f"new_{name}": value for name, value in change.values.items()}
+    return {**row, "question": change.question, "me": me}
+
+
+def _keep(db: sa.Connection, changes: Sequence[Change]) -> None:
+    """Write the answers of changes."""
+    rows = [change.answer for change in changes if change.answer is not None]
+    if rows:
+        _execute(db, _KEEP, rows)
+
+
+_KEEP = insert(answers)
+
+
+def _execute(
+    db: sa.Connection, statement: sa.Update | sa.Insert, rows: Sequence[dict[str, Any]]
+) -> int:
+    """Execute a statement for many rows; return how many it changed.
+
+    The rows are passed to the driver directly: SQLAlchemy's own processing of each row would take
+    half of a commit's processor time.
+    """
+    compiled = _compiled(statement, db.dialect, tuple(rows[0]))
+    order, constants = compiled.positiontup, compiled.params
+    named = [{**constants, **row} for row in rows]
+    parameters: Any = named if order is None else [tuple(map(r.__getitem__, order)) for r in named]
+    return db.exec_driver_sql(str(compiled), parameters).rowcount
+
+
+@lru_cache(maxsize=64)
+def _compiled(
+    statement: sa.Update | sa.Insert, dialect: sa.Dialect, names: tuple[str, ...]
+) -> SQLCompiler:
+    compiled = statement.compile(dialect=dialect, column_keys=list(names))
+    assert isinstance(compiled, SQLCompiler)
+    return compiled
+
+
+WITHDRAWN = "asked no more"
+"""Why a question that is no longer in the plan is set aside."""
+
+
+def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
+    """Add the judge's questions that are not in the journal yet, in the plan's order."""
+    of_pairs = questions.c.presentation.in_(("ab", "ba"))
+    known = select(func.count()).where(questions.c.judge == judge, of_pairs)
+    if db.execute(known).scalar() != plan.count(judge) - len(plan.direct):
+        _add_pairs(db, judge, plan)
+    # Always: as many others, which are no longer asked, may be there already.
+    direct = [
+        {"judge": judge, "pair": q.pair, "presentation": q.order, "replicate": q.replicate}
+        for q in plan.direct
+    ]
+    if direct:
+        db.execute(ignoring(questions, db.dialect.name), direct)
+
+
+def _add_pairs(db: sa.Connection, judge: str, plan: Plan) -> None:
+    each = len(plan.orders) * plan.replicates
+    rows = _rows(plan)
+    add = ignoring(questions, db.dialect.name).from_select(list(rows.selected_columns.keys()), rows)
+    for pairs in plan.spans(judge):
+        db.execute(add, {"of_judge": judge, "first": pairs.start, "rows": len(pairs) * each})
+
+
+def _rows(plan: Plan) -> sa.Select[tuple[object, ...]]:
+    """Return a query of the rows of successive pairs, in every order and replicate.
+
+    Its parameters are the judge, the number of the first pair, and the number of rows.
+    """
+    orders, replicates = len(plan.orders), plan.replicates
+    rows = bindparam("rows", type_=BigInteger)
+    numbers = select(literal(0, BigInteger).label("row")).cte("numbers", recursive=True)
+    numbers = numbers.union_all(select(numbers.c.row + 1).where(numbers.c.row + 1 < rows))
+    row = numbers.c.row
+    return select(
+        bindparam("of_judge", type_=sa.Text).label("judge"),
+        (bindparam("first", type_=BigInteger) + row // (orders * replicates)).label("pair"),
+        case(dict(enumerate(plan.orders)), value=row % orders).label("presentation"),
+        (row // orders % replicates).label("replicate"),
+        # With a condition: SQLite would take the insert's ON CONFLICT for that of a join.
+    ).where(row < rows)
+
+
+def withdraw(db: sa.Connection, judge: str, plan: Plan) -> None:
+    """Delete direct questions that are no longer in the plan; set aside those that cost money."""
+    c = questions.c
+    idle = c.state.in_(("planned", "failed")) & c.worker.is_(None)
+    direct = select(c.id, c.lost, c.lost_tokens, c.pair, c.presentation, c.replicate).where(
+        c.judge == judge, c.presentation.not_in(("ab", "ba")), idle
+    )
+    asked = {(q.pair, q.order, q.replicate) for q in plan.direct}
+    gone = [row for row in db.execute(direct).all() if tuple(row[3:]) not in asked]
+    mine = c.id == bindparam("gone")
+    aside = update(questions).where(mine).values(state="quarantined", error=WITHDRAWN)
+    for paid, step in ((False, sa.delete(questions).where(mine)), (True, aside)):
+        rows = [{"gone": row.id} for row in gone if bool(row.lost or row.lost_tokens) == paid]
+        if rows:
+            db.execute(step, rows)
+
+
+def planned_rounds(location: JournalLocation) -> dict[tuple[str, int], Pairs]:
+    """Return the rounds planned so far, by judge and number.
+
+    Raises:
+        InputError: the journal cannot be read, or a round was changed by hand.
+    """
+    if not location.shared and not (location.folder / FILE).is_file():
+        return {}
+    engine = location.readable()
+    with location.guarded(), engine.connect() as db, db.begin():
+        if not sa.inspect(db).has_table("rounds"):
+            return {}
+        rows = db.execute(sa.select(rounds)).all()
+    for row in rows:
+        if row.digest != _digest(row.judge, row.number, row.pairs):
+            raise InputError(
+                f"{location.name}: the pairs of round {row.number} are not as they were planned; "
+                "put a copy of the journal back, or move the run's folder away and run again"
+            )
+    return {(row.judge, row.number): _pairs(row.pairs) for row in rows}
+
+
+def record_rounds(location: JournalLocation, planned: Mapping[tuple[str, int], Pairs]) -> None:
+    """Record rounds; those that another worker recorded first are kept.
+
+    Raises:
+        InputError: the journal cannot be written, or another process works on the run.
+    """
+    rows = [
+        {"judge": judge, "number": number, "pairs": pairs, "digest": _digest(judge, number, pairs)}
+        for (judge, number), some in planned.items()
+        for pairs in (json.dumps([some.a.tolist(), some.b.tolist()]),)
+    ]
+    with (
+        RunLock(location.folder, shared=location.shared),
+        location.guarded(),
+        location.writable().connect() as db,
+        db.begin(),
+    ):
+        db.execute(ignoring(rounds, db.dialect.name), rows)
+
+
+def _digest(judge: str, number: int, pairs: str) -> str:
+    """Return SHA-256 over a round."""
+    return hashlib.sha256(f"{judge} {number} {pairs}".encode()).hexdigest()
+
+
+def _pairs(text: str) -> Pairs:
+    """Read the pairs of a round; floats survive JSON exactly."""
+    a, b = json.loads(text)
+    return Pairs(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
+
+
+@contextmanager
+def reading(location: JournalLocation) -> Iterator[sa.Connection]:
+    """Open a connection to a run's journal, with a consistent view of it.
+
+    Raises:
+        InputError: there is no journal, or it cannot be read.
+    """
+    engine = location.readable()
+    with location.guarded(), engine.connect() as db, db.begin():
+        if location.shared and not sa.inspect(db).has_table("questions"):
+            raise InputError(f"{location.name}: no journal here; run the campaign first")
+        check_version(db, location)
+        yield db
+
+
+def totals(db: sa.Connection, judge: str) -> Totals:
+    """Return a judge's questions by state, and what they cost."""
+    row = db.execute(TOTALS.where(questions.c.judge == judge)).one_or_none()
+    return Totals() if row is None else totals_of(row._asdict())
+
+
+def totals_of(row: Mapping[str, Any]) -> Totals:
+    """Return the counts of a row of `TOTALS`."""
+    counts: dict[str, int] = {name: int(row[name] or 0) for name in ("total", *_SUMS)}
+    amounts: dict[str, Any] = {name: float(row[name] or 0.0) for name in _MONEY}
+    return Totals(**counts, **amounts, last=row["last"] or "")
+
+
+def _count(state: str) -> sa.ColumnElement[int]:
+    """Return an expression that is 1 for questions in a state, else 0."""
+    return case((questions.c.state == state, 1), else_=0)
+
+
+_SUMS: dict[str, sa.ColumnElement[Any]] = {
+    "done": _count("done"),
+    "failed": _count("failed"),
+    "quarantined": _count("quarantined"),
+    "submitted": _count("submitted"),
+    "in_flight": _count("in flight"),
+    "cached": answers.c.cached,
+    "requests": questions.c.attempts,
+    "prompt_tokens": answers.c.prompt_tokens,
+    "completion_tokens": answers.c.completion_tokens,
+}
+_MONEY: dict[str, sa.ColumnElement[Any]] = {"cost": answers.c.cost, "lost": questions.c.lost}
+
+TOTALS = (
+    select(
+        questions.c.judge,
+        func.count().label("total"),
+        func.max(answers.c.asked_at).label("last"),
+        *(func.sum(column).label(name) for name, column in (_SUMS | _MONEY).items()),
+    )
+    .select_from(questions.outerjoin(answers, answers.c.question == questions.c.id))
+    .group_by(questions.c.judge)
+)
+"""The query of every judge's questions by state, and of what they cost."""
+
+
+def unanswered(db: sa.Connection, judge: str) -> list[Unanswered]:
+    """Return the questions of a judge that were given up or set aside, the commonest reason first.
+
+    Questions that are no longer in the plan are left out.
+    """
+    c, number = questions.c, func.count().label("number")
+    query = (
+        select(c.state, func.coalesce(c.error, "").label("reason"), number)
+        .where(c.judge == judge, c.state.in_(("failed", "quarantined")))
+        .where(c.error.is_distinct_from(WITHDRAWN))
+        .group_by(c.state, c.error)
+        .order_by(number.desc(), c.error)
+    )
+    return [Unanswered(row.state, row.reason, row.number) for row in db.execute(query)]
+
+
+def models_answered(db: sa.Connection, judge: str) -> list[str]:
+    """Return the models that have answered a judge's questions."""
+    of_judge = questions.join(answers, answers.c.question == questions.c.id)
+    query = select(answers.c.model_answered).select_from(of_judge)
+    return list(db.execute(query.where(questions.c.judge == judge).distinct()).scalars())
+
+
+def spent(db: sa.Connection) -> tuple[float, int]:
+    """Return the USD and tokens spent, with what failed requests may have cost."""
+    used = answers.c.prompt_tokens + answers.c.completion_tokens
+    fresh = case((answers.c.cached == 0, used), else_=0)
+    paid = db.execute(select(func.sum(answers.c.cost), func.sum(fresh))).one()
+    lost = db.execute(select(func.sum(questions.c.lost), func.sum(questions.c.lost_tokens))).one()
+    return float(paid[0] or 0.0) + float(lost[0] or 0.0), int(paid[1] or 0) + int(lost[1] or 0)
+
+
+def committed(db: sa.Connection) -> tuple[float, int]:
+    """Return the USD and tokens spent or reserved, for requests in flight and in batches."""
+    parts = (spent(db), amounts(db, HELD), amounts(db, HANDED_IN))
+    return sum(usd for usd, _ in parts), sum(tokens for _, tokens in parts)
+
+
+def spent_in(location: JournalLocation) -> float:
+    """Return the USD that a run spent or reserved; 0 without a journal."""
+    if not is_begun(location):
+        return 0.0
+    with reading(location) as db:
+        return committed(db)[0]
+
+
+def open_questions(db: sa.Connection, judge: str) -> int:
+    """Return how many of a judge's pairs are neither done nor set aside."""
+    c = questions.c
+    waiting = select(func.count()).where(
+        c.judge == judge,
+        c.state.not_in(("done", "quarantined")),
+        c.presentation.in_(("ab", "ba")),
+    )
+    return int(db.execute(waiting).scalar_one())
+
+
+def answered_by_kind(db: sa.Connection, judge: str) -> dict[str, int]:
+    """Return how many questions of a judge are answered, by presentation."""
+    c = questions.c
+    done = select(c.presentation, func.count()).where(c.judge == judge, c.state == "done")
+    return {row[0]: int(row[1]) for row in db.execute(done.group_by(c.presentation))}
+
+
+def settled(location: JournalLocation, judge: str) -> bool:
+    """Return whether every planned question of a judge is answered or set aside."""
+    with reading(location) as db:
+        return open_questions(db, judge) == 0
+
+
+def is_begun(location: JournalLocation) -> bool:
+    """Return whether there is a journal that holds questions."""
+    if not location.shared and not (location.folder / FILE).is_file():
+        return False
+    with location.guarded(), location.readable().connect() as db, db.begin():
+        known = sa.inspect(db).has_table("questions")
+        return known and db.execute(select(questions.c.id).limit(1)).first() is not None
+
+
+def kept_identity(location: JournalLocation) -> dict[str, str]:
+    """Return the identity with which the run was started."""
+    with reading(location) as db:
+        return {row.key: row.value for row in db.execute(select(meta.c.key, meta.c.value))}
+
+
+def kept_answers(location: JournalLocation) -> int:
+    """Return the number of answers in the journal, of all judges; 0 without a journal.
+
+    People's answers to repeats and attention questions are included, and an answer that a person
+    has undone counts twice, so that every change raises the number.
+    """
+    if not location.shared and not (location.folder / FILE).is_file():
+        return 0
+    done = select(func.count()).where(questions.c.state == "done")
+    of_people = select(
+        func.count().filter(people.c.state == "answered", people.c.kind != "question"),
+        func.count().filter(people.c.state == "undone"),
+    )
+    with location.guarded(), location.readable().connect() as db, db.begin():
+        tables = sa.inspect(db)
+        if not tables.has_table("questions"):
+            return 0
+        additional, undone = db.execute(of_people).one()
+        return int(db.execute(done).scalar_one()) + int(additional) + 2 * int(undone)
