@@ -89,12 +89,12 @@ def at_powers(
     rng = np.random.default_rng([seed, 0x5CA1E])
     if len(points) < 2 * _COUNT:  # sampling each power anew would take far longer
         points = belief.sample(2 * _COUNT, seed=seed)
-    some = points[rng.permutation(len(points))[: 2 * _COUNT]]
-    both = np.concatenate([some, belief.sampling.sample(len(some), rng)])
-    tempering = _Tempering.of(belief, space, both[len(some) :], seed)
-    utility, taper = tempering.utility(both)
+    own = points[rng.permutation(len(points))[: 2 * _COUNT]]
+    candidates = np.concatenate([own, belief.sampling.sample(len(own), rng)])
+    tempering = _Tempering.of(belief, space, candidates[len(own) :], seed)
+    utility, taper = tempering.utility(candidates)
     proposal = np.logaddexp(
-        tempering.relative(belief, both), tempering.relative(belief.sampling, both)
+        tempering.relative(belief, candidates), tempering.relative(belief.sampling, candidates)
     )
     proposal -= math.log(2.0)
     drawn, logs = {}, {}
@@ -102,13 +102,13 @@ def at_powers(
         exponents = factor * utility + taper - proposal
         weights = np.exp(exponents - exponents.max())
         if factor != 1.0 and weights.sum() ** 2 / (weights**2).sum() < _LEAST_EFFECTIVE:
-            other, logs[factor] = tempering.at(factor)
-            drawn[factor] = other.sample(_COUNT, seed=seed)
+            tempered, logs[factor] = tempering.at(factor)
+            drawn[factor] = tempered.sample(_COUNT, seed=seed)
             continue
-        logs[factor] = float(logsumexp(exponents) - math.log(len(both)))
-        rows = rng.choice(len(both), _COUNT, p=weights / weights.sum())
-        drawn[factor] = some[:_COUNT] if factor == 1.0 else both[rows]
-    found = PowerEvidence(
+        logs[factor] = float(logsumexp(exponents) - math.log(len(candidates)))
+        rows = rng.choice(len(candidates), _COUNT, p=weights / weights.sum())
+        drawn[factor] = own[:_COUNT] if factor == 1.0 else candidates[rows]
+    evidence = PowerEvidence(
         saved=belief.power,
         source=str(belief.diagnostics.get("power", {}).get("source", UNIDENTIFIED[0])),
         identified=identified,
@@ -117,10 +117,10 @@ def at_powers(
         data=None,
     )
     if data is None:
-        return found
+        return evidence
     at_data, taper = tempering.utility(data)
     return replace(
-        found,
+        evidence,
         log_normalizers=tempering.extended(logs, at_data),
         data=at_data,
         taper=float(taper.mean()),
@@ -165,19 +165,21 @@ class _Tempering:
 
     def at(self, factor: float) -> tuple[density.BeliefDensity, float]:
         """Return the belief at a power, and its log Z, from its density at one point."""
-        other = self.belief.tempered(max(factor, _FLATTEST), seed=self.seed)
-        at = other.sample(1)
-        utility, taper = self.utility(at)
-        return other, float((factor * utility + taper - self.relative(other, at))[0])
+        tempered = self.belief.tempered(max(factor, _FLATTEST), seed=self.seed)
+        point = tempered.sample(1)
+        utility, taper = self.utility(point)
+        return tempered, float((factor * utility + taper - self.relative(tempered, point))[0])
 
     def extended(self, logs: Mapping[float, float], data: Floats) -> dict[float, float]:
         """Return log Z also of larger powers, until the data are less likely than before."""
-        found = dict(logs)
+        log_normalizers = dict(logs)
         last, factor = FACTORS[-2], FACTORS[-1]
-        while (factor - last) * data.mean() > found[factor] - found[last] and factor < _LARGEST:
+        while (factor - last) * data.mean() > log_normalizers[factor] - log_normalizers[
+            last
+        ] and factor < _LARGEST:
             last, factor = factor, 2.0 * factor
-            _, found[factor] = self.at(factor)
-        return found
+            _, log_normalizers[factor] = self.at(factor)
+        return log_normalizers
 
 
 def write_powers(evidence: PowerEvidence, space: FeatureSpace, path: Path) -> None:
@@ -353,7 +355,9 @@ def measure_powers(
     compared = sampling if data is None else space.round(data)
     standardizer = reference.standardizer
     size = common_size(_SIZE, sampling, compared, *evidence.points.values())
-    flat = _log_flat(reference)
+    low, high = space.scale_ends
+    scales = np.where(space.categorical, high - low, (high - low) / standardizer.sd)
+    flat = -float(np.log(scales).sum())  # log density of a uniform law, per unit of every scale
 
     def to_data(points: Floats) -> Estimate | None:
         if data is None:
@@ -363,17 +367,22 @@ def measure_powers(
     rows = []
     for factor, drawn in sorted(evidence.points.items()):
         points = space.round(drawn)
-        shifts, widths = _moments(standardizer.numbers(points), standardizer.numbers(compared))
+        numbers, others = standardizer.numbers(points), standardizer.numbers(compared)
+        shifts, sd = numbers.mean(axis=0) - others.mean(axis=0), others.std(axis=0)
+        widths = numbers.std(axis=0) / np.where(sd > 0, sd, 1.0)
         rows.append(
             AtPower(
                 factor=factor,
                 belief_data=to_data(points),
                 log_density=_log_density(evidence, factor, flat),
-                shifts=shifts,
-                widths=widths,
+                shifts=[finite(shift) for shift in shifts],
+                widths=[finite(width) for width in widths],
             )
         )
-    sampling_data = to_data(sampling)
+    sampling_data, nearer = to_data(sampling), None
+    if sampling_data is not None:
+        signs = {row.nearer_than(sampling_data) for row in rows}
+        nearer = {frozenset({1}): True, frozenset({-1}): False}.get(frozenset(signs))
     return BeliefPowers(
         saved=evidence.saved,
         source=evidence.source,
@@ -383,16 +392,8 @@ def measure_powers(
         size=size,
         sampling_data=sampling_data,
         sampling_log_density=None if evidence.data is None else flat + evidence.sampling,
-        nearer=_nearer(rows, sampling_data),
+        nearer=nearer,
     )
-
-
-def _moments(at: Floats, numbers: Floats) -> tuple[list[float | None], list[float | None]]:
-    """Return the shift of the mean and the ratio of standard deviations of each feature."""
-    sd = numbers.std(axis=0)
-    shifts = at.mean(axis=0) - numbers.mean(axis=0)
-    widths = at.std(axis=0) / np.where(sd > 0, sd, 1.0)
-    return [finite(each) for each in shifts], [finite(each) for each in widths]
 
 
 def _log_density(evidence: PowerEvidence, factor: float, flat: float) -> float | None:
@@ -414,8 +415,8 @@ def _identified(evidence: PowerEvidence) -> IdentifiedPower | None:
         high=power.high,
         source=power.source,
         sources=tuple(
-            SourcePower(source=one.source, value=one.value, low=one.low, high=one.high)
-            for one in power.sources
+            SourcePower(source=source.source, value=source.value, low=source.low, high=source.high)
+            for source in power.sources
         ),
         agreement=power.agreement,
         coherence=None
@@ -452,24 +453,8 @@ def _data_power(evidence: PowerEvidence, data: Floats) -> DataPower:
     )
 
 
-def _log_flat(reference: Reference) -> float:
-    """Return log density of a uniform law on the box, per unit of every scale (sd, or category)."""
-    space, standardizer = reference.space, reference.standardizer
-    low, high = space.scale_ends
-    widths = np.where(space.categorical, high - low, (high - low) / standardizer.sd)
-    return -float(np.log(widths).sum())
-
-
 def _distance(x: Floats, y: Floats, size: int, rng: np.random.Generator) -> Estimate:
     def some(points: Floats) -> Floats:
         return points[rng.choice(len(points), size, replace=False)]
 
     return estimate_of([wasserstein(some(x), some(y)) for _ in range(_REPEATS)])
-
-
-def _nearer(rows: list[AtPower], sampling_data: Estimate | None) -> bool | None:
-    """Return whether the belief is nearer to the data than λ at all powers, or farther."""
-    if sampling_data is None:
-        return None
-    signs = {row.nearer_than(sampling_data) for row in rows}
-    return {frozenset({1}): True, frozenset({-1}): False}.get(frozenset(signs))

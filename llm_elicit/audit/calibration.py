@@ -93,9 +93,9 @@ def data_levels(
     rng = np.random.default_rng(0xC0FE)
     slope = belief.sampling.log_scale_slope
 
-    def log_density(some: Floats) -> Floats:
-        kept = rng.permutation(some)[:_ROWS]
-        return belief.log_prob(kept) - slope(kept)
+    def log_density(points: Floats) -> Floats:
+        rows = rng.permutation(points)[:_ROWS]
+        return belief.log_prob(rows) - slope(rows)
 
     drawn = log_density(points)
     values = density_levels(log_density(space.table_points()), drawn, rng)
@@ -412,15 +412,15 @@ def _halves(data: Floats, standardizer: Standardizer, cell: _Cell) -> tuple[_Cel
     """Return two halves, as equal as possible, split at the feature with the largest variance."""
     sds = [np.sqrt(columns.var(axis=0).sum()) for columns in standardizer.by_feature(data)]
     for feature in np.argsort(-np.array(sds), kind="stable").tolist():
-        found = (
+        halves = (
             _halves_by_category(data[:, feature], standardizer.space, cell, feature)
             if standardizer.space.categorical[feature]
             else _halves_by_number(
                 data[:, feature], cell, feature, bool(standardizer.space.integer[feature])
             )
         )
-        if found is not None:
-            return found
+        if halves is not None:
+            return halves
     return None
 
 

@@ -98,19 +98,22 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
             "hard": chosen["verdict"].isin(["A", "B"]).to_numpy(),
         }
     )
-    both = table[table.groupby("pair")["first"].transform("nunique") == 2]
-    letters = both[both["hard"]]
+    balanced = table[table.groupby("pair")["first"].transform("nunique") == 2]
+    letters = balanced[balanced["hard"]]
+    means = balanced.groupby(["pair", "first"])["a_preferred"].mean().unstack()
     return Consistency(
         judgments=len(rows),
         verdicts={verdict: int(counts.get(verdict, 0)) for verdict in VERDICTS},
         pairs=len(choices),
         soft_share=float(table["soft"].mean()) if len(table) else None,
         order_bias=_balanced_share(letters),
-        soft_order_bias=_soft_bias(both[both["soft"]]),
+        soft_order_bias=_soft_bias(balanced[balanced["soft"]]),
         agreement=_agreement(letters),
         retest=_retest(table[table["hard"]]),
         soft_agreement=_soft_agreement(table[table["hard"] & table["soft"]]),
-        swap_difference=_swap_difference(both),
+        swap_difference=None
+        if balanced.empty
+        else float(np.abs(means[True] - means[False]).mean()),
         decisiveness=float(np.abs(choices.preference - 0.5).mean()) if len(choices) else None,
     )
 
@@ -169,13 +172,13 @@ def _agreement(letters: pd.DataFrame) -> Interval | None:
 
 def _retest(letters: pd.DataFrame) -> Interval | None:
     """Return the agreement of repeated answers, questions weighted equally within a pair."""
-    asked = letters.groupby(["pair", "first"])["said_a"].agg(["sum", "count"])
-    asked = asked[asked["count"] > 1]
-    if asked.empty:
+    repeated = letters.groupby(["pair", "first"])["said_a"].agg(["sum", "count"])
+    repeated = repeated[repeated["count"] > 1]
+    if repeated.empty:
         return None
-    said_a, count = asked["sum"].to_numpy(np.float64), asked["count"].to_numpy(np.float64)
+    said_a, count = repeated["sum"].to_numpy(np.float64), repeated["count"].to_numpy(np.float64)
     same = (said_a * (said_a - 1) + (count - said_a) * (count - said_a - 1)) / (count * (count - 1))
-    by_pair = pd.Series(same, index=asked.index).groupby(level="pair").mean()
+    by_pair = pd.Series(same, index=repeated.index).groupby(level="pair").mean()
     return wilson(float(by_pair.mean()), len(by_pair))
 
 
@@ -186,14 +189,6 @@ def _soft_agreement(soft: pd.DataFrame) -> Interval | None:
     likelier = (soft["option_a"] > 0.5) == (soft["said_a"] == 1)
     by_pair = likelier.groupby(soft["pair"]).mean()
     return wilson(float(by_pair.mean()), len(by_pair))
-
-
-def _swap_difference(both: pd.DataFrame) -> float | None:
-    """Return mean |P(a preferred | a first) − P(a preferred | b first)| over pairs."""
-    if both.empty:
-        return None
-    means = both.groupby(["pair", "first"])["a_preferred"].mean().unstack()
-    return float(np.abs(means[True] - means[False]).mean())
 
 
 def _pair_means(table: pd.DataFrame, column: str) -> Floats:
@@ -279,7 +274,7 @@ def _disjoint_triangles(ends: Index) -> tuple[Index, Index, npt.NDArray[np.bool_
         The three points of each, the pairs (rows of `ends`) from each to the next and from the
         last to the first, and whether such a pair was asked in the reverse direction, `(t, 3)`.
     """
-    found: list[tuple[int, int, int]] = []
+    triangles: list[tuple[int, int, int]] = []
     pair_of: dict[tuple[int, int], int] = {}
     neighbours: defaultdict[int, set[int]] = defaultdict(set)
     for pair in np.flatnonzero(_in_triangles(ends)).tolist():
@@ -292,12 +287,12 @@ def _disjoint_triangles(ends: Index) -> tuple[Index, Index, npt.NDArray[np.bool_
         shared = neighbours[i] & neighbours[j] if j in neighbours[i] else set()
         if shared:
             k = min(shared)
-            found.append((i, j, k))
-            for one, other in ((i, j), (j, k), (k, i)):
-                neighbours[one].remove(other)
-                neighbours[other].remove(one)
-    corners = np.array(found, dtype=np.int64).reshape(-1, 3)
-    edges = [[pair_of[i, j], pair_of[j, k], pair_of[k, i]] for i, j, k in found]
+            triangles.append((i, j, k))
+            for start, end in ((i, j), (j, k), (k, i)):
+                neighbours[start].remove(end)
+                neighbours[end].remove(start)
+    corners = np.array(triangles, dtype=np.int64).reshape(-1, 3)
+    edges = [[pair_of[i, j], pair_of[j, k], pair_of[k, i]] for i, j, k in triangles]
     pairs = np.array(edges, dtype=np.int64).reshape(-1, 3)
     return corners, pairs, ends[pairs, 0] != corners
 
@@ -312,8 +307,8 @@ def _in_triangles(ends: Index) -> npt.NDArray[np.bool_]:
         return np.zeros(len(ends), dtype=bool)
     i, j = ends.T
     apart = i != j
-    both = np.concatenate([ends[apart], ends[apart, ::-1]]).T
-    joined = sparse.csr_array((np.ones(both.shape[1]), both), shape=(count, count))
+    edges = np.concatenate([ends[apart], ends[apart, ::-1]]).T
+    joined = sparse.csr_array((np.ones(edges.shape[1]), edges), shape=(count, count))
     return np.asarray(apart & ((joined @ joined)[i, j] > 0))
 
 
@@ -380,11 +375,11 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
             f"(draws, {len(triads)}, 3)"
         )
     drawn = _cycle_probability(np.nanmean(triads.preference, axis=2))
-    both = ~np.isnan(triads.preference).any(axis=(1, 2))
-    repeated = _cycle_probability(triads.preference[both].reshape(-1, 6))
+    complete = ~np.isnan(triads.preference).any(axis=(1, 2))
+    repeated = _cycle_probability(triads.preference[complete].reshape(-1, 6))
     predicted = None
     if predictions is not None and len(repeated):
-        predicted = _cycle_probability(np.repeat(predictions[:, both], 2, axis=2))
+        predicted = _cycle_probability(np.repeat(predictions[:, complete], 2, axis=2))
     count = int(np.ceil(drawn.sum() - _ROUNDING))
     return Transitivity(
         triads=len(triads),
@@ -402,7 +397,7 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
 def poisson_binomial_tail(count: float, probabilities: Floats) -> float:
     """Return P(at least `count` of t independent events), averaged over S sets `(S, t)`."""
     least = int(np.floor(count + _ROUNDING))
-    return float(np.mean([stats.poisson_binom.sf(least - 1, each) for each in probabilities]))
+    return float(np.mean([stats.poisson_binom.sf(least - 1, draw) for draw in probabilities]))
 
 
 def _cycle_probability(preference: Floats) -> Floats:

@@ -70,38 +70,41 @@ class DirectEvidence:
         """
         if table is None or not (table["judge"] == judge).any():
             return None
-        kept = table[table["judge"] == judge]
+        rows = table[table["judge"] == judge]
         unparsed: dict[str, Counter[Unread]] = {kind: Counter() for kind in KINDS}
-        times = 1 + max(kept["replicate"][kept["kind"] == "quantiles"], default=-1)
+        for kind in ("range", "ratio"):  # their verdicts are in the table
+            verdicts = rows["verdict"][rows["kind"] == kind]
+            unparsed[kind].update(verdicts[~verdicts.isin(["A", "B", "tie"])])
+        times = 1 + max(rows["replicate"][rows["kind"] == "quantiles"], default=-1)
         quantiles = np.full((times, space.dimension, 5), np.nan)
         points, completed = [], {}
         columns = ("kind", "number", "replicate", "reply", "finish")
-        for kind, number, time, reply, finish in zip(*(kept[c] for c in columns), strict=True):
-            found: list[float] | Unread
+        for kind, number, time, reply, finish in zip(*(rows[c] for c in columns), strict=True):
+            reading: list[float] | Unread
             if kind == "quantiles":
-                found = read_quantiles(reply, space.features[number], finish)
+                reading = read_quantiles(reply, space.features[number], finish)
             elif kind == "sample":
-                found = read_point(reply, space.features, finish)
+                reading = read_point(reply, space.features, finish)
             elif kind in ("range", "ratio"):
-                continue  # parsed with the question; see `llm_elicit.pipeline.power_sources`
+                continue
             else:
-                found = read_numbers(reply, 1, finish)
-            if isinstance(found, str):
-                unparsed[kind][found] += 1
+                reading = read_numbers(reply, 1, finish)
+            if isinstance(reading, str):
+                unparsed[kind][reading] += 1
             elif kind == "quantiles":
-                quantiles[time, number] = found
+                quantiles[time, number] = reading
             elif kind == "sample":
-                points.append(found)
+                points.append(reading)
             if kind == "row":
-                completed[number] = np.nan if isinstance(found, str) else found[0]
+                completed[number] = np.nan if isinstance(reading, str) else reading[0]
         return cls(
             quantiles=quantiles,
             points=np.array(points, dtype=np.float64).reshape(-1, space.dimension),
             completion=RowCompletion.of(space, seed) if completed else None,
             rows=tuple(completed),
             completed=np.array(list(completed.values()), dtype=np.float64),
-            answers={kind: int((kept["kind"] == kind).sum()) for kind in KINDS},
-            unparsed=unparsed | _without_choice(kept),
+            answers={kind: int((rows["kind"] == kind).sum()) for kind in KINDS},
+            unparsed=unparsed,
         )
 
     def with_noise_levels(
@@ -119,17 +122,6 @@ class DirectEvidence:
             return self
         by_level = quantiles_by_noise(belief, space, points, seed)
         return replace(self, quantiles_by_level=by_level)
-
-
-def _without_choice(kept: pd.DataFrame) -> dict[str, Counter[Unread]]:
-    """Count answers about ranges and ratios that state no choice or number, by reason."""
-    found: dict[str, Counter[Unread]] = {}
-    for kind in ("range", "ratio"):
-        rows = kept[kept["kind"] == kind]
-        # Runs that are older than these kinds have no column of verdicts.
-        verdicts = rows["verdict"].tolist() if len(rows) else []
-        found[kind] = Counter(each for each in verdicts if each not in ("A", "B", "tie"))
-    return found
 
 
 class AnswerCounts(StrictModel):

@@ -121,20 +121,22 @@ def measure_discrimination(
     weights = np.array([np.bincount(row, minlength=sizes[0]) for row, _ in resamples])
     densities = kernels.at_sampling(weights.astype(np.float64))  # at once: a product of matrices
     left_out, ranks = utility.left_out, kernels.ranks()
-    found = np.empty((count, 3))
+    results = np.empty((count, 3))
     for i, (row, drawn) in enumerate(resamples):
         draw = i % len(of_rows)
         rows, sampling = of_rows[draw, row], of_sampling[draw, drawn]
         if left_out > 0.0:
             angle = math.asin(rng.uniform(-1.0, 1.0))
-            of_ranks, rest = left_out * math.sin(angle), left_out * math.cos(angle)
-            rows = rows + of_ranks * ranks[0][row] + rest * rng.standard_normal()
+            of_ranks, remainder = left_out * math.sin(angle), left_out * math.cos(angle)
+            rows = rows + of_ranks * ranks[0][row] + remainder * rng.standard_normal()
             sampling = (
-                sampling + of_ranks * ranks[1][drawn] + rest * rng.standard_normal(len(sampling))
+                sampling
+                + of_ranks * ranks[1][drawn]
+                + remainder * rng.standard_normal(len(sampling))
             )
         dense = densities[i, drawn]
-        found[i] = auc(rows, sampling), spearman(sampling, dense), level_set(rows, sampling)
-    area, correlation, share = (posterior_interval(column, 0.95) for column in found.T)
+        results[i] = auc(rows, sampling), spearman(sampling, dense), level_set(rows, sampling)
+    area, correlation, share = (posterior_interval(column, 0.95) for column in results.T)
     return Discrimination(
         rows=of_rows.shape[1],
         auc=area,
@@ -192,8 +194,8 @@ def level_set(rows: Floats, sampling: Floats, volume: float = _VOLUME) -> float:
         >>> level_set(np.array([9.0, 0.0]), np.arange(10.0)), level_set(np.zeros(4), np.zeros(9))
         (0.5, 0.1)
     """
-    both = _rounded(np.concatenate([rows, sampling]))
-    rows, sampling = both[: len(rows)], both[len(rows) :]
+    values = _rounded(np.concatenate([rows, sampling]))
+    rows, sampling = values[: len(rows)], values[len(rows) :]
     edge = np.sort(sampling)[::-1][max(int(np.ceil(volume * len(sampling))) - 1, 0)]
     above, tied = float((sampling > edge).mean()), float((sampling == edge).mean())
     part = (volume - above) / tied
@@ -228,12 +230,14 @@ class _KernelDensity:
             exponents = 0.5 * apart / scale**2
             return np.asarray(np.log(np.exp(exponents).sum(axis=1)) - 0.5 * nearest / scale**2)
 
-        tried = {
+        log_densities = {
             scale: log_kernels(scale) - d * np.log(scale)
             for scale in (scott * factor for factor in _BANDWIDTHS)
         }
-        best = max(tried, key=lambda scale: float(tried[scale].mean()))
-        self.rows = tried[best] + np.log(n / (n - 1))  # one kernel fewer than at a draw from λ
+        best = max(log_densities, key=lambda scale: float(log_densities[scale].mean()))
+        self.rows = log_densities[best] + np.log(
+            n / (n - 1)
+        )  # one kernel fewer than at a draw from λ
         logs = -0.5 * cdist(y @ whitening, x @ whitening, "sqeuclidean") / best**2
         self._highest = logs.max(axis=1)
         self._kernels = np.exp(logs - self._highest[:, None])

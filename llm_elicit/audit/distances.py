@@ -88,7 +88,7 @@ def measure_joint(x: Floats, y: Floats, rng: np.random.Generator) -> dict[str, f
 
 
 def joint_of_draws(
-    draws: Iterable[Floats], others: Sequence[Floats], rng: np.random.Generator
+    draws: Iterable[Floats], samples: Sequence[Floats], rng: np.random.Generator
 ) -> dict[str, Floats]:
     """Return sliced Wasserstein-1 and energy distance of each of many samples, `(S,)` each.
 
@@ -103,14 +103,14 @@ def joint_of_draws(
         >>> joint_of_draws([here, there], [here], rng)["energy"].tolist()
         [0.0, 2.0]
     """
-    directions = _directions(others[0].shape[1], rng)
-    projected = [_projected(other, directions) for other in others]
-    within = [mean_distance(other) for other in others]
+    directions = _directions(samples[0].shape[1], rng)
+    projected = [_projected(sample, directions) for sample in samples]
+    within = [mean_distance(sample) for sample in samples]
     sliced, energy = [], []
     for i, drawn in enumerate(draws):
-        j = i % len(others)
+        j = i % len(samples)
         sliced.append(float(np.abs(_projected(drawn, directions) - projected[j]).mean()))
-        energy.append(energy_between(drawn, others[j], within[j]))
+        energy.append(energy_between(drawn, samples[j], within[j]))
     return {"sliced": np.array(sliced), "energy": np.array(energy)}
 
 
@@ -198,8 +198,8 @@ def _correct(train: tuple[Floats, Floats], test: tuple[Floats, Floats]) -> int:
     """Return how many points of `test` the neighbours in `train` assign to the right sample."""
     points, first = np.concatenate(train), len(train[0])
     neighbours = int(np.sqrt(len(points))) | 1
-    _, found = cKDTree(points).query(np.concatenate(test), k=range(1, neighbours + 1))
-    assigned_second = (found >= first).sum(axis=1) > neighbours // 2
+    _, nearest = cKDTree(points).query(np.concatenate(test), k=range(1, neighbours + 1))
+    assigned_second = (nearest >= first).sum(axis=1) > neighbours // 2
     is_second = np.repeat([False, True], [len(side) for side in test])
     return int((assigned_second == is_second).sum())
 
@@ -221,16 +221,16 @@ def pqmass(x: Floats, y: Floats) -> float:
         >>> 0.5 < pqmass(x, y) < 1.5, pqmass(x, 2 * y) > 2
         (True, True)
     """
-    each = max(1, min(_REFERENCES, len(x) // 20))
-    cells = cKDTree(np.concatenate([x[:each], y[:each]]))
+    size = max(1, min(_REFERENCES, len(x) // 20))
+    cells = cKDTree(np.concatenate([x[:size], y[:size]]))
     first, second = (
-        np.bincount(cells.query(side[each:])[1], minlength=2 * each) for side in (x, y)
+        np.bincount(cells.query(side[size:])[1], minlength=2 * size) for side in (x, y)
     )
-    both = first + second
-    freedom = np.count_nonzero(both) - 1
+    total = first + second
+    freedom = np.count_nonzero(total) - 1
     if freedom < 1:
         return 1.0
-    return float(((first - second) ** 2 / np.maximum(both, 1)).sum() / freedom)
+    return float(((first - second) ** 2 / np.maximum(total, 1)).sum() / freedom)
 
 
 @dataclass(frozen=True)
@@ -255,10 +255,10 @@ class Marginals:
     def of_draws(cls, draws: density.BeliefDraws, standardizer: Standardizer) -> Marginals:
         """Return those of every draw of a belief."""
         natural = draws.quantile(_LEVELS)
-        quantiles = np.stack([standardizer.numbers(each) for each in natural])
+        quantiles = np.stack([standardizer.numbers(values) for values in natural])
         shares = {j: draws.shares(j) for j in standardizer.vertices}
         edges, arcs = _bins_of_circles(standardizer)
-        circles = {j: draws.marginal(j, each) for j, each in edges.items()}
+        circles = {j: draws.marginal(j, values) for j, values in edges.items()}
         return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares}, circles, arcs)
 
     @classmethod
@@ -280,11 +280,11 @@ class Marginals:
         """
         return np.concatenate([self.distance(other[k : k + 1]) for k in range(len(other))])
 
-    def __getitem__(self, some: slice) -> Marginals:
+    def __getitem__(self, rows: slice) -> Marginals:
         """Return some of the draws."""
-        shares = {j: each[some] for j, each in self.shares.items()}
-        circles = {j: each[some] for j, each in self.circles.items()}
-        return replace(self, quantiles=self.quantiles[some], shares=shares, circles=circles)
+        shares = {j: values[rows] for j, values in self.shares.items()}
+        circles = {j: values[rows] for j, values in self.circles.items()}
+        return replace(self, quantiles=self.quantiles[rows], shares=shares, circles=circles)
 
     def __len__(self) -> int:
         return len(self.quantiles)
@@ -304,12 +304,12 @@ class Marginals:
 
         In one dimension it is the mean absolute difference of quantiles.
         """
-        found = np.abs(self.quantiles - other.quantiles).mean(-2)
+        distances = np.abs(self.quantiles - other.quantiles).mean(-2)
         for j, edge in self.edges.items():
-            found[..., j] = 0.5 * edge * np.abs(self.shares[j] - other.shares[j]).sum(-1)
+            distances[..., j] = 0.5 * edge * np.abs(self.shares[j] - other.shares[j]).sum(-1)
         for j, arc in self.arcs.items():
-            found[..., j] = arc * share_distance(self.circles[j], other.circles[j])
-        return np.asarray(found)
+            distances[..., j] = arc * share_distance(self.circles[j], other.circles[j])
+        return np.asarray(distances)
 
     def resultant(self, feature: int) -> Floats:
         """Return the mean unit vector (S, 2) of a periodic feature, of every draw."""
@@ -333,10 +333,10 @@ def half_distance(data: Floats, standardizer: Standardizer, seed: int) -> float:
     """Return the distance between two random halves of the data."""
     order = np.random.default_rng([seed, 0xDA7A]).permutation(len(data))
     half = len(data) // 2
-    one, other = (
+    first, second = (
         Marginals.of_points(data[rows], standardizer) for rows in (order[:half], order[half:])
     )
-    return float(one.distance(other).mean())
+    return float(first.distance(second).mean())
 
 
 class Estimate(StrictModel):
@@ -413,12 +413,12 @@ class Distance(StrictModel):
     features: list[FeatureDistance]
 
 
-def common_size(wanted: int, *samples: Floats) -> int:
+def common_size(largest: int, *samples: Floats) -> int:
     """Return the size that all distances of an audit share: at most half of the smallest sample.
 
     Half, so that every floor can be measured between two disjoint samples of that size.
     """
-    return max(1, min(wanted, *(len(points) // 2 for points in samples)))
+    return max(1, min(largest, *(len(points) // 2 for points in samples)))
 
 
 class DistanceEstimator:
@@ -467,16 +467,15 @@ class DistanceEstimator:
         if draws is None or draws.shape[1] < self.size:
             return distance
         (child,) = rng.spawn(1)
-        return distance.model_copy(update={"bands": self._bands(draws, y, child)})
 
-    def _bands(self, draws: Floats, y: Floats, rng: np.random.Generator) -> JointBands:
-        def some(points: Floats) -> Floats:
-            rows = rng.choice(len(points), self.size, replace=False)
+        def subsample(points: Floats) -> Floats:
+            rows = child.choice(len(points), self.size, replace=False)
             return self.standardizer(self.space.round(points[rows]))
 
-        others = [some(y) for _ in range(self.settings.repeats)]
-        found = joint_of_draws(map(some, draws), others, rng)
-        return JointBands(**{name: credible_band(values) for name, values in found.items()})
+        samples = [subsample(y) for _ in range(self.settings.repeats)]
+        distances = joint_of_draws(map(subsample, draws), samples, child)
+        bands = JointBands(**{name: credible_band(values) for name, values in distances.items()})
+        return distance.model_copy(update={"bands": bands})
 
     def floor(self, x: Floats, rng: np.random.Generator) -> Distance:
         """Estimate the distance between disjoint subsamples of one sample."""
@@ -507,7 +506,7 @@ class DistanceEstimator:
         return Distance(
             wasserstein=estimate_of(joint_w),
             joint=JointDistance(
-                **{name: estimate_of([one[name] for one in joint]) for name in joint[0]}
+                **{name: estimate_of([distances[name] for distances in joint]) for name in joint[0]}
             ),
             size=self.size,
             mmtv=estimate_of(tv.mean(axis=1)),

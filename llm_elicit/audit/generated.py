@@ -94,23 +94,25 @@ def measure_generated(
     inside = space.contains(points) if len(points) else np.zeros(0, dtype=bool)
     if inside.sum() < 2:
         return None
-    kept = space.round(points[inside])
+    inside_points = space.round(points[inside])
     standardizer = reference.standardizer
-    found: dict[str, list[DistanceTest] | None] = {"data": None, "belief": None}
-    for name, other in (("data", reference.data), ("belief", belief)):
-        if other is not None:
-            found[name] = _tested(kept, space.round(other), standardizer, settings.size, rng)
+    tests: dict[str, list[DistanceTest] | None] = {"data": None, "belief": None}
+    for name, sample in (("data", reference.data), ("belief", belief)):
+        if sample is not None:
+            tests[name] = _tested(
+                inside_points, space.round(sample), standardizer, settings.size, rng
+            )
     return GeneratedPoints(
-        points=len(kept),
+        points=len(inside_points),
         outside=int((~inside).sum()),
-        distinct=len(np.unique(kept, axis=0)),
+        distinct=len(np.unique(inside_points, axis=0)),
         features=[
             GeneratedFeature(
-                name=feature, **{name: None if s is None else s[j] for name, s in found.items()}
+                name=feature, **{name: None if s is None else s[j] for name, s in tests.items()}
             )
             for j, feature in enumerate(space.names)
         ],
-        **{name: None if s is None else s[-1] for name, s in found.items()},
+        **{name: None if s is None else s[-1] for name, s in tests.items()},
     )
 
 
@@ -122,10 +124,10 @@ def _tested(
     y is split: one part represents it, and true draws come from the other.
     """
     y = y[rng.permutation(len(y))]
-    kept = y[: min(_MOST_COMPARED, (len(y) + 1) // 2)]
-    others = y[len(kept) :]
+    compared = y[: min(_MOST_COMPARED, (len(y) + 1) // 2)]
+    others = y[len(compared) :]
     size = min(most, len(x), len(others))
-    distances = _distances_to(kept, standardizer)
+    distances = _distances_to(compared, standardizer)
     own = distances(x[rng.permutation(len(x))[:size]])
     draws = (others[rng.choice(len(others), size, replace=False)] for _ in range(_REPEATS))
     drawn = np.array([distances(some) for some in draws])
@@ -142,14 +144,14 @@ def _distances_to(y: Floats, standardizer: Standardizer) -> Callable[[Floats], l
     within = mean_distance(columns)
     shares = {j: category_shares(y[:, j], f) for j, f in enumerate(features) if f.categories}
 
-    def distances(some: Floats) -> list[float]:
-        found = [
-            0.5 * float(np.abs(category_shares(some[:, j], features[j]) - shares[j]).sum())
+    def distances(sample: Floats) -> list[float]:
+        by_feature = [
+            0.5 * float(np.abs(category_shares(sample[:, j], features[j]) - shares[j]).sum())
             if j in shares
-            else standardizer.marginal_distance(j, some[:, j], y[:, j])
-            for j in range(some.shape[1])
+            else standardizer.marginal_distance(j, sample[:, j], y[:, j])
+            for j in range(sample.shape[1])
         ]
-        return [*found, energy_between(standardizer(some), columns, within)]
+        return [*by_feature, energy_between(standardizer(sample), columns, within)]
 
     return distances
 
@@ -189,19 +191,19 @@ def measure_row_completion(
     cells = completion.hidden
     decimals = max(len(cell.partition(".")[2]) if "." in cell else 0 for cell in cells)
     values = np.array([float(cell) for cell in cells])
-    asked = np.array(rows, dtype=np.int64)
-    neighbours = _neighbours(completion.shown, asked)
-    hits = same_number(answers, values[asked], decimals)
+    row_numbers = np.array(rows, dtype=np.int64)
+    neighbours = _neighbours(completion.shown, row_numbers)
+    hits = same_number(answers, values[row_numbers], decimals)
     by_neighbour = same_number(answers[:, None], values[neighbours], decimals)
     # Under the null hypothesis the row's value is drawn at random from its own and its neighbours'.
     probability = (hits + by_neighbour.sum(axis=1)) / (1 + neighbours.shape[1])
-    drawn = (rng.random((draws, len(asked))) < probability).sum(axis=1)
+    drawn = (rng.random((draws, len(row_numbers))) < probability).sum(axis=1)
     p_value = float((1 + (drawn >= hits.sum()).sum()) / (1 + draws))
     return RowCompletionTest(
         feature=completion.feature,
-        rows=len(asked),
+        rows=len(row_numbers),
         parsed=int(np.isfinite(answers).sum()),
-        share=wilson(float(hits.mean()), len(asked)),
+        share=wilson(float(hits.mean()), len(row_numbers)),
         chance=float(by_neighbour.mean()),
         p_value=p_value,
         memorized=p_value < _LEVEL,
@@ -222,15 +224,17 @@ def same_number(answers: Floats, printed: Floats, decimals: int) -> npt.NDArray[
         return np.asarray(np.rint(answers * grid) == np.rint(printed * grid))
 
 
-def _neighbours(shown: Floats, asked: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _neighbours(beginnings: Floats, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the rows with the most similar beginnings, by the ranks of their values, `(m, 20)`."""
-    n, columns = shown.shape
+    n, columns = beginnings.shape
     count = min(NEIGHBOURS, n - 1)
     if not columns:
-        return np.asarray((asked[:, None] + np.arange(1, count + 1)) % n)
-    ranks = np.stack([rankdata(column, nan_policy="omit") for column in shown.T], axis=1) / n
+        return np.asarray((rows[:, None] + np.arange(1, count + 1)) % n)
+    ranks = np.stack([rankdata(column, nan_policy="omit") for column in beginnings.T], axis=1) / n
     ranks = np.where(np.isfinite(ranks), ranks, 0.5)
-    found = cKDTree(ranks).query(ranks[asked], k=range(1, count + 2))[1]
+    nearest = cKDTree(ranks).query(ranks[rows], k=range(1, count + 2))[1]
     # With identical beginnings, a row is not always its own nearest neighbour.
-    rows = zip(asked, np.atleast_2d(found), strict=True)
-    return np.array([[j for j in row if j != i][:count] for i, row in rows], dtype=np.int64)
+    row_neighbours = zip(rows, np.atleast_2d(nearest), strict=True)
+    return np.array(
+        [[j for j in row if j != i][:count] for i, row in row_neighbours], dtype=np.int64
+    )

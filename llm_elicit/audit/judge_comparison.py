@@ -210,10 +210,12 @@ def compare_judges(
     return JudgeComparison(
         judges=names,
         agreements=[
-            agreement(believers[one], believers[other], ranks[one], ranks[other])
-            for one, other in pairs
+            agreement(believers[first], believers[second], ranks[first], ranks[second])
+            for first, second in pairs
         ],
-        differences=[_difference(one, other, marginals, pooled.space) for one, other in pairs],
+        differences=[
+            _difference(first, second, marginals, pooled.space) for first, second in pairs
+        ],
         ranking=None if all(judge.reference.data is None for judge in judges) else ranking,
         unranked=unranked,
     )
@@ -224,11 +226,11 @@ def _pooled(references: Sequence[Reference]) -> Reference:
 
     Runs with the same data, or the same λ, count once. Points are in the support of all.
     """
-    spaces = [each.space for each in references]
-    data = _distinct([each.data for each in references if each.data is not None])
-    sampling = _distinct([each.sampling for each in references])
+    spaces = [reference.space for reference in references]
+    data = _distinct([reference.data for reference in references if reference.data is not None])
+    sampling = _distinct([reference.sampling for reference in references])
     share = -(-_POINTS // len(sampling))
-    points = np.concatenate([each[:share] for each in sampling])
+    points = np.concatenate([reference[:share] for reference in sampling])
     inside = np.all([space.contains(points) for space in spaces], axis=0)
     return Reference(spaces[0], points[inside], np.concatenate(data) if data else None)
 
@@ -249,26 +251,30 @@ def _draws(judge: JudgeBelief, seed: int, progress: Progress | None) -> density.
     return judge.belief.draws(seed=number, progress=report)
 
 
-def agreement(one: JudgeBelief, other: JudgeBelief, ranks: Floats, others: Floats) -> Agreement:
+def agreement(
+    first: JudgeBelief, second: JudgeBelief, first_ranks: Floats, second_ranks: Floats
+) -> Agreement:
     """Measure agreement over the pairs that both judges were asked, and over draws from λ.
 
     Args:
-        one, other: the judges.
-        ranks, others: of their utilities at draws from λ, `(S, k)`, from `_ranks`.
+        first, second: the judges.
+        first_ranks, second_ranks: of their utilities at draws from λ, `(S, k)`, from `_ranks`.
     """
-    preferences = {_key(a, b): q for a, b, q in _ordered_pairs(one.choices)}
+    preferences = {_key(a, b): q for a, b, q in _ordered_pairs(first.choices)}
     same = [
         (q > 0.5) == (preferences[key] > 0.5)
-        for a, b, q in _ordered_pairs(other.choices)
+        for a, b, q in _ordered_pairs(second.choices)
         if (key := _key(a, b)) in preferences and q != 0.5 and preferences[key] != 0.5
     ]
-    lengths = [float(np.linalg.norm(each.mean(axis=0))) for each in (ranks, others)]
+    lengths = [
+        float(np.linalg.norm(vectors.mean(axis=0))) for vectors in (first_ranks, second_ranks)
+    ]
     return Agreement(
-        first=one.name,
-        second=other.name,
+        first=first.name,
+        second=second.name,
         pairs=len(same),
         share=wilson(float(np.mean(same)), len(same)) if same else None,
-        rank_correlation=_mean_interval((ranks @ others.T).ravel(), 0.95),
+        rank_correlation=_mean_interval((first_ranks @ second_ranks.T).ravel(), 0.95),
         repeatability=lengths[0] * lengths[1],
     )
 
@@ -303,11 +309,11 @@ def _key(a: Floats, b: Floats) -> bytes:
 def _difference(
     first: str, second: str, marginals: Mapping[str, Marginals], space: FeatureSpace
 ) -> BeliefDifference:
-    one, other = marginals[first], marginals[second]
-    between = one.all_distances(other)
-    mean, log_sd = _all_pairs(one.mean, other.mean), _all_pairs(one.log_sd, other.log_sd)
-    shares = {j: _all_pairs(one.shares[j], other.shares[j]) for j in one.shares}
-    turned = {j: _all_pairs(one.resultant(j), other.resultant(j)) for j in one.circles}
+    left, right = marginals[first], marginals[second]
+    between = left.all_distances(right)
+    mean, log_sd = _all_pairs(left.mean, right.mean), _all_pairs(left.log_sd, right.log_sd)
+    shares = {j: _all_pairs(left.shares[j], right.shares[j]) for j in left.shares}
+    turned = {j: _all_pairs(left.resultant(j), right.resultant(j)) for j in left.circles}
     adjusted = holm(_feature_p_values(mean, log_sd, shares, turned))
     apart = shares.keys() | turned.keys()
     features = []
@@ -315,7 +321,7 @@ def _difference(
         categories = None
         if j in shares:
             columns = zip(feature.categories, shares[j].T, strict=True)
-            categories = {name: posterior_interval(each, _LEVEL) for name, each in columns}
+            categories = {name: posterior_interval(marginal, _LEVEL) for name, marginal in columns}
         features.append(
             FeatureDifference(
                 name=feature.name,
@@ -327,7 +333,7 @@ def _difference(
             )
         )
     features.sort(key=lambda difference: -difference.distance.value)
-    within = [float(each.all_distances(each).mean()) for each in (one, other)]
+    within = [float(marginal.all_distances(marginal).mean()) for marginal in (left, right)]
     return BeliefDifference(
         first=first,
         second=second,
@@ -346,15 +352,15 @@ def _feature_p_values(
     feature has two, of the coordinates of its mean unit vector.
     """
     p_values = np.minimum(1.0, 2.0 * np.minimum(_two_sided(mean), _two_sided(log_sd)))
-    for j, found in {**shares, **circles}.items():
-        tests = found.shape[1] if found.shape[1] > 2 or j in circles else 1
-        p_values[j] = min(1.0, tests * float(_two_sided(found).min()))
+    for j, draws in {**shares, **circles}.items():
+        tests = draws.shape[1] if draws.shape[1] > 2 or j in circles else 1
+        p_values[j] = min(1.0, tests * float(_two_sided(draws).min()))
     return p_values
 
 
-def _all_pairs(one: Floats, other: Floats) -> Floats:
+def _all_pairs(first: Floats, second: Floats) -> Floats:
     """Return the differences of all pairs of draws, one of each (S·T, d)."""
-    return np.asarray((one[:, None] - other).reshape(-1, one.shape[1]))
+    return np.asarray((first[:, None] - second).reshape(-1, first.shape[1]))
 
 
 def _two_sided(difference: Floats) -> Floats:
@@ -416,14 +422,14 @@ def _held_against_data(
         floor = half_distance(data, standardizer, seed)
         if drawn is not None:
             distance = Marginals.of_draws(drawn, standardizer).distance(of_data).mean(1)
-    found = None if distance is None else posterior_interval(distance, _LEVEL)
+    interval = None if distance is None else posterior_interval(distance, _LEVEL)
     line = RankedJudge(
         judge=judge.name,
         verdict=judge.verdict,
-        distance=found,
+        distance=interval,
         sampling=sampling,
         floor=floor,
-        reason=_why_unranked(judge, found, sampling),
+        reason=_why_unranked(judge, interval, sampling),
     )
     return line, distance
 
@@ -439,8 +445,8 @@ def _why_unranked(judge: JudgeBelief, distance: Interval | None, sampling: float
     return "no nearer to the data than λ" if distance.value >= sampling else ""
 
 
-def _order_p_value(one: Floats, other: Floats) -> float:
+def _order_p_value(first: Floats, second: Floats) -> float:
     """Return the two-sided posterior p-value of the order of two distances (S,) and (T,)."""
-    less = float((one[:, None] <= other).mean())
-    more = float((one[:, None] >= other).mean())
-    return min(1.0, 2.0 * (min(less, more) + 1.0 / (1.0 + one.size * other.size)))
+    less = float((first[:, None] <= second).mean())
+    more = float((first[:, None] >= second).mean())
+    return min(1.0, 2.0 * (min(less, more) + 1.0 / (1.0 + first.size * second.size)))

@@ -128,10 +128,10 @@ def _permutation_p_values(
     is the same in all pairs has an empty basis, and p is 1.
     """
     basis = np.concatenate(bases, axis=1)
-    owner = np.repeat(np.arange(len(bases)), [each.shape[1] for each in bases])
+    owner = np.repeat(np.arange(len(bases)), [columns.shape[1] for columns in bases])
 
-    def explained(some: Floats) -> Floats:
-        return np.asarray(np.bincount(owner, (some @ basis) ** 2, minlength=len(bases)))
+    def explained(permuted: Floats) -> Floats:
+        return np.asarray(np.bincount(owner, (permuted @ basis) ** 2, minlength=len(bases)))
 
     observed = explained(rates) * (1 - 1e-12)
     reached = np.zeros(len(observed))

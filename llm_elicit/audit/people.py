@@ -14,7 +14,7 @@ pairs. Both are written out here, since the bootstrap needs them for many tables
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -94,10 +94,10 @@ class Ratings:
             raters, pairs: who answered and about what, `(n,)`.
             preference: P(a preferred), `(n,)`.
         """
-        names, who = np.unique(raters, return_inverse=True)
-        known, which = np.unique(pairs, return_inverse=True)
-        counts = np.zeros((len(names), len(known), 3))
-        np.add.at(counts, (who, which), choice_table(preference))
+        names, rater = np.unique(raters, return_inverse=True)
+        distinct, pair = np.unique(pairs, return_inverse=True)
+        counts = np.zeros((len(names), len(distinct), 3))
+        np.add.at(counts, (rater, pair), choice_table(preference))
         total = counts.sum(axis=2, keepdims=True)
         return cls([str(name) for name in names], counts / np.maximum(total, 1.0))
 
@@ -118,17 +118,17 @@ def choice_table(preference: Floats) -> Floats:
 
 def pairwise(ratings: Ratings, rng: np.random.Generator) -> list[RaterAgreement]:
     """Return the agreement of every two raters that share a pair."""
-    found = []
-    for one, other in combinations(range(len(ratings.names)), 2):
-        names = ratings.names[one], ratings.names[other]
-        agreed = agreement(names, ratings.shares[one], ratings.shares[other], rng)
-        if agreed is not None:
-            found.append(agreed)
-    return found
+    agreements = []
+    for i, j in combinations(range(len(ratings.names)), 2):
+        names = ratings.names[i], ratings.names[j]
+        pair_agreement = agreement(names, ratings.shares[i], ratings.shares[j], rng)
+        if pair_agreement is not None:
+            agreements.append(pair_agreement)
+    return agreements
 
 
 def agreement(
-    names: tuple[str, str], one: Floats, other: Floats, rng: np.random.Generator
+    names: tuple[str, str], first: Floats, second: Floats, rng: np.random.Generator
 ) -> RaterAgreement | None:
     """Return the agreement of two raters; None without a pair that both have judged.
 
@@ -145,7 +145,7 @@ def agreement(
         >>> found.share.value, found.kappa.value
         (0.75, 0.5)
     """
-    tables = one[:, :, None] * other[:, None, :]
+    tables = first[:, :, None] * second[:, None, :]
     tables = tables[tables.sum(axis=(1, 2)) > 0]
     if not len(tables):
         return None
@@ -302,7 +302,12 @@ def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
     rng = np.random.default_rng([seed, 0xA64EE])
     names = _names(answered, evidence.comparisons.judges)
     chosen = frame[frame["probability"].notna()]
-    ratings = _ratings(chosen, names)
+    raters = zip(chosen["judge"], chosen["model_answered"], strict=True)
+    ratings = Ratings.of_preferences(
+        [names.get(rater, rater[0]) for rater in raters],
+        chosen["pair"].to_list(),
+        chosen["probability"].to_numpy(np.float64),
+    )
     people = [name for name in names.values() if name in ratings.names]
     models = [name for name in ratings.names if name not in people]
     together = ratings.select([*people, *models])
@@ -318,17 +323,8 @@ def _names(cards: pd.DataFrame, judges: Sequence[str]) -> dict[Key, str]:
     """Return the name of each person: the expert's, with the judge's if that is not unique."""
     keys = list(dict.fromkeys(zip(cards["judge"], cards["expert"], strict=True)))
     of_people = {judge for judge, _ in keys}
-    taken = [expert for _, expert in keys] + [name for name in judges if name not in of_people]
-    return {key: key[1] if taken.count(key[1]) == 1 else "/".join(key) for key in keys}
-
-
-def _ratings(chosen: pd.DataFrame, names: Mapping[Key, str]) -> Ratings:
-    """Return the ratings of people and of models."""
-    keys = zip(chosen["judge"], chosen["model_answered"], strict=True)
-    raters = [names.get(key, key[0]) for key in keys]
-    return Ratings.of_preferences(
-        raters, chosen["pair"].to_list(), chosen["probability"].to_numpy(np.float64)
-    )
+    all_names = [expert for _, expert in keys] + [name for name in judges if name not in of_people]
+    return {key: key[1] if all_names.count(key[1]) == 1 else "/".join(key) for key in keys}
 
 
 def _person(
@@ -336,15 +332,15 @@ def _person(
 ) -> PersonAudit:
     own = cards[(cards["judge"] == key[0]) & (cards["expert"] == key[1])]
     answered = own[own["state"] == "answered"]
-    asked = answered[answered["kind"] == "question"]
-    letters = asked["choice"][asked["choice"].isin(["a", "b"])]
+    questions = answered[answered["kind"] == "question"]
+    letters = questions["choice"][questions["choice"].isin(["a", "b"])]
     checks = answered[answered["kind"] == "attention"]
     confidence = answered["confidence"].dropna()
     mine = chosen[(chosen["judge"] == key[0]) & (chosen["model_answered"] == key[1])]
     return PersonAudit(
         name=name,
         judge=key[0],
-        answers=len(asked),
+        answers=len(questions),
         undone=int(((own["state"] == "undone") & (own["kind"] == "question")).sum()),
         first_shown=_share(letters == "a"),
         retest=_retest(name, answered, mine, rng),
@@ -356,9 +352,9 @@ def _person(
     )
 
 
-def _share(found: pd.Series) -> Interval | None:
+def _share(is_true: pd.Series) -> Interval | None:
     """Return the share of rows that are true; None without rows."""
-    return wilson(float(found.mean()), len(found)) if len(found) else None
+    return wilson(float(is_true.mean()), len(is_true)) if len(is_true) else None
 
 
 def _retest(
@@ -374,13 +370,13 @@ def _repeats(answered: pd.DataFrame) -> tuple[Floats, Floats]:
     """Return P(a preferred) of the first and the second answer to questions asked twice."""
     first = answered["choice"].map(_FIRST).astype(float)
     preference = first.where(answered["order"] != "ba", 1.0 - first)
-    said = answered.assign(preference=preference)[preference.notna()]
-    once = said[said["kind"] == "question"][["question", "preference"]]
-    twice = said[said["kind"] == "repeat"][["question", "preference"]]
-    both = once.merge(twice, on="question", suffixes=("", "_again"))
+    answers = answered.assign(preference=preference)[preference.notna()]
+    once = answers[answers["kind"] == "question"][["question", "preference"]]
+    twice = answers[answers["kind"] == "repeat"][["question", "preference"]]
+    repeated = once.merge(twice, on="question", suffixes=("", "_again"))
     return (
-        both["preference"].to_numpy(np.float64),
-        both["preference_again"].to_numpy(np.float64),
+        repeated["preference"].to_numpy(np.float64),
+        repeated["preference_again"].to_numpy(np.float64),
     )
 
 
@@ -388,8 +384,8 @@ def _replicates(mine: pd.DataFrame) -> tuple[Floats, Floats]:
     """Return P(a preferred) of the earlier and the later answer to a question in one order."""
     in_order = mine.sort_values("replicate")
     earlier = in_order.groupby(["pair", "order"])["probability"].shift()
-    known = earlier.notna()
+    is_repeat = earlier.notna()
     return (
-        earlier[known].to_numpy(np.float64),
-        in_order["probability"][known].to_numpy(np.float64),
+        earlier[is_repeat].to_numpy(np.float64),
+        in_order["probability"][is_repeat].to_numpy(np.float64),
     )

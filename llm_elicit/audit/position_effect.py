@@ -85,32 +85,36 @@ def measure_position(
         flips: number of randomizations of each test.
         rng: draws them.
     """
-    both = np.isfinite(response.position)
-    known = response.position[both] if both.any() else response.single[~both]
-    if len(known) < 2:
+    in_both_orders = np.isfinite(response.position)
+    effects = (
+        response.position[in_both_orders]
+        if in_both_orders.any()
+        else response.single[~in_both_orders]
+    )
+    if len(effects) < 2:
         return None
-    mean = float(known.mean())
+    mean = float(effects.mean())
     sd = None
-    if both.sum() > 1 and noise_variance is not None:
-        sd = math.sqrt(max(float(known.var(ddof=1)) - noise_variance, 0.0))
-    total = np.square(np.where(both, response.position, response.single))
-    mean_square = float((total + np.where(both, response.value**2, 0.0)).mean())
+    if in_both_orders.sum() > 1 and noise_variance is not None:
+        sd = math.sqrt(max(float(effects.var(ddof=1)) - noise_variance, 0.0))
+    total = np.square(np.where(in_both_orders, response.position, response.single))
+    mean_square = float((total + np.where(in_both_orders, response.value**2, 0.0)).mean())
     explained = mean**2 + (sd or 0.0) ** 2
-    p_value, at_floor = sign_test(known, flips, rng)
-    inflation = _inflation(known)
-    serial_p = t_test(known, inflation) if inflation > 1.0 else 0.0
+    p_value, at_floor = sign_test(effects, flips, rng)
+    inflation = _inflation(effects)
+    serial_p = t_test(effects, inflation) if inflation > 1.0 else 0.0
     if serial_p > p_value:
         p_value, at_floor = serial_p, False
     return PositionEffect(
-        orders="both" if both.any() else "one",
-        pairs=len(known),
-        mean=t_interval(known, inflation),
+        orders="both" if in_both_orders.any() else "one",
+        pairs=len(effects),
+        mean=t_interval(effects, inflation),
         sd=sd,
         share=min(1.0, explained / mean_square) if mean_square > 0 else 0.0,
         p_value=p_value,
         p_holm=p_value,
         at_floor=at_floor,
-        content=_content(response, both, space, flips, rng),
+        content=_content(response, in_both_orders, space, flips, rng),
     )
 
 
@@ -131,24 +135,24 @@ def _inflation(values: Floats) -> float:
 
 def _content(
     response: Response,
-    both: npt.NDArray[np.bool_],
+    in_both_orders: npt.NDArray[np.bool_],
     space: FeatureSpace,
     permutations: int,
     rng: np.random.Generator,
 ) -> PositionContent | None:
-    if both.sum() < _FEWEST:
+    if in_both_orders.sum() < _FEWEST:
         return None
-    design = _symmetric_columns(response.a[both], response.b[both], space)
-    found = permutation_test(design, response.position[both], permutations, rng)
-    p_value = found.p_value
+    design = _symmetric_columns(response.a[in_both_orders], response.b[in_both_orders], space)
+    test = permutation_test(design, response.position[in_both_orders], permutations, rng)
+    p_value = test.p_value
     at_floor = p_value <= (1.0 + 1e-12) / (1 + permutations)
-    return PositionContent(gain=found.gain, p_value=p_value, p_holm=p_value, at_floor=at_floor)
+    return PositionContent(gain=test.gain, p_value=p_value, p_holm=p_value, at_floor=at_floor)
 
 
 def _symmetric_columns(a: Floats, b: Floats, space: FeatureSpace) -> Floats:
     """Return columns `(n, p)` of unit variance that exchanging a and b leaves unchanged."""
     standardizer = Standardizer.of(space, np.concatenate([a, b]))
-    one, other = standardizer(a), standardizer(b)
-    columns = np.concatenate([one + other, one**2 + other**2, (one - other) ** 2], axis=1)
+    first, second = standardizer(a), standardizer(b)
+    columns = np.concatenate([first + second, first**2 + second**2, (first - second) ** 2], axis=1)
     scale = columns.std(axis=0)
     return np.asarray(columns / np.where(scale > 1e-12, scale, 1.0))

@@ -183,10 +183,10 @@ def measure_preference(
         schedule: which pairs belong to which round.
         diagnostics: of the fit of its belief; `response` is read from them.
     """
-    found = RandomizationTest(response, space, schedule).run(settings.flips, rng)
+    test = RandomizationTest(response, space, schedule).run(settings.flips, rng)
     sample_size = None
-    if found.null is not None and found.p_value >= settings.level:
-        sample_size = required_pairs(found.gain, found.null, len(response), settings.level)
+    if test.null is not None and test.p_value >= settings.level:
+        sample_size = required_pairs(test.gain, test.null, len(response), settings.level)
     fitted = (diagnostics or {}).get("response") if response.kind == "log-odds" else None
     child, of_agreement = rng.spawn(2)
     residual = _residuals(response, space)
@@ -194,9 +194,9 @@ def measure_preference(
         verdict="no consistent preference",
         response=response.kind,
         pairs=len(response),
-        p_value=found.p_value,
-        p_holm=found.p_value,
-        at_floor=found.at_floor,
+        p_value=test.p_value,
+        p_holm=test.p_value,
+        at_floor=test.at_floor,
         agreement=_agreement(response, settings.flips, of_agreement),
         smallest_p=smallest_p(len(response), settings.flips)
         if schedule is None or len(schedule.pairs) < 2
@@ -213,7 +213,7 @@ def measure_preference(
 
 
 def decide_verdicts(
-    found: Sequence[Preference], scales: Sequence[str | None], level: float
+    preferences: Sequence[Preference], scales: Sequence[str | None], level: float
 ) -> list[Preference]:
     """Return the judges of a run with Holm-adjusted p-values, verdicts and reasons.
 
@@ -222,16 +222,16 @@ def decide_verdicts(
         scales: what identifies the power of each one's belief; None if nothing does.
         level: of the tests.
     """
-    positions = [one.position for one in found]
+    positions = [preference.position for preference in preferences]
     contents = [None if position is None else position.content for position in positions]
-    agreements = [one.agreement for one in found]
+    agreements = [preference.agreement for preference in preferences]
     p_preference, p_position, p_content, p_agreement = (
         holm(np.array([1.0 if test is None else test.p_value for test in of_judges]))
-        for of_judges in (found, positions, contents, agreements)
+        for of_judges in (preferences, positions, contents, agreements)
     )
-    judges = sum(one.pairs > 0 for one in found)
+    judges = sum(preference.pairs > 0 for preference in preferences)
     decided = []
-    for i, (alone, scale) in enumerate(zip(found, scales, strict=True)):
+    for i, (unadjusted, scale) in enumerate(zip(preferences, scales, strict=True)):
         position, content = positions[i], contents[i]
         if content is not None:
             content = content.model_copy(update={"p_holm": float(p_content[i])})
@@ -242,43 +242,46 @@ def decide_verdicts(
         if agreement is not None:
             agreement = agreement.model_copy(update={"p_holm": float(p_agreement[i])})
         tests = {"position": position, "agreement": agreement}
-        one = alone.model_copy(update={"p_holm": float(p_preference[i]), **tests})
-        verdict = _verdict(one, scale, level, judges)
-        reason = _reason(one, verdict, scale, level)
-        decided.append(one.model_copy(update={"verdict": verdict, "reason": reason}))
+        preference = unadjusted.model_copy(update={"p_holm": float(p_preference[i]), **tests})
+        verdict = _verdict(preference, scale, level, judges)
+        reason = _reason(preference, verdict, scale, level)
+        decided.append(preference.model_copy(update={"verdict": verdict, "reason": reason}))
     return decided
 
 
-def _verdict(one: Preference, scale: str | None, level: float, judges: int) -> Verdict:
-    if one.pairs == 0:
+def _verdict(preference: Preference, scale: str | None, level: float, judges: int) -> Verdict:
+    if preference.pairs == 0:
         return "no usable answers"
-    if one.p_holm < level:
+    if preference.p_holm < level:
         return "consistent preference" if scale is None else "belief with a scale"
-    if repeats(one, level) and one.agreement is not None and one.agreement.source == "orders":
+    if (
+        repeats(preference, level)
+        and preference.agreement is not None
+        and preference.agreement.source == "orders"
+    ):
         return REPEATABLE
-    if one.position is not None and _is_shown(one.position, level):
+    position = preference.position
+    # So few answers may show no more of an effect than the smallest p of their test.
+    if position is not None and (
+        position.p_holm <= _PART * level or (position.at_floor and position.p_holm < level)
+    ):
         return "position only"
-    if one.smallest_p is not None and one.pairs < fewest_pairs(judges, level):
+    if preference.smallest_p is not None and preference.pairs < fewest_pairs(judges, level):
         return "too few answers"
     return "no consistent preference"
 
 
-def repeats(one: Preference, level: float) -> bool:
+def repeats(preference: Preference, level: float) -> bool:
     """Return whether answers to the same pair are shown to agree."""
-    return one.agreement is not None and one.agreement.p_holm <= _PART * level
+    return preference.agreement is not None and preference.agreement.p_holm <= _PART * level
 
 
-def _is_shown(position: PositionEffect, level: float) -> bool:
-    """Return whether a position effect is shown, or all that so few answers can show of one."""
-    return position.p_holm <= _PART * level or (position.at_floor and position.p_holm < level)
-
-
-def _reason(one: Preference, verdict: Verdict, scale: str | None, level: float) -> str:
+def _reason(preference: Preference, verdict: Verdict, scale: str | None, level: float) -> str:
     """Return the grounds of the verdict in one sentence."""
     if verdict == "no usable answers":
         return "No question has an answer that could be used."
-    p = p_text(one.p_holm, one.at_floor)
-    if one.p_holm < level:
+    p = p_text(preference.p_holm, preference.at_floor)
+    if preference.p_holm < level:
         sources = "not identified" if scale is None else "identified by "
         sources += " and ".join((scale or "").split(" + "))
         return (
@@ -286,37 +289,35 @@ def _reason(one: Preference, verdict: Verdict, scale: str | None, level: float) 
             f"{sources}."
         )
     if verdict == "too few answers":
-        return f"With so few pairs ({one.pairs}) no preference could have been found ({p})."
+        return f"With so few pairs ({preference.pairs}) no preference could have been found ({p})."
     none = f"No dependence of the answers on the points was shown ({p})"
     grounds: dict[str, tuple[Agreement | PositionEffect | None, str]] = {
         REPEATABLE: (
-            one.agreement,
+            preference.agreement,
             f"No linear or quadratic rule on the features is shown to describe the answers ({p}); "
             "but those to a pair agree between its two orders",
         ),
-        "position only": (one.position, f"{none}; they depend on which option is shown first"),
+        "position only": (
+            preference.position,
+            f"{none}; they depend on which option is shown first",
+        ),
     }
     test, text = grounds.get(verdict, (None, f"{none}, nor on which option is shown first"))
     return f"{text}." if test is None else f"{text} ({p_text(test.p_holm, test.at_floor)})."
 
 
 def _agreement(response: Response, flips: int, rng: np.random.Generator) -> Agreement | None:
-    known = response.agreement[np.isfinite(response.agreement)]
-    if not len(known) or _takes_turns(response.value):
+    products = response.agreement[np.isfinite(response.agreement)]
+    # Which point is a and which b says nothing, so responses a few places apart are independent.
+    values = response.value
+    takes_turns = any(_z(values[lag:] * values[:-lag]) > _SURE for lag in _LAGS)
+    if takes_turns or not len(products):
         return None
-    p_value, at_floor = sign_test(known, flips, rng, positive=True)
+    p_value, at_floor = sign_test(products, flips, rng, positive=True)
     source: Literal["orders", "repeats"] = (
         "orders" if np.isfinite(response.position).any() else "repeats"
     )
     return Agreement(source=source, p_value=p_value, p_holm=p_value, at_floor=at_floor)
-
-
-def _takes_turns(values: Floats) -> bool:
-    """Return whether products of values `(n,)` a few places apart have a mean other than 0.
-
-    Which point is a and which b says nothing, so preferences between points do not.
-    """
-    return any(_z(values[lag:] * values[:-lag]) > _SURE for lag in _LAGS)
 
 
 def _z(values: Floats) -> float:
@@ -355,8 +356,8 @@ def _reliability(
         return Reliability(value=value, low=low, high=high, source="belief")
     if residual is None:
         return None
-    found = share_explained(np.square(residual), response.squares)
-    return Reliability(**found.model_dump(), source="quadratic rule")
+    interval = share_explained(np.square(residual), response.squares)
+    return Reliability(**interval.model_dump(), source="quadratic rule")
 
 
 def _ceiling(response: Response) -> Ceiling | None:
@@ -366,15 +367,15 @@ def _ceiling(response: Response) -> Ceiling | None:
         return None
     repeated = np.isfinite(response.noise)
     if repeated.sum() >= FEWEST and response.noise[repeated].any() and squares[repeated].any():
-        found = share_explained(response.noise[repeated], squares[repeated])
-        return Ceiling(**found.model_dump(), source="repeats")
-    both = np.isfinite(response.position)
+        interval = share_explained(response.noise[repeated], squares[repeated])
+        return Ceiling(**interval.model_dump(), source="repeats")
+    in_both_orders = np.isfinite(response.position)
     serial = _z(response.control[np.isfinite(response.control)]) > _SURE
-    if both.sum() >= FEWEST and squares[both].any() and not serial:
-        centred = response.position[both] - response.position[both].mean()
-        n = int(both.sum())
-        found = share_explained(np.square(centred) * n / (n - 1), squares[both])
-        return Ceiling(**found.model_dump(), source="orders")
+    if in_both_orders.sum() >= FEWEST and squares[in_both_orders].any() and not serial:
+        centred = response.position[in_both_orders] - response.position[in_both_orders].mean()
+        n = int(in_both_orders.sum())
+        interval = share_explained(np.square(centred) * n / (n - 1), squares[in_both_orders])
+        return Ceiling(**interval.model_dump(), source="orders")
     return None
 
 
@@ -403,11 +404,11 @@ def share_explained(unexplained: Floats, squares: Floats) -> Interval:
         >>> round(found.value, 2), round(found.low, 2), round(found.high, 2)
         (0.7, 0.46, 0.83)
     """
-    total, rest, n = float(squares.sum()), float(unexplained.sum()), len(squares)
-    if rest <= 0.0:
+    total, unexplained_sum, n = float(squares.sum()), float(unexplained.sum()), len(squares)
+    if unexplained_sum <= 0.0:
         return Interval(value=1.0, low=1.0, high=1.0)
-    influence = unexplained / rest - squares / total
+    influence = unexplained / unexplained_sum - squares / total
     half = stats.t.ppf(0.975, n - 1) * math.sqrt(float(influence @ influence) * n / (n - 1))
-    ratio = rest / total
+    ratio = unexplained_sum / total
     low, high = 1.0 - ratio * math.exp(half), 1.0 - ratio * math.exp(-half)
     return Interval(value=1.0 - ratio, low=low, high=high)

@@ -125,13 +125,13 @@ def sign_flip_test(
     """
     if not responses[0][start:].any():
         return Randomization(0.0, np.zeros(flips))
-    left, singular, _ = np.linalg.svd(design, full_matrices=False)
-    count, before = len(left) - start, left[:start].T
+    vectors, singular, _ = np.linalg.svd(design, full_matrices=False)
+    count, before = len(vectors) - start, vectors[:start].T
 
     def gains(signs: Floats) -> Floats:
         """Return the statistic for each column of signs."""
         return _largest([
-            _gains(left[start:], singular, row[start:, None] * signs, before @ row[:start])
+            _gains(vectors[start:], singular, row[start:, None] * signs, before @ row[:start])
             for row in responses
         ], count)  # fmt: skip
 
@@ -147,8 +147,8 @@ def sign_flip_test(
 
 def _largest(statistics: list[Floats], count: int) -> Floats:
     """Return the larger of the statistics of the responses and of the robust ones."""
-    first, *rest = statistics
-    return np.asarray(np.max([first, *(values - _HANDICAP / count for values in rest)], axis=0))
+    first, *others = statistics
+    return np.asarray(np.max([first, *(values - _HANDICAP / count for values in others)], axis=0))
 
 
 def sign_test(
@@ -189,8 +189,8 @@ def partial_sign_flip_test(
         """Return the partial R² of the residual, and of it under all signs."""
         drawn = np.column_stack([residual, residual[:, None] * signs])
         explained = np.square(directions.T @ drawn).sum(axis=0)
-        left = np.square(drawn).sum(axis=0) - np.square(basis.T @ drawn).sum(axis=0)
-        return np.asarray(explained / np.maximum(left, 1e-12 * float(residual @ residual)))
+        remainder = np.square(drawn).sum(axis=0) - np.square(basis.T @ drawn).sum(axis=0)
+        return np.asarray(explained / np.maximum(remainder, 1e-12 * float(residual @ residual)))
 
     shares = _largest([partial(residual) for residual in residuals], len(own))
     return Randomization(float(shares[0]), shares[1:])
@@ -206,10 +206,10 @@ def permutation_test(
     design, own = design - design.mean(axis=0), response - response.mean()
     if float(own @ own) <= 1e-18 * float(response @ response):
         return Randomization(0.0, np.zeros(permutations))
-    left, singular, _ = np.linalg.svd(design, full_matrices=False)
-    nothing = np.zeros(left.shape[1])
+    vectors, singular, _ = np.linalg.svd(design, full_matrices=False)
+    nothing = np.zeros(vectors.shape[1])
     shuffled = np.stack([rng.permutation(own) for _ in range(permutations)], axis=1)
-    gains = _gains(left, singular, np.column_stack([own, shuffled]), nothing)
+    gains = _gains(vectors, singular, np.column_stack([own, shuffled]), nothing)
     return Randomization(float(gains[0]), gains[1:])
 
 
@@ -271,7 +271,10 @@ class RandomizationTest:
             p_value = tests[0].p_value if tests else 1.0
         else:
             p_values = [test.exact_p_value(rng) for test in tests]
-            weights = np.sqrt(self._squared_weights)
+            squares = np.square(self.response.value).cumsum()
+            energy = squares / squares[-1]  # for responses with a mean square of one
+            ends = [energy[end - 1] ** 2 for _, end in self.spans]
+            weights = np.sqrt(np.diff(ends, prepend=0.0))
             p_value = float(stats.combine_pvalues(p_values, "stouffer", weights).pvalue)
         share = self.level_share
         null = overall.null if self.spans == [whole] and share == 1.0 else None
@@ -284,20 +287,17 @@ class RandomizationTest:
         With several rounds, or too few pairs for the others' columns, the feature is tested alone.
         """
         n = len(self.response)
-        if self._several_rounds or n < 2:
+        several_rounds = self.schedule is not None and len(self.schedule.pairs) > 1
+        if several_rounds or n < 2:
             return self.run(flips, rng, feature=feature)
         design, owners = self.designs[n]
         others = design[:, (owners >= 0) & (owners != feature)]
         if n < _PAIRS_PER_COLUMN * others.shape[1]:
             return self.run(flips, rng, feature=feature)
         own = design[:, owners == feature]
-        found = partial_sign_flip_test(own, others, self.response.versions, flips, rng)
+        test = partial_sign_flip_test(own, others, self.response.versions, flips, rng)
         gain = sign_flip_test(own, [self.response.value], 0, rng).gain
-        return Significance(found.p_value, gain, 1.0 / (1 + flips))
-
-    @property
-    def _several_rounds(self) -> bool:
-        return self.schedule is not None and len(self.schedule.pairs) > 1
+        return Significance(test.p_value, gain, 1.0 / (1 + flips))
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
@@ -335,7 +335,11 @@ class RandomizationTest:
     @property
     def _ends(self) -> list[int]:
         """The end of each planned round among the rows."""
-        stops = [] if self.schedule is None else [each.stop for each in self.schedule.pairs]
+        stops = (
+            []
+            if self.schedule is None
+            else [round_pairs.stop for round_pairs in self.schedule.pairs]
+        )
         ends: list[int] = np.searchsorted(self.response.pair, stops).tolist()
         return ends
 
@@ -347,12 +351,6 @@ class RandomizationTest:
         if feature is not None:
             columns = columns[:, owners == feature]
         return sign_flip_test(columns, self.response.head(end).versions, flips, rng, start)
-
-    @property
-    def _squared_weights(self) -> Floats:
-        """w_r² of each span, for responses with a mean square of one."""
-        energy = np.square(self.response.value).cumsum() / np.square(self.response.value).sum()
-        return np.diff([energy[end - 1] ** 2 for _, end in self.spans], prepend=0.0)
 
 
 def feature_differences(pairs: Response, space: FeatureSpace) -> tuple[Floats, Index]:
@@ -385,26 +383,26 @@ def leave_one_out_residuals(design: Floats, response: Floats, side: Floats) -> F
     direction = side / max(float(np.linalg.norm(side)), 1.0)
     design = design - np.outer(direction, direction @ design)
     response = response - direction * (direction @ response)
-    left, singular, _ = np.linalg.svd(design, full_matrices=False)
+    vectors, singular, _ = np.linalg.svd(design, full_matrices=False)
     candidates = []
     for penalty in _PENALTIES:
-        fitted, leverage = _fitted(left, singular, left.T @ response, penalty)
+        fitted, leverage = _fitted(vectors, singular, vectors.T @ response, penalty)
         candidates.append((response - fitted) / (1.0 - leverage - direction**2))
     return min(candidates, key=lambda residual: float(residual @ residual))
 
 
-def _gains(left: Floats, singular: Floats, responses: Floats, known: Floats) -> Floats:
+def _gains(vectors: Floats, singular: Floats, responses: Floats, offset: Floats) -> Floats:
     """Return the largest leave-one-out gain over penalties, for each column of `responses`."""
     total = (responses**2).sum(axis=0)
     best = np.full(responses.shape[1], -np.inf)
     for penalty in _PENALTIES:
-        residual = _residuals(left, singular, responses, known, penalty)
+        residual = _residuals(vectors, singular, responses, offset, penalty)
         best = np.maximum(best, 1.0 - (residual**2).sum(axis=0) / total)
     return best
 
 
 def _residuals(
-    left: Floats, singular: Floats, responses: Floats, known: Floats, penalty: float
+    vectors: Floats, singular: Floats, responses: Floats, offset: Floats, penalty: float
 ) -> Floats:
     """Return leave-one-out residuals of each column of `responses`.
 
@@ -412,21 +410,21 @@ def _residuals(
     columns share it. `known` `(p,)` is the contribution of rows that are not evaluated to the
     rotated responses.
     """
-    rotated = left.T @ responses + known[:, None]
-    fitted, leverage = _fitted(left, singular, rotated, penalty)
+    rotated = vectors.T @ responses + offset[:, None]
+    fitted, leverage = _fitted(vectors, singular, rotated, penalty)
     return np.asarray((responses - fitted) / (1.0 - leverage)[:, None])
 
 
 def _fitted(
-    left: Floats, singular: Floats, rotated: Floats, penalty: float
+    vectors: Floats, singular: Floats, rotated: Floats, penalty: float
 ) -> tuple[Floats, Floats]:
     """Return fitted values of rotated responses `(p, ...)`, and each row's leverage `(n,)`."""
     shrink = singular**2 / (singular**2 + penalty * len(singular))
-    return left @ (shrink * rotated.T).T, (left**2) @ shrink
+    return vectors @ (shrink * rotated.T).T, (vectors**2) @ shrink
 
 
 def _basis(columns: Floats) -> Floats:
     """Return an orthonormal basis `(n, r)` of the span of columns `(n, p)`."""
-    left, singular, _ = np.linalg.svd(columns, full_matrices=False)
+    vectors, singular, _ = np.linalg.svd(columns, full_matrices=False)
     least = 1e-9 * max(1.0, float(singular.max(initial=0.0)))
-    return np.asarray(left[:, singular > least])
+    return np.asarray(vectors[:, singular > least])

@@ -192,9 +192,9 @@ class _Rankings:
             total = 0.5 * precision @ beta**2 - plackett_luce(utilities).sum()
             return float(total), precision * beta - plackett_luce_score(utilities).ravel() @ flat
 
-        found = np.zeros(self.terms.shape[2])
-        found[:count] = minimize(loss, found[:count], jac=True, method="L-BFGS-B").x
-        return found
+        coefficients = np.zeros(self.terms.shape[2])
+        coefficients[:count] = minimize(loss, coefficients[:count], jac=True, method="L-BFGS-B").x
+        return coefficients
 
     def log_likelihood(self, rows: Index, coefficients: Floats) -> Floats:
         """Return the log-likelihood of each of some questions (m,)."""
@@ -203,9 +203,9 @@ class _Rankings:
     def residual(self, coefficients: Floats) -> Floats:
         """Return the score of every alternative's utility (n, k), in the order of presentation."""
         score = plackett_luce_score(self.ordered(np.arange(self.n)) @ coefficients)
-        shown = np.empty((self.n, self.k))
-        np.put_along_axis(shown, self.ranking, score, axis=1)
-        return shown
+        by_position = np.empty((self.n, self.k))
+        np.put_along_axis(by_position, self.ranking, score, axis=1)
+        return by_position
 
 
 def _place_effects(rankings: _Rankings, effects: Sequence[Interval]) -> list[PlaceEffect]:
@@ -254,9 +254,9 @@ def _exchange_places(rankings: _Rankings, exchanges: int, rng: np.random.Generat
     """Return the p-value of the score of positions, by permuting positions within questions."""
     score = rankings.residual(np.zeros(rankings.terms.shape[2]))
 
-    def statistic(shown: Floats) -> float:
+    def statistic(scores: Floats) -> float:
         # Scores of a question sum to zero, and all positions have one variance under exchanges.
-        return float(np.square(shown.sum(0)).sum())
+        return float(np.square(scores.sum(0)).sum())
 
     observed = statistic(score) - 1e-9
     reached = sum(statistic(rng.permuted(score, axis=1)) >= observed for _ in range(exchanges))
@@ -275,10 +275,10 @@ def _exchange_points(
     inverses = [np.linalg.pinv(covariance[np.ix_(at, at)], hermitian=True) for at in own]
     design = centred.reshape(-1, len(covariance))
 
-    def statistics(shown: Floats) -> Floats:
-        score = shown.ravel() @ design
-        both = zip(own, inverses, strict=True)
-        return np.array([score[at] @ inverse @ score[at] for at, inverse in both])
+    def statistics(scores: Floats) -> Floats:
+        score = scores.ravel() @ design
+        parts = zip(own, inverses, strict=True)
+        return np.array([score[at] @ inverse @ score[at] for at, inverse in parts])
 
     observed = statistics(residual)
     # Exchanging scores between positions is equivalent to exchanging points.
@@ -305,12 +305,12 @@ def _held_out(rankings: _Rankings, rng: np.random.Generator) -> tuple[Floats, Fl
     """Return held-out gains (n,) of positions over chance, and of points over positions."""
     fold = rng.permutation(np.arange(rankings.n) % _FOLDS)
     by_places, by_points = np.empty(rankings.n), np.empty(rankings.n)
-    for unseen in range(_FOLDS):
-        seen, rows = np.flatnonzero(fold != unseen), np.flatnonzero(fold == unseen)
-        alone = rankings.log_likelihood(rows, rankings.fit(seen, features=False))
-        both = rankings.fit(seen, features=True)
-        by_places[rows] = alone + lgamma(rankings.k + 1)
-        by_points[rows] = rankings.log_likelihood(rows, both) - alone
+    for held_out in range(_FOLDS):
+        training, rows = np.flatnonzero(fold != held_out), np.flatnonzero(fold == held_out)
+        by_place = rankings.log_likelihood(rows, rankings.fit(training, features=False))
+        coefficients = rankings.fit(training, features=True)
+        by_places[rows] = by_place + lgamma(rankings.k + 1)
+        by_points[rows] = rankings.log_likelihood(rows, coefficients) - by_place
     return by_places, by_points
 
 

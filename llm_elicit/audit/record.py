@@ -79,7 +79,9 @@ def fitted_parts(method: str, diagnostics: Mapping[str, Any]) -> frozenset[str]:
     return parts | {"utility"} if "network_share" in diagnostics else parts
 
 
-def is_cross_check(method: str, other: str, diagnostics: Mapping[str, Mapping[str, Any]]) -> bool:
+def is_cross_check(
+    first_method: str, second_method: str, diagnostics: Mapping[str, Mapping[str, Any]]
+) -> bool:
     """Return whether two methods share no fitted part, so that one checks the other.
 
     Args:
@@ -90,8 +92,10 @@ def is_cross_check(method: str, other: str, diagnostics: Mapping[str, Mapping[st
         >>> is_cross_check("auto", "score", {}), is_cross_check("auto", "utility", {})
         (True, False)
     """
-    one, two = (fitted_parts(name, diagnostics.get(name, {})) for name in (method, other))
-    return one.isdisjoint(two)
+    first_parts, second_parts = (
+        fitted_parts(name, diagnostics.get(name, {})) for name in (first_method, second_method)
+    )
+    return first_parts.isdisjoint(second_parts)
 
 
 @dataclass(frozen=True)
@@ -131,8 +135,8 @@ class JudgeEvidence:
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:
-            known = ", ".join(self.comparisons.judges) or "none"
-            raise InputError(f"audit: no judgments by {self.judge!r}; there are those of: {known}")
+            judges = ", ".join(self.comparisons.judges) or "none"
+            raise InputError(f"audit: no judgments by {self.judge!r}; there are those of: {judges}")
 
     def belief_samples(self, space: FeatureSpace) -> dict[str, Floats]:
         """Return the samples by method, checked."""
@@ -203,9 +207,9 @@ class JudgeAudit(StrictModel):
         if self.method is None:
             return ()
         return tuple(
-            other
-            for other in self.method_distances
-            if is_cross_check(self.method, other, self.diagnostics)
+            method
+            for method in self.method_distances
+            if is_cross_check(self.method, method, self.diagnostics)
         )
 
 
@@ -305,9 +309,9 @@ class JudgeAuditor:
             "belief_sampling": between(belief, reference.sampling, rng, evidence.draws),
             "belief_floor": self.estimator.floor(belief, rng),
             "method_distances": {
-                other: between(belief, points, rng)
-                for other, points in self.beliefs.items()
-                if other != self.method
+                method: between(belief, points, rng)
+                for method, points in self.beliefs.items()
+                if method != self.method
             },
         }
 
@@ -451,24 +455,19 @@ def audit_run(
         judges.append(JudgeAuditor(item, reference, estimator, seed).audit())
     if progress is not None:
         progress(steps, steps)
+    scales = [None if judge.powers is None else judge.powers.scale for judge in judges]
+    preferences = decide_verdicts([judge.preference for judge in judges], scales, settings.level)
     return Audit(
         space=reference.space,
         settings=settings,
         seed=seed,
         reference=shared,
-        judges=_with_verdicts(judges, settings),
+        judges=[
+            judge.model_copy(update={"preference": preference})
+            for judge, preference in zip(judges, preferences, strict=True)
+        ],
         people=None if people is None else audit_people(people, seed),
     )
-
-
-def _with_verdicts(judges: Sequence[JudgeAudit], settings: AuditSettings) -> list[JudgeAudit]:
-    """Return the judges with verdicts that account for their number."""
-    scales = [None if judge.powers is None else judge.powers.scale for judge in judges]
-    decided = decide_verdicts([judge.preference for judge in judges], scales, settings.level)
-    return [
-        judge.model_copy(update={"preference": one})
-        for judge, one in zip(judges, decided, strict=True)
-    ]
 
 
 def _estimator(

@@ -70,7 +70,7 @@ class Standardizer:
         categorical = np.flatnonzero(space.categorical).tolist()
         shares = {j: category_shares(points[:, j], space.features[j]) for j in categorical}
         for j, share in shares.items():
-            mean[j], sd[j] = 0.0, _category_sd(share)
+            mean[j], sd[j] = 0.0, math.sqrt(max(0.0, 1.0 - float(share @ share)))
         periodic = np.flatnonzero(space.periodic).tolist()
         circles = {j: Circle.of(space.features[j]) for j in periodic}
         for j, circle in circles.items():
@@ -147,11 +147,6 @@ def category_shares(codes: Floats, feature: Feature) -> Floats:
     """
     counts = np.bincount(np.rint(codes).astype(int), minlength=len(feature.categories))
     return np.asarray(counts / counts.sum())
-
-
-def _category_sd(shares: Floats) -> float:
-    """Return √(1 − Σ p²), the root of the probability that two draws differ."""
-    return math.sqrt(max(0.0, 1.0 - float(shares @ shares)))
 
 
 def _simplex(shares: Floats) -> Floats:
@@ -251,35 +246,35 @@ class Reference:
         return Standardizer.of(self.space, self.sampling if self.data is None else self.data)
 
 
-def checked_points(points: ArrayLike, space: FeatureSpace, what: str) -> Floats:
+def checked_points(points: ArrayLike, space: FeatureSpace, name: str) -> Floats:
     """Return `points` as finite `(n, d)` floats that fit the space's scales, n at least 2.
 
     Categories are given by their codes.
 
     Raises:
-        InputError: if they do not; the message names `what`, the row and the feature.
+        InputError: if they do not; the message starts with `name`, the row and the feature.
     """
     array = np.asarray(points, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != space.dimension:
         raise InputError(
-            f"{what}: shape {array.shape}, expected (n, {space.dimension}): a column for each of "
+            f"{name}: shape {array.shape}, expected (n, {space.dimension}): a column for each of "
             + ", ".join(space.names)
         )
     if len(array) < 2:
-        raise InputError(f"{what}: {len(array)} point(s); at least 2 are needed")
+        raise InputError(f"{name}: {len(array)} point(s); at least 2 are needed")
     bad = ~np.isfinite(space.to_scale(array))
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])
         rule = "finite and positive (its scale is log)" if space.log[column] else "finite"
         raise InputError(
-            f"{what}: row {row}, {space.names[column]} = {array[row, column]:g}; it must be {rule}"
+            f"{name}: row {row}, {space.names[column]} = {array[row, column]:g}; it must be {rule}"
         )
     codes = (array == np.rint(array)) & (array >= space.low) & (array <= space.high)
     no_code = space.categorical & ~codes
     if no_code.any():
         row, column = (int(i) for i in np.argwhere(no_code)[0])
         raise InputError(
-            f"{what}: row {row}, {space.names[column]} = {array[row, column]:g}; it must be the "
+            f"{name}: row {row}, {space.names[column]} = {array[row, column]:g}; it must be the "
             f"code of a category, 0 to {space.high[column]:g}"
         )
     return array

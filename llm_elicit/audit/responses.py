@@ -98,9 +98,9 @@ class Response:
             >>> Response.of_choices(Choices(points, points, np.ones(2), np.arange(2))).mean_position
             0.0
         """
-        for known in (self.position, self.single):
-            if np.isfinite(known).any():
-                return float(np.nanmean(known))
+        for effects in (self.position, self.single):
+            if np.isfinite(effects).any():
+                return float(np.nanmean(effects))
         return 0.0
 
     @property
@@ -125,7 +125,9 @@ class Response:
 
     def head(self, end: int) -> Response:
         """Return the first `end` pairs."""
-        rows = (getattr(self, each.name)[:end] for each in fields(self) if each.name != "kind")
+        rows = (
+            getattr(self, column.name)[:end] for column in fields(self) if column.name != "kind"
+        )
         return Response(self.kind, *rows)
 
     @classmethod
@@ -144,23 +146,27 @@ def response_of(comparisons: Comparisons, judge: str) -> Response:
     judgments = comparisons.judgments(judge)
     kind: Kind = "log-odds" if judgments.measured else "choices"
     if kind == "log-odds":
-        kept, shown = judgments.soft, _log_odds(judgments)
+        is_used, answers = judgments.soft, _log_odds(judgments)
     else:
-        kept = np.ones(len(judgments.soft), dtype=bool)
-        shown = (judgments.preference - 0.5) * judgments.sign
-    rows = pd.DataFrame({"pair": judgments.pair, "first": judgments.first, "shown": shown})[kept]
+        is_used = np.ones(len(judgments.soft), dtype=bool)
+        answers = (judgments.preference - 0.5) * judgments.sign
+    rows = pd.DataFrame({"pair": judgments.pair, "first": judgments.first, "shown": answers})[
+        is_used
+    ]
     everything = comparisons.answers_of(judge)
-    asked = everything[everything["probability"].notna()][kept].reset_index(drop=True)
+    answered = everything[everything["probability"].notna()][is_used].reset_index(drop=True)
     # Answers of the same time, as in a table without times, were asked in the order of the plan.
     keys = ["asked_at", "pair", "replicate", "order"]
-    in_time = asked.fillna({"asked_at": ""}).sort_values(keys).index.to_numpy()
+    in_time = answered.fillna({"asked_at": ""}).sort_values(keys).index.to_numpy()
     by_question = rows.groupby(["pair", "first"])["shown"].agg(["mean", "var", "count"])
-    answers = pd.DataFrame(by_question.unstack())
-    _, row, number = np.unique(judgments.pair[kept], return_index=True, return_inverse=True)
-    agreement = _agreement(number[in_time], rows["first"].to_numpy()[in_time], shown[kept][in_time])
-    bound = np.bincount(number, judgments.censored[kept] != 0) > 0
-    points = judgments.a[kept][row], judgments.b[kept][row]
-    return _response(kind, *points, answers, bound, agreement)
+    by_order = pd.DataFrame(by_question.unstack())
+    _, row, number = np.unique(judgments.pair[is_used], return_index=True, return_inverse=True)
+    agreement = _agreement(
+        number[in_time], rows["first"].to_numpy()[in_time], answers[is_used][in_time]
+    )
+    bound = np.bincount(number, judgments.censored[is_used] != 0) > 0
+    points = judgments.a[is_used][row], judgments.b[is_used][row]
+    return _response(kind, *points, by_order, bound, agreement)
 
 
 def _log_odds(judgments: Judgments) -> Floats:
@@ -183,10 +189,10 @@ def _robust(answers: Floats) -> Floats:
     return np.asarray(np.nanmean(centred * np.exp(-0.5 * np.square(centred / width)), axis=0))
 
 
-def _agreement(pair: Index, first: Index, shown: Floats) -> tuple[Floats, Floats]:
+def _agreement(pair: Index, first: Index, answers: Floats) -> tuple[Floats, Floats]:
     """Return `Response.agreement` and `control` of pairs numbered from 0, from answers in time."""
-    count = len(shown)
-    shown = shown - shown.sum() / max(count, 1)
+    count = len(answers)
+    answers = answers - answers.sum() / max(count, 1)
     by_pair = np.argsort(pair, kind="stable")
     longest = int(np.bincount(pair).max(initial=0))
     couples = np.concatenate([
@@ -204,14 +210,14 @@ def _agreement(pair: Index, first: Index, shown: Floats) -> tuple[Floats, Floats
         inside = np.isnan(control) & (moved >= 0).all(axis=0) & (moved < count).all(axis=0)
         moved = moved % max(count, 1)
         usable = inside & (pair[moved[0]] != pair[moved[1]])
-        control[usable] = shown[moved].prod(axis=0)[usable]
-    agreement = sign * (shown[couples].prod(axis=0) - control)
-    known, pairs = np.isfinite(control), int(pair.max(initial=-1)) + 1
-    at = pair[couples[0]][known]
+        control[usable] = answers[moved].prod(axis=0)[usable]
+    agreement = sign * (answers[couples].prod(axis=0) - control)
+    has_control, pairs = np.isfinite(control), int(pair.max(initial=-1)) + 1
+    at = pair[couples[0]][has_control]
     with np.errstate(invalid="ignore"):  # NaN for pairs without two answers
         rows = np.bincount(at, minlength=pairs)
-        found = [np.bincount(at, x[known], pairs) / rows for x in (agreement, control)]
-    return found[0], found[1]
+        means = [np.bincount(at, x[has_control], pairs) / rows for x in (agreement, control)]
+    return means[0], means[1]
 
 
 def _response(
@@ -231,20 +237,20 @@ def _response(
 
     ab, ba = column("mean", True), column("mean", False)
     position = 0.5 * (ab + ba)
-    both = np.isfinite(position)
-    single = np.where(both, np.nan, np.where(np.isfinite(ab), ab, ba))
+    in_both_orders = np.isfinite(position)
+    single = np.where(in_both_orders, np.nan, np.where(np.isfinite(ab), ab, ba))
     # A question asked once has no variance estimate, so that of the other order is used for both.
     variances = np.stack([column("var", side) / column("count", side) for side in (True, False)])
-    known = np.isfinite(variances)
-    repeats = np.where(known, variances, 0.0).sum(0) / np.maximum(known.sum(0), 1)
-    noise = np.where(known.any(0), np.where(both, 0.5, 1.0) * repeats, np.nan)
+    has_repeats = np.isfinite(variances)
+    repeats = np.where(has_repeats, variances, 0.0).sum(0) / np.maximum(has_repeats.sum(0), 1)
+    noise = np.where(has_repeats.any(0), np.where(in_both_orders, 0.5, 1.0) * repeats, np.nan)
     pair = np.asarray(answers.index, dtype=np.int64)
-    side = np.where(both, 0.0, np.where(np.isfinite(ab), 1.0, -1.0))
+    side = np.where(in_both_orders, 0.0, np.where(np.isfinite(ab), 1.0, -1.0))
     none = np.zeros(len(answers))
     robust = _robust(np.stack([ab, ba])) if kind == "log-odds" and len(answers) else none
     response = Response(
         kind, a, b, none, pair, position, single, noise, robust, bound, side, *agreement
     )
-    value = np.where(both, 0.5 * (ab - ba), side * (single - response.mean_position))
+    value = np.where(in_both_orders, 0.5 * (ab - ba), side * (single - response.mean_position))
     least = _ROUNDING * np.fmax(np.abs(ab), np.abs(ba))
     return replace(response, value=np.where(np.abs(value) <= least, 0.0, value))

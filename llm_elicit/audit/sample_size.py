@@ -105,16 +105,20 @@ def measure_band_precision(
         (0.1, 360)
     """
     sd, widths, shares = space.to_scale(belief).std(axis=0), [], []
-    for column, each in enumerate(bands.features):
-        if isinstance(each, CategoryBands):
-            widest = max(high - low for low, high in each.shares.values())
-            shares.append(ShareBandWidth(name=each.name, share=widest))
+    for column, feature in enumerate(bands.features):
+        if isinstance(feature, CategoryBands):
+            widest = max(high - low for low, high in feature.shares.values())
+            shares.append(ShareBandWidth(name=feature.name, share=widest))
             continue
-        if isinstance(each, CircularBands):
+        if isinstance(feature, CircularBands):
             continue
-        ends = np.log([each.mean, each.q50]) if space.log[column] else [each.mean, each.q50]
+        ends = (
+            np.log([feature.mean, feature.q50])
+            if space.log[column]
+            else [feature.mean, feature.q50]
+        )
         mean, median = np.diff(ends)[:, 0] / (sd[column] if sd[column] > 0 else 1.0)
-        widths.append(BandWidth(name=each.name, mean=float(mean), median=float(median)))
+        widths.append(BandWidth(name=feature.name, mean=float(mean), median=float(median)))
     return BandPrecision(
         pairs=pairs,
         more_pairs=(_TIMES - 1) * pairs,

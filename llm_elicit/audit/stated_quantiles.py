@@ -138,7 +138,7 @@ def measure_stated(
             times=int(times[j]),
             quantiles=tuple(median[j].tolist()) if times[j] else None,
             outside=int(outside[j]),
-            **{k: None if each is None else finite(each[j]) for k, each in columns.items()},
+            **{k: None if values is None else finite(values[j]) for k, values in columns.items()},
         )
         for j in space.on_line
     ]
@@ -177,11 +177,11 @@ def quantile_distance(x: Floats, y: Floats) -> Floats:
         >>> round(float(quantile_distance(up, level)), 6)   # two triangles of 0.05 / 2, and 0.9
         0.95
     """
-    left, right = (x - y)[..., :-1], (x - y)[..., 1:]
-    size = np.abs(left) + np.abs(right)
-    crosses = left * right < 0
+    start, end = (x - y)[..., :-1], (x - y)[..., 1:]
+    size = np.abs(start) + np.abs(end)
+    crosses = start * end < 0
     # Two triangles if the sign changes, a trapezium otherwise.
-    triangles = (left**2 + right**2) / np.where(size > 0, size, 1.0)
+    triangles = (start**2 + end**2) / np.where(size > 0, size, 1.0)
     mean = np.where(crosses, triangles, size) / 2
     return np.asarray((mean * np.diff(_NODES)).sum(axis=-1))
 
@@ -212,17 +212,17 @@ def _best_level(single: Floats, by_level: Floats, rng: np.random.Generator) -> N
     """
     factors = np.array(NOISE_FACTORS)
     distances = quantile_distance(by_level[:, :, None], single)  # (1 + S, c, t, d)
-    known = np.flatnonzero(np.isfinite(distances[0, 0]).any(axis=0))
-    if len(known) < 2:
+    answered = np.flatnonzero(np.isfinite(distances[0, 0]).any(axis=0))
+    if len(answered) < 2:
         return None
-    means = np.nanmean(distances[0][:, :, known], axis=1).mean(axis=1)
+    means = np.nanmean(distances[0][:, :, answered], axis=1).mean(axis=1)
     beliefs = np.arange(min(1, len(distances) - 1), len(distances))
     best = []
     for _ in range(_RESAMPLES):
         of_belief = distances[rng.choice(beliefs)]
         drawn = [
             of_belief[:, rng.choice(np.flatnonzero(np.isfinite(of_belief[0, :, j]))), j]
-            for j in rng.choice(known, len(known))
+            for j in rng.choice(answered, len(answered))
         ]
         best.append(factors[np.mean(drawn, axis=0).argmin()])
     low, high = np.quantile(best, [0.05, 0.95], method="nearest")
@@ -247,22 +247,22 @@ def quantiles_by_noise(
     """
     rng = np.random.default_rng([seed, 0x1E7E1])
     some = points[rng.permutation(len(points))[:_POINTS]]
-    both = np.concatenate([some, space.sample(len(some), rng)])
-    slope = belief.sampling.log_scale_slope(both)
-    own = belief.log_prob(both)
-    proposal = np.logaddexp(own, belief.sampling.log_prob(both)) - slope
-    logs = [own, *belief.draws(seed=seed).log_prob(both)] if belief.has_draws else [own]
-    order, levels = np.argsort(both, axis=0), np.array(LEVELS) / 100
-    found = np.empty((len(logs), len(NOISE_FACTORS), space.dimension, len(LEVELS)))
+    candidates = np.concatenate([some, space.sample(len(some), rng)])
+    slope = belief.sampling.log_scale_slope(candidates)
+    own = belief.log_prob(candidates)
+    proposal = np.logaddexp(own, belief.sampling.log_prob(candidates)) - slope
+    logs = [own, *belief.draws(seed=seed).log_prob(candidates)] if belief.has_draws else [own]
+    order, levels = np.argsort(candidates, axis=0), np.array(LEVELS) / 100
+    quantiles = np.empty((len(logs), len(NOISE_FACTORS), space.dimension, len(LEVELS)))
     for i, log_p in enumerate(logs):
         for k, factor in enumerate(NOISE_FACTORS):
             exponents = factor * (log_p - slope) - proposal
             weights = np.exp(exponents - exponents.max())
             weights /= weights.sum()
             if i == 0 and factor > 1.0 and 1.0 / (weights**2).sum() < _LEAST_EFFECTIVE:
-                other = belief.at_noise(factor * belief.noise.level).sample(_POINTS, seed=seed)
-                found[i, k] = np.quantile(other, levels, axis=0).T
+                sample = belief.at_noise(factor * belief.noise.level).sample(_POINTS, seed=seed)
+                quantiles[i, k] = np.quantile(sample, levels, axis=0).T
             else:
-                found[i, k] = weighted_quantiles(both, weights, levels, order).T
-    found[:, :, space.categorical | space.periodic] = np.nan
-    return found
+                quantiles[i, k] = weighted_quantiles(candidates, weights, levels, order).T
+    quantiles[:, :, space.categorical | space.periodic] = np.nan
+    return quantiles

@@ -312,9 +312,20 @@ def correlation_columns(space: FeatureSpace, points: Floats) -> Floats:
 def correlation_pairs(space: FeatureSpace) -> list[tuple[int, int, FeaturePair]]:
     """Return all pairs of columns of `correlation_columns` that belong to different features."""
     return [
-        (i, j, _feature_pair(space, one, other))
-        for (i, one), (j, other) in combinations(enumerate(_columns(space)), 2)
-        if one[0] != other[0]
+        (
+            i,
+            j,
+            FeaturePair(
+                first=space.names[first],
+                first_category=first_category,
+                second=space.names[second],
+                second_category=second_category,
+            ),
+        )
+        for (i, (first, first_category)), (j, (second, second_category)) in combinations(
+            enumerate(_columns(space)), 2
+        )
+        if first != second
     ]
 
 
@@ -324,25 +335,12 @@ def _columns(space: FeatureSpace) -> list[_Column]:
         (index, category)
         for index, feature in enumerate(space.features)
         if not feature.periodic
-        for category in _dummies(feature)
+        for category in (
+            feature.categories[len(feature.categories) == 2 :]
+            if feature.kind == "categorical"
+            else (None,)
+        )
     ]
-
-
-def _dummies(feature: Feature) -> tuple[str | None, ...]:
-    """Return the categories with a column of their own; None is that of a number."""
-    if feature.kind != "categorical":
-        return (None,)
-    return feature.categories[len(feature.categories) == 2 :]
-
-
-def _feature_pair(space: FeatureSpace, one: _Column, other: _Column) -> FeaturePair:
-    (first, first_category), (second, second_category) = one, other
-    return FeaturePair(
-        first=space.names[first],
-        first_category=first_category,
-        second=space.names[second],
-        second_category=second_category,
-    )
 
 
 def correlation_matrix(points: Floats, weights: Floats | None = None) -> Floats:
@@ -540,9 +538,9 @@ def _intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list[Interval]:
 
 
 def _number_bands(bands: BeliefBands | None, column: int) -> FeatureBands | None:
-    found = None if bands is None else bands.features[column]
-    assert found is None or isinstance(found, FeatureBands)
-    return found
+    band = None if bands is None else bands.features[column]
+    assert band is None or isinstance(band, FeatureBands)
+    return band
 
 
 def _tails(belief: Floats, data: Floats, name: str, bands: FeatureBands | None) -> Tails:

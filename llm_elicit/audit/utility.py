@@ -164,17 +164,17 @@ def _averaged(
     points[:, :, feature] = grid[:, None]
     flat = points.reshape(-1, base.shape[1])
     inside = space.contains(flat) if space.constraints else np.ones(len(flat), dtype=bool)
-    found = values(flat[inside])
+    averages = values(flat[inside])
     counts = inside.reshape(len(grid), -1).sum(axis=1)
     owner = np.repeat(np.arange(len(grid)), len(base))[inside]
-    known = np.flatnonzero(counts)
-    nearest = known[np.abs(known - np.arange(len(grid))[:, None]).argmin(axis=1)]
+    occupied = np.flatnonzero(counts)
+    nearest = occupied[np.abs(occupied - np.arange(len(grid))[:, None]).argmin(axis=1)]
 
     def averaged(row: Floats) -> Floats:
         totals = np.bincount(owner, weights=row, minlength=len(grid))
         return np.asarray((totals / np.maximum(counts, 1))[nearest])
 
-    return np.stack([averaged(draw) for draw in found])
+    return np.stack([averaged(draw) for draw in averages])
 
 
 class Effect(StrictModel):
@@ -256,15 +256,15 @@ def measure_effects(
     if len(response) < 2:
         return ()
     test = RandomizationTest(response, space, schedule)
-    found = [test.run_partial(settings.flips, rng, j) for j in range(space.dimension)]
-    adjusted = holm(np.array([each.p_value for each in found]))
+    tests = [test.run_partial(settings.flips, rng, j) for j in range(space.dimension)]
+    adjusted = holm(np.array([result.p_value for result in tests]))
     return tuple(
         Effect(
             name=feature.name,
-            gain=found[j].gain,
-            p_value=found[j].p_value,
+            gain=tests[j].gain,
+            p_value=tests[j].p_value,
             p_holm=float(adjusted[j]),
-            at_floor=found[j].at_floor,
+            at_floor=tests[j].at_floor,
             **({} if utility is None else _curve_effect(utility, j, feature, open_ended)),
         )
         for j, feature in enumerate(space.features)
@@ -320,7 +320,7 @@ def _contrast(curve: Floats) -> tuple[Direction, Floats]:
     line = GRID - 0.5
     bend = line**2 - _WEIGHTS @ line**2
     slope, curvature = (
-        (_WEIGHTS * each) @ curve / np.sqrt(_WEIGHTS @ each**2) for each in (line, bend)
+        (_WEIGHTS * column) @ curve / np.sqrt(_WEIGHTS @ column**2) for column in (line, bend)
     )
     contrast = np.zeros(len(GRID))
     lower, median, upper = (int(np.abs(GRID - at).argmin()) for at in (0.25, 0.5, 0.75))
