@@ -120,8 +120,8 @@ def pick_answers(rows: pd.DataFrame, count: int) -> pd.DataFrame:
 
 def _spread(index: pd.Index[Any], count: int) -> list[Any]:
     """Return `count` of them, or all, evenly spaced from the first to the last."""
-    kept = max(min(count, len(index)), 0)
-    return list(index[np.linspace(0, len(index) - 1, kept).round().astype(int)])
+    size = max(min(count, len(index)), 0)
+    return list(index[np.linspace(0, len(index) - 1, size).round().astype(int)])
 
 
 def orders_agree(rows: pd.DataFrame) -> pd.Series[bool]:
@@ -137,8 +137,8 @@ def orders_agree(rows: pd.DataFrame) -> pd.Series[bool]:
     chosen = rows[rows["verdict"].isin(["A", "B"])]
     picked_a = (chosen["verdict"] == "A") == (chosen["order"] == "ab")
     by_pair = chosen.assign(picked_a=picked_a).groupby("pair")
-    both = by_pair["order"].nunique() == 2
-    return (by_pair["picked_a"].nunique() == 1)[both]
+    in_both_orders = by_pair["order"].nunique() == 2
+    return (by_pair["picked_a"].nunique() == 1)[in_both_orders]
 
 
 def _answer(
@@ -163,8 +163,8 @@ def filters(shown: Sequence[tuple[str, Shown]]) -> dict[str, list[Choice]]:
     An index is the judge's in `shown`, or the label's in `VERDICTS` or `ORDERS`, so that no
     external text is part of a style sheet.
     """
-    answers = [answer for _, some in shown for answer in some.all]
-    judges = [Choice(index, name, len(some.all)) for index, (name, some) in enumerate(shown)]
+    answers = [answer for _, sample in shown for answer in sample.all]
+    judges = [Choice(index, name, len(sample.all)) for index, (name, sample) in enumerate(shown)]
     return {
         "judge": judges,
         "verdict": _choices(VERDICTS, [answer.verdict for answer in answers]),
@@ -172,11 +172,11 @@ def filters(shown: Sequence[tuple[str, Shown]]) -> dict[str, list[Choice]]:
     }
 
 
-def _choices(labels: Sequence[str], found: Sequence[str]) -> list[Choice]:
+def _choices(labels: Sequence[str], values: Sequence[str]) -> list[Choice]:
     return [
-        Choice(index, label, found.count(label))
+        Choice(index, label, values.count(label))
         for index, label in enumerate(labels)
-        if label in found
+        if label in values
     ]
 
 
@@ -187,8 +187,14 @@ _OFTEN = 0.1
 def agreement_sentences(people: PeopleAudit) -> tuple[str, ...]:
     """Return how far people agree with each other, with models and with themselves."""
     names = {person.name for person in people.people}
-    among = [one for one in people.between if {one.first, one.second} <= names]
-    mixed = [one for one in people.between if len({one.first, one.second} & names) == 1]
+    among = [
+        agreement for agreement in people.between if {agreement.first, agreement.second} <= names
+    ]
+    mixed = [
+        agreement
+        for agreement in people.between
+        if len({agreement.first, agreement.second} & names) == 1
+    ]
     own = [person.retest for person in people.people if person.retest is not None]
     sentences = []
     if among:
@@ -202,16 +208,19 @@ def agreement_sentences(people: PeopleAudit) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _mean(found: Sequence[RaterAgreement]) -> str:
+def _mean(agreements: Sequence[RaterAgreement]) -> str:
     """Return the share of pairs on which raters agree, over all of their pairs."""
-    return share(sum(one.share.value * one.pairs for one in found) / sum(o.pairs for o in found))
+    return share(
+        sum(agreement.share.value * agreement.pairs for agreement in agreements)
+        / sum(agreement.pairs for agreement in agreements)
+    )
 
 
 def _alpha(raters: str, group: GroupAgreement | None) -> str:
     if group is None or group.alpha is None:
         return ""
-    found = interval(group.alpha).replace("(", "(95 % interval ", 1)
-    return f"; Krippendorff's alpha of {raters} is {found}"
+    alpha = interval(group.alpha).replace("(", "(95 % interval ", 1)
+    return f"; Krippendorff's alpha of {raters} is {alpha}"
 
 
 def care_sentences(people: PeopleAudit) -> tuple[str, ...]:

@@ -77,16 +77,16 @@ def _power(audit: Audit, campaign: Campaign) -> str:
 
 def _methods(audit: Audit, campaign: Campaign) -> str:
     """Return the method of the belief, and which of the other methods check it."""
-    first, *others = campaign.fit.methods
+    first, *further = campaign.fit.methods
     fits = next((judge.diagnostics for judge in audit.judges if judge.diagnostics), {})
-    checks = [other for other in others if is_cross_check(first, other, fits)]
-    shared = [other for other in others if other not in checks]
+    checks = [method for method in further if is_cross_check(first, method, fits)]
+    dependent = [method for method in further if method not in checks]
     text = f"The belief is estimated by {first}"
     if checks:
         text += f" and cross-checked by {listed(checks)}"
-    if shared:
-        verb = "shares" if len(shared) == 1 else "share"
-        text += f"; {listed(shared)} {verb} fitted parts with it, so agreement is no cross-check"
+    if dependent:
+        verb = "shares" if len(dependent) == 1 else "share"
+        text += f"; {listed(dependent)} {verb} fitted parts with it, so agreement is no cross-check"
     return text + "."
 
 
@@ -125,8 +125,8 @@ def _categories(audit: Audit) -> str:
         "go around a circle": "Their ends are the same point, and they have neither quantiles nor "
         "correlations.",
     }
-    found = ((kind, labels) for kind, labels in kinds.items() if labels)
-    parts = (f" These features {kind}: {', '.join(some)}. {rules[kind]}" for kind, some in found)
+    used = ((kind, labels) for kind, labels in kinds.items() if labels)
+    parts = (f" These features {kind}: {', '.join(names)}. {rules[kind]}" for kind, names in used)
     return "".join(parts)
 
 

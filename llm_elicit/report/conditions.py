@@ -117,13 +117,13 @@ def _view(judge: str, conditions: Sequence[Condition]) -> JudgeView:
 
 
 def _rows(feature: Feature, place: int, judge: str, conditions: Sequence[Condition]) -> list[Row]:
-    found = []
+    rows = []
     for category in feature.categories or (None,):
         cells = tuple(_cell(condition, judge, place, category) for condition in conditions)
         # A circle has no direction: later and earlier hours are the same.
-        moved = (0, 0) if feature.periodic else _direction(cells)
-        found.append(Row(feature, category, cells, *moved))
-    return found
+        direction = (0, 0) if feature.periodic else _direction(cells)
+        rows.append(Row(feature, category, cells, *direction))
+    return rows
 
 
 def _cell(condition: Condition, judge: str, place: int, category: str | None) -> Cell:
@@ -162,14 +162,14 @@ def _direction(cells: Sequence[Cell]) -> tuple[int, int]:
         >>> _direction([light, heavy, Cell(4.5, (3.5, 5.5), 4.0)])
         (1, 1)
     """
-    alike = apart = 0
-    for one, other in combinations(cells, 2):
-        if one.band is None or other.band is None or one.data is None or other.data is None:
+    same_order = disjoint = 0
+    for first, second in combinations(cells, 2):
+        if first.band is None or second.band is None or first.data is None or second.data is None:
             continue
-        if one.band[1] < other.band[0] or other.band[1] < one.band[0]:
-            apart += 1
-            alike += (one.band[0] < other.band[0]) == (one.data < other.data)
-    return alike, apart
+        if first.band[1] < second.band[0] or second.band[1] < first.band[0]:
+            disjoint += 1
+            same_order += (first.band[0] < second.band[0]) == (first.data < second.data)
+    return same_order, disjoint
 
 
 def _picture(

@@ -59,30 +59,30 @@ def draw_corner(samples: Samples, judge: str) -> tuple[Layers, Figure]:
     The panels are drawn once: their image is taken, the belief at every power is drawn on them and
     removed as shapes, and the saved belief is drawn last.
     """
-    shown = replace(samples.shown(judge), bands=None)
-    figure = corner_panels(shown)
-    layers = _layers(figure, shown, samples.by_factor(judge), judge)
-    fill_corner(figure, shown)
+    data = replace(samples.shown(judge), bands=None)
+    figure = corner_panels(data)
+    layers = _layers(figure, data, samples.by_factor(judge), judge)
+    fill_corner(figure, data)
     return layers, figure
 
 
-def _layers(figure: Figure, shown: PlotData, powers: dict[float, Floats], judge: str) -> Layers:
+def _layers(figure: Figure, plot_data: PlotData, powers: dict[float, Floats], judge: str) -> Layers:
     """Return the corner plot for the page, with the belief at every power and without a legend."""
     backdrop = paint_grey(figure, "Panels", "Panels")
     shapes, rescaled, flat = list[Shape](), list[Rescaled](), set[int]()
-    for axes, row, column in corner_places(figure, shown.dimension):
+    for axes, row, column in corner_places(figure, plot_data.dimension):
         if row == column:
-            found, grown = marginal_shapes(axes, shown, powers, row)
-            shapes += found
-            rescaled.append(grown)
+            panel_shapes, scale = marginal_shapes(axes, plot_data, powers, row)
+            shapes += panel_shapes
+            rescaled.append(scale)
             continue
-        pair = PanelPair.of(shown, column, row)
-        for step, (factor, is_flat) in enumerate(flat_factors(shown, powers, pair).items()):
+        pair = PanelPair.of(plot_data, column, row)
+        for step, (factor, is_flat) in enumerate(flat_factors(plot_data, powers, pair).items()):
             if is_flat:
                 flat.add(step)
             drawn = draw_belief_regions(axes, powers[factor], pair, is_flat, LIGHT)
             shapes += shapes_of(drawn, "belief", step)
-    data = "the data in grey, " if shown.data is not None else ""
+    data = "the data in grey, " if plot_data.data is not None else ""
     return Layers(
         f"Belief of {judge}, two features at a time",
         f"Corner plot. Each panel shows two features: {data}lines around the highest-density "
@@ -95,15 +95,13 @@ def _layers(figure: Figure, shown: PlotData, powers: dict[float, Floats], judge:
     )
 
 
-def flat_factors(
-    shown: PlotData, powers: dict[float, Floats], pair: PanelPair
-) -> dict[float, bool]:
+def flat_factors(data: PlotData, powers: dict[float, Floats], pair: PanelPair) -> dict[float, bool]:
     """Return whether a judge's belief is flat over two features, by the factor of its power."""
     if pair.single:
         return dict.fromkeys(powers, False)
-    uncertain = is_uncertain(pair, shown)
+    uncertain = is_uncertain(pair, data)
     return {
-        factor: uncertain or is_noise(pair, points, shown.sampling)
+        factor: uncertain or is_noise(pair, points, data.sampling)
         for factor, points in powers.items()
     }
 
@@ -134,17 +132,17 @@ class Portrait:
 
 def draw_portrait(samples: Samples, judge: str) -> Portrait:
     """Draw one judge's belief with data and λ."""
-    space, shown = samples.space, samples.shown(judge)
-    figures = {"marginals": marginals_figure(shown)}
+    space, data = samples.space, samples.shown(judge)
+    figures = {"marginals": marginals_figure(data)}
     corner = chart = None
     if 2 <= space.dimension <= MOST:
         corner, figures["corner"] = draw_corner(samples, judge)
     if {"Latitude", "Longitude"} <= {space.names[j] for j in space.numeric}:
-        place = PanelPair.of(shown, space.names.index("Longitude"), space.names.index("Latitude"))
-        figures["map"] = map_figure(shown, place, LIGHT)
+        place = PanelPair.of(data, space.names.index("Longitude"), space.names.index("Latitude"))
+        figures["map"] = map_figure(data, place, LIGHT)
         chart = paint_picture(
             figures["map"],
-            map_figure(shown, place, DARK),
+            map_figure(data, place, DARK),
             f"Map of the belief of {judge}",
             "Maps of longitude and latitude side by side: the data, the belief of "
             f"{judge}, and the sampling density, stronger where denser.",
@@ -179,18 +177,18 @@ def file_name(judge: str) -> str:
         >>> file_name("gpt-5.2"), file_name("../a b")
         ('gpt-5.2', '--a-b-75e96e29')
     """
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "_-.") else "-" for c in judge)
-    kept = kept.replace("..", "-")[:80]
-    return kept if kept == judge else f"{kept}-{zlib.crc32(judge.encode()):08x}"
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "_-.") else "-" for c in judge)
+    name = name.replace("..", "-")[:80]
+    return name if name == judge else f"{name}-{zlib.crc32(judge.encode()):08x}"
 
 
-def map_figure(shown: PlotData, place: PanelPair, theme: Theme) -> Figure:
+def map_figure(plot_data: PlotData, place: PanelPair, theme: Theme) -> Figure:
     """Return maps of data, belief and λ by longitude and latitude, on one density scale."""
     edges = [axis.edges(BINS) for axis in place.axes]
     panels = {
-        "data": (shown.data, theme.ink),
-        "belief": (shown.belief, theme.belief),
-        "sampling density λ": (shown.sampling, theme.sampling),
+        "data": (plot_data.data, theme.ink),
+        "belief": (plot_data.belief, theme.belief),
+        "sampling density λ": (plot_data.sampling, theme.sampling),
     }
     maps = {
         name: (gaussian_filter(histogram(points[:, place.columns], edges), 1.5), colour)
@@ -235,8 +233,8 @@ def _words(part: DataCoverage | PredictiveCheck) -> str:
         shares = [f"{r.data_share.value:.0%} in the {r.mass:.0%} region" for r in part.regions]
         text = ", ".join(shares)
         return f"Share of the data in highest-density regions of the belief: {text}."
-    found = ", ".join(f"{b.observed:.0%} where {b.predicted:.0%}" for b in part.calibration)
-    return f"Observed frequencies of held-out choices: {found} is predicted."
+    frequencies = ", ".join(f"{b.observed:.0%} where {b.predicted:.0%}" for b in part.calibration)
+    return f"Observed frequencies of held-out choices: {frequencies} is predicted."
 
 
 def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
@@ -266,12 +264,12 @@ def _draw_coverage(axes: Axes, coverage: DataCoverage, theme: Theme) -> None:
 
 def _draw_calibration(axes: Axes, check: PredictiveCheck, theme: Theme) -> None:
     bins = check.calibration
-    at, found = ([getattr(b, side) for b in bins] for side in ("predicted", "observed"))
+    predicted, observed = ([getattr(b, side) for b in bins] for side in ("predicted", "observed"))
     axes.plot([0.5, 1], [0.5, 1], color=theme.data, linewidth=1, linestyle="--")
-    axes.plot(at, found, color=theme.belief, linewidth=0.8)
+    axes.plot(predicted, observed, color=theme.belief, linewidth=0.8)
     sizes = [12 + 150 * b.share for b in bins]
-    axes.scatter(at, found, s=sizes, color=theme.belief, zorder=3, clip_on=False)
-    axes.set(xlim=(0.48, 1.02), ylim=(min(0.48, *found) - 0.02, 1.02))
+    axes.scatter(predicted, observed, s=sizes, color=theme.belief, zorder=3, clip_on=False)
+    axes.set(xlim=(0.48, 1.02), ylim=(min(0.48, *observed) - 0.02, 1.02))
     axes.set_xlabel("predicted probability of the likelier option", fontsize=8)
     axes.set_ylabel("observed frequency", fontsize=8)
     axes.set_title("held-out choices", fontsize=9)

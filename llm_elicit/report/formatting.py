@@ -164,14 +164,14 @@ def worded(feature: Feature, value: float) -> str:
 
 def _digits(feature: Feature, value: float) -> str:
     """Return a number, in the worded unit, with about as many digits as in a question."""
-    shown = value * feature.factor
+    size = value * feature.factor
     span = (feature.high - feature.low) * feature.factor
-    extent = abs(shown) if feature.scale == "log" else span
+    extent = abs(size) if feature.scale == "log" else span
     decimals = feature.digits - 1 - math.floor(math.log10(max(extent, 1e-9)))
     if feature.kind == "integer":
         most = 1 if span >= 2 else 2
         decimals = min(decimals, 0 if span >= 20 or value == round(value) else most)
-    text = format_number(round(shown, decimals), decimals, feature.locale or ENGLISH)
+    text = format_number(round(size, decimals), decimals, feature.locale or ENGLISH)
     return text.replace("-", "−")
 
 

@@ -45,7 +45,7 @@ def darkened(svg: bytes) -> bytes:
         >>> darkened(b'<path style="fill: #0072b2"/>')
         b'<path style="fill: #56b4e9"/>'
     """
-    return _COLOUR.sub(lambda found: _IN_DARK.get(found[0], found[0]), svg)
+    return _COLOUR.sub(lambda match: _IN_DARK.get(match[0], match[0]), svg)
 
 
 @contextmanager
@@ -237,7 +237,9 @@ def shapes_of(artists: Iterable[Artist], kind: Kind, step: int | None = None) ->
     shapes = []
     for artist in artists:
         if isinstance(artist, Text):
-            shapes.append(_word(artist, kind, step))
+            x, y = _Screen.of(artist)(*artist.get_transform().transform(artist.get_position()))
+            text = artist.get_text()
+            shapes.append(Shape(kind, step=step, text=text, x=round(x, 1), y=round(y, 1)))
         else:
             shapes.extend(_paths(artist, kind, step))
         artist.remove()
@@ -260,9 +262,9 @@ def _joined(shapes: Iterable[Shape]) -> list[Shape]:
 def axis_shapes(axes: Axes) -> list[Shape]:
     """Return the line, ticks and labels of the axis below a panel."""
     screen, low, high = _Screen.of(axes), *axes.get_xlim()
-    left, base = screen(*axes.transAxes.transform((0, 0)))
-    right, _ = screen(*axes.transAxes.transform((1, 0)))
-    lines, words = f"M{left:.1f} {base:.1f}H{right:.1f}", []
+    start, base = screen(*axes.transAxes.transform((0, 0)))
+    end, _ = screen(*axes.transAxes.transform((1, 0)))
+    lines, words = f"M{start:.1f} {base:.1f}H{end:.1f}", []
     for at, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True):
         if low <= at <= high:
             x, _ = screen(*axes.transData.transform((at, axes.get_ylim()[0])))
@@ -322,8 +324,3 @@ def _outline(path: Path, screen: _Screen) -> str:
             x, y = screen(*vertex)
             parts.append(f"{'M' if code == Path.MOVETO else 'L'}{x:.1f} {y:.1f}")
     return "".join(parts)
-
-
-def _word(artist: Text, kind: Kind, step: int | None) -> Shape:
-    x, y = _Screen.of(artist)(*artist.get_transform().transform(artist.get_position()))
-    return Shape(kind, step=step, text=artist.get_text(), x=round(x, 1), y=round(y, 1))

@@ -40,30 +40,30 @@ _UNDER, _UNDER_WORDS = 0.25, 0.7  # inches below, for ticks and for rotated cate
 
 def marginal_layers(samples: Samples, judge: str, column: int) -> Layers:
     """Draw one feature's marginal for the page, with the belief at every power."""
-    shown = samples.shown(judge)
+    data = samples.shown(judge)
     figure = Figure(figsize=_SIZE, facecolor=LIGHT.background)
     figure.subplots_adjust(left=0.04, right=0.96, bottom=_UNDER / _SIZE[1], top=0.97)
     axes = figure.add_subplot()
-    dress_marginal(axes, shown.axes[column], LIGHT)
+    dress_marginal(axes, data.axes[column], LIGHT)
     if any(label.get_rotation() for label in axes.get_xticklabels()):
         figure.subplots_adjust(bottom=_UNDER_WORDS / _SIZE[1])
-    shapes, grown = marginal_shapes(axes, shown, samples.by_factor(judge), column)
+    shapes, scale = marginal_shapes(axes, data, samples.by_factor(judge), column)
     return Layers(
-        shown.axes[column].label,
+        data.axes[column].label,
         marginal_words(samples, samples.beliefs[judge], column, samples.bands.get(judge)),
         *size_of(figure),
         (*shapes, *axis_shapes(axes)),
-        (grown,),
+        (scale,),
     )
 
 
 def marginal_shapes(
-    axes: Axes, shown: PlotData, powers: Mapping[float, Floats], column: int
+    axes: Axes, data: PlotData, powers: Mapping[float, Floats], column: int
 ) -> tuple[list[Shape], Rescaled]:
     """Return the belief's shapes at every power, and those of data and λ."""
-    axis, saved = shown.axes[column], list(powers).index(1.0)
-    tops = [top_of(shown, points[:, column], column) for points in powers.values()]
-    band = None if shown.bands is None else shown.bands[column]
+    axis, saved = data.axes[column], list(powers).index(1.0)
+    tops = [top_of(data, points[:, column], column) for points in powers.values()]
+    band = None if data.bands is None else data.bands[column]
     if band is not None:
         tops[saved] = max(tops[saved], 1.05 * max(band.high))
     lines = []
@@ -72,8 +72,8 @@ def marginal_shapes(
         lines += shapes_of(draw_belief(axes, axis, points[:, column], LIGHT), "belief", step)
     axes.set_ylim(0, tops[saved])
     shade = [] if band is None else shapes_of(draw_band(axes, axis, band, LIGHT), "band", saved)
-    fixed = shapes_of(draw_data(axes, shown, column, LIGHT), "data")
-    fixed += shapes_of(draw_sampling(axes, shown, column, LIGHT), "sampling")
+    fixed = shapes_of(draw_data(axes, data, column, LIGHT), "data")
+    fixed += shapes_of(draw_sampling(axes, data, column, LIGHT), "sampling")
     return [*shade, *lines], Rescaled(tuple(fixed), rescaling(axes, tops, tops[saved]))
 
 
@@ -143,8 +143,8 @@ class Samples:
 
     def by_factor(self, judge: str) -> dict[float, Floats]:
         """Return a judge's belief by the factor of its power, rising; 1 is the saved belief."""
-        found = {**self.at_powers.get(judge, {}), 1.0: self.beliefs[judge]}
-        return dict(sorted(found.items()))
+        points = {**self.at_powers.get(judge, {}), 1.0: self.beliefs[judge]}
+        return dict(sorted(points.items()))
 
     def shown(self, judge: str) -> PlotData:
         """Return what figures show of a judge; data beyond a feature's range are at its end."""

@@ -234,8 +234,8 @@ def _settings(campaign: Campaign, judge: str) -> str:
     if not chosen:
         return "not in the campaign"
     settings = {"backend": chosen[0].backend, **chosen[0].identity()}
-    shown = {k: v for k, v in settings.items() if v is not None and k != "base_url"}
-    return ", ".join(f"{key.replace('_', ' ')} {_setting(value)}" for key, value in shown.items())
+    listed = {k: v for k, v in settings.items() if v is not None and k != "base_url"}
+    return ", ".join(f"{key.replace('_', ' ')} {_setting(value)}" for key, value in listed.items())
 
 
 def _setting(value: object) -> str:
@@ -247,7 +247,7 @@ def _setting(value: object) -> str:
 
 
 def _usage(rows: pd.DataFrame) -> Usage:
-    known = bool(rows["cost"].notna().all())
+    all_known = bool(rows["cost"].notna().all())
     # Experts are named where they may be.
     names = rows["model_answered"].mask(rows["model_asked"] == "human", "people")
     models = sorted(names.value_counts().items())
@@ -257,7 +257,7 @@ def _usage(rows: pd.DataFrame) -> Usage:
         cached=int(rows["cached"].sum()),
         prompt_tokens=int(rows["prompt_tokens"].sum()),
         completion_tokens=int(rows["completion_tokens"].sum()),
-        cost=float(rows["cost"].sum()) if known else None,
+        cost=float(rows["cost"].sum()) if all_known else None,
         latency=float(rows["latency"].median()),
         models=", ".join(f"{model} ({count:,})" for model, count in models if model),
         oldest=days[0] if days else "",

@@ -9,7 +9,6 @@ from string import ascii_uppercase
 
 from llm_elicit.audit.belief_power import (
     BeliefPowers,
-    DataPower,
     IdentifiedPower,
     SourcePower,
     WidthResponse,
@@ -45,28 +44,28 @@ def power_labels(powers: BeliefPowers | None, factors: Sequence[float]) -> tuple
     """Return labels for a slider over multiples of the saved power: by source, and of the data."""
     if powers is None or len(factors) < 2:
         return ()
-    found: list[tuple[str, SourcePower]] = []
+    labels: list[tuple[str, SourcePower]] = []
     if powers.identified is not None:
         sources = powers.identified.sources
         several = len(sources) > 1
         if several:
-            found.append(("all sources combined", _combined(powers.identified)))
+            labels.append(("all sources combined", _combined(powers.identified)))
         names = {"points": "nearest to the points sampled"}
-        found += [
-            (f"{one.source} alone" if several else names.get(one.source, one.source), one)
-            for one in sources
+        labels += [
+            (
+                f"{source.source} alone" if several else names.get(source.source, source.source),
+                source,
+            )
+            for source in sources
         ]
     if powers.data is not None and powers.data.value > 0.0:
-        found.append((_data_text(powers.data), powers.data))
+        beyond = "" if powers.data.bounded else ", the largest evaluated"
+        name = f"maximum likelihood of the data{beyond} (not a property of the judge)"
+        labels.append((name, powers.data))
     return tuple(
         _label(letter, name, power, powers.saved, factors)
-        for letter, (name, power) in zip(ascii_uppercase, found, strict=False)
+        for letter, (name, power) in zip(ascii_uppercase, labels, strict=False)
     )
-
-
-def _data_text(power: DataPower) -> str:
-    beyond = "" if power.bounded else ", the largest evaluated"
-    return f"maximum likelihood of the data{beyond} (not a property of the judge)"
 
 
 def _combined(power: IdentifiedPower) -> SourcePower:
@@ -76,7 +75,7 @@ def _combined(power: IdentifiedPower) -> SourcePower:
 def _label(
     letter: str, name: str, power: SourcePower, saved: float, factors: Sequence[float]
 ) -> PowerLabel:
-    value, low, high = (each / saved for each in (power.value, power.low, power.high))
+    value, low, high = (end / saved for end in (power.value, power.low, power.high))
     at = _position(value, factors)
     step = round(at * (len(factors) - 1))
     inside = factors[0] / 2**0.25 <= value <= factors[-1] * 2**0.25
@@ -110,24 +109,24 @@ def power_sentence(powers: BeliefPowers) -> str:
             f"{_saved(powers)}"
         )
     if identified.source == "points":
-        known = (
+        sentence = (
             "The saved power is the one at which this fit is nearest to the points sampled. The "
             f"judge's own may be another ({interval}), so points alone do not identify the "
             "sharpness of its belief."
         )
     elif powers.scale is None:
-        known = (
+        sentence = (
             f"The saved power is the one implied by answers about {source} ({interval}), but they "
             "are not coherent with a density, so the scale is not identified."
         )
     else:
-        known = f"The saved power is identified by {source} ({interval})."
+        sentence = f"The saved power is identified by {source} ({interval})."
     if identified.agreement is None:
-        return known
+        return sentence
     p = p_text(identified.agreement, False)
     if sources_disagree(powers):
-        return f"{known} The sources disagree ({p}); each is listed separately."
-    return f"{known} The sources do not differ significantly ({p})."
+        return f"{sentence} The sources disagree ({p}); each is listed separately."
+    return f"{sentence} The sources do not differ significantly ({p})."
 
 
 def nearer_sentence(powers: BeliefPowers) -> str:
@@ -137,18 +136,18 @@ def nearer_sentence(powers: BeliefPowers) -> str:
     first, last = (powers.rows[end].factor for end in (0, -1))
     evaluated = f"from {first:g} to {last:g} times the saved one"
     if powers.nearer is not None:
-        where = "nearer to" if powers.nearer else "farther from"
-        return f"The belief is {where} the data than λ at every power {evaluated}."
+        relation = "nearer to" if powers.nearer else "farther from"
+        return f"The belief is {relation} the data than λ at every power {evaluated}."
     signs = {row.nearer_than(powers.sampling_data) for row in powers.rows}
     if {-1, 1} <= signs:
         return f"Whether the belief is nearer to the data than λ depends on the power, {evaluated}."
     if signs == {0}:
-        apart = "the distances of the belief and λ from the data told apart"
-        return f"At no power {evaluated} are {apart}."
-    where = "nearer to" if 1 in signs else "farther from"
+        phrase = "the distances of the belief and λ from the data told apart"
+        return f"At no power {evaluated} are {phrase}."
+    relation = "nearer to" if 1 in signs else "farther from"
     return (
-        f"At some powers {evaluated} the belief is {where} the data than λ; at the others the two "
-        "distances differ by less than their error."
+        f"At some powers {evaluated} the belief is {relation} the data than λ; at the others the "
+        "two distances differ by less than their error."
     )
 
 
@@ -159,22 +158,22 @@ def coherence_of(powers: BeliefPowers | None) -> WidthResponse | None:
 
 def coherence_sentence(powers: BeliefPowers | None) -> str:
     """Return whether answers about ranges are coherent with a density; empty without any."""
-    found = coherence_of(powers)
-    if found is None:
+    response = coherence_of(powers)
+    if response is None:
         return ""
     numbers = (
-        f"coefficient of log width {number(found.width.value, 2)}, 95 % interval "
-        f"{number(found.width.low, 2)} to {number(found.width.high, 2)}; "
-        f"{number(found.expected, 2)} expected for the holder of a density, "
-        f"{p_text(found.p_value, False)}"
+        f"coefficient of log width {number(response.width.value, 2)}, 95 % interval "
+        f"{number(response.width.low, 2)} to {number(response.width.high, 2)}; "
+        f"{number(response.expected, 2)} expected for the holder of a density, "
+        f"{p_text(response.p_value, False)}"
     )
-    includes_zero = found.width.low <= 0.0 <= found.width.high
-    if found.coherent and includes_zero:
+    includes_zero = response.width.low <= 0.0 <= response.width.high
+    if response.coherent and includes_zero:
         return (
             f"Its answers about ranges are not shown to depend on their width ({numbers}), which "
             "is compatible only with a very sharp density."
         )
-    if found.coherent:
+    if response.coherent:
         return f"Its answers about ranges are compatible with a density ({numbers})."
     if includes_zero:
         return (

@@ -140,18 +140,18 @@ def audit_numbers(audit: Audit) -> pd.DataFrame:
 
 def _scale_free(judge: JudgeAudit) -> dict[str, float | None]:
     """Return the numbers that do not depend on the power of the belief."""
-    found, data = judge.preference, judge.discrimination
+    preference, data = judge.preference, judge.discrimination
     return {
-        "pairs": found.pairs,
-        "p_value": found.p_value,
-        "p_holm": found.p_holm,
-        **_interval("reliability", found.reliability),
-        **_interval("ceiling", found.ceiling),
+        "pairs": preference.pairs,
+        "p_value": preference.p_value,
+        "p_holm": preference.p_holm,
+        **_interval("reliability", preference.reliability),
+        **_interval("ceiling", preference.ceiling),
         **_interval("auc", None if data is None else data.auc),
         "auc_ceiling": None if data is None else data.ceiling,
         **_interval("rank_correlation", None if data is None else data.rank_correlation),
         **_interval("level_set", None if data is None else data.level_set),
-        "position": None if found.position is None else found.position.share,
+        "position": None if preference.position is None else preference.position.share,
     }
 
 
@@ -162,7 +162,7 @@ def _distance(name: str, distance: Distance | None) -> dict[str, float | None]:
 
 def _interval(name: str, interval: Interval | None) -> dict[str, float | None]:
     ends = {"": "value", "_low": "low", "_high": "high"}
-    return {f"{name}{end}": getattr(interval, what, None) for end, what in ends.items()}
+    return {f"{name}{end}": getattr(interval, attribute, None) for end, attribute in ends.items()}
 
 
 def audit_table(audit: Audit) -> pd.DataFrame:
@@ -173,15 +173,15 @@ def audit_table(audit: Audit) -> pd.DataFrame:
     rows = []
     for judge in audit.judges:
         distance = judge.belief_sampling if bare else judge.belief_data
-        found, data = judge.preference, judge.discrimination
+        preference, data = judge.preference, judge.discrimination
         rows.append(
             {
                 "Judge": judge.name,
                 "Verdict": judge.verdict,
-                "p": formatting.p_cell(found.p_holm, found.at_floor),
-                "R²": _of_share(found.reliability),
-                "Ceiling": _of_share(shown_ceiling(found))
-                + (", reached" if reaches_ceiling(found) else ""),
+                "p": formatting.p_cell(preference.p_holm, preference.at_floor),
+                "R²": _of_share(preference.reliability),
+                "Ceiling": _of_share(shown_ceiling(preference))
+                + (", reached" if reaches_ceiling(preference) else ""),
                 "AUC": formatting.interval(None if data is None else data.auc, percent=True),
                 f"W1 to {'λ' if bare else 'data'}": formatting.estimate(
                     None if distance is None else distance.wasserstein
@@ -207,7 +207,7 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
 
     For features that are numbers; `share_table` has the others.
     """
-    shown = _sides(audit, judge)
+    samples = _sides(audit, judge)
     heads = {"mean": "mean", "sd": "sd", "q05": "5 %", "q25": "25 %", "q50": "median"}
     heads |= {"q75": "75 %", "q95": "95 %"}
     return pd.DataFrame(
@@ -219,7 +219,7 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
             }
             for i, feature in enumerate(audit.space.features)
             if not feature.categories
-            for place, (name, rows) in enumerate(shown.items())
+            for place, (name, rows) in enumerate(samples.items())
         ]
     )
 
@@ -240,9 +240,9 @@ def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
         for place, word in enumerate(feature.categories):
             row = {"Feature": "" if place else feature.label, "Category": word}
             for name, summaries in _sides(audit, judge).items():
-                found = summaries[i]
-                assert isinstance(found, CategorySummary)
-                row[name] = formatting.share(found.shares[word], 1)
+                summary = summaries[i]
+                assert isinstance(summary, CategorySummary)
+                row[name] = formatting.share(summary.shares[word], 1)
                 if name == "belief" and isinstance(band, CategoryBands):
                     ends = (formatting.share(end, 1) for end in band.shares[word])
                     row["90 % band"] = " to ".join(ends)
@@ -277,7 +277,9 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
         "row_completion_p": completion.p_value if completion else None,
     }
     rows = []
-    of_numbers = {each.name: each for each in direct.stated.features} if direct.stated else {}
+    of_numbers = (
+        {feature.name: feature for feature in direct.stated.features} if direct.stated else {}
+    )
     for i, name in enumerate(audit.space.names):
         row: dict[str, object] = {"feature": name}
         stated = of_numbers.get(name)
@@ -302,12 +304,12 @@ def direct_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
         "generated_data_distance": "Generated to data",
         "generated_belief_distance": "Generated to belief",
     }  # fmt: skip
-    shown = []
+    table_rows = []
     for i, feature in enumerate(audit.space.features):
         row = numbers.iloc[i]
         cells = {head: formatting.worded(feature, row[key]) if pd.notna(row[key]) else ""
                  for key, head in heads.items()}  # fmt: skip
         cells |= {head: f"{row[key]:.2f}" if pd.notna(row[key]) else ""
                   for key, head in distances.items()}  # fmt: skip
-        shown.append({"Feature": axis_label(feature), "Of": judge.name, **cells})
-    return pd.DataFrame(shown)
+        table_rows.append({"Feature": axis_label(feature), "Of": judge.name, **cells})
+    return pd.DataFrame(table_rows)

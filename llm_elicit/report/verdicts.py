@@ -43,8 +43,10 @@ def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
     """Return what a judge prefers, how reliably, whether the data agree, and the scale."""
     preference, level = judge.preference, audit.settings.level
     if preference.pairs == 0:
-        asked = judge.consistency.judgments
-        return f"{judge.name} gave no usable answer: {unusable(judge.consistency)} of {asked:,}."
+        judgments = judge.consistency.judgments
+        return (
+            f"{judge.name} gave no usable answer: {unusable(judge.consistency)} of {judgments:,}."
+        )
     p = p_text(preference.p_holm, preference.at_floor)
     if not preference.consistent:
         return _no_preference(judge, level, p)
@@ -68,8 +70,8 @@ def preferred(effects: Sequence[Effect], space: FeatureSpace, level: float) -> s
     for effect in significant[:_MOST_NAMED]:
         named.setdefault(_direction(effect), []).append(_name(effect, labels[effect.name]))
     phrases = [f"{direction}{listed(names)}" for direction, names in named.items()]
-    rest = len(significant) - _MOST_NAMED
-    return listed([*phrases, f"{rest} more"] if rest > 0 else phrases)
+    unnamed = len(significant) - _MOST_NAMED
+    return listed([*phrases, f"{unnamed} more"] if unnamed > 0 else phrases)
 
 
 def _direction(effect: Effect) -> str:
@@ -133,30 +135,31 @@ def shown_ceiling(preference: Preference) -> Ceiling | None:
     return ceiling
 
 
-def data_clause(found: Discrimination | None, subject: str) -> str:
+def data_clause(discrimination: Discrimination | None, subject: str) -> str:
     """Return what is shown of a preference and the data; empty without data.
 
     A preference is said to follow the data if both the AUC and the rank correlation show it.
     """
-    if found is None:
+    if discrimination is None:
         return ""
-    real, ceiling = thing(subject), share(found.ceiling)
-    if found.relation == "not measurable":
+    real, ceiling = thing(subject), share(discrimination.ceiling)
+    if discrimination.relation == "not measurable":
         return (
             "whether the preference follows the data is not measurable: even the data's own "
             f"density ranks a real {real} above a random one only {ceiling} of the time"
         )
     area = (
-        f"a real {real} ranks above a random one {_percent(found.auc)} of the time "
-        f"(95 % interval {_ends(found.auc, _CHANCE, _percents)}; ceiling {ceiling})"
+        f"a real {real} ranks above a random one {share(discrimination.auc.value)} of the time "
+        f"(95 % interval {_ends(discrimination.auc, _CHANCE, share)}; ceiling {ceiling})"
     )
+    correlation = discrimination.rank_correlation
     rank = (
         "rank correlation with a kernel density of the data "
-        f"{signed(found.rank_correlation.value)} ({_ends(found.rank_correlation, 0.0, _signed)})"
+        f"{signed(correlation.value)} ({_ends(correlation, 0.0, _signed)})"
     )
-    faintly = "faintly " if abs(found.reached) < _STRONG else ""
-    reached = f"{share(abs(found.reached))} of the way from one half to the ceiling"
-    if found.reached >= 1.0:
+    faintly = "faintly " if abs(discrimination.reached) < _STRONG else ""
+    reached = f"{share(abs(discrimination.reached))} of the way from one half to the ceiling"
+    if discrimination.reached >= 1.0:
         reached = "no less often than by the data's own density"
     headings = {
         "follows": f"the preference {faintly}follows the data: {area}, {reached}; {rank}",
@@ -167,9 +170,9 @@ def data_clause(found: Discrimination | None, subject: str) -> str:
             f"are within {share(NEGLIGIBLE)} of what the data's own density reaches"
         ),
     }
-    if found.relation in headings:
-        return headings[found.relation]
-    of_area, of_rank = found.signs
+    if discrimination.relation in headings:
+        return headings[discrimination.relation]
+    of_area, of_rank = discrimination.signs
     above = {
         1: f"the preference ranks real rows {'slightly ' if faintly else ''}above random ones",
         0: "the preference is not shown to rank real rows above random ones",
@@ -182,14 +185,6 @@ def data_clause(found: Discrimination | None, subject: str) -> str:
     }[of_rank].format("higher" if of_area > 0 else "lower")
     extent = f", {reached}" if of_area > 0 else ""
     return f"{above}: {area}{extent}; {dense}: {rank}"
-
-
-def _percents(value: float, decimals: int) -> str:
-    return share(value, decimals)
-
-
-def _percent(interval: Interval) -> str:
-    return share(interval.value)
 
 
 def _signed(value: float, decimals: int) -> str:
@@ -235,10 +230,8 @@ def _scale_clause(preference: Preference, powers: BeliefPowers | None) -> str:
 def _no_preference(judge: JudgeAudit, level: float, p: str) -> str:
     name, preference, answers = judge.name, judge.preference, judge.consistency
     if preference.verdict == "too few answers":
-        return (
-            f"{name} answered {preference.pairs:,} {_plural(preference.pairs, 'pair')}, so few "
-            f"that no preference could have been found ({p})."
-        )
+        pairs = "1 pair" if preference.pairs == 1 else f"{preference.pairs:,} pairs"
+        return f"{name} answered {pairs}, so few that no preference could have been found ({p})."
     if answers.verdicts["tie"] == answers.judgments - _lost(answers):
         return f"{name} called every pair a tie: no preference was found ({p})."
     agreement, position = preference.agreement, preference.position
@@ -323,10 +316,6 @@ def _lost(answers: Consistency) -> int:
     return sum(answers.verdicts[kind] for kind in _UNUSABLE)
 
 
-def _plural(count: int, word: str) -> str:
-    return word if count == 1 else f"{word}s"
-
-
 def _unusable_sentence(answers: Consistency) -> str:
     """Return how many answers are no choice; empty if fewer than one in twenty."""
     lost = _lost(answers)
@@ -374,8 +363,8 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
 
 def _separation_sentence(judge: JudgeAudit) -> str:
     """Return whether its choices bound the sharpness of its belief from below only."""
-    found = judge.diagnostics.get(judge.method or "", {}).get("separation")
-    message = "" if not isinstance(found, dict) else str(found["message"])
+    separation = judge.diagnostics.get(judge.method or "", {}).get("separation")
+    message = "" if not isinstance(separation, dict) else str(separation["message"])
     return f"{message[0].upper()}{message[1:]}." if message else ""
 
 
@@ -406,7 +395,9 @@ def effect_cell(effect: Effect) -> str:
         return NOT_MEASURED
     width = effect.high - effect.low
     decimals = min(max(1 - math.floor(math.log10(width)), 0), _MOST_DECIMALS) if width else 2
-    value, low, high = (signed(each, decimals) for each in (effect.value, effect.low, effect.high))
+    value, low, high = (
+        signed(number, decimals) for number in (effect.value, effect.low, effect.high)
+    )
     return f"{value} ({low} to {high})"
 
 
@@ -421,13 +412,13 @@ def direction_cell(effect: Effect, level: float) -> str:
     return effect.direction or ""
 
 
-def level_set_sentence(found: Discrimination) -> str:
+def level_set_sentence(discrimination: Discrimination) -> str:
     """Return the share of the data in the tenth of λ with the highest utility."""
-    level = found.level_set
+    level = discrimination.level_set
     return (
         f"{share(level.value)} of the data (95 % interval {share(level.low)} to "
         f"{share(level.high)}) lie in the tenth of the range that it finds most plausible; 10% are "
-        f"expected by chance, and the ceiling is {share(found.level_set_ceiling)}."
+        f"expected by chance, and the ceiling is {share(discrimination.level_set_ceiling)}."
     )
 
 
@@ -448,7 +439,7 @@ def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
     if preference.verdict == "no usable answers":
         return f"Next: {_how_to_read(judge.consistency)}."
     if preference.verdict == "too few answers":
-        least = fewest_pairs(sum(one.preference.pairs > 0 for one in audit.judges), level)
+        least = fewest_pairs(sum(audited.preference.pairs > 0 for audited in audit.judges), level)
         steps = [f"ask more pairs: at least {least} can show a preference, a few dozen a faint one"]
         if preference.pairs < campaign.design.pairs:
             steps.insert(0, _how_to_read(judge.consistency))
