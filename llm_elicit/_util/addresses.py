@@ -74,7 +74,7 @@ def _has_host(parts: SplitResult) -> bool:
     """Return whether an address names a valid host."""
     host = parts.hostname or ""
     try:
-        known = host if ":" in host else host.encode("idna").decode("ascii")
+        name = host if ":" in host else host.encode("idna").decode("ascii")
     except ValueError:
         return False
-    return _HOST.fullmatch(known) is not None
+    return _HOST.fullmatch(name) is not None

@@ -51,10 +51,10 @@ def installed_versions() -> dict[str, str]:
 
 @cache  # packages do not change while a process runs, and each takes milliseconds to look up
 def _versions() -> dict[str, str]:
-    found = {"Python": platform.python_version()}
+    versions = {"Python": platform.python_version()}
     for name in _SHOWN:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -21,8 +21,8 @@ def brief_repr(instance: Any) -> str:
         >>> Points(np.zeros((500, 3)))
         Points(a=array(500, 3))
     """
-    shown = (f"{each.name}={_brief(getattr(instance, each.name))}" for each in fields(instance))
-    return f"{type(instance).__name__}({', '.join(shown)})"
+    parts = (f"{item.name}={_brief(getattr(instance, item.name))}" for item in fields(instance))
+    return f"{type(instance).__name__}({', '.join(parts)})"
 
 
 def _brief(value: Any) -> str:

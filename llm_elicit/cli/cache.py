@@ -51,13 +51,13 @@ def list_command(
 ) -> None:
     """Count the answers by model; with --model, list their keys."""
     with _opened(runs) as cache:
-        found = _keys(cache, model, last) if model else _models(cache)
+        entries = _keys(cache, model, last) if model else _models(cache)
     if as_json:
-        print_json(found)
+        print_json(entries)
         return
     table = Table(*(_KEY_COLUMNS if model else _MODEL_COLUMNS), box=None)
-    for one in found:
-        table.add_row(*(f"{v:,}" if isinstance(v, int) else visible(v) for v in one.values()))
+    for entry in entries:
+        table.add_row(*(f"{v:,}" if isinstance(v, int) else visible(v) for v in entry.values()))
     out.print(table)
 
 
@@ -70,25 +70,25 @@ def _models(cache: Cache) -> list[dict[str, Any]]:
 
 
 def _keys(cache: Cache, model: str, last: int) -> list[dict[str, Any]]:
-    found = []
+    listed = []
     for entry in deque((e for e in cache.entries() if e.request["model"] == model), last):
         question = " ".join(str((entry.request["body"].get("messages") or [""])[-1]).split())
         facts = {"replicate": entry.request["replicate"], "kept": entry.kept_at[:19]}
-        found.append({"key": entry.key[:16], **facts, "question": question[-60:]})
-    return found
+        listed.append({"key": entry.key[:16], **facts, "question": question[-60:]})
+    return listed
 
 
 @cache_app.command("explain")
 def explain_command(one: Key, two: Key, runs: Runs = RUNS, as_json: AsJson = False) -> None:
     """Name the fields in which two requests differ, so that they do not share an answer."""
     with _opened(runs) as cache:
-        found = answer_cache.differences(cache.find(one).request, cache.find(two).request)
+        differences = answer_cache.differences(cache.find(one).request, cache.find(two).request)
     if as_json:
-        print_json([{"field": path, "first": a, "second": b} for path, a, b in found])
+        print_json([{"field": path, "first": a, "second": b} for path, a, b in differences])
         return
-    for path, a, b in found:
+    for path, a, b in differences:
         out.print(f"{path}: {_short(a)} | {_short(b)}")
-    if not found:
+    if not differences:
         out.print("the same request")
 
 

@@ -32,9 +32,9 @@ def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> N
         raise InputError(f"--out {out}: the record is JSON; name a file that ends in .json")
     if out is not None and not out.parent.is_dir():
         raise InputError(f"--out {out}: there is no folder {out.parent}; make it first")
-    found = [cell for name in where for cell in run_folder.open_runs(name)]
+    cells = [cell for name in where for cell in run_folder.open_runs(name)]
     with displays.Display() as progress:
-        comparison = stages.compare(found, progress)
+        comparison = stages.compare(cells, progress)
     if out is not None:
         out.write_text(comparison.model_dump_json(indent=1) + "\n", encoding="utf-8")
     if as_json:
@@ -79,7 +79,9 @@ def _show(comparison: JudgeComparison) -> None:
         if line.best != line.worst:
             place = f"{line.best}-{line.worst}"
         distance = "-" if line.distance is None else interval(line.distance, 3)
-        numbers = ["-" if each is None else f"{each:.3f}" for each in (line.sampling, line.floor)]
+        numbers = [
+            "-" if value is None else f"{value:.3f}" for value in (line.sampling, line.floor)
+        ]
         table.add_row(place, line.judge, distance, *numbers, line.remark)
     console_out.print(table)
     console_out.print(

@@ -72,18 +72,21 @@ def _worked_on(name: str) -> Run:
     return result
 
 
-def _wait(result: Run, wanted: str, as_json: bool) -> None:
+def _wait(result: Run, state: str, as_json: bool) -> None:
     """Wait until a run does as asked, and say so."""
     while True:
         control = journal.read_control(result.location)
         assert control is not None
-        if control.state == wanted or control.state in journal.ENDED:
+        if control.state == state or control.state in journal.ENDED:
             break
         if not control.at_work:
             raise InputError(f"{result.folder}: the process at work on this run ended")
         time.sleep(_LOOK)
     totals = judgments.status(result.folder, result.campaign).values()
-    done, total = sum(one.done for one in totals), sum(one.total for one in totals)
+    done, total = (
+        sum(judge_status.done for judge_status in totals),
+        sum(judge_status.total for judge_status in totals),
+    )
     if as_json:
         print_json(run_facts(result) | {"state": control.state, "done": done, "total": total})
         return

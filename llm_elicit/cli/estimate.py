@@ -43,25 +43,25 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
     Args:
         with_examples: whether some questions are printed as they would be sent.
     """
-    found = [_Estimate.of(cell, with_examples) for cell in cells]
+    estimates_of_cells = [_Estimate.of(cell, with_examples) for cell in cells]
     if as_json:
-        print_json({"runs": [one.facts() for one in found]})
+        print_json({"runs": [estimate.facts() for estimate in estimates_of_cells]})
         return
-    for one in found:
-        _print_examples(one.examples)
+    for estimate in estimates_of_cells:
+        _print_examples(estimate.examples)
     names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")
     table = cell_table(cells, *names, "USD", "at most", "in batch mode")
-    for one in found:
-        for line in one.judges:
-            table.add_row(*cell_name(cells, one.cell), *_row(line))
+    for estimate in estimates_of_cells:
+        for line in estimate.judges:
+            table.add_row(*cell_name(cells, estimate.cell), *_row(line))
     out.print(table)
-    lines = [line for one in found for line in one.judges]
-    known = [line for line in lines if line.cost is not None]
-    total, most = (sum(getattr(line, key) for line in known) for key in ("cost", "most"))
-    unknown = "" if len(known) == len(lines) else ", without the models of unknown price"
+    lines = [line for estimate in estimates_of_cells for line in estimate.judges]
+    priced = [line for line in lines if line.cost is not None]
+    total, most = (sum(getattr(line, key) for line in priced) for key in ("cost", "most"))
+    unknown = "" if len(priced) == len(lines) else ", without the models of unknown price"
     out.print(f"In all {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
-    done = sum(one.answered for one in found)
-    for note in dict.fromkeys(one.note for one in found if one.note):
+    done = sum(estimate.answered for estimate in estimates_of_cells)
+    for note in dict.fromkeys(estimate.note for estimate in estimates_of_cells if estimate.note):
         out.print(note)
     if done:
         out.print(f"{done:,} questions are answered already and left out.")
@@ -80,12 +80,12 @@ class _Estimate:
     @classmethod
     def of(cls, cell: Run, with_examples: bool) -> _Estimate:
         answered = cell.answered
-        what = cell.campaign, cell.space, cell.plan
+        arguments = cell.campaign, cell.space, cell.plan
         return cls(
             cell,
-            estimates.estimate(*what, answered),
+            estimates.estimate(*arguments, answered),
             sum(sum(counts.values()) for counts in answered.values()),
-            estimates.examples(*what) if with_examples else [],
+            estimates.examples(*arguments) if with_examples else [],
             detectable.detectable_note(cell.campaign, cell.space),
         )
 

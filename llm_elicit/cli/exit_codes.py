@@ -68,8 +68,8 @@ def run_app(commands: Callable[[], object]) -> int:
 
 def _unusable(error: OSError) -> str:
     """Return the error of a file or folder; libraries in C have their own messages."""
-    what = f"{visible(str(error.filename), 200)}: {error.strerror}" if error.filename else error
-    return f"{what}; check the path, its permissions and the disk's space"
+    problem = f"{visible(str(error.filename), 200)}: {error.strerror}" if error.filename else error
+    return f"{problem}; check the path, its permissions and the disk's space"
 
 
 def _ours(error: Exception) -> bool:

@@ -57,16 +57,16 @@ def _model_facts(name: str) -> dict[str, Any]:
 def backends_command(as_json: AsJson = False) -> None:
     """List the backends that a campaign can name, with those of other packages and their state."""
     own = f"llm-elicit {package_version()}"
-    found = [{"backend": name, "package": own, "state": "ready"} for name in judges.OWN_BACKENDS]
+    backends = [{"backend": name, "package": own, "state": "ready"} for name in judges.OWN_BACKENDS]
     for name, entries in plugins.installed().items():
         packages = ", ".join(plugins.package(entry) for entry in entries)
-        found.append({"backend": name, "package": packages, "state": _state_of(name)})
+        backends.append({"backend": name, "package": packages, "state": _state_of(name)})
     if as_json:
-        print_json(found)
+        print_json(backends)
         return
     table = Table("backend", "package", "state", box=None)
-    for one in found:
-        table.add_row(*one.values())
+    for backend in backends:
+        table.add_row(*backend.values())
     out.print(table)
 
 

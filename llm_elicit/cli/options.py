@@ -60,13 +60,13 @@ out = _console()
 """Standard output of every command."""
 
 
-def print_json(found: object) -> None:
+def print_json(record: object) -> None:
     """Print models, dataclasses, paths, and lists and dictionaries of them as one JSON document.
 
     Numbers that are not finite are null. The text is ASCII: no answer of a model can send control
     characters to the terminal.
     """
-    text = pydantic_core.to_json(found, indent=1, ensure_ascii=True, inf_nan_mode="null")
+    text = pydantic_core.to_json(record, indent=1, ensure_ascii=True, inf_nan_mode="null")
     out.print(text.decode())
 
 
@@ -99,7 +99,7 @@ def for_each(
         last: is called after the cells if there was no error.
     """
     errors: list[ElicitError] = []
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for cell in cells:
         if len(cells) > 1 and not as_json:
             out.print(cell.campaign.name, style="bold")
@@ -110,13 +110,13 @@ def for_each(
         if not as_json:
             _print_lines(outcome.text)
         problems = [visible(str(error), 9999) for error in outcome.problems]
-        found.append(run_facts(cell) | outcome.facts | {"problems": problems})
+        records.append(run_facts(cell) | outcome.facts | {"problems": problems})
         if len(cells) > 1:
             sys.stderr.writelines(f"{cell.campaign.name}: {line}\n" for line in problems[:1])
         errors += outcome.problems
     whole = Outcome() if errors else last()
     if as_json:
-        print_json({"runs": found} | whole.facts)
+        print_json({"runs": records} | whole.facts)
     else:
         _print_lines(whole.text)
     if errors:
@@ -144,8 +144,8 @@ def cell_name(cells: Sequence[Run], cell: Run) -> list[str]:
     return [cell.campaign.name] if len(cells) > 1 else []
 
 
-def interval(found: Interval | None, digits: int = 2) -> str:
+def interval(estimate: Interval | None, digits: int = 2) -> str:
     """Return a value with its interval as text."""
-    if found is None:
+    if estimate is None:
         return "-"
-    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"

@@ -31,29 +31,31 @@ def pilot_command(
     """Ask each candidate template a few pairs, and compare their reliability and cost."""
     plan = campaign_settings.Campaign.load(campaign)
     with displays.Display() as progress:
-        found, problems = pilot.run_pilot(plan, pairs, max_cost=max_cost, progress=progress)
+        result, problems = pilot.run_pilot(plan, pairs, max_cost=max_cost, progress=progress)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        _show(found)
+        _show(result)
     if problems:
         raise problems[0]
 
 
-def _show(found: pilot.Pilot) -> None:
+def _show(result: pilot.Pilot) -> None:
     names = (
         "judge", "template", "answer", "pairs", "one order", "both orders", "predicted",
         "position", "sd", "refused", "unparsable", "unanswered", "tokens", "USD per question",
         "ρ/(1−ρ) per cost",
     )  # fmt: skip
     table = Table(*names, box=None)
-    for one in found.protocols:
+    for protocol in result.protocols:
         table.add_row(
-            one.judge, one.template, one.answer, str(one.pairs), interval(one.reliability),
-            interval(one.both_orders), interval(one.predicted),
-            _number(one.position), _number(one.position_sd),
-            str(one.refused), str(one.unparsable), str(one.unanswered), f"{one.tokens:.0f}",
-            "unknown" if one.cost is None else f"{one.cost:.6f}", f"{one.rate:.3g}",
+            protocol.judge, protocol.template, protocol.answer, str(protocol.pairs),
+            interval(protocol.reliability), interval(protocol.both_orders),
+            interval(protocol.predicted),
+            _number(protocol.position), _number(protocol.position_sd),
+            str(protocol.refused), str(protocol.unparsable), str(protocol.unanswered),
+            f"{protocol.tokens:.0f}",
+            "unknown" if protocol.cost is None else f"{protocol.cost:.6f}", f"{protocol.rate:.3g}",
         )  # fmt: skip
     out.print(table)
     out.print(
@@ -65,19 +67,19 @@ def _show(found: pilot.Pilot) -> None:
         "P(first shown) - 1/2. Cost is USD, of free judges a thousand tokens, and a question where "
         "there are none."
     )
-    for best in found.recommended:
+    for best in result.recommended:
         if best.template is None:
             out.print(f"{best.judge}: {best.reason}")
         else:
             out.print(f"{best.judge}: {best.template}, both orders; {visible(best.reason, 9999)}")
-    if found.protocols:
-        pairs = max(one.pairs for one in found.protocols)
+    if result.protocols:
+        pairs = max(protocol.pairs for protocol in result.protocols)
         out.print(
             f"A pilot compares templates; with {pairs} pairs its p-values would be at least "
             f"{detectable.smallest_p(pairs):.2g}."
         )
-    out.print(f"{found.spent:.4f} USD spent; the campaign reuses these answers.")
+    out.print(f"{result.spent:.4f} USD spent; the campaign reuses these answers.")
 
 
-def _number(found: float | None) -> str:
-    return "-" if found is None else f"{found:+.3f}"
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.3f}"

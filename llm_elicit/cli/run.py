@@ -76,10 +76,12 @@ def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
 
     def work(cell: Run) -> Outcome:
         design, direct = cell.campaign.design, len(cell.plan.direct)
-        asked = f"{design.questions} questions per judge" + (f", {direct} direct" if direct else "")
+        questions = f"{design.questions} questions per judge" + (
+            f", {direct} direct" if direct else ""
+        )
         facts = {"pairs": design.pairs, "questions": design.questions, "direct": direct}
         note = detectable.detectable_note(cell.campaign, cell.space)
-        text = [f"{cell.folder}: {design.pairs} pairs, {asked}", *([note] if note else [])]
+        text = [f"{cell.folder}: {design.pairs} pairs, {questions}", *([note] if note else [])]
         return Outcome(text, facts | ({"note": note} if note else {}))
 
     for_each(stages.plan_grid(campaign), work, as_json)
@@ -149,7 +151,7 @@ def fit_command(run: RunName, as_json: AsJson = False) -> None:
             stages.fit(cell, progress)
         beliefs = cell.beliefs
         facts = {judge: belief.diagnostics for judge, belief in beliefs.items()}
-        return Outcome([f"{judge}: {found}" for judge, found in beliefs.items()], {"fits": facts})
+        return Outcome([f"{judge}: {belief}" for judge, belief in beliefs.items()], {"fits": facts})
 
     for_each(run_folder.open_runs(run), work, as_json)
 

@@ -54,10 +54,10 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve campaigns over HTTP, with a live page. Ctrl-C or SIGTERM drains and stops."""
-    given: dict[str, Any] = {"host": host, "port": port, "runs": runs, "journal": journal}
+    options: dict[str, Any] = {"host": host, "port": port, "runs": runs, "journal": journal}
     try:
         read = settings.ServerSettings() if config is None else settings.ServerSettings.load(config)
-        stated = {name: value for name, value in given.items() if value is not None}
+        stated = {name: value for name, value in options.items() if value is not None}
         server.serve(read.changed(stated), out.print, start or ())
     except ModuleNotFoundError as error:
         raise InputError(
@@ -81,10 +81,10 @@ def bundle_command(
     written = path or cell.folder / "page.html"
     view = live.live_view(cell)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    found = snapshot.stored_snapshot(cell).model_copy(update={"updated": now})
+    record = snapshot.stored_snapshot(cell).model_copy(update={"updated": now})
     about = to_yaml(cell.campaign.shareable())
     try:
-        rendering.write_bundle(found, view, written, cell.space.title, about)
+        rendering.write_bundle(record, view, written, cell.space.title, about)
     except OSError as error:
         raise InputError(f"{written}: cannot be written ({error.strerror or error})") from None
     out.print(written, soft_wrap=True)

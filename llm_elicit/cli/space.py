@@ -70,10 +70,12 @@ def init_command(
         out.print(note, markup=False)
     out.print(str(rows))
     pairs = zip(space.headings, space.features, strict=True)
-    gaps = [heading for heading, one in pairs if heading in rows.missing and _on_a_line(one)]
+    gaps = [
+        heading for heading, feature in pairs if heading in rows.missing and _on_a_line(feature)
+    ]
     if gaps:
-        asked = shlex.quote(",".join(gaps))
-        out.print(f"where a missing number is an answer of its own: --not-stated {asked} --force")
+        names = shlex.quote(",".join(gaps))
+        out.print(f"where a missing number is an answer of its own: --not-stated {names} --force")
     count = f"{space.dimension} feature{'s' if space.dimension > 1 else ''}"
     out.print(f"{path}: {count}; edit it, then name it as `space:` in a campaign")
 
@@ -89,10 +91,15 @@ def _names(text: str) -> list[str]:
 def _printed(reports: tuple[ColumnReport, ...]) -> Table:
     """Return a table of what became of every column."""
     table = Table("column", "kept as", "range or reason", "scale", "unit", "guessed", box=None)
-    for one in reports:
-        shown = visible(one.range, 1000 if not one.kept else _WIDEST)
-        guessed = ", ".join(one.guessed)
+    for report in reports:
+        reason = visible(report.range, 1000 if not report.kept else _WIDEST)
+        guessed = ", ".join(report.guessed)
         table.add_row(
-            visible(one.column, _WIDEST), one.kept or "dropped", shown, one.scale, one.unit, guessed
+            visible(report.column, _WIDEST),
+            report.kept or "dropped",
+            reason,
+            report.scale,
+            report.unit,
+            guessed,
         )
     return table

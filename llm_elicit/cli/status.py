@@ -179,8 +179,8 @@ def batches(result: Run) -> Outcome:
     """Return the state of every batch of a run."""
     study = open_run.Study(result.campaign, result.space, result.plan, result.folder)
     table = Table("judge", "batch", "state", "questions", "done", box=None)
-    found = asyncio.run(batch_mode.batch_statuses(study))
-    for line in found:
+    statuses = asyncio.run(batch_mode.batch_statuses(study))
+    for line in statuses:
         counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
         table.add_row(line.judge, line.batch, line.state, *counts)
-    return Outcome([table], {"batches": found})
+    return Outcome([table], {"batches": statuses})

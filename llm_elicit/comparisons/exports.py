@@ -71,7 +71,7 @@ def _named(belief: BeliefDensity, space: FeatureSpace) -> BeliefDensity:
             f"has {space.dimension}; give the space it was asked in"
         )
     words = {j: feature.categories for j, feature in enumerate(space.features)}
-    return belief.named(space.names, {j: each for j, each in words.items() if each})
+    return belief.named(space.names, {j: names for j, names in words.items() if names})
 
 
 def _unit(feature: Feature) -> str:
@@ -180,8 +180,8 @@ def to_numpyro(belief: BeliefDensity) -> Any:
                 return belief.sample(count, seed=int(np.asarray(bits)))
 
             seed = jax.random.randint(key, (), 0, 2**31 - 1)
-            made = jax.ShapeDtypeStruct((count, *shape), low.dtype)
-            return jax.pure_callback(drawn, made, seed).reshape(*sample_shape, *shape)
+            output = jax.ShapeDtypeStruct((count, *shape), low.dtype)
+            return jax.pure_callback(drawn, output, seed).reshape(*sample_shape, *shape)
 
     return Belief()
 
@@ -203,15 +203,15 @@ def _differentiable(prior: Any) -> Any:
     return log_prior
 
 
-def _bounds(where: str, belief: BeliefDensity) -> tuple[Floats, Floats]:
+def _bounds(function: str, belief: BeliefDensity) -> tuple[Floats, Floats]:
     """Return the bounds (d,) of a belief with a gradient on a bounded support."""
     low, high = belief.as_prior().support()
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise InputError(f"{where}: the belief's support has no bounds; fit it over ranges")
+        raise InputError(f"{function}: the belief's support has no bounds; fit it over ranges")
     try:
         belief.as_prior().logpdf_and_gradient(belief.sample(1))
     except ValueError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{function}: {error}") from None
     return low, high
 
 

@@ -84,14 +84,14 @@ def _measured(judgments: Judgments, judge: str) -> density.Evidence:
     first = np.where(judgments.first[:, None], judgments.a, judgments.b)
     second = np.where(judgments.first[:, None], judgments.b, judgments.a)
     stated = judgments.soft & (judgments.format == "probability")
-    known = judgments.soft & ~stated
+    measured = judgments.soft & ~stated
     parts = []
-    if known.any():
-        log_odds, cut = judgments.log_odds[known], judgments.censored[known]
+    if measured.any():
+        log_odds, cut = judgments.log_odds[measured], judgments.censored[measured]
         parts.append(
             density.Evidence.log_odds(
-                first[known],
-                second[known],
+                first[measured],
+                second[measured],
                 lower=np.where(cut < 0, -np.inf, log_odds),
                 upper=np.where(cut > 0, np.inf, log_odds),
                 judge=judge,

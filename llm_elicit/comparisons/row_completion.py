@@ -53,7 +53,7 @@ class RowCompletion:
     def digest(self) -> str:
         """The SHA-256 of the rows as they are asked about."""
         lines = zip(self.beginnings, self.hidden, strict=True)
-        text = "\n".join((self.header, *(f"{shown},{hidden}" for shown, hidden in lines)))
+        text = "\n".join((self.header, *(f"{beginning},{hidden}" for beginning, hidden in lines)))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
@@ -92,20 +92,20 @@ class RowCompletion:
 
 def _hidden_column(places: list[int], rows: list[list[str]], space: FeatureSpace) -> int:
     """Return the column to hide, a numeric feature's."""
-    found: list[tuple[bool, int, int]] = []
+    candidates: list[tuple[bool, int, int]] = []
     for place in (places[j] for j in space.numeric if space.features[j].kind != "date"):
         if not place:
             continue  # no cell precedes it
         beginnings = {tuple(row[:place]) for row in rows}
         values = {row[place] for row in rows}
-        found.append((len(beginnings) >= _UNIQUE_SHARE * len(rows), len(values), place))
-    if not found:
+        candidates.append((len(beginnings) >= _UNIQUE_SHARE * len(rows), len(values), place))
+    if not candidates:
         raise InputError(
             f"direct.rows: {space.name!r} has no number except in its table's first column, so "
             "that rows have no beginning to show; leave rows out"
         )
-    apart, most, _ = max(found)
-    return max(place for *kind, place in found if kind[0] == apart and 2 * kind[1] >= most)
+    is_unique, most, _ = max(candidates)
+    return max(place for *kind, place in candidates if kind[0] == is_unique and 2 * kind[1] >= most)
 
 
 def _values(cells: list[str], feature: Feature) -> Floats:
@@ -117,8 +117,8 @@ def _values(cells: list[str], feature: Feature) -> Floats:
         numbers = np.array([_number(cell) for cell in cells], dtype=np.float64)
         return Circle.of(feature).vectors(numbers) if feature.periodic else numbers[:, None]
     stripped = np.array([[cell.strip()] for cell in cells])
-    found = stripped == np.array(feature.categories)
-    return np.where(found.any(axis=1, keepdims=True), found, np.nan)
+    is_category = stripped == np.array(feature.categories)
+    return np.where(is_category.any(axis=1, keepdims=True), is_category, np.nan)
 
 
 def _number(cell: str) -> float | None:

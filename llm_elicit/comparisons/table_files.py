@@ -88,7 +88,11 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
     features = [str(name)[2:] for name in frame.columns if str(name).startswith("a_")]
     features = features if space is None else space.names
     _check_columns(frame, features, path)
-    words = set() if space is None else {each.name for each in space.features if each.categories}
+    words = (
+        set()
+        if space is None
+        else {feature.name for feature in space.features if feature.categories}
+    )
     kinds = _TYPES | {f"{side}_{name}": "point" for side in "ab" for name in features}
     text = {name for name, kind in kinds.items() if kind == "string" or name[2:] in words}
     others = {name: kind for name, kind in kinds.items() if name not in text}
@@ -104,7 +108,9 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
 
 def _worded(frame: pd.DataFrame, space: FeatureSpace) -> dict[str, pd.Series[Any]]:
     """Return the columns of words and of dates, of both points, as their space has them."""
-    features = [each for each in space.features if each.categories or each.kind == "date"]
+    features = [
+        feature for feature in space.features if feature.categories or feature.kind == "date"
+    ]
     columns = {f"{side}_{feature.name}": feature for side in "ab" for feature in features}
     return {name: feature.read_column(frame[name]) for name, feature in columns.items()}
 
@@ -134,7 +140,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
     )
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     return pd.DataFrame({
-        name: pd.Series([None if each is None else unguard(each) for each in cells], dtype=object)
+        name: pd.Series([None if cell is None else unguard(cell) for cell in cells], dtype=object)
         for name, cells in columns.items()
     })  # fmt: skip
 

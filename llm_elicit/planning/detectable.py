@@ -82,10 +82,10 @@ def detectable_note(campaign: Campaign, space: FeatureSpace) -> str:
             f"{_LEVEL:g} allowed; ask at least {least}, and a few dozen for a faint preference."
         )
     share = detectable_share(pairs, space)
-    found = (
+    strength = (
         f"one that explains about {share:.0%} of the variation of a judge's answers is found in "
         "four of five runs"
         if share < 1.0
         else "only a very strong one is found"
     )
-    return f"{pairs} pairs can show a preference (smallest p-value {text}): {found}."
+    return f"{pairs} pairs can show a preference (smallest p-value {text}): {strength}."

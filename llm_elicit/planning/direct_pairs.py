@@ -74,7 +74,7 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
     chosen = _features(features, len(bottom))
     if n < 1 or bounded < 1:
         raise InputError(f"ranges: {n} pairs that bound {bounded} features; both are at least 1")
-    which = _balanced(chosen, n, min(bounded, len(chosen)), rng)
+    columns = _balanced(chosen, n, min(bounded, len(chosen)), rng)
     least = _least_widths(bottom, top, of_log, resolution)
     if (least[chosen] > WIDE[0]).any():
         feature = int(chosen[least[chosen].argmax()])
@@ -82,14 +82,14 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
             f"ranges: feature {feature} has too few values for narrow ranges of them; leave it out "
             "of the features, or state its values more finely"
         )
-    unit = np.stack([_intervals(width, least[which], rng) for width in (NARROW, WIDE)])
+    unit = np.stack([_intervals(width, least[columns], rng) for width in (NARROW, WIDE)])
     swap = rng.random(n) < 0.5
     unit[:, swap] = unit[::-1, swap]
     bounds = np.full((2, n, len(bottom), 2), (-np.inf, np.inf))
-    scaled = bottom[which][..., None] + (top - bottom)[which][..., None] * unit
-    of_log = of_log[which][..., None]
+    scaled = bottom[columns][..., None] + (top - bottom)[columns][..., None] * unit
+    of_log = of_log[columns][..., None]
     values = np.where(of_log, np.exp(np.where(of_log, scaled, 0.0)), scaled)
-    bounds[:, np.arange(n)[:, None], which] = values
+    bounds[:, np.arange(n)[:, None], columns] = values
     return bounds[0], bounds[1]
 
 
@@ -97,7 +97,7 @@ def _box(
     low: npt.ArrayLike, high: npt.ArrayLike, log: npt.ArrayLike | None
 ) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
     """Return bounds on the features' scales, and which are logarithmic, (d,) each."""
-    bottom, top = (np.array(each, dtype=np.float64, ndmin=1) for each in (low, high))
+    bottom, top = (np.array(end, dtype=np.float64, ndmin=1) for end in (low, high))
     of_log = np.zeros(len(bottom), dtype=bool) if log is None else np.atleast_1d(log).astype(bool)
     if not (bottom.ndim == 1 and bottom.shape == top.shape == of_log.shape):
         raise InputError(
@@ -131,14 +131,14 @@ def _features(features: Sequence[int] | None, dimension: int) -> npt.NDArray[np.
 
 
 def _balanced(
-    chosen: npt.NDArray[np.int64], n: int, each: int, rng: np.random.Generator
+    chosen: npt.NDArray[np.int64], n: int, size: int, rng: np.random.Generator
 ) -> npt.NDArray[np.int64]:
     """Choose distinct features (n, each) for every pair, each about equally often."""
     uses = np.zeros(len(chosen))
     rows = []
     for _ in range(n):
         # The least used come first, ties in random order.
-        picked = np.lexsort((rng.random(len(chosen)), uses))[:each]
+        picked = np.lexsort((rng.random(len(chosen)), uses))[:size]
         uses[picked] += 1
         rows.append(chosen[np.sort(picked)])
     return np.stack(rows)
@@ -241,11 +241,11 @@ def _drawn(space: FeatureSpace, rng: np.random.Generator) -> tuple[Floats, Float
 
 def _rounded(space: FeatureSpace, boxes: Floats) -> Floats:
     """Round bounds `(n, d, 2)` as they are worded, except those of unbounded features."""
-    found = boxes.copy()
+    rounded = boxes.copy()
     for j in space.numeric.tolist():
         bounded = np.isfinite(boxes[:, j]).all(axis=1)
-        found[bounded, j] = space.features[j].round(boxes[bounded, j])
-    return found
+        rounded[bounded, j] = space.features[j].round(boxes[bounded, j])
+    return rounded
 
 
 def _flat(boxes: Floats) -> NDArray[np.bool_]:

@@ -97,8 +97,8 @@ class Plan:
     def _known(self) -> Sequence[int]:
         if self.fixed is None:
             return range(len(self.a))
-        known: list[int] = np.flatnonzero(~np.isnan(self.a[:, 0])).tolist()
-        return known
+        pairs: list[int] = np.flatnonzero(~np.isnan(self.a[:, 0])).tolist()
+        return pairs
 
     def _queries(self, pairs: Iterable[int]) -> Iterator[Query]:
         for pair in pairs:
@@ -107,9 +107,9 @@ class Plan:
                     yield Query(pair, order, replicate)
 
     def _pairs_of(self, judge: str) -> Sequence[int]:
-        others = {pair for name, own in self.own.items() if name != judge for pair in own}
-        known = self._known()
-        return [pair for pair in known if pair not in others] if others else known
+        others_pairs = {pair for name, own in self.own.items() if name != judge for pair in own}
+        pairs = self._known()
+        return [pair for pair in pairs if pair not in others_pairs] if others_pairs else pairs
 
     def count(self, judge: str) -> int:
         """Return the number of planned questions to a judge."""
@@ -141,17 +141,17 @@ class Plan:
     @cached_property
     def _earlier(self) -> dict[tuple[int, Presentation], int]:
         owner = {pair: name for name, pairs in self.own.items() for pair in pairs}
-        seen: Counter[tuple[str, bytes]] = Counter()
-        found: dict[tuple[int, Presentation], int] = {}
+        counts: Counter[tuple[str, bytes]] = Counter()
+        earlier: dict[tuple[int, Presentation], int] = {}
         for pair in self._known():
             for order in self.orders:
                 whose = owner.get(pair, "")
-                said = b"".join(point.tobytes() for point in self.shown(Query(pair, order, 0)))
-                count = sum(seen[name, said] for name in {"", whose})
+                points = b"".join(point.tobytes() for point in self.shown(Query(pair, order, 0)))
+                count = sum(counts[name, points] for name in {"", whose})
                 if count:
-                    found[pair, order] = count
-                seen[whose, said] += 1
-        return found
+                    earlier[pair, order] = count
+                counts[whose, points] += 1
+        return earlier
 
     def shown(self, query: Query) -> tuple[Floats, Floats]:
         """Return the two points of a query in the order they are shown: option A, option B."""
@@ -177,9 +177,9 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
     """
     size = design.sizes[0]
     if size < space.dimension:
-        which = "design.pairs" if design.rounds is None else "design.rounds: the first round's"
+        setting = "design.pairs" if design.rounds is None else "design.rounds: the first round's"
         raise InputError(
-            f"{which}: {size} is fewer than the {space.dimension} features of "
+            f"{setting}: {size} is fewer than the {space.dimension} features of "
             f"{space.name}; ask at least {space.dimension}, and some 25 a feature for a belief"
         )
     alone = size - 3 * design.triads
@@ -219,11 +219,11 @@ def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator)
             f"design.triads: {space.name} has only {kinds:g} different points, too few for three; "
             "leave triads out"
         )
-    kept = groups[_differ(groups)]
-    while len(kept) < count:  # one stream: a larger count starts with the same groups
+    distinct = groups[_differ(groups)]
+    while len(distinct) < count:  # one stream: a larger count starts with the same groups
         more = space.sample(size * count, rng).reshape(groups.shape)
-        kept = np.concatenate([kept, more[_differ(more)]])
-    return kept[:count]
+        distinct = np.concatenate([distinct, more[_differ(more)]])
+    return distinct[:count]
 
 
 def _differ(groups: Floats) -> NDArray[np.bool_]:

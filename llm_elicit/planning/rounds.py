@@ -91,12 +91,12 @@ class Informative:
     def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
         """Return the pairs of a round; see `RoundDesign`."""
         rng = np.random.default_rng([seed, 0xADA97, round])
-        answered = [one for one in judgments if len(one) >= self.space.dimension]
-        fitted = [self._fit(one, int(rng.integers(2**32))) for one in answered]
+        answered = [choices for choices in judgments if len(choices) >= self.space.dimension]
+        fitted = [self._fit(choices, int(rng.integers(2**32))) for choices in answered]
         open_for: list[density.BeliefDensity | None] = [
             belief
-            for one, belief in zip(answered, fitted, strict=True)
-            if not self._enough(belief, len(one))
+            for choices, belief in zip(answered, fitted, strict=True)
+            if not self._enough(belief, len(choices))
         ]
         if fitted and not open_for:
             nothing = np.empty((0, self.space.dimension))
@@ -104,9 +104,13 @@ class Informative:
         beliefs = open_for or [None]
         parts = np.array_split(np.arange(size), len(beliefs))
         # A round's pairs are shuffled, so that a run stopped in its middle serves every judge.
-        found = [self._part(one, len(part), rng) for one, part in zip(beliefs, parts, strict=True)]
+        sides = [
+            self._part(belief, len(part), rng) for belief, part in zip(beliefs, parts, strict=True)
+        ]
         order = rng.permutation(size)
-        a, b = (self.space.round(np.concatenate(side)[order]) for side in zip(*found, strict=True))
+        a, b = (
+            self.space.round(np.concatenate(points)[order]) for points in zip(*sides, strict=True)
+        )
         while (wrong := self._wrong(a, b)).any():
             # Both are drawn again, since the order within a pair must carry no information.
             a[wrong], b[wrong] = (self.space.sample(int(wrong.sum()), rng) for _ in range(2))
@@ -169,7 +173,7 @@ class Informative:
             return False
         draws = belief.draws()
         low, high = density.band(draws.mean())
-        width, sd = high - low, np.array([each.sd for each in belief.marginals])
+        width, sd = high - low, np.array([marginal.sd for marginal in belief.marginals])
         for j in np.flatnonzero(self.space.periodic).tolist():
             width[j], sd[j] = _around(draws, Circle.of(self.space.features[j]), j)
         for j in np.flatnonzero(self.space.categorical).tolist():
@@ -224,12 +228,12 @@ def schedule_of(judge: str, campaign: Campaign) -> Schedule:
     sizes, rounds = campaign.design.sizes, campaign.design.rounds
     if rounds is None:
         return Schedule((range(sizes[0]),))
-    names = [judge] if rounds.shared else sorted(each.name for each in campaign.judges)
-    place, found, start = names.index(judge), [range(sizes[0])], sizes[0]
+    names = [judge] if rounds.shared else sorted(judge.name for judge in campaign.judges)
+    place, spans, start = names.index(judge), [range(sizes[0])], sizes[0]
     for size in sizes[1:]:
-        found.append(range(start + place * size, start + (place + 1) * size))
+        spans.append(range(start + place * size, start + (place + 1) * size))
         start += len(names) * size
-    return Schedule(tuple(found), rounds.stop is not None)
+    return Schedule(tuple(spans), rounds.stop is not None)
 
 
 Planned = Mapping[tuple[str, int], Pairs]
@@ -258,12 +262,12 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
     total = sizes[0] + len(names) * sum(sizes[1:])
     a, b = (np.full((total, points.shape[1]), np.nan) for points in (first.a, first.b))
     a[: sizes[0]], b[: sizes[0]] = first.a, first.b
-    for name, where in places.items():
-        for number, some in enumerate(where, start=2):
+    for name, spans in places.items():
+        for number, span in enumerate(spans, start=2):
             pairs = planned.get((name, number))
             if pairs is not None and len(pairs.a):
-                a[some.start : some.stop], b[some.start : some.stop] = pairs.a, pairs.b
-    own = {name: tuple(chain.from_iterable(where)) for name, where in places.items()}
+                a[span.start : span.stop], b[span.start : span.stop] = pairs.a, pairs.b
+    own = {name: tuple(chain.from_iterable(spans)) for name, spans in places.items()}
     return replace(first, a=a, b=b, own={} if rounds.shared else own)
 
 

@@ -109,18 +109,18 @@ class DirectWording:
         """
         if direct is None:
             return cls(space, {})
-        asked: dict[DirectKind, int] = {
+        counts: dict[DirectKind, int] = {
             "quantiles": direct.quantiles, "sample": direct.samples, "row": direct.rows,
             "range": direct.ranges, "ratio": direct.ratios,
         }  # fmt: skip
         names = dict(TEMPLATES)
         names |= _WITH_WORDS if len(space.numeric) < space.dimension else {}
-        names |= _WITH_DATES if any(one.kind == "date" for one in space.features) else {}
+        names |= _WITH_DATES if any(feature.kind == "date" for feature in space.features) else {}
         names |= _WITH_NUMBERS if answer != "letter" else {}
         templates = {
             kind: Template.load(name, _ANSWERS.get(kind, ("text",)))
             for kind, name in names.items()
-            if asked[kind]
+            if counts[kind]
         }
         ranges = range_pairs(space, direct.ranges, seed) if direct.ranges else None
         completion = RowCompletion.of(space, seed) if direct.rows else None
@@ -129,7 +129,9 @@ class DirectWording:
     @property
     def identity(self) -> dict[str, str]:
         """Digests of what must not change between resumes, for the kinds that are asked."""
-        identity = {f"{kind} template": one.digest for kind, one in self.templates.items()}
+        identity = {
+            f"{kind} template": template.digest for kind, template in self.templates.items()
+        }
         if self.completion is not None:
             identity["rows"] = self.completion.digest
         if self.ranges is not None:
@@ -153,7 +155,7 @@ class DirectWording:
             feature = query.pair
             variables |= _worded(self.space.features[feature])
         elif kind == "sample":
-            variables["features"] = [_worded(one) for one in self.space.features]
+            variables["features"] = [_worded(feature) for feature in self.space.features]
         else:
             assert self.completion is not None
             feature = self.completion.feature

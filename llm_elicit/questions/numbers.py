@@ -80,12 +80,12 @@ def read_numbers(
     """
     if finish == "refusal":
         return "refusal"
-    found = _found(_plain(reply[:_LONGEST], ignore))
-    if isinstance(found, list) and len(found) == count and len(reply) <= _LONGEST:
-        return found
+    numbers = _found(_plain(reply[:_LONGEST], ignore))
+    if isinstance(numbers, list) and len(numbers) == count and len(reply) <= _LONGEST:
+        return numbers
     if finish == "length":
         return "truncated"
-    return found if isinstance(found, str) else "other count"
+    return numbers if isinstance(numbers, str) else "other count"
 
 
 def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[float] | Unread:
@@ -100,14 +100,14 @@ def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[f
     """
     text, ignore = _english(reply, [feature]), [feature.label, feature.unit]
     if feature.kind == "date":
-        found = _read_dates(reply, finish)
+        values = _read_dates(reply, finish)
     else:
-        found = read_numbers(text, len(LEVELS), finish, ignore)
-    if isinstance(found, str):
-        return found
-    if any(later < earlier for earlier, later in pairwise(found)):
+        values = read_numbers(text, len(LEVELS), finish, ignore)
+    if isinstance(values, str):
+        return values
+    if any(later < earlier for earlier, later in pairwise(values)):
         return "not in order"
-    return found if feature.kind == "date" else [value / feature.factor for value in found]
+    return values if feature.kind == "date" else [value / feature.factor for value in values]
 
 
 def read_point(
@@ -130,10 +130,10 @@ def read_point(
         return _read_values(reply, features, finish)
     words = [word for feature in features for word in (feature.label, feature.unit)]
     ignore = sorted(words, key=len, reverse=True)
-    found = read_numbers(_english(reply, features), len(features), finish, ignore)
-    if isinstance(found, str):
-        return found
-    return [feature.value_of(value) for value, feature in zip(found, features, strict=True)]
+    values = read_numbers(_english(reply, features), len(features), finish, ignore)
+    if isinstance(values, str):
+        return values
+    return [feature.value_of(value) for value, feature in zip(values, features, strict=True)]
 
 
 def _marks(feature: Feature) -> tuple[str, str]:
@@ -155,10 +155,10 @@ def _read_values(reply: str, features: Sequence[Feature], finish: str) -> list[f
         return "truncated" if finish == "length" else "other count"
     values = []
     for part, feature in zip(parts, features, strict=True):
-        found = _value(part, feature)
-        if isinstance(found, str):
-            return found
-        values += found
+        reading = _value(part, feature)
+        if isinstance(reading, str):
+            return reading
+        values += reading
     return values
 
 
@@ -173,14 +173,14 @@ def _read_dates(reply: str, finish: str) -> list[float] | Unread:
     if finish == "refusal":
         return "refusal"
     parts = [part for part in re.split(r"[;\n]", _plain(reply[:_LONGEST], ())) if part.strip()]
-    found = [_date(part) for part in parts]
-    read = [day for days in found if not isinstance(days, str) for day in days]
-    if len(read) == len(found) == len(LEVELS) and len(reply) <= _LONGEST:
+    readings = [_date(part) for part in parts]
+    read = [day for days in readings if not isinstance(days, str) for day in days]
+    if len(read) == len(readings) == len(LEVELS) and len(reply) <= _LONGEST:
         return read
     if finish == "length":
         return "truncated"
-    unread = (days for days in found if isinstance(days, str))
-    return next(unread, "other count") if len(found) == len(LEVELS) else "other count"
+    unread = (days for days in readings if isinstance(days, str))
+    return next(unread, "other count") if len(readings) == len(LEVELS) else "other count"
 
 
 def _date(text: str) -> list[float] | Unread:
@@ -190,13 +190,15 @@ def _date(text: str) -> list[float] | Unread:
         >>> _date("14 March 2020"), _date("Mar 14th, 2020"), _date("2020-03-14"), _date("3/4/2020")
         ([18335.0], [18335.0], [18335.0], 'unparsable')
     """
-    found = [match for pattern in _DATES for match in pattern.finditer(text)]
-    if len(found) != 1:
-        return "other count" if found else "unparsable" if re.search(r"\d", text) else "no numbers"
-    month = found[0]["month"]
+    matches = [match for pattern in _DATES for match in pattern.finditer(text)]
+    if len(matches) != 1:
+        return (
+            "other count" if matches else "unparsable" if re.search(r"\d", text) else "no numbers"
+        )
+    month = matches[0]["month"]
     number = int(month) if month.isdigit() else _MONTHS.index(month[:3].casefold()) + 1
     try:
-        day = datetime.date(int(found[0]["year"]), number, int(found[0]["day"]))
+        day = datetime.date(int(matches[0]["year"]), number, int(matches[0]["day"]))
     except ValueError:
         return "unparsable"
     return [float((day - datetime.date(1970, 1, 1)).days)]
@@ -205,11 +207,11 @@ def _date(text: str) -> list[float] | Unread:
 def _category(text: str, feature: Feature) -> list[float] | Unread:
     """Return the code of a category's word, matched exactly or without case and punctuation."""
     label = rf"^\W*{re.escape(feature.label)}\W+"
-    for said in (text, re.sub(label, "", text, flags=re.IGNORECASE)):
+    for candidate in (text, re.sub(label, "", text, flags=re.IGNORECASE)):
         for form in (str.strip, _bare):
-            known = [form(word) for word in feature.categories]
-            if form(said) and known.count(form(said)) == 1:
-                return [float(known.index(form(said)))]
+            words = [form(word) for word in feature.categories]
+            if form(candidate) and words.count(form(candidate)) == 1:
+                return [float(words.index(form(candidate)))]
     return "no category"
 
 
@@ -239,13 +241,13 @@ def _found(text: str) -> list[float] | Unread:
     """Return all numbers of a plain text, or the reason why one cannot be read."""
     if _SEEMS.search(text):
         return "not finite"
-    found = []
+    numbers = []
     for match in _NUMBER.finditer(text):
         follows = text[match.end() : match.end() + 2]
         if match["scale"] or re.match(r"[\d,.]\d|\s?-\d", follows):
             return "other count"
         value = float(match["value"].replace(",", "") + (match["power"] or ""))
-        found.append(-value if (match["sign"] or "").startswith("-") else value)
-    if not found:
+        numbers.append(-value if (match["sign"] or "").startswith("-") else value)
+    if not numbers:
         return "no numbers"
-    return found if all(math.isfinite(value) for value in found) else "not finite"
+    return numbers if all(math.isfinite(value) for value in numbers) else "not finite"

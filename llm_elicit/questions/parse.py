@@ -116,15 +116,20 @@ def _leading(text: str, options: tuple[str, str]) -> Verdict | None:
     )
     if opened is None:
         return None
-    other = second if opened[1] == first else first
-    rest = text[opened.end() :]
-    listed = _opens_option(rest, other) or _which(other, options) in _alone(rest, options)
+    second_letter = second if opened[1] == first else first
+    remainder = text[opened.end() :]
+    listed = _opens_option(remainder, second_letter) or _which(second_letter, options) in _alone(
+        remainder, options
+    )
     return None if listed else _which(opened[1], options)
 
 
-def _opens_option(rest: str, other: str) -> bool:
-    """Return whether `rest` lists the other letter, so that the reply lists both options."""
-    return re.search(rf"(?:^|\n|[.;,]\s|\b(?:and|or)\s)\s*[(\[]?{other}[)\].:,]", rest) is not None
+def _opens_option(remainder: str, letter: str) -> bool:
+    """Return whether `remainder` lists the other letter, so that the reply lists both options."""
+    return (
+        re.search(rf"(?:^|\n|[.;,]\s|\b(?:and|or)\s)\s*[(\[]?{letter}[)\].:,]", remainder)
+        is not None
+    )
 
 
 _SURE = (
@@ -141,8 +146,8 @@ def _alone(text: str, options: tuple[str, str]) -> set[Verdict]:
     first, second = options
     alone = rf"(?i:[\W_]*{_SURE}(?:the\s+)?{_NOUN})[(\[\"']*([{first}{second}])[\W_]*"
     clauses = re.split(r"[.!?;,\n]+|\b(?:and|or|but)\b", text)
-    found = (re.fullmatch(alone, clause.strip()) for clause in clauses)
-    return {_which(match[1], options) for match in found if match is not None}
+    matches = (re.fullmatch(alone, clause.strip()) for clause in clauses)
+    return {_which(match[1], options) for match in matches if match is not None}
 
 
 def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
@@ -162,15 +167,15 @@ def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
     )
     wrong = r"\s+(?:is|seems|looks|appears|sounds)\s+(?:not|wrong|incorrect|less|least|un|im)"
     listed = rf"\s*(?:,|/|\bor\b|\band\b)\s*(?i:{_NOUN}){letter}"
-    found: set[Verdict] = set()
+    verdicts: set[Verdict] = set()
     for claim in claims:
         for match in re.finditer(claim, _capital(text)):
-            rest = text[match.end() :]
-            if _negated(text, match.start()) or re.match(wrong, rest):
+            remainder = text[match.end() :]
+            if _negated(text, match.start()) or re.match(wrong, remainder):
                 continue
-            also = re.match(listed, rest)
-            found |= {_which(match[1], options), _which((also or match)[1], options)}
-    return found
+            also = re.match(listed, remainder)
+            verdicts |= {_which(match[1], options), _which((also or match)[1], options)}
+    return verdicts
 
 
 def _capital(text: str) -> str:
@@ -248,14 +253,14 @@ def read_answer(
     """
     if answer == "letter":
         verdict = parse(reply, options, finish)
-        known = soft is not None and math.isfinite(soft) and verdict in ("A", "B")
-        return Reading(verdict, soft if known else None)
+        is_soft = soft is not None and math.isfinite(soft) and verdict in ("A", "B")
+        return Reading(verdict, soft if is_soft else None)
     if finish == "refusal":
         return Reading("refusal")
     first = read_probability(reply, options) if answer == "probability" else _share(reply)
     if first is None:
-        said = parse(reply, options, finish)
-        return Reading(said if said in ("refusal", "truncated") else "unparsable")
+        verdict = parse(reply, options, finish)
+        return Reading(verdict if verdict in ("refusal", "truncated") else "unparsable")
     return Reading("tie" if first == 0.5 else "A" if first > 0.5 else "B", first)
 
 
@@ -352,5 +357,5 @@ def _agreed(reply: str, read: Callable[[str], float | None]) -> float | None:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return None
-    found = [value for line in lines if (value := read(line)) is not None]
-    return found[0] if len(set(found)) == 1 and read(lines[0]) is not None else None
+    values = [value for line in lines if (value := read(line)) is not None]
+    return values[0] if len(set(values)) == 1 and read(lines[0]) is not None else None

@@ -70,12 +70,12 @@ def fill_in(parts: Sequence[str], samples: Sequence[Mapping[str, Any]]) -> list[
 
 
 @lru_cache(maxsize=64)
-def _tried(given: str) -> list[list[str]]:
+def _tried(request: str) -> list[list[str]]:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             # -P: modules in this folder have the same names as some of the standard library.
             [sys.executable, "-P", __file__],
-            input=given.encode(),
+            input=request.encode(),
             capture_output=True,
             timeout=_PATIENCE,
             check=False,
@@ -87,9 +87,9 @@ def _tried(given: str) -> list[list[str]]:
         raise TrialError(
             f"it takes more than {_PATIENCE:.0f} s to fill in; see its loops"
         ) from None
-    if done.returncode or not done.stdout:
+    if process.returncode or not process.stdout:
         raise TrialError(f"it takes more than {SECONDS} s or 1 GB to fill in; see its loops")
-    answer = json.loads(done.stdout)
+    answer = json.loads(process.stdout)
     if "error" in answer:
         raise TrialError(answer["error"])
     texts: list[list[str]] = answer["texts"]
@@ -99,11 +99,11 @@ def _tried(given: str) -> list[list[str]]:
 def _serve() -> None:
     """In the child process: render the templates given on standard input."""
     _limit()
-    given = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     try:
         environment = sandbox()
-        sources = [environment.from_string(part) for part in given["parts"]]
-        texts = [[_text(source, sample) for source in sources] for sample in given["samples"]]
+        sources = [environment.from_string(part) for part in request["parts"]]
+        texts = [[_text(source, sample) for source in sources] for sample in request["samples"]]
         answer: dict[str, Any] = {"texts": texts}
     except Exception as error:
         answer = {"error": explained(error)}

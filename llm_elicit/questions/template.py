@@ -245,16 +245,14 @@ class Template:
                 [source for _, source in self.parts], _samples(self.answer)
             )
         except sandbox.TrialError as error:
-            known = ", ".join(_samples(self.answer)[0])
-            hint = f"; a template may use {known}" if "undefined" in str(error) else ""
+            names = ", ".join(_samples(self.answer)[0])
+            hint = f"; a template may use {names}" if "undefined" in str(error) else ""
             raise InputError(f"{self.where}: {visible(str(error), 300)}{hint}") from None
         for (role, _), text in zip(self.parts, first, strict=True):
             if not text:
                 raise InputError(f"{self.where}: # {role} is empty; write its text, or remove it")
         hidden = [
-            f"option_{letter}"
-            for letter, other in zip("ab", others, strict=False)
-            if other == first
+            f"option_{letter}" for letter, text in zip("ab", others, strict=False) if text == first
         ]
         if hidden:
             raise InputError(
@@ -278,9 +276,9 @@ class Template:
                 tuple(Message(part.role, part.render(variables)) for part in self._compiled)
             )
         except Exception as error:  # templates can raise any exception
-            known = ", ".join(variables)
+            names = ", ".join(variables)
             line = _short(error)
-            raise InputError(f"{self.where}: {line}; a template may use {known}") from None
+            raise InputError(f"{self.where}: {line}; a template may use {names}") from None
 
 
 def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Template) -> Prompt:
