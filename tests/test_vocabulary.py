@@ -59,7 +59,7 @@ def texts() -> list[Path]:
     found = [path for name in FILES if (path := ROOT / name).is_file()]
     for folder in FOLDERS:
         found += [path for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
-    left_out = {"__pycache__", "_data", "saved"}
+    left_out = {"__pycache__", "_data"}
     return sorted(p for p in found if not left_out & set(p.parts) and p != Path(__file__))
 
 

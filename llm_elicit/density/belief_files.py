@@ -27,7 +27,7 @@ from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_density import UtilityDensity
 from llm_elicit.density.utility_function import UtilityDraws
 
-_FORMAT = 1
+_FORMAT = 2
 _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], DensityModel]] = {
     "utility": UtilityDensity.restore,
     "score": ScoreDensity.restore,
@@ -45,7 +45,7 @@ class BeliefParts:
     reference : (m, d) latent draws kept with the fit.
     diagnostics : the JSON-able report of the fit.
     draws : draws of the posterior over utilities; None if the belief was fitted without.
-    features : names of the features; None in files that were written before they had any.
+    features : names of the features; None if they have none.
     """
 
     latent: Latent
@@ -82,7 +82,7 @@ def write_belief(parts: BeliefParts, folder: object) -> None:
 
 
 def read_belief(folder: object) -> BeliefParts:
-    """Return what `write_belief` wrote, in this version or an earlier one."""
+    """Return what `write_belief` wrote, in this format alone."""
     source = _folder("load", folder)
     try:
         text = json.loads((source / "belief.json").read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def read_belief(folder: object) -> BeliefParts:
             f"load: {source} is of format {text.get('format')!r}; this version reads format "
             f"{_FORMAT}; fit again, or read it with the version that wrote it."
         )
-    if "digest" in text and text.pop("digest") != _digest(text, source / "belief.safetensors"):
+    if text.pop("digest", None) != _digest(text, source / "belief.safetensors"):
         raise DensityError(
             f"load: {source} was changed since save wrote it (its digest differs); restore it or "
             "fit again."
@@ -106,8 +106,6 @@ def read_belief(folder: object) -> BeliefParts:
     latent.radius = math.inf if text["radius"] is None else text["radius"]
     reference = tensors.pop("reference")
     name, config = text["model"], text["config"]
-    if name.startswith("score") and "networks" not in config:
-        name = "protocol"  # a score belief of a former version
     restore = _RESTORE[name] if name in _RESTORE else external_method(name).restore
     model = restore(latent, tensors, config)
     draws = UtilityDraws.from_tensors(tensors) if "draws.linear" in tensors else None

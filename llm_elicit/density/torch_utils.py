@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from torch.optim.adam import adam
 from llm_elicit.density.errors import DensityError, seed_of
 
 _KINDS = ("cpu", "cuda")
+_DAMPINGS = (1e-6, 1e6)
+_Point = TypeVar("_Point")
 
 
 def device_named(name: str) -> torch.device:
@@ -123,6 +126,54 @@ def minimize(
 
     found = optimize.minimize(value_and_slope, start, jac=True, method="L-BFGS-B", bounds=bounds)
     return np.asarray(found.x)
+
+
+def ascend(
+    start: _Point,
+    value: Callable[[_Point], float],
+    derivatives: Callable[[_Point], tuple[Tensor, Tensor]],
+    moved: Callable[[_Point, Tensor], _Point],
+    steps: int,
+    least_gain: float,
+) -> tuple[_Point, float]:
+    """Return the point of largest ``value`` after at most ``steps`` Newton steps, and its value.
+
+    Steps are damped as by Marquardt (1963) until the value rises.
+
+    Parameters
+    ----------
+    derivatives : the gradient (P,), and the curvature (P, P), positive where the value is concave.
+    moved : the point after a step (P,).
+    least_gain : the last step is the first that gains less.
+
+    Examples
+    --------
+    >>> import torch
+    >>> def derivatives(x): return -4.0 * (x - 3.0) ** 3, torch.diag(12.0 * (x - 3.0) ** 2)
+    >>> at, top = ascend(torch.zeros(1), lambda x: -float((x - 3.0) ** 4), derivatives,
+    ...                  torch.add, 60, 1e-9)
+    >>> bool(abs(at - 3.0) < 0.01)
+    True
+    """
+    at, best, damping, rose = start, value(start), 0.1, True
+    for _ in range(steps):
+        if rose:
+            gradient, curvature = (part.double() for part in derivatives(at))
+        scale = curvature.diagonal() + 1e-6 * curvature.diagonal().mean()
+        step = torch.linalg.solve(curvature + damping * torch.diag(scale), gradient)
+        proposal = moved(at, step)
+        proposed = value(proposal)
+        rose = proposed > best
+        if rose:
+            gain, at, best = proposed - best, proposal, proposed
+            damping = max(damping / 4.0, _DAMPINGS[0])
+            if gain < least_gain:
+                break
+        else:
+            damping *= 6.0
+            if damping > _DAMPINGS[1]:
+                break
+    return at, best
 
 
 class Adam:

@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.errors import DensityError
 from llm_elicit.density.stacks import ComponentStack, FourierStack
 from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.warp import Warp
@@ -108,11 +107,6 @@ class Utility:
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Utility:
         """Return the inverse of `tensors`; other names are ignored."""
-        if any(name.startswith("utility.networks.") for name in tensors):
-            raise DensityError(
-                "load: the belief has networks of a former version, which are not read any more; "
-                "fit it again."
-            )
         count = sum(name.startswith("utility.components.") for name in tensors)
         parts = [tensors[f"utility.components.{i}"] for i in range(count)]
         components = [

@@ -18,6 +18,7 @@ from llm_elicit.density import (
     GaussianMixture,
     Uniform,
     fit_belief,
+    winner_density,
 )
 from tests.density.targets import Array, ask, wasserstein
 
@@ -141,6 +142,11 @@ def test_save_and_load_bit_for_bit(ridge: BeliefDensity, tmp_path: Path) -> None
     np.testing.assert_array_equal(again.log_prob(x), ridge.log_prob(x))
     assert json.loads(json.dumps(again.diagnostics)) == again.diagnostics
     assert again.diagnostics["method"] == "flow"
+
+
+def test_it_has_no_gradient_for_a_winner_density(ridge: BeliefDensity) -> None:
+    with pytest.raises(DensityError, match="by 'flow' has no gradient"):
+        winner_density(ridge)
 
 
 def test_a_fit_depends_on_its_seed_alone(line_judge: tuple[Array, Array]) -> None:

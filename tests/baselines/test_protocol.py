@@ -20,7 +20,7 @@ from llm_elicit.baselines.protocol import (
     paper_protocol,
 )
 from llm_elicit.baselines.protocol.cube import CubeLatent
-from llm_elicit.baselines.protocol.density import finer, read_likelihood
+from llm_elicit.baselines.protocol.density import finer
 from llm_elicit.baselines.protocol.fit import (
     ChoiceJudge,
     HeldOut,
@@ -30,7 +30,7 @@ from llm_elicit.baselines.protocol.fit import (
     winner_weights,
 )
 from llm_elicit.baselines.protocol.network import PairData, ScoreNetwork, _Trainer, train_score
-from llm_elicit.baselines.protocol.parts import ConstantTempered, Mode, ScoreParts, path_integral
+from llm_elicit.baselines.protocol.parts import Mode, ScoreParts, path_integral
 from llm_elicit.baselines.protocol.samplers import (
     FlowPrior,
     Resampler,
@@ -52,7 +52,7 @@ from llm_elicit.density import (
     UtilitySettings,
     fit_belief,
 )
-from llm_elicit.density.score.tempering import Tempering
+from llm_elicit.density.score.tempering import ConstantTempered, Tempering
 from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility_function import Utility
 from tests.density.targets import Array, ask
@@ -99,13 +99,7 @@ def test_the_constant_s_slope_is_that_of_its_value(side: str) -> None:
 class _KnownField(ScoreParts):
     """Learned field = ∇ of −g²/2, right at σ = 0.1 and five times too steep elsewhere."""
 
-    def learned(
-        self,
-        g: torch.Tensor,
-        masked: torch.Tensor,
-        sigma: float,
-        field: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def learned(self, g: torch.Tensor, masked: torch.Tensor, sigma: float) -> torch.Tensor:
         return -g * (1.0 if sigma == 0.1 else 5.0)
 
 
@@ -115,7 +109,7 @@ def test_held_out_choices_find_the_noise_level() -> None:
     winners, losers = ask(lambda x: -0.5 * x[:, 0] ** 2, sampling, 800, seed=3)
     flat = Utility(torch.zeros(1), torch.zeros(1, 1))
     network = ScoreNetwork(1, 4, 1.0, torch.Generator())
-    mode = Mode("both", 9.0, 0.0, None, controlled=False, share=1.0, sigma=0.05, jacobian=True)
+    mode = Mode("both", 9.0, 0.0, None, sigma=0.05, jacobian=True)
     prior = FlowPrior.at_zero(1)
     field = Tempering.tabulate(np.zeros(3), Noise())
     parts = _KnownField(latent, flat, network, field, (prior, prior), mode)
@@ -274,7 +268,7 @@ def test_the_field_s_gradient_is_its_derivative() -> None:
     tempering = Tempering.tabulate(np.linspace(-3.0, 1.0, 50), Noise())
     latent = make_latent(Uniform([-1.0, -1.0], [1.0, 1.0]))
     utility = Utility(torch.tensor([1.0, -0.5]), torch.tensor([[-1.0, 0.2], [0.2, -0.4]]))
-    mode = Mode("winners", 5.0, 0.0, None, False, 1.0, 0.1, True)
+    mode = Mode("winners", 5.0, 0.0, None, 0.1, True)
     network = ScoreNetwork(2, 1, 1.0, torch.Generator())
     prior = FlowPrior.at_zero(2)
     parts = ScoreParts(latent, utility, network, tempering, (prior, prior), mode)
@@ -396,11 +390,6 @@ def test_every_variant_fits_saves_and_loads(
     grid = np.linspace(-0.999, 0.999, 201)[:, None]
     total = np.trapezoid(np.exp(belief.log_prob(grid)), grid[:, 0])
     assert total == pytest.approx(1.0, abs=4 * belief.diagnostics["log_normalizer_se"] + 0.05)
-
-
-def test_settings_of_former_versions_are_ignored() -> None:
-    stored = {"rtol": 1e-3, "divergence": "hutchinson", "probes": 1}
-    assert read_likelihood(stored) == LikelihoodSettings(rtol=1e-3)
 
 
 def test_each_published_choice_is_corrected_alone() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from llm_elicit.density.notebook import belief_html
 from llm_elicit.density.transforms import make_latent
 from tests.density.targets import QUADRATIC
 
-SAVED = Path(__file__).parent / "saved"
 SCRIPT = "<script>alert(1)</script>"
 
 
@@ -160,9 +158,11 @@ def test_many_features_and_categories_are_shown_at_once() -> None:
     assert "52 others" in table.rows["x19"][0]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in SAVED.iterdir() if path.is_dir()))
-def test_beliefs_of_earlier_versions_are_shown(name: str) -> None:
-    belief = BeliefDensity.load(SAVED / name)
+@pytest.mark.parametrize("belief", ["moon_utility", "moon_score"])
+def test_beliefs_with_and_without_draws_are_shown(
+    belief: str, request: pytest.FixtureRequest
+) -> None:
+    belief = request.getfixturevalue(belief)
     assert len(Table(belief._repr_html_()).rows) == belief.dimension + 1
     assert repr(belief).startswith("BeliefDensity(")
     assert "\n" not in repr(belief)

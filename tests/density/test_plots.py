@@ -325,7 +325,6 @@ def test_jupyter_shows_a_figure_without_pyplot(belief: BeliefDensity) -> None:
     assert len(png) > 5000
 
 
-SAVED = Path(__file__).parent / "saved" / "utility-1d"
 SCRIPT = """
 import sys
 from llm_elicit.density import BeliefDensity, DensityError
@@ -342,9 +341,12 @@ assert "matplotlib.pyplot" not in sys.modules
 """
 
 
-def test_the_core_draws_without_pyplot_and_says_if_matplotlib_is_missing() -> None:
+def test_the_core_draws_without_pyplot_and_says_if_matplotlib_is_missing(
+    belief: BeliefDensity, tmp_path: Path
+) -> None:
+    belief.save(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, SAVED], capture_output=True, text=True, check=False
+        [sys.executable, "-c", SCRIPT, tmp_path], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ("plot: matplotlib is not installed; run: pip install matplotlib\n")

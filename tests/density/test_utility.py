@@ -233,7 +233,7 @@ def test_a_mixture_is_left_out_where_comparisons_are_too_few() -> None:
     assert not [part for part in notes["weights"] if part.startswith("mixture")]
 
 
-def test_a_saved_utility_has_its_warp_and_one_with_networks_is_refused() -> None:
+def test_a_saved_utility_has_its_warp() -> None:
     utility = Utility(torch.ones(2), -torch.eye(2), warp=_WARP)
     t = torch.randn(9, 2, generator=torch.Generator().manual_seed(1))
     again = Utility.from_tensors(utility.tensors())
@@ -243,8 +243,6 @@ def test_a_saved_utility_has_its_warp_and_one_with_networks_is_refused() -> None
     for each in (UtilityDraws.from_tensors(draws.tensors()), draws.thinned(3), draws.scaled(1.0)):
         np.testing.assert_array_equal(each(t), draws(t))
     np.testing.assert_allclose(next(iter(draws))(t), draws(t)[0], atol=1e-5)
-    with pytest.raises(DensityError, match="has networks of a former version"):
-        Utility.from_tensors({**utility.tensors(), "utility.networks.0": torch.ones(1)})
 
 
 def test_coefficients_of_the_quadratic_are_those_of_its_features(rng: np.random.Generator) -> None:

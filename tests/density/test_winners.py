@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +18,6 @@ from llm_elicit.density import (
 from tests.density.conftest import BRIEF
 from tests.density.targets import ask
 
-SAVED = Path(__file__).parent / "saved"
 SAMPLINGS = {
     "uniform": Uniform([-3.0], [3.0]),
     "logarithmic": Uniform([0.2], [5.0], log=[True]),
@@ -72,12 +69,9 @@ def test_winners_have_that_density(belief: BeliefDensity) -> None:
     assert float(ratio @ points[:, 0]) / len(points) == pytest.approx(mean, abs=0.03)
 
 
-def test_points_outside_the_support_and_methods_without_gradient_are_refused() -> None:
+def test_points_outside_the_support_are_refused() -> None:
     box = SAMPLINGS["uniform"]
     winners, losers = ask(lambda x: x[:, 0], box, 40, seed=1)
     belief = fit_belief(winners, losers, sampling=box, method="utility", settings=BRIEF)
     with pytest.raises(DensityError, match="lies outside"):
         winner_density(belief).log_prob([[9.0]])
-    flow = BeliefDensity.load(SAVED / "flow-1d")
-    with pytest.raises(DensityError, match="no gradient"):
-        winner_density(flow)

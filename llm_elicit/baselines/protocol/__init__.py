@@ -1,7 +1,7 @@
 """The published score method with its options and mistakes: ``method="protocol"``.
 
 Everything that the ablation varies is here; `llm_elicit.density` has the method as it is
-recommended. It also reads ``score`` beliefs that former versions saved.
+recommended.
 
 Source: Mikkola, Acerbi and Klami (2026), "Score-based density estimation from pairwise
 comparisons".

@@ -39,7 +39,7 @@ from llm_elicit.density.score.tempering import Tempering
 from llm_elicit.density.settings import AnnealingSettings
 from llm_elicit.density.smc import Draws, Proposal
 from llm_elicit.density.utility_density import anneal_belief
-from llm_elicit.density.utility_function import Utility, rounding
+from llm_elicit.density.utility_function import Utility
 
 _FINER = 4
 _TIGHTER = 0.1
@@ -78,14 +78,7 @@ def path_error(parts: ScoreParts, potential: Callable[[Tensor], Tensor], g: Tens
     if half == 0:
         return 0.0
     start, end = inside[:half], inside[half : 2 * half]
-    mode = parts.mode
-    share = mode.share if mode.controlled else 1.0
-    expected = torch.zeros_like(start[:, 0])
-    if share > 0.0:
-        expected = share * path_integral(parts.still(mode.sigma), start, end, _FINER * NODES)
-    if mode.controlled:
-        features = parts.latent.features
-        expected = expected + parts.base(features(end)) - parts.base(features(start))
+    expected = path_integral(parts.still(parts.mode.sigma), start, end, _FINER * NODES)
     gap = potential(end) - potential(start) - expected
     return float(gap.square().mean().sqrt())
 
@@ -126,7 +119,7 @@ class ScoreDensity:
     @property
     def name(self) -> str:
         """The method's name."""
-        return "score" if self.parts.mode.constant is None else "score-constant"
+        return "protocol"
 
     def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
         """Draw n latent points: by Langevin dynamics, or by the second network."""
@@ -135,9 +128,7 @@ class ScoreDensity:
         # The step's preconditioner is an average over particles, so there must be many.
         crowd = max(n, _CROWD)
         start = self._start(crowd, generator)
-        points = start.points
-        if not self.parts.exact:
-            points = self._dynamics(points, generator)
+        points = self._dynamics(start.points, generator)
         latent = self.parts.latent
         if isinstance(latent, CubeLatent):
             points = latent.to_outer(points)
@@ -147,13 +138,12 @@ class ScoreDensity:
     def _start(self, n: int, generator: torch.Generator) -> Draws:
         """Noise, or draws of the belief that the utility implies: its modes have their weights."""
         parts, latent = self.parts, self.parts.latent
-        if self.langevin.start == "noise" and not parts.exact:
+        if self.langevin.start == "noise":
             shape = n, latent.sampling.dimension
             white = torch.randn(shape, generator=generator, dtype=torch.float64)
             return Draws.independent(self.langevin.sigma_start * white)
         outer = latent.outer if isinstance(latent, CubeLatent) else latent
-        base = parts.base if parts.mode.controlled else parts.utility
-        draws = anneal_belief(outer, base, n, generator, self.annealing, self.start).draws
+        draws = anneal_belief(outer, parts.utility, n, generator, self.annealing, self.start).draws
         if isinstance(latent, CubeLatent):
             return Draws(latent.from_outer(draws.points), draws.genealogies)
         return draws
@@ -205,10 +195,8 @@ class ScoreDensity:
         inner = self._inner(g[: _SOLVED if self.by_flow else _SUMMED])
         if self.by_flow:
             numerical = spread(self._potential(inner) - tight._potential(inner))
-        elif self.parts.mode.share > 0.0:
-            numerical = ray_error(self.parts, inner)
         else:
-            return EvaluationError(rounding(self.parts.utility, self.parts.latent.features(inner)))
+            numerical = ray_error(self.parts, inner)
         return combined(numerical, path_error(self.parts, self._potential, inner))
 
     def log_flow(self, g: Tensor, side: int) -> Tensor:
@@ -265,7 +253,7 @@ class ScoreDensity:
         return cls(
             parts,
             LangevinSettings(**config["langevin"]),
-            read_likelihood(config["likelihood"]),
+            LikelihoodSettings(**config["likelihood"]),
             AnnealingSettings(**config["annealing"]),
             config["by_flow"],
             resampler,
@@ -314,14 +302,8 @@ def _restore_resampler(d: int, tensors: dict[str, Tensor], config: dict[str, Any
         _network(d, "resampler", config["network"], tensors),
         _prior(tensors, "prior.resampler"),
         HeunSettings(**settings),
-        read_likelihood(config["likelihood"]),
+        LikelihoodSettings(**config["likelihood"]),
     )
-
-
-def read_likelihood(stored: dict[str, Any]) -> LikelihoodSettings:
-    """Return stored settings without those of former versions."""
-    former = ("divergence", "probes")
-    return LikelihoodSettings(**{k: v for k, v in stored.items() if k not in former})
 
 
 def importance_log_normalizer(

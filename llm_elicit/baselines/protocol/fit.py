@@ -221,8 +221,6 @@ def _blank_parts(
         cap=torch.inf,
         floor=settings.floor,
         constant=None,
-        controlled=False,
-        share=1.0,
         sigma=_rule_of_thumb(problem),
         jacobian=settings.jacobian,
     )

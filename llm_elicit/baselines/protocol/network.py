@@ -6,8 +6,6 @@ and the score (D − x)/σ². Layers preserve magnitudes in the sense of EDM2 (K
 2024): every weight row has unit norm, SiLU is divided by its gain 0.596 on normal inputs,
 and sums are weighted so that variance stays one.
 
-Beliefs saved by former versions hold networks that add F/√(σ² + σ_d²) to a known score instead.
-
 σ_d is the standard deviation of all compared points, winners and losers pooled: about 1 in
 latent coordinates, where D = c_skip·x is then nearly the denoiser of λ itself, so F learns
 what distinguishes winners from λ.
@@ -118,13 +116,10 @@ class ScoreNetwork(nn.Module):
         out: Tensor = self.outlet(hidden) * self.gain
         return out
 
-    def side_scores(
-        self, point: Tensor, masked: Tensor, sigma: float, *, added: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def side_scores(self, point: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
         """Return ∇ log p_{w,σ} and ∇ log p_{l,σ}, both (n, d), at points (n, d).
 
-        ``masked`` (n, d) is N(0, σ²I) noise in place of the half that is not seen; ``added``
-        returns what a network of former versions adds to a known score.
+        ``masked`` (n, d) is N(0, σ²I) noise in place of the half that is not seen.
         """
         n, d = point.shape
         level = point.new_full((2 * n, 1), sigma)
@@ -134,9 +129,6 @@ class ScoreNetwork(nn.Module):
         total = sigma**2 + variance
         raw = self._raw(pairs / math.sqrt(total), level, seen)
         winner, loser = raw[:n, :d], raw[n:, d:]
-        if added:
-            scale = 1.0 / math.sqrt(total)
-            return scale * winner, scale * loser
         # (D − x)/σ² without the cancellation that small σ would bring.
         scale = self.sigma_data / (sigma * math.sqrt(total))
         return scale * winner - point / total, scale * loser - point / total

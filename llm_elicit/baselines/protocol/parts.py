@@ -13,12 +13,11 @@ from torch import Tensor
 from llm_elicit.baselines.protocol.cube import CubeLatent
 from llm_elicit.baselines.protocol.network import ScoreNetwork
 from llm_elicit.baselines.protocol.samplers import FlowPrior
-from llm_elicit.density.errors import DensityError
 from llm_elicit.density.latent import Coordinates, Latent
-from llm_elicit.density.score.tempering import ConstantTempered, Tempering
+from llm_elicit.density.score.tempering import Tempering
 from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_density import utility_and_slope, utility_at
-from llm_elicit.density.utility_function import Potential, Utility
+from llm_elicit.density.utility_function import Utility
 
 
 def _relaxation(latent: Coordinates, g: Tensor, sigma: float) -> Tensor:
@@ -43,17 +42,13 @@ class Mode:
     ``side`` is "both" (the score of the odds of winning, times ω) or "winners" (the paper's: the
     score of the winners, times τ). ``cap`` and ``floor`` bound the field, which multiplies the
     network's errors; ``constant`` replaces it by one number for method ``score-constant``.
-    ``controlled`` marks beliefs saved by former versions, whose network adds to what the utility
-    implies; ``share`` says how much of that is used. Without ``jacobian`` the belief comes out as
-    p·λ, the paper's mistake.
+    Without ``jacobian`` the belief comes out as p·λ, the paper's mistake.
     """
 
     side: str
     cap: float
     floor: float
     constant: float | None
-    controlled: bool
-    share: float
     sigma: float
     jacobian: bool
 
@@ -68,19 +63,6 @@ class ScoreParts:
     tempering: Tempering
     priors: tuple[FlowPrior, FlowPrior]
     mode: Mode
-
-    @property
-    def base(self) -> Potential:
-        """The belief that the utility alone implies."""
-        mode = self.mode
-        if mode.constant is None:
-            return self.utility
-        return ConstantTempered(self.utility, self.tempering, mode.side, mode.constant)
-
-    @property
-    def exact(self) -> bool:
-        """Whether the belief is the base itself, so that its draws need no Langevin steps."""
-        return self.mode.controlled and self.mode.share == 0.0 and self.mode.jacobian
 
     def field(self, g: Tensor) -> Tensor:
         """Return ω or τ at latent points (n, d), capped, or the constant; (n,)."""
@@ -101,32 +83,18 @@ class ScoreParts:
 
     def scores(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
         """Return ∇log p_{w,σ} and ∇log p_{l,σ} (n, d); differentiable in g."""
-        if self.mode.controlled:
-            raise DensityError(
-                "the probability flow of a belief saved by a former version with control="
-                "'utility' is no longer known; fit again."
-            )
-        return self._sides(g, masked, sigma)
+        like = self.network.gain
+        winner, loser = self.network.side_scores(g.to(like), masked.to(like), sigma)
+        return winner.to(g), loser.to(g)
 
-    def learned(
-        self, g: Tensor, masked: Tensor, sigma: float, field: Tensor | None = None
-    ) -> Tensor:
-        """Return the field times the network's part of the score (n, d): all of it or a correction.
-
-        Zero beyond the compared points. ``field`` (n,) saves evaluating the utility again.
-        """
-        mode = self.mode
+    def learned(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
+        """Return the field times the network's score (n, d); zero beyond the compared points."""
         with torch.no_grad():
-            winner, loser = self._sides(g, masked, sigma)
-            if mode.side == "both":
-                excess = winner - loser
-            elif mode.controlled:
-                excess = winner
-            else:
-                excess = winner - self.latent.sampling_score(g, sigma)
+            winner, loser = self.scores(g, masked, sigma)
+            both = self.mode.side == "both"
+            excess = winner - (loser if both else self.latent.sampling_score(g, sigma))
             inside = g.norm(dim=1, keepdim=True) <= self.latent.radius
-            field = self.field(g) if field is None else field
-            return torch.where(inside, field[:, None] * excess, torch.zeros_like(g))
+            return torch.where(inside, self.field(g)[:, None] * excess, torch.zeros_like(g))
 
     def force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
         """Return the gradient of the belief's latent log-density (n, d) at noise level σ."""
@@ -139,42 +107,27 @@ class ScoreParts:
         return torch.cat(parts)
 
     def _force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
-        mode, latent = self.mode, self.latent
-        if mode.controlled:
-            # The base is known without noise: only what the network adds is smoothed.
-            u, force = utility_and_slope(latent, self.base, g)
-            if mode.share > 0.0:
-                force = force + mode.share * self.learned(g, masked, sigma, self._field_at(u))
-        else:
-            force = self.learned(g, masked, sigma) + latent.taper_slope(g)
-            force = force + _relaxation(latent, g, sigma)
-        volume = latent.log_volume_slope(g) if mode.jacobian else latent.sampling_score(g, 0.0)
-        return force + volume
+        latent, jacobian = self.latent, self.mode.jacobian
+        force = self.learned(g, masked, sigma) + latent.taper_slope(g)
+        force = force + _relaxation(latent, g, sigma)
+        return force + (latent.log_volume_slope(g) if jacobian else latent.sampling_score(g, 0.0))
 
     def along_rays(self, g: Tensor, nodes: int = NODES) -> Tensor:
-        """u(g) (n,) up to a constant: the base plus the learned part summed from the middle of λ.
+        """u(g) (n,) up to a constant: the learned field summed from the middle of λ.
 
         With a learned field that is no gradient this is its potential along rays.
         """
-        mode, latent = self.mode, self.latent
+        latent, still = self.latent, self.still(self.mode.sigma)
         shrink = (latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
-        base = self.base(latent.features(g)) if mode.controlled else torch.zeros_like(g[:, 0])
-        if mode.share > 0.0:
-            pieces = [
-                path_integral(self.still(mode.sigma), torch.zeros_like(part), part, nodes)
-                for part in torch.split(g * shrink, _CHUNK)
-            ]
-            base = base + mode.share * torch.cat(pieces)
-        return base + latent.taper(g)
+        pieces = [
+            path_integral(still, torch.zeros_like(part), part, nodes)
+            for part in torch.split(g * shrink, _CHUNK)
+        ]
+        return torch.cat(pieces) + latent.taper(g)
 
     def still(self, sigma: float) -> Callable[[Tensor], Tensor]:
         """Return the learned field with a fixed draw of the mask, a deterministic function of g."""
         return lambda g: self.learned(g, fixed_mask(g, sigma), sigma)
-
-    def _sides(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
-        like, added = self.network.gain, self.mode.controlled
-        sides = self.network.side_scores(g.to(like), masked.to(like), sigma, added=added)
-        return sides[0].to(g), sides[1].to(g)
 
 
 def fixed_mask(g: Tensor, sigma: float) -> Tensor:

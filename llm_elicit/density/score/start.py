@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.torch_utils import ascend
 
 _RIDGES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
 _MOST_TERMS, _MOST_ROWS = 600, 20_000
-_STEPS, _HALVINGS, _CONVERGED = 30, 8, 1e-3
+_STEPS, _CONVERGED = 30, 1e-3
 
 
 @dataclass(frozen=True)
@@ -94,18 +95,12 @@ def _maximize(columns: Tensor, weights: Tensor, noise: Noise, ridge: float, at: 
     def value(at: Tensor) -> float:
         return float(noise.log_cdf(columns @ at) @ weights - 0.5 * ridge * at @ at)
 
-    best = value(at)
-    for _ in range(_STEPS):
+    def derivatives(at: Tensor) -> tuple[Tensor, Tensor]:
         difference = columns @ at
         slope = torch.exp(noise.log_pdf(difference) - noise.log_cdf(difference)) * weights
         mass = noise.information(difference) * weights
         precision = columns.T @ (columns * mass[:, None])
         precision.diagonal().add_(ridge)
-        step = torch.linalg.solve(precision, columns.T @ slope - ridge * at)
-        moves = (at + 0.5**halving * step for halving in range(_HALVINGS))
-        moved = next((point for point in moves if value(point) > best), at)
-        gain, at = value(moved) - best, moved
-        best += gain
-        if gain < _CONVERGED:
-            break
-    return at
+        return columns.T @ slope - ridge * at, precision
+
+    return ascend(at, value, derivatives, torch.add, _STEPS, _CONVERGED)[0]

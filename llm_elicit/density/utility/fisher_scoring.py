@@ -15,6 +15,7 @@ from torch import Tensor
 
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.settings import MixturePrior
+from llm_elicit.density.torch_utils import ascend
 from llm_elicit.density.utility.model import Mixture, log_prior, prior_derivatives
 
 _CHUNK = 4096
@@ -22,7 +23,6 @@ _NEGLIGIBLE = 1e-4  # choices of less slope and information than this are left o
 _LONGEST = 0.5
 _CONVERGED = 0.02  # nats of the log-posterior
 _IDENTIFIED = 1e-7
-_DAMPINGS = (1e-6, 1e6)
 
 
 @dataclass(frozen=True)
@@ -123,22 +123,9 @@ def _slopes(mixture: Mixture, y: Tensor) -> Tensor:
 
 def maximize(posterior: MixturePosterior, start: Mixture, steps: int) -> tuple[Mixture, float]:
     """Return the mixture after at most ``steps`` Newton steps, and its log-posterior."""
-    mixture, value, damping, fresh = start, posterior.value(start), 0.1, True
-    for _ in range(steps):
-        if fresh:
-            gradient, curvature = (part.double() for part in posterior.derivatives(mixture))
-        scale = curvature.diagonal() + 1e-6 * curvature.diagonal().mean()
-        step = torch.linalg.solve(curvature + damping * torch.diag(scale), gradient).float()
-        proposal = mixture.moved(step * min(1.0, _LONGEST / max(float(step.abs().max()), 1e-12)))
-        proposed = posterior.value(proposal)
-        fresh = proposed > value
-        if fresh:
-            gain, mixture, value = proposed - value, proposal, proposed
-            damping = max(damping / 4.0, _DAMPINGS[0])
-            if gain < _CONVERGED:
-                break
-        else:
-            damping *= 6.0
-            if damping > _DAMPINGS[1]:
-                break
-    return mixture, value
+
+    def moved(mixture: Mixture, step: Tensor) -> Mixture:
+        step = step.float()
+        return mixture.moved(step * min(1.0, _LONGEST / max(float(step.abs().max()), 1e-12)))
+
+    return ascend(start, posterior.value, posterior.derivatives, moved, steps, _CONVERGED)
