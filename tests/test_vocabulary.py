@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 WORDS = {
     # roles in the orchestrator
     r"\b(?:[Cc]lerk|[Dd]esk|[Ee]rrand|[Tt]urnstile|[Pp]urse)s?\b": "RequestBuilder, ...",
-    r"\b(?:class|import|import .*)\s(?:Exchange|Pool|Line|Place|Company)\b": "RequestSender, ...",
+    r"\b(?:class|import|import .*)\s(?:Exchange|Pool|Line|Place|Company)\b": "RequestQueue, ...",
     r"\b[Dd]oors?\b": "interface",
     r"\bcompany\b": "rate sharing",
     r"\b[Dd]roughts?\b": "stall timeout",

@@ -24,16 +24,15 @@ from llm_elicit.orchestrator.journal.connection import JournalError, JournalLoca
 from llm_elicit.orchestrator.journal.questions import reading, totals
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.orchestrator.judge_runner import JudgeRunner
+from llm_elicit.orchestrator.judge_runner import JudgeRunner, RunContext
 from llm_elicit.orchestrator.log import Logged, counted, event, span
 from llm_elicit.orchestrator.open_run import OpenRun, Study, in_thread, open_run
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, RunLimiters, shared
 from llm_elicit.orchestrator.request_builder import RequestBuilder, check_direct, check_worst
-from llm_elicit.orchestrator.request_sender import RunContext
 from llm_elicit.orchestrator.retries import Patience
-from llm_elicit.orchestrator.writer import Claims, Writer
+from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.questions import Template
 
 _TICK = 1.0
@@ -232,7 +231,7 @@ async def _ask_all(study: Study, ready: _Ready, run: OpenRun, context: RunContex
             runner.begin(totals[name], models[name])
         async with shared(context.writer, context.limiters):
             with span("ask", {"elicit.campaign": campaign.name}):
-                stops = await _drained(_run(runners, context), context)
+                stops = await _drained(_run(runners), context)
     totals = await in_thread(partial(_totals, run.journal, study.judges))
     # Only what is on the disk counts as done.
     judges = {
@@ -319,17 +318,13 @@ def log_end(summary: AskSummary) -> None:
 
 
 async def _run(
-    runners: dict[str, JudgeRunner | PeopleRunner], context: RunContext
+    runners: dict[str, JudgeRunner | PeopleRunner],
 ) -> dict[str, ElicitError | None]:
     """Run all judges at the same time; a bug in one (not a judge's failure) ends them all."""
     tasks: dict[str, asyncio.Task[ElicitError | None]] = {}
     async with asyncio.TaskGroup() as group:
         for name, runner in runners.items():
-            if isinstance(runner, PeopleRunner):
-                tasks[name] = group.create_task(runner.run())
-                continue
-            claims = Claims(context.writer, name, runner.serve, context.stopping)
-            tasks[name] = group.create_task(runner.run(claims))
+            tasks[name] = group.create_task(runner.run())
     return {name: task.result() for name, task in tasks.items()}
 
 

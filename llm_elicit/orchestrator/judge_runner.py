@@ -1,49 +1,118 @@
-"""Ask one judge all its questions."""
+"""Ask one judge all its questions.
+
+A request passes two functions: `_attempt` answers a question from the cache, by an equal request
+in flight, or by asking; `_request` reserves the worst case, waits for the rate limiter, records the
+intent, sends and settles. How a request ended is a value: `Answered`, `Failed`, `SettingDropped` or
+`NotSent`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import ERROR, WARNING
+from typing import Any
 
-from llm_elicit.backends import Backend, Reply
+from llm_elicit.backends import Backend, Reply, Request
 from llm_elicit.backends.base import AdaptedError, Unscored
+from llm_elicit.backends.failures import Failure
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
-from llm_elicit.orchestrator.cache import worth_keeping
+from llm_elicit.orchestrator import tokens
+from llm_elicit.orchestrator.budget import Amount, Budget
+from llm_elicit.orchestrator.cache import Identity, RunCache, worth_keeping
 from llm_elicit.orchestrator.journal.schema import (
     Answer,
     Question,
     Totals,
     answered,
     failed,
+    intent,
     missed,
     quarantined,
 )
 from llm_elicit.orchestrator.judgments import AnswerSummary, worth
-from llm_elicit.orchestrator.log import event
+from llm_elicit.orchestrator.log import event, span
 from llm_elicit.orchestrator.prices import Price
-from llm_elicit.orchestrator.progress import Tally, unscored_notes
+from llm_elicit.orchestrator.progress import Progress, Tally, unscored_notes
+from llm_elicit.orchestrator.rate_limit_headers import allowances
+from llm_elicit.orchestrator.rate_sharing import RunLimiters
 from llm_elicit.orchestrator.request_builder import Prepared, RequestBuilder, refusal
-from llm_elicit.orchestrator.request_sender import (
-    HaltedError,
-    RequestFailedError,
-    RequestSender,
-    RunContext,
+from llm_elicit.orchestrator.retries import (
+    Answered,
+    Decision,
+    Failed,
+    History,
+    NotSent,
+    Patience,
+    SettingDropped,
+    SlowRequests,
+    classify,
+    weigh,
+    wording,
 )
-from llm_elicit.orchestrator.retries import Decision, weigh, wording
-from llm_elicit.orchestrator.retry_queue import QueuedRequest, RetryQueue
-from llm_elicit.orchestrator.tokens import Tokens, UsageCheck
-from llm_elicit.orchestrator.writer import Claims
+from llm_elicit.orchestrator.tokens import Tokens, UsageCheck, known
+from llm_elicit.orchestrator.writer import QueuedRequest, RequestQueue, Writer
+from llm_elicit.planning.pairs import Plan
+from llm_elicit.questions import DirectWording, Template
+from llm_elicit.spaces.features import FeatureSpace
 
 _TICK = 1.0
 """Seconds between two checks of the clock, and at most between two reports of the counts."""
+
+
+@dataclass
+class SharedRequest:
+    """A request in flight, whose reply answers equal questions; None if it fails."""
+
+    reply: Reply | None = None
+    landed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class RunContext:
+    """What the judges of a run share.
+
+    Attributes:
+        deadline: a time of `clock`.
+        unusable: see `llm_elicit.config.campaign.Limits`.
+    """
+
+    space: FeatureSpace
+    plan: Plan
+    template: Template
+    direct: DirectWording
+    writer: Writer
+    cache: RunCache
+    budget: Budget
+    progress: Progress
+    patience: Patience
+    deadline: float = math.inf
+    unusable: int | None = None
+    clock: Callable[[], float] = time.monotonic
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    in_flight: dict[Identity, SharedRequest] = field(default_factory=dict)
+    limiters: RunLimiters = field(default_factory=RunLimiters)
+
+    @contextlib.contextmanager
+    def sharing(self, key: Identity | None) -> Iterator[SharedRequest]:
+        """Share the reply that a request gets with equal ones, if answers may be reused."""
+        request = SharedRequest()
+        if key is not None:
+            self.in_flight[key] = request
+        try:
+            yield request
+        finally:
+            if key is not None:
+                del self.in_flight[key]
+            request.landed.set()
 
 
 class JudgeRunner:
@@ -60,6 +129,7 @@ class JudgeRunner:
         self._context = context
         self._rng = random.Random()
         self._halt = asyncio.Event()
+        self._slow = SlowRequests()
         self._in_a_row = 0
         self._refused_alike: Counter[str] = Counter()
         self._worth = AnswerSummary()
@@ -93,7 +163,7 @@ class JudgeRunner:
         if self.tally.cost is not None:
             self.tally.cost = so_far.cost
 
-    async def run(self, claims: Claims) -> ElicitError | None:
+    async def run(self) -> ElicitError | None:
         """Ask all questions; return the error that stopped the judge early, if any."""
         self._show()
         if self.tally.done == self.tally.total or self._context.stopping.is_set():
@@ -101,7 +171,7 @@ class JudgeRunner:
         try:
             self._usage.raised = Tokens(*await self._context.writer.worst(self._judge.name))
             async with self._backend:
-                await self._ask_all(claims)
+                await self._ask_all()
         except ElicitError as error:
             self._stopped = error
         self._show()
@@ -113,13 +183,14 @@ class JudgeRunner:
             self._context.progress.note(self._judge.name, str(self._stopped))
         return self._stopped
 
-    async def _ask_all(self, claims: Claims) -> None:
+    async def _ask_all(self) -> None:
         self.tally.began = time.monotonic()
-        self._last_answer = self._context.clock()
-        self._queue = RetryQueue(claims, self._context.clock)
-        self._sender = RequestSender(
-            self._judge, self._builder, self._context, self.tally, self._halt
+        context = self._context
+        self._last_answer = context.clock()
+        self._queue = RequestQueue(
+            context.writer, self._judge.name, self._serve, context.stopping, context.clock
         )
+        self._limiter = context.limiters.of(self._judge, self._backend)
         workers = min(self._judge.concurrency, self.tally.total - self.tally.done)
         watch = asyncio.create_task(self._watch())
         try:
@@ -141,27 +212,21 @@ class JudgeRunner:
                     "kept: run again to go on"
                 )
                 break
-            if (why := self._stalled()) is not None:
-                self._stopped = self._ended(why)
+            silent = context.clock() - self._last_answer
+            if self._last_failure is not None and silent >= context.patience.stall_timeout:
+                self._stopped = self._ended(f"no answer for {silent:.0f} s: {self._last_failure}")
                 break
             self._show()
-            self._sender.cut_slow()
+            self._slow.cut(self.tally)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(context.stopping.wait(), min(left, _TICK))
         self._close()
-
-    def _stalled(self) -> str | None:
-        """Return why the judge counts as down: requests fail and none was answered for too long."""
-        silent = self._context.clock() - self._last_answer
-        if self._last_failure is None or silent < self._context.patience.stall_timeout:
-            return None
-        return f"no answer for {silent:.0f} s: {self._last_failure}"
 
     def _close(self) -> None:
         """Send nothing more; answers in flight are still waited for."""
         self._halt.set()
         self._queue.close()
-        self._sender.wake()
+        self._limiter.wake()
 
     async def _work(self) -> None:
         try:
@@ -211,25 +276,22 @@ class JudgeRunner:
         self._stopped = self._stopped or error
         self._close()
 
-    async def serve(self, questions: list[Question]) -> list[Prepared]:
+    async def _serve(self, questions: list[Question]) -> list[Prepared]:
         """Answer questions from the cache, which takes no slot; return the others."""
         page = await self._prepared(questions)
-        known = self._context.cache.get_all([one.key for one in page if one.key])
-        hits = [
-            (
-                one.question,
-                self._builder.answer(one.question, one.request, known[one.key.key], None),
+        replies = self._context.cache.get_all([item.key for item in page if item.key])
+        answers = {
+            item.question.id: self._builder.answer(
+                item.question, item.request, replies[item.key.key], None
             )
-            for one in page
-            if one.key and one.key.key in known
-        ]
-        await self._context.writer.write_all(
-            [answered(question.id, answer) for question, answer in hits]
-        )
-        for _, answer in hits:
+            for item in page
+            if item.key and item.key.key in replies
+        }
+        await self._context.writer.write_all([answered(*item) for item in answers.items()])
+        for answer in answers.values():
             self._count(answer)
         self._show()
-        return [one for one in page if one.key is None or one.key.key not in known]
+        return [item for item in page if item.question.id not in answers]
 
     async def _prepared(self, questions: list[Question]) -> list[Prepared]:
         """Return the questions with their requests; give up those that cannot be rendered."""
@@ -246,99 +308,190 @@ class JudgeRunner:
         return page
 
     async def _attempt(self, queued: QueuedRequest) -> float | None:
-        """Ask a question; return the time of its retry, or None if there is none."""
-        try:
-            await self._answer(queued)
-        except RequestFailedError as error:
-            return await self._failed(queued, error)
-        except HaltedError:
-            pass  # it was not sent and stays open
-        return None
+        """Answer a question from the cache, by an equal request in flight, or by asking.
 
-    async def _answer(self, queued: QueuedRequest) -> None:
-        """Answer one question: from the cache, by an equal request in flight, or by asking."""
+        Returns:
+            The time of the question's next attempt; None if there is none.
+        """
+        context = self._context
         while True:
             queued.prepared = prepared = self._builder.renewed(queued.prepared)
             key = prepared.key
-            equal = self._context.in_flight.get(key) if key else None
+            equal = context.in_flight.get(key) if key else None
             if equal is not None:
-                reply = await asyncio.shield(equal)
+                await equal.landed.wait()
+                reply = equal.reply
                 if reply is None:
                     continue  # that request failed
             else:
-                reply = self._context.cache.get(key) if key else None
+                reply = context.cache.get(key) if key else None
             if reply is not None:
                 await self._record(prepared, reply, latency=None)
-                return
+                return None
+            with context.sharing(key) as shared:
+                ending = await self._request(queued)
+                if isinstance(ending, Answered):
+                    reply = shared.reply = ending.reply
+                    answer = await self._paid(prepared, reply, ending.latency)
+                    # Another request may have made the backend drop a setting meanwhile.
+                    if key and reply.body == prepared.body and worth_keeping(reply, answer.verdict):
+                        context.cache.put(key, reply, answer.asked_at)
+            match ending:
+                case SettingDropped(change):
+                    if change not in self._adaptations:  # several in flight learn it
+                        self._adaptations.add(change)
+                        context.progress.note(self._judge.name, change)
+                case Failed():
+                    return await self._failed(queued, ending)
+                case _:
+                    return None  # answered, or it stays open
+
+    async def _request(self, queued: QueuedRequest) -> Answered | Failed | SettingDropped | NotSent:
+        """Reserve the worst case of a request, send it once, and settle what was paid.
+
+        Raises:
+            CapError: the campaign's cap leaves no room for it.
+        """
+        context, question, request = self._context, queued.question.id, queued.prepared.request
+        while True:
+            worst = self._worst(queued)
+            await context.budget.reserve(worst)
+            paid, sent_at, reported = Amount(), None, True
             try:
-                await self._send(queued)
+                sent_at = await self._limiter.enter(self._halt, tokens.most(request.prompt))
+                if sent_at is None:
+                    return NotSent()
+                reported = False
+                history = queued.history = queued.history or History(began=sent_at)
+                if worst != self._worst(queued):
+                    continue  # it rose while the request waited, so more must be reserved
+                paid = worst  # until it is known: the request may have been answered
+                if not await context.writer.write(intent(question, worst.usd, worst.tokens)):
+                    paid = Amount()
+                    return NotSent()
+                self.tally.requests += 1
+                async with self._under_way(first=not history.attempts) as current:
+                    reply = await self._backend.ask(request)
+                    current.set_attribute("gen_ai.response.model", self._backend.scrub(reply.model))
+                    current.set_attribute("gen_ai.usage.input_tokens", reply.prompt_tokens)
+                    current.set_attribute("gen_ai.usage.output_tokens", reply.completion_tokens)
+                self._slow.latencies.append(context.clock() - sent_at)
+                self._limiter.answered(sent_at, left=allowances(reply.headers), tokens=known(reply))
+                reported = True
+                reply = await self._counted(request, reply)
+                paid = self._builder.paid(reply)
+                return Answered(reply, context.clock() - sent_at)
             except AdaptedError as change:
-                self._note_adaptation(str(change))
-                continue
-            return
+                ending: Failed | SettingDropped = SettingDropped(str(change))
+                paid = Amount()
+            except Exception as error:
+                failure = self._backend.failure(error)
+                if failure is None or sent_at is None:
+                    if isinstance(error, ElicitError):
+                        paid = Amount()
+                    elif sent_at is not None:  # a bug between sending and reading
+                        await context.writer.write(missed(question, worst.usd, worst.tokens))
+                    raise
+                decision = classify(failure)
+                reported = self._refused(sent_at, decision, failure)
+                ending = Failed(
+                    replace(decision, reason=self._backend.scrub(decision.reason)), failure
+                )
+                paid = self._maybe_paid(queued, decision)
+            finally:
+                if not reported:
+                    self._limiter.lost()
+                context.budget.settle(worst, paid)
+            await context.writer.write(missed(question, paid.usd, paid.tokens))
+            return ending
 
-    def _note_adaptation(self, change: str) -> None:
-        """Note once what several requests in flight have learned."""
-        if change not in self._adaptations:
-            self._adaptations.add(change)
-            self._context.progress.note(self._judge.name, change)
+    @contextlib.asynccontextmanager
+    async def _under_way(self, *, first: bool) -> AsyncIterator[Any]:
+        """Open the span of a request, and limit its time."""
+        model = self._backend.model
+        with span(f"chat {model}", {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": model,
+            "elicit.judge": self._judge.name,
+        }) as current:  # fmt: skip
+            # The SDK's timeout is for each read: a slow trickle of bytes would never time out.
+            async with self._slow.timeout(self._judge.timeout, first=first):
+                yield current
 
-    async def _send(self, queued: QueuedRequest) -> None:
-        """Ask, record the answer, and share it with equal requests."""
-        prepared, key = queued.prepared, queued.prepared.key
-        landed: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
-        reply: Reply | None = None
-        if key:
-            self._context.in_flight[key] = landed
-        try:
-            reply, latency = await self._sender.send(queued)
-            answer = await self._paid(prepared, reply, latency)
-            # Another request may have made the backend drop a setting meanwhile.
-            if key and reply.body == prepared.body and worth_keeping(reply, answer.verdict):
-                self._context.cache.put(key, reply, answer.asked_at)
-        finally:
-            if key:
-                del self._context.in_flight[key]
-            landed.set_result(reply)
+    def _worst(self, queued: QueuedRequest) -> Amount:
+        """Return the worst case of a request, as known now."""
+        return self._builder.worst(queued.prepared.request, queued.prepared.body)
 
-    async def _failed(self, queued: QueuedRequest, error: RequestFailedError) -> float | None:
+    def _maybe_paid(self, queued: QueuedRequest, decision: Decision) -> Amount:
+        """Return what a failed request may have cost."""
+        if decision.kind == "prompt refused":
+            return self._builder.worst_prompt(queued.prepared.request)  # filters may be charged
+        return self._worst(queued) if decision.maybe_paid else Amount()
+
+    def _refused(self, sent_at: float, decision: Decision, failure: Failure) -> bool:
+        """Report a failure to the rate limiter; return whether it was about the rate at all."""
+        limited = decision.kind == "rate limited"
+        if not limited and (decision.kind != "transient" or failure.what == "malformed"):
+            return False
+        wait = (
+            None if decision.wait is None else min(decision.wait, self._context.patience.provider)
+        )
+        self._limiter.refused(sent_at, wait=wait, left=allowances(failure.headers), limit=limited)
+        return True
+
+    async def _counted(self, request: Request, reply: Reply) -> Reply:
+        """Return the reply with the tokens charged; record a worst case that rose."""
+        usage = self._builder.usage
+        before = usage.raised
+        counted = self._builder.counted(request, reply)
+        if usage.raised != before:
+            most = usage.raised
+            await self._context.writer.raise_worst(self._judge.name, most.prompt, most.completion)
+        return counted
+
+    async def _failed(self, queued: QueuedRequest, ending: Failed) -> float | None:
         """Return the time of the question's next attempt, or None if there is none."""
         history, context = queued.history, self._context
         assert history is not None
-        if error.decision.kind == "prompt refused":
-            reply = refusal(error.decision.reason, queued.prepared.body)
+        if ending.decision.kind == "prompt refused":
+            reply = refusal(ending.decision.reason, queued.prepared.body)
             await self._record(queued.prepared, reply, latency=0.0)
             return None
-        self._suspect_malformed(queued.question, error)
-        history.add(error.decision, error.failure, self.tally.answered)
+        kind = ending.decision.kind
+        self.tally.errors += 1
+        self.tally.failures[kind] = self.tally.failures.get(kind, 0) + 1
+        event("request failed", WARNING, judge=self._judge.name, question=queued.question.id,
+              kind=kind, reason=ending.decision.reason)  # fmt: skip
+        self._suspect_malformed(queued.question, ending)
+        history.add(ending.decision, ending.failure, self.tally.answered)
         now = context.clock()
-        decision = weigh(error.decision, history, self._judge.attempts, context.patience, now)
+        decision = weigh(ending.decision, history, self._judge.attempts, context.patience, now)
         self._last_failure = decision.reason
         if decision.kind in ("transient", "rate limited"):
             failures = history.refusals or history.attempts
             # Only this question waits; the rate limiter decides about others.
             return now + context.patience.pause(decision, max(failures, 1), self._rng)
-        if self._halt.is_set() and error.decision.kind in ("transient", "rate limited"):
+        if self._halt.is_set() and ending.decision.kind in ("transient", "rate limited"):
             return None  # interrupted, not given up: the next run asks it
-        lasting = error.decision.kind == "no" or error.failure.what == "malformed"
+        lasting = ending.decision.kind == "no" or ending.failure.what == "malformed"
         if lasting and decision.kind == "no" and queued.question.given_up and self.tally.done:
             reason = f"in two runs: {decision.reason}"
             decision = replace(decision, kind="question is set aside", reason=reason)
-        await self._give_up(queued.question, decision, refused=error.decision.kind == "no")
+        await self._give_up(queued.question, decision, refused=ending.decision.kind == "no")
         return None
 
-    def _suspect_malformed(self, question: Question, error: RequestFailedError) -> None:
+    def _suspect_malformed(self, question: Question, ending: Failed) -> None:
         """Stop the judge after the second equal malformed answer, unless one in flight is readable.
 
         After a readable answer of this run it may be an outage, in which a proxy answers; if
         earlier runs have answers, it may be the question.
         """
-        if error.failure.what != "malformed" or self._was_readable:
+        if ending.failure.what != "malformed" or self._was_readable:
             return
-        first = self._malformed.get(error.failure.said)
-        self._malformed.setdefault(error.failure.said, question.id)
+        first = self._malformed.get(ending.failure.said)
+        self._malformed.setdefault(ending.failure.said, question.id)
         if first is not None and (first != question.id or not self.tally.done):
-            reason = f"twice the same {error.decision.reason}"
+            reason = f"twice the same {ending.decision.reason}"
             self._suspicion = self._suspicion or self._ended(reason)
             self._queue.held = self._queue.retries_held = True
 

@@ -1,14 +1,21 @@
-"""Retries: whether a failed request is sent again, and after which pause."""
+"""How a request may end, whether it is sent again, and after which pause."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import math
 import random
 import re
+from collections import deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from llm_elicit.backends import Reply
 from llm_elicit.backends.failures import Failure, refuses_prompt
 from llm_elicit.errors import ElicitError, InputError, JudgeError
+from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.rate_limit_headers import retry_after
 
 Kind = Literal[
@@ -44,6 +51,15 @@ _MAYBE_PAID = frozenset({504, 524})
 """A gateway timed out; the provider may have answered."""
 
 
+_ENOUGH, _SLOW, _LATENCIES = 100, 2.0, 500
+"""A request is slow if it takes longer than `_SLOW` seconds and ten times the 99th percentile of
+the last `_LATENCIES` answers; at least `_ENOUGH` answers are needed to tell."""
+
+_STALLED = 1.5
+"""Longer times between two checks, which come every second, show that this process itself was
+stalled: answers may be there and not read yet."""
+
+
 @dataclass(frozen=True)
 class Decision:
     """What to do about a failure.
@@ -64,6 +80,34 @@ class Decision:
     wait: float | None = None
     stops: type[ElicitError] | None = None
     maybe_paid: bool = False
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A request was answered, after some seconds."""
+
+    reply: Reply
+    latency: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A request failed; the decision is about this failure alone."""
+
+    decision: Decision
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class SettingDropped:
+    """The server refused a setting, which the backend leaves out from now on."""
+
+    change: str
+
+
+@dataclass(frozen=True)
+class NotSent:
+    """A request was not sent: the run or judge stops, or another worker has the question."""
 
 
 @dataclass(frozen=True)
@@ -221,3 +265,47 @@ def wording(reason: str) -> str:
         ('# tokens (#)', '# tokens (#)')
     """
     return re.sub(r"\b\w*\d[\w,.-]*", "#", reason)
+
+
+class SlowRequests:
+    """Cancels first attempts that take far longer than others, so that a hang costs seconds.
+
+    They may have been answered, so their worst case counts as spent. The question is asked again
+    with the judge's full timeout. Only a small share of requests is cancelled, so that a provider
+    that became slow is not asked everything twice.
+
+    Attributes:
+        latencies: seconds of the last answers.
+    """
+
+    def __init__(self) -> None:
+        self.latencies: deque[float] = deque(maxlen=_LATENCIES)
+        self._first_attempts: dict[asyncio.Timeout, float] = {}
+        self._cut = 0
+        self._checked = math.inf
+
+    @contextlib.asynccontextmanager
+    async def timeout(self, seconds: float, *, first: bool) -> AsyncIterator[None]:
+        """Limit the time of a request; a first attempt may be cut before."""
+        async with asyncio.timeout(seconds) as limit:
+            if first:
+                self._first_attempts[limit] = asyncio.get_running_loop().time()
+            try:
+                yield
+            finally:
+                self._first_attempts.pop(limit, None)
+
+    def cut(self, tally: Tally) -> None:
+        """Cancel what takes too long; call it once a second."""
+        now = asyncio.get_running_loop().time()
+        stalled, self._checked = now - self._checked > _STALLED, now
+        if stalled or tally.answered < _ENOUGH:
+            return
+        usual = sorted(self.latencies)[int(0.99 * len(self.latencies))] if self.latencies else 0
+        longest = max(_SLOW, 10.0 * usual)
+        for limit, began in list(self._first_attempts.items()):
+            if now - began < longest or self._cut >= 5 + 0.02 * tally.requests:
+                return
+            del self._first_attempts[limit]
+            self._cut += 1
+            limit.reschedule(now)

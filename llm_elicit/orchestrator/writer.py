@@ -1,12 +1,14 @@
-"""Group commits: all changes that wait are written in one transaction."""
+"""Between judges and the journal: group commits of what changes, and queues of what to ask."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from logging import WARNING
 from typing import Self, TypeVar
 
@@ -16,6 +18,7 @@ from llm_elicit.orchestrator.journal.schema import Change, Question, Refusal
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.request_builder import Prepared
+from llm_elicit.orchestrator.retries import History
 
 T = TypeVar("T")
 
@@ -186,40 +189,111 @@ class Writer:
         self._thread.shutdown(wait=True)
 
 
-class Claims:
-    """A judge's open questions, claimed from the journal a page at a time.
+@dataclass(eq=False)
+class QueuedRequest:
+    """A question that waits to be asked.
 
-    `next` may be called concurrently; it returns None when all questions are settled or the run
-    stops. Questions answered by the cache are served page by page and never returned.
+    Attributes:
+        prepared: the question and its request.
+        history: its failures so far; None before the first request.
     """
 
-    def __init__(self, writer: Writer, judge: str, serve: Serve, stopping: asyncio.Event) -> None:
+    prepared: Prepared
+    history: History | None = None
+
+    @property
+    def question(self) -> Question:
+        """The question."""
+        return self.prepared.question
+
+
+class RequestQueue:
+    """A judge's requests: retries as they fall due, then open questions of the journal.
+
+    Questions are claimed a page at a time, in the plan's order; those that the cache answers are
+    served page by page and never handed out. A question that waits for its retry takes no slot.
+
+    Args:
+        writer: claims the questions.
+        judge: the judge's name.
+        serve: answers questions from the cache.
+        stopping: once it is set, nothing more is claimed.
+        clock: monotonic seconds.
+
+    Attributes:
+        held, retries_held: whether new questions, and those to be asked again, wait for the
+            outcome of requests in flight; `wake` after changing it.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        judge: str,
+        serve: Serve,
+        stopping: asyncio.Event,
+        clock: Callable[[], float],
+    ) -> None:
         self._writer = writer
         self._judge = judge
         self._serve = serve
         self._stopping = stopping
+        self._clock = clock
         self._page: deque[Prepared] = deque()
-        self._claiming = asyncio.Lock()
-        self._ended = False
+        self._claiming: asyncio.Task[None] | None = None
+        self._exhausted = False
+        self._later: list[tuple[float, int, QueuedRequest]] = []
+        self._count = 0
+        self._out = 0
+        self._closed = False
+        self.held = self.retries_held = False
+        self._error: Exception | None = None
+        self._changed = asyncio.Event()
 
-    def at_hand(self) -> Prepared | None:
-        """Return the next question of the current page, if there is one."""
-        return self._page.popleft() if self._page else None
+    async def take(self) -> QueuedRequest | None:
+        """Return the next request that is due; None when all are done or the queue is closed.
 
-    async def next(self) -> Prepared | None:
-        """Return the next question, claiming a page if necessary."""
-        if not self._page:
-            async with self._claiming:
-                if not self._page and not self._ended:
-                    await self._claim_page()
-        return self._page.popleft() if self._page else None
+        Raises:
+            Exception: claiming more questions failed.
+        """
+        while not self._closed:
+            if self._error is not None:
+                raise self._error
+            queued = self._next()
+            if queued is not None:
+                self._out += 1
+                return queued
+            if self._exhausted and not self._later and not self._out:
+                break
+            await self._wait()
+        return None
 
-    async def _claim_page(self) -> None:
+    def _next(self) -> QueuedRequest | None:
+        if self._later and not self.retries_held and self._later[0][0] <= self._clock():
+            return heapq.heappop(self._later)[2]
+        if self.held:
+            return None
+        if self._page:
+            return QueuedRequest(self._page.popleft())
+        if self._claiming is None and not self._exhausted:
+            self._claiming = asyncio.create_task(self._claim())
+        return None
+
+    async def _claim(self) -> None:
+        """Claim new questions while retries wait."""
+        try:
+            self._exhausted = not await self._claim_page()
+        except Exception as error:  # passed on to the callers of `take`
+            self._error, self._exhausted = error, True
+        self._claiming = None
+        self._changed.set()
+
+    async def _claim_page(self) -> bool:
+        """Claim a page; return False if all questions are settled or the run stops."""
         while not self._stopping.is_set():
             claimed = await self._writer.claim(self._judge)
             self._page.extend(await self._serve(claimed))
             if self._page:
-                return
+                return True
             if claimed:
                 continue
             # If another worker dies, its questions become claimable.
@@ -227,4 +301,41 @@ class Claims:
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _LOOK_AGAIN)
-        self._ended = True
+        return False
+
+    async def _wait(self) -> None:
+        """Wait until the next request falls due or something changes."""
+        waiting = self._later and not self.retries_held
+        left = self._later[0][0] - self._clock() if waiting else None
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), left)
+        except TimeoutError:
+            return
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is taken or waits for its retry, unless retries are held."""
+        return not self._out and (self.retries_held or not self._later)
+
+    def wake(self) -> None:
+        """Let those that wait in `take` look again."""
+        self._changed.set()
+
+    def put_back(self, queued: QueuedRequest, due: float) -> None:
+        """Hand the request out again when the clock reads `due`."""
+        self._count += 1
+        heapq.heappush(self._later, (due, self._count, queued))
+        self.finish()
+
+    def finish(self) -> None:
+        """Count a request that was taken as done."""
+        self._out -= 1
+        self._changed.set()
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        self._closed = True
+        if self._claiming is not None:
+            self._claiming.cancel()
+        self._changed.set()

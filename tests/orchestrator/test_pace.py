@@ -20,8 +20,7 @@ from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.rate_limit_headers import Allowance, allowances, seconds_until
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, SharedLimiter
-from llm_elicit.orchestrator.request_sender import RequestSender
-from llm_elicit.orchestrator.retries import Patience
+from llm_elicit.orchestrator.retries import Patience, SlowRequests
 from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Says
 from llm_elicit.testing.rate_limits import Gate, Limit
 from orchestrator import simulation as sim
@@ -365,16 +364,16 @@ def test_a_hang_costs_seconds_and_its_worst_case(tmp_path: Path) -> None:
 
 def test_after_a_stall_of_this_process_no_answer_counts_as_late() -> None:
     """It may be there and only not read yet: the next check tells."""
-    sender = RequestSender(Mock(), Mock(), Mock(), Tally(answered=100), Mock())
+    slow, tally = SlowRequests(), Tally(answered=100)
     request = Mock()
-    sender._first_attempts[request] = 0.0
+    slow._first_attempts[request] = 0.0
 
     async def go() -> list[bool]:
         cut = []
         with pytest.MonkeyPatch.context() as patch:
             for now in (1.0, 6.0, 7.0):
                 patch.setattr(asyncio.get_running_loop(), "time", lambda now=now: now)
-                sender.cut_slow()
+                slow.cut(tally)
                 cut.append(request.reschedule.called)
         return cut
 
