@@ -16,7 +16,7 @@ from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import BeliefDraws
 from llm_elicit.density.constraints import IntervalConstraint, LinearConstraint, PolygonConstraint
 from llm_elicit.density.design import BETWEEN_ROUNDS, SuggestSettings, suggest_pairs
-from llm_elicit.density.diagnostics import bounded_below
+from llm_elicit.density.diagnostics import bounded_below, fit_warnings
 from llm_elicit.density.distribution import Prior
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
@@ -78,6 +78,7 @@ __all__ = [
     "fit_belief",
     "fit_evidence",
     "fit_power",
+    "fit_warnings",
     "seconds_of",
     "simulate_choices",
     "suggest_pairs",

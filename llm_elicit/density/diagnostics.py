@@ -150,6 +150,18 @@ def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
     return separation is not None and not separation["by_chance"]
 
 
+def fit_warnings(diagnostics: Mapping[str, Any]) -> list[str]:
+    """Return a line on what the answers leave open of a belief and its bands do not show.
+
+    Examples
+    --------
+    >>> fit_warnings({"separation": None, "extent": {"factor": 2.0, "message": "it is long"}})
+    ['it is long']
+    """
+    facts = (diagnostics.get(name) for name in ("separation", "extent"))
+    return [str(fact["message"]) for fact in facts if isinstance(fact, Mapping)]
+
+
 def at_level(diagnostics: dict[str, Any], noise: Noise, before: Noise) -> dict[str, Any]:
     """Return the report of a fit at another noise level: levels and position effects rescaled.
 

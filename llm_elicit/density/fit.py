@@ -36,6 +36,7 @@ JUDGE_METHODS = ("auto", "utility")
 """Those that model the judges, and so take log-odds, positions, ties, rankings and categories."""
 SCORE_METHODS = ("score", "score-constant")
 _REFERENCE = 2048
+_EXTENDED = 1.25  # times as long, from which on the prior is said to matter
 
 
 def fit_belief(  # noqa: PLR0913 - the public function carries every choice a caller can make
@@ -350,8 +351,20 @@ def _measured(problem: Problem) -> _FittedUtility:
         "The utility as a Gaussian process about a quadratic form, by regression of the "
         "measured log-odds."
     )
-    report = {"response": response, "utility": form}
+    report = {"response": response, "extent": _extent(found.extension), "utility": form}
     return _FittedUtility(found.utility, found.draws, report, reason)
+
+
+def _extent(extension: float) -> dict[str, Any] | None:
+    """Return what is said of a belief whose length the prior decides; None of others."""
+    if extension < _EXTENDED:
+        return None
+    return {
+        "factor": extension,
+        "message": "the answers hardly determine how far the belief extends in its longest "
+        "direction, and its bands do not show all of that: under a prior of curvatures four times "
+        f"as wide it would be {extension:.2g} times as long",
+    }
 
 
 def _chosen(problem: Problem) -> _FittedUtility:

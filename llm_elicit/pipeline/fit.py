@@ -250,8 +250,8 @@ def _write(
     pinned = pin_power(belief, answers.sources, seed)
     for line in pinned.notes:
         progress.note(judge, f"fit: no power from {line}")
-    if (separation := belief.diagnostics.get("separation")) is not None:
-        progress.note(judge, f"fit: {separation['message']}")
+    for warning in density.fit_warnings(belief.diagnostics):
+        progress.note(judge, f"fit: {warning}")
     measured = len(answers.pairs.measured) > 0
     belief = at_stated_power(belief, pinned, measured=measured, seed=seed)
     words = {j: one.categories for j, one in enumerate(space.features) if one.categories}

@@ -15,6 +15,7 @@ from llm_elicit.audit.preference import FEWEST, REPEATABLE, Ceiling, Preference,
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.audit.utility import Effect
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.density import fit_warnings
 from llm_elicit.planning.detectable import fewest_pairs
 from llm_elicit.report.formatting import NOT_MEASURED, listed, share, signed
 from llm_elicit.report.powers import (
@@ -352,7 +353,7 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
     if preference.consistent:  # its ranges and its position effect qualify a preference only
         sentences = [
             _misfit_sentence(preference), coherence_sentence(judge.powers),
-            position_sentence(preference.position, level), _separation_sentence(judge),
+            position_sentence(preference.position, level), *_fit_sentences(judge),
         ]  # fmt: skip
     else:
         sentences = [_repeats_sentence(preference, level)]
@@ -361,11 +362,10 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
     return tuple(sentence for sentence in sentences if sentence)
 
 
-def _separation_sentence(judge: JudgeAudit) -> str:
-    """Return whether its choices bound the sharpness of its belief from below only."""
-    separation = judge.diagnostics.get(judge.method or "", {}).get("separation")
-    message = "" if not isinstance(separation, dict) else str(separation["message"])
-    return f"{message[0].upper()}{message[1:]}." if message else ""
+def _fit_sentences(judge: JudgeAudit) -> list[str]:
+    """Return what the judge's answers leave open of its belief and its bands do not show."""
+    warnings = fit_warnings(judge.diagnostics.get(judge.method or "", {}))
+    return [f"{warning[0].upper()}{warning[1:]}." for warning in warnings]
 
 
 def sample_size_sentence(preference: Preference) -> str:

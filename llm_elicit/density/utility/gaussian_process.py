@@ -7,6 +7,12 @@ f(b)) with the judge's variance; with all variances given, the posterior of f is
 The variances, ℓ, the dispersions σ_j and the gains κ_j maximize the marginal likelihood (Rasmussen
 and Williams, 2006, section 5.4) under weak priors.
 
+*Ridges.* A belief that is much narrower or wider along one direction u than along the others has
+d(d−1)/2 cross terms that agree. As independent terms of one variance they are all shrunk alike, and
+the shrinkage along u adds up to many standard deviations of the posterior: draws are too short or
+too long together. The terms (u·t)(z·t), z normal, are the matrices near uuᵀ (its tangent space)
+and get a variance of their own where that has more evidence, with u of the form fitted without.
+
 Choices and censored answers enter by their local normal approximations, found together with f
 (penalized quasi-likelihood; Breslow and Clayton, 1993).
 
@@ -18,7 +24,7 @@ do: κ = 1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +50,9 @@ _WIDE = 3.0  # prior standard deviation of a position effect, in units of the ob
 _LEAST_INFORMATION = 1e-6
 _CONVERGED = 1e-3
 _GAINS = 16  # different gains among the draws
+_CLEARLY = 2.0  # nats of evidence for a ridge
+_CURVATURES = slice(2, 5)  # the variances that shrink a ridge
+_LONGEST = 10.0  # times as long that a belief is said to be under another prior
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,9 @@ class GaussianProcessFit:
 
     ``predicted`` (n,) is what each row is predicted to be by the others: κ (f(a) − f(b)) with the
     position effect; ``effects`` (B,) are posterior means; ``gain`` and ``dispersion`` are those of
-    each source, NaN dispersion for choices.
+    each source, NaN dispersion for choices. Under a prior whose curvatures have four times their
+    variances the belief would be ``extension`` times as long in its longest direction; 1 where that
+    is within a standard deviation of its curvature there.
     """
 
     utility: Utility
@@ -63,10 +74,11 @@ class GaussianProcessFit:
     dispersion: Array
     length_scale: float
     log_evidence: float
+    extension: float
 
 
 class _Posterior(NamedTuple):
-    """Columns (n, P), mean (P,) and a root (P, P) of the covariance of the coefficients.
+    """Columns (n, P), mean (P,) and a root (P, Q) of the covariance of the coefficients.
 
     ``weight`` (n,) are the precisions of the measurements.
     """
@@ -83,6 +95,7 @@ def fit_gaussian_process(
     """Return the posterior of the utility given rows of any kind."""
     process = _Process(rows, noise, generator, settings)
     process.maximize()
+    process.find_ridge()
     return process.result()
 
 
@@ -111,7 +124,7 @@ class _Process:
         )
         self.effects = torch.from_numpy(rows.effects)
         self.hyper = Hyperparameters(rows, self._units())
-        self.theta = self.hyper.centre.copy()
+        self.theta, self.log_evidence = self.hyper.centre.copy(), -math.inf
         self.target = torch.from_numpy(np.where(exact, rows.value, 0.0))
         self.fixed_variance = torch.full((len(rows),), math.inf, dtype=torch.float64)
 
@@ -138,6 +151,17 @@ class _Process:
             eta = self.fitted
             if float(moved.abs().max()) < _CONVERGED * max(self.unit, self.noise.scale):
                 break
+
+    def find_ridge(self) -> None:
+        """Give the products with the form's outermost direction a variance, if evidence rises."""
+        rows, theta, evidence = self.rows, self.theta, self.log_evidence
+        curvature, axes = self._axes()
+        outermost = (curvature - curvature.median()).abs().argmax()
+        self.rows = replace(rows, direction=axes[:, outermost])
+        self.maximize()
+        if self.log_evidence < evidence + _CLEARLY:
+            self.rows, self.theta, self.log_evidence = rows, theta, evidence
+            self._solve()
 
     def _approximate(self, eta: Tensor) -> None:
         """Set normal approximations of choices and censored rows about ``eta``."""
@@ -201,12 +225,13 @@ class _Process:
         return _Posterior(columns, mean, root, weight)
 
     def _prior_root(self, variances: Tensor) -> Tensor:
-        """Return a root (P, P) of the coefficients' prior covariance."""
+        """Return a root (P, Q) of the coefficients' prior covariance."""
         count = self.plain.shape[1] + len(self.effect_variance)
         quadratic = self.rows.quadratic.shape[1]
-        root = torch.zeros(count, count, dtype=torch.float64)
-        for block, variance in zip(self.rows.blocks, variances[: VARIANCES - 1], strict=True):
-            root[:quadratic, :quadratic] += variance.sqrt() * block
+        *plain, along = (v.sqrt() * b for v, b in zip(variances, self.rows.blocks, strict=False))
+        root = torch.zeros(count, count + along.shape[1], dtype=torch.float64)
+        root[:quadratic, :quadratic] = sum(plain)
+        root[:quadratic, count:] = along
         process = torch.arange(quadratic, count - len(self.effect_variance))
         root[process, process] = variances[-1].sqrt()
         effect = torch.arange(count - len(self.effect_variance), count)
@@ -236,7 +261,31 @@ class _Process:
             dispersion,
             math.exp(self.theta[VARIANCES]),
             self.log_evidence,
+            self._extension(),
         )
+
+    def _axes(self) -> tuple[Tensor, Tensor]:
+        """Return the curvatures (p,) of the quadratic form, ascending, and their axes (p, p)."""
+        terms = self.rows.terms
+        found = torch.linalg.eigh(terms.forms(self.mean[None, : len(terms)])[1][0].double())
+        return found.eigenvalues, found.eigenvectors
+
+    def _extension(self) -> float:
+        """Return how much longer the belief would be under a wider prior; see the fit."""
+        terms, theta = self.rows.terms, self.theta.copy()
+        products = slice(terms.dimension, len(terms))
+        theta[_CURVATURES] += math.log(4.0)
+        first, second = torch.from_numpy(terms.first), torch.from_numpy(terms.second)
+        along = torch.linalg.eigh(terms.forms(self.mean[None, : len(terms)])[1][0].double())[1][
+            :, -1
+        ]
+        along = along[first] * along[second]
+        curvature = float(along @ self.mean[products])
+        wider = float(along @ self._posterior(theta).mean[products])
+        doubt = float((along @ self.root[products]).norm())
+        if curvature >= 0.0 or wider - curvature < doubt:
+            return 1.0
+        return math.sqrt(curvature / min(wider, curvature / _LONGEST**2))
 
     def _drawn(self) -> Tensor:
         """Return draws (S, P) of the coefficients; the unit of the utility is drawn with them."""

@@ -1,13 +1,12 @@
 """The marginal likelihood of the variances, gains and dispersions of the Gaussian process.
 
-They are the vector θ: logarithms of five variances of the prior (`VARIANCES`), of the length scale
+They are the vector θ: logarithms of six variances of the prior (`VARIANCES`), of the length scale
 ℓ, of the gains of all sources but one, and of the dispersions of log-odds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -25,12 +24,13 @@ from llm_elicit.density.utility.quadratic import QuadraticTerms
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
-VARIANCES = 5
-"""Linear terms, common curvature, differences of curvature, cross terms, process."""
+VARIANCES = 6
+"""Linear terms, common curvature, its differences, cross terms, products with u·t, process."""
 
 _LOG_SD = 3.0  # of the prior of a log-variance, a log-dispersion and a log-gain
 _LENGTH_SD = 0.5  # of the prior of log ℓ
 _FAILED = 1e12  # the loss where the covariance is not positive definite
+_STEP = 1e-3  # of the differences that second derivatives are taken by
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Observations:
     has a gain and a dispersion of its own: the log-odds of each judge, then the choices of each
     judge; ``choices`` says of each source whether it is of choices. ``effects`` (n, B) are columns
     of position effects with normal priors of standard deviation ``effect_sd`` (B,), NaN for a wide
-    one. Rows of one ``group`` (n,) are left out together.
+    one. Rows of one ``group`` (n,) are left out together. ``direction`` is that of a ridge, u (p,);
+    None if the products of u·t have no variance of their own.
     """
 
     first: Tensor
@@ -59,6 +60,7 @@ class Observations:
     effect_sd: Array
     group: Index
     category: Index
+    direction: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.value)
@@ -87,13 +89,21 @@ class Observations:
 
     @cached_property
     def blocks(self) -> tuple[Tensor, ...]:
-        """Projections (P, P) on linear terms, shared curvature, its differences, cross terms."""
+        """Roots of the prior covariances of β (P,) under variances of one, but for the process's.
+
+        Of linear terms, shared curvature, its differences and cross terms they are projections
+        (P, P). The last (P, p), with p = 0 without a direction, has (u·t) t_i as columns.
+        """
         d, square = self.terms.dimension, torch.from_numpy(self.terms.squares)
         linear = torch.cat([torch.ones(d), torch.zeros(len(square))]).double()
         squares = torch.cat([torch.zeros(d), square]).double()
         crossed = torch.cat([torch.zeros(d), ~square]).double()
         common = torch.outer(squares, squares) / max(float(squares.sum()), 1.0)
-        return torch.diag(linear), common, torch.diag(squares) - common, torch.diag(crossed)
+        along = torch.zeros(len(linear), 0, dtype=torch.float64)
+        if self.direction is not None:
+            along = self.terms.products(self.direction)
+        plain = torch.diag(linear), common, torch.diag(squares) - common, torch.diag(crossed)
+        return (*plain, along)
 
 
 class Terms(NamedTuple):
@@ -130,7 +140,7 @@ class Hyperparameters:
         d, logs = rows.first.shape[1], np.log(units)
         variance = 2.0 * logs[anchor] - math.log(2.0 * d)
         self.centre = np.array([
-            *[variance] * 3, variance - math.log(d), variance,
+            *[variance] * 3, variance - math.log(d), *[variance] * 2,
             0.5 * math.log(d),
             *(logs[self.free] - logs[anchor]),
             *np.log(0.5 * units[self.log_odds]),
@@ -178,7 +188,8 @@ class Hyperparameters:
         """
         moving = [i for i in range(len(theta)) if i != VARIANCES]
         values, vectors = torch.linalg.eigh(curvature[moving][:, moving])
-        covariance = (vectors / values.clamp(min=_LOG_SD**-2.0)) @ vectors.T
+        # Where a gain is known only times a variance, precision is less than a prior's.
+        covariance = (vectors / values.clamp(min=0.1 * _LOG_SD**-2.0)) @ vectors.T
         gains = [moving.index(i) for i in range(len(theta))[self._gains]]
         root = torch.linalg.cholesky(covariance[gains][:, gains])
         slope = torch.linalg.solve_triangular(root, covariance[gains], upper=False)
@@ -215,49 +226,69 @@ class MarginalLikelihood:
         halves = [rows.quadratic[kept] @ block for block in rows.blocks]
         self._parts = [half @ half.T for half in halves]
         first, second = rows.first.double()[kept], rows.second.double()[kept]
-        pairs = ((first, first), (second, second), (first, second), (second, first))
+        pairs = ((first, first), (second, second), (first, second))
         self._distances = [torch.cdist(x, y).square() for x, y in pairs]
         effects = torch.from_numpy(rows.effects)[kept]
         self._effects = (effects * effect_variance) @ effects.T
 
-    def loss(self, theta: Tensor) -> Tensor:
-        """Return minus the log marginal likelihood and log prior, up to a constant."""
-        terms, kept = self._hyper.terms(theta), self._kept
-        variance = torch.where(self._exact, terms.measurement[kept], self._variance)
-        one, two, across, back = (
-            torch.exp(-0.5 * distance / terms.length**2) for distance in self._distances
-        )
-        covariance = terms.variances[-1] * (one + two - across - back)
-        for part, scale in zip(self._parts, terms.variances[: VARIANCES - 1], strict=True):
-            covariance = covariance + scale * part
+    def loss_and_slope(self, theta: Array) -> tuple[float, Array]:
+        """Return minus the log marginal likelihood and log prior, and its gradient (T,) in θ."""
+        at = torch.from_numpy(theta).requires_grad_()
+        terms, surprise = self._hyper.terms(at), self._hyper.surprise(at)
+        with torch.no_grad():
+            value, slopes = self._value_and_slopes(terms)
+        if not math.isfinite(value):
+            return _FAILED, np.zeros(len(theta))
+        (slope,) = torch.autograd.grad([*terms, surprise], [at], [*slopes, torch.ones(())])
+        return value + float(surprise.detach()), np.asarray(slope.numpy())
+
+    def _value_and_slopes(self, terms: Terms) -> tuple[float, Terms]:
+        """Return minus the log marginal likelihood, and its derivatives by the terms."""
+        kept = self._kept
+        one, two, across = (torch.exp(-0.5 * r / terms.length**2) for r in self._distances)
+        parts = [*self._parts, one + two - across - across.T]
+        utility = sum(v * part for v, part in zip(terms.variances, parts, strict=True))
         gain = terms.gain[kept]
-        covariance = gain[:, None] * covariance * gain + self._effects + torch.diag(variance)
+        variance = torch.where(self._exact, terms.measurement[kept], self._variance)
+        covariance = gain[:, None] * utility * gain + self._effects + torch.diag(variance)
         factor, failed = torch.linalg.cholesky_ex(covariance)
         if failed:
-            return torch.full((), _FAILED, dtype=torch.float64) + 0.0 * theta.sum()
-        white = torch.linalg.solve_triangular(factor, self._target[:, None], upper=False)
-        loss: Tensor = 0.5 * white.square().sum() + factor.diagonal().log().sum()
-        return loss + self._hyper.surprise(theta)
+            return math.inf, terms
+        inverse = torch.cholesky_inverse(factor)
+        pull = inverse @ self._target
+        value = 0.5 * self._target @ pull + factor.diagonal().log().sum()
+        # The derivative by the covariance, and by that of the utility's differences.
+        slope = 0.5 * (inverse - torch.outer(pull, pull))
+        inner = gain[:, None] * slope * gain
+        one, two, across = (r * e for r, e in zip(self._distances, (one, two, across), strict=True))
+        of_length = (inner * (one + two - across - across.T)).sum()
+        of_gain, of_measurement = torch.zeros(2, len(terms.gain), dtype=torch.float64)
+        of_gain[kept] = 2.0 * ((slope * utility) @ gain)
+        of_measurement[kept] = torch.where(self._exact, slope.diagonal(), 0.0)
+        return float(value), Terms(
+            torch.stack([(inner * part).sum() for part in parts]),
+            of_length * terms.variances[-1] / terms.length**3,
+            of_gain,
+            of_measurement,
+        )
 
     def maximize(self, theta: Array, iterations: int) -> tuple[Array, float]:
         """Return the maximum (T,) found from θ, and its log marginal likelihood and log prior."""
-
-        def objective(values: Array) -> tuple[float, Array]:
-            at = torch.from_numpy(values).requires_grad_()
-            loss = self.loss(at)
-            (slope,) = torch.autograd.grad(loss, [at])
-            return float(loss.detach()), np.asarray(slope.numpy())
-
         found = minimize(
-            objective, theta, jac=True, method="L-BFGS-B", bounds=self._hyper.bounds,
+            self.loss_and_slope, theta, jac=True, method="L-BFGS-B", bounds=self._hyper.bounds,
             options={"maxiter": iterations},
         )  # fmt: skip
         return np.asarray(found.x), -float(found.fun)
 
     def curvature(self, theta: Array) -> Tensor:
         """Return the second derivatives (T, T) of the loss, as of all rows."""
-        of: Callable[..., Tensor] = torch.autograd.functional.hessian
-        return of(self.loss, torch.from_numpy(theta)) / self._share
+        steps = _STEP * np.eye(len(theta))
+        up, down = (
+            np.stack([self.loss_and_slope(theta + step)[1] for step in way])
+            for way in (steps, -steps)
+        )
+        found = torch.from_numpy(up - down) / (2.0 * _STEP)
+        return 0.5 * (found + found.T) / self._share
 
 
 def _places(numbers: list[int]) -> Tensor:

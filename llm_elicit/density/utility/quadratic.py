@@ -72,6 +72,14 @@ class QuadraticTerms:
         """Return [t_i, t_i t_j] (n, P) at columns (n, p)."""
         return np.concatenate([t, t[:, self.first] * t[:, self.second]], axis=1)
 
+    def products(self, direction: Tensor) -> Tensor:
+        """Return the coefficients (P, p) of (u·t) t_i, at u (p,)."""
+        p, each = self.dimension, np.arange(len(self.first))
+        found = torch.zeros(len(self), p, dtype=torch.float64)
+        found[p + each, self.first] += direction[self.second]
+        found[p + each, self.second] += direction[self.first] * torch.from_numpy(~self.squares)
+        return found
+
     def forms(self, beta: Tensor) -> tuple[Tensor, Tensor]:
         """Return linear terms (S, p) and symmetric curvatures (S, p, p) of coefficients (S, P)."""
         d = self.dimension
