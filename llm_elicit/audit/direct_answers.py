@@ -73,8 +73,8 @@ class DirectEvidence:
         rows = table[table["judge"] == judge]
         unparsed: dict[str, Counter[Unread]] = {kind: Counter() for kind in KINDS}
         for kind in ("range", "ratio"):  # their verdicts are in the table
-            verdicts = rows["verdict"][rows["kind"] == kind]
-            unparsed[kind].update(verdicts[~verdicts.isin(["A", "B", "tie"])])
+            if (of_kind := rows[rows["kind"] == kind]).size:
+                unparsed[kind].update(v for v in of_kind["verdict"] if v not in ("A", "B", "tie"))
         times = 1 + max(rows["replicate"][rows["kind"] == "quantiles"], default=-1)
         quantiles = np.full((times, space.dimension, 5), np.nan)
         points, completed = [], {}
