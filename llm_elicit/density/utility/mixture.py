@@ -21,6 +21,7 @@ them. A symmetric Dirichlet prior shrinks them towards each other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -41,6 +42,7 @@ _STRENGTHS = (0.3, 1.0, 3.0)  # of the prior, of which the one that predicts bes
 _HALVINGS = ((3, 3), (4, 2))  # steps, then the divisor of the number of starts kept
 _CLUSTERED = 1500
 _SWEEPS = 10
+_EACH = 5  # fewest comparisons of each parameter
 _ISOTROPIC = 0.05  # share of an isotropic covariance in each cluster's, so that none is singular
 Step = Callable[[int], None]
 
@@ -83,9 +85,10 @@ def fit_mixtures(
 ) -> list[MixtureFit]:
     """Fit mixtures of each number of components, until three numbers in a row do not help.
 
-    Components have one factor (`FactorMixture`) where comparisons are too few for free
-    covariances. The list is empty where they are too few for the smallest number, or where there
-    are more columns of categories than `MixtureSettings.most_categories`.
+    Components have free covariances or one factor (`FactorMixture`), whichever predicts better, and
+    one factor from there on, or where comparisons are too few for free ones. The list is empty
+    where they are too few for the smallest number, or where there are more columns of categories
+    than `MixtureSettings.most_categories`.
 
     Parameters
     ----------
@@ -97,14 +100,20 @@ def fit_mixtures(
     category = validation.data.category
     if category is not None and (category >= 0).sum() > settings.most_categories:
         return fits
+    free, one_factor = _parameters(validation.dimension)
     for tried, count in enumerate(settings.counts, 1):
-        one_factor = not _enough(validation, count * _free_parameters(validation.dimension))
-        if one_factor and not _enough(validation, count * (2 * validation.dimension + 2)):
+        if fits and isinstance(fits[-1].mode, FactorMixture):
+            free = math.inf
+        if validation.size < _EACH * count * min(free, one_factor):
             break
-        starts = draw_starts(validation, count, settings.starts)
-        if one_factor:
-            starts = [FactorMixture.nearest(start) for start in starts]
-        fits.append(_CountFit(validation, settings).fit(starts))
+        starts, of_count = draw_starts(validation, count, settings.starts), []
+        if validation.size >= _EACH * count * free:
+            of_count.append(_CountFit(validation, settings).fit(starts))
+            starts = [of_count[0].mode]
+        if one_factor < free:
+            nearest = [FactorMixture.nearest(start) for start in starts]
+            of_count.append(_CountFit(validation, settings).fit(nearest))
+        fits.append(max(of_count, key=lambda fit: fit.score))
         scores.append(fits[-1].score)
         if on_step is not None:
             on_step(tried)
@@ -113,14 +122,9 @@ def fit_mixtures(
     return fits
 
 
-def _free_parameters(d: int) -> int:
-    """Return the parameters of a component: its height, centre and covariance."""
-    return 1 + d + d * (d + 1) // 2
-
-
-def _enough(validation: CrossValidation, parameters: int) -> bool:
-    """Return whether there are five comparisons per parameter."""
-    return validation.size >= 5 * parameters
+def _parameters(d: int) -> tuple[float, float]:
+    """Return the parameters of a component with a free covariance, and with one factor."""
+    return 1 + d + d * (d + 1) // 2, 2 * d + 2
 
 
 class _CountFit:
