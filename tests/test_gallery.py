@@ -15,6 +15,9 @@ from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.spaces.drafting import draft_file
 from llm_elicit.spaces.features import FeatureSpace
 
+# Here a belief only has to be there.
+pytestmark = pytest.mark.usefixtures("quick_fits")
+
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "examples" / "gallery").glob("*.yaml"))
 JUDGES = TypeAdapter(list[Judge]).validate_python([{"name": "expert", "backend": "simulated"}])

@@ -276,7 +276,7 @@ class BeliefDensity(PresentedDensity):
 
         They are draws of the posterior over utilities at the noise level that the fit assumed (see
         `llm_elicit.density.utility.posterior`). They take seconds, and are equal for equal seeds.
-        Those of the default arguments are kept.
+        Those of seed 0 and of the last other seed are kept, at the default level.
 
         Parameters
         ----------
@@ -291,11 +291,11 @@ class BeliefDensity(PresentedDensity):
         DensityError : ``log_level_sd`` is negative, or the belief has no draws, because of its
             method or because it was fitted with ``PosteriorSettings(draws=0)``.
         """
-        by_default = seed == 0 and log_level_sd is None
+        by_default = log_level_sd is None
         callback("draws: progress", progress)
         generator = generator_of(seed)
-        if by_default and self._made is not None and progress is None:
-            return replace(self._made, _named=self._features)
+        if by_default and seed in self._made and progress is None:
+            return replace(self._made[seed], _named=self._features)
         if log_level_sd is None:
             log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
         model = self._model if isinstance(self._model, UtilityDensity) else None
@@ -304,7 +304,8 @@ class BeliefDensity(PresentedDensity):
                 self._latent, self.utility_draws(), model, generator, progress, log_level_sd
             )
         if by_default:
-            self._made = made
+            # Of seed 0 for figures; of another for who asks for the same again, as an audit does.
+            self._made = {k: v for k, v in self._made.items() if k == 0} | {seed: made}
         return replace(made, _named=self._features)
 
     @property

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class PresentedDensity(Distribution, ABC):
     """A density with figures and tables; `diagnostics` reports its fit."""
 
     diagnostics: dict[str, Any]
-    _made: BeliefDraws | None = None  # the default draws, once they were asked for
+    _made: Mapping[int, BeliefDraws] = MappingProxyType({})  # draws that were asked for, by seed
 
     @property
     @abstractmethod
@@ -142,7 +143,7 @@ class PresentedDensity(Distribution, ABC):
         """Return a table of the features, which notebooks show."""
         places = list(range(self.dimension))
         axes = feature_axes(self.sampling, self._features, places, [self._kept])
-        draws = self.has_draws if self._made is None else self.draws()
+        draws = self.draws() if 0 in self._made else self.has_draws
         return belief_html(axes, self._kept, draws, self.diagnostics)
 
     def to_pandas(

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -130,6 +130,14 @@ class _Compiled:
         return self._kept[1]
 
 
+@lru_cache(maxsize=64)  # of a run's templates, each of which is opened at every stage
+def _compile(source: str) -> tuple[jinja2.Template, tuple[str, ...]]:
+    """Return a turn compiled, and the variables that it names."""
+    environment = sandbox.sandbox()
+    names = meta.find_undeclared_variables(environment.parse(source))
+    return environment.from_string(source), tuple(sorted(names))
+
+
 @dataclass(frozen=True)
 class Template:
     """A wording of the question, with its answer format.
@@ -221,16 +229,8 @@ class Template:
 
     @cached_property
     def _compiled(self) -> tuple[_Compiled, ...]:
-        environment = sandbox.sandbox()
         try:
-            return tuple(
-                _Compiled(
-                    role,
-                    environment.from_string(source),
-                    tuple(sorted(meta.find_undeclared_variables(environment.parse(source)))),
-                )
-                for role, source in self.parts
-            )
+            return tuple(_Compiled(role, *_compile(source)) for role, source in self.parts)
         except Exception as error:  # templates can raise any exception
             raise InputError(f"{self.where}: {_short(error)}") from None
 

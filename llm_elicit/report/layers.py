@@ -123,9 +123,10 @@ def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
     """
     buffer = io.BytesIO()
     with drawing():
-        if figure.get_layout_engine() is not None:
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")
+        if (layout := figure.get_layout_engine()) is not None:
+            layout.execute(figure)
+            # With an engine, and be it "none", Matplotlib draws every rendering twice.
+            figure.set_layout_engine(None)
         if kind == "svg":
             figure.savefig(buffer, format="svg", metadata={"Date": None})
             return buffer.getvalue()

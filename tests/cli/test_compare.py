@@ -12,6 +12,9 @@ from llm_elicit.cli import main as cli
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
 
+# Here a belief only has to be there.
+pytestmark = pytest.mark.usefixtures("quick_fits")
+
 EXPERT = {"name": "expert", "backend": "simulated"}
 LONG = {**EXPERT, "name": "a-judge-of-a-name-" + "-".join(["so", *["very"] * 11, "long"])}
 

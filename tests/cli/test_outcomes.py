@@ -20,6 +20,9 @@ from llm_elicit.orchestrator.journal.questions import reading, totals
 from llm_elicit.pipeline import stages
 from llm_elicit.testing.provider import Fails, Hangs, Provider, Says
 
+# Here a belief only has to be there.
+pytestmark = pytest.mark.usefixtures("quick_fits")
+
 DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "resume.md"
 ROWS = re.findall(r"^\| (\d+) \| ([a-z ]+) \|", DOCS.read_text(), re.M)
 CODES = {outcome: int(code) for code, outcome in ROWS}

@@ -22,6 +22,9 @@ from llm_elicit.pipeline.run_folder import Run, open_runs
 from llm_elicit.questions import Template
 from llm_elicit.testing.provider import Fails, Provider, Says
 
+# Here a belief only has to be there.
+pytestmark = pytest.mark.usefixtures("quick_fits")
+
 TEMPLATES = ["v1/zero-shot", "v1/few-shot"]
 KEYS = {"ANTHROPIC_API_KEY": "sk-a", "OPENAI_API_KEY": "sk-b"}
 

@@ -309,6 +309,17 @@ def test_a_noise_level_in_doubt_widens_the_draws_by_as_much(belief: BeliefDensit
         belief.draws(log_level_sd=-1.0)
 
 
+def test_draws_of_a_seed_are_made_once(belief: BeliefDensity) -> None:
+    """An audit asks for those of its seed several times, figures for those of seed 0."""
+    figures, seeded = belief.draws(), belief.draws(seed=3)
+    assert belief.draws(seed=3).weights is seeded.weights
+    assert belief.draws().weights is figures.weights is not seeded.weights
+    steps: list[int] = []
+    told = belief.draws(seed=3, progress=lambda _label, done, _total: steps.append(done))
+    assert len(steps) == len(told)
+    assert all((one == other).all() for one, other in zip(told.points, seeded.points, strict=True))
+
+
 def test_draws_are_made_when_they_are_asked_for_and_once(
     belief: BeliefDensity, tmp_path: Path
 ) -> None:

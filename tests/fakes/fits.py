@@ -8,19 +8,19 @@ from functools import partial
 import pytest
 
 from llm_elicit import density
-from llm_elicit.density.settings import FitSettings, PosteriorSettings
-from tests.density.targets import FEW_DRAWS, QUADRATIC
+from llm_elicit.density.settings import FitSettings, GaussianProcessSettings, PosteriorSettings
+from tests.density.targets import QUADRATIC
 
-# A quadratic form with its usual draws, and few of one of log-odds.
+# A quadratic form, with few draws: of few answers, most of a run's time is theirs.
 _QUICK = FitSettings(
     utility=replace(
         QUADRATIC.utility,
-        posterior=PosteriorSettings(),
-        process=FEW_DRAWS.utility.process,
+        posterior=PosteriorSettings(draws=24),
+        process=GaussianProcessSettings(frequencies=128, draws=24),
     )
 )
 
 
 def fit_quickly(patch: pytest.MonkeyPatch) -> None:
-    """Let runs in this process fit a quadratic form, and few draws of one of log-odds."""
+    """Let runs in this process fit a quadratic form, with few draws of it."""
     patch.setattr(density, "fit_evidence", partial(density.fit_evidence, settings=_QUICK))

@@ -11,6 +11,9 @@ from fakes.spaces import write_two_features
 import llm_elicit as le
 from llm_elicit._util.settings import to_yaml
 
+# Here a belief only has to be there.
+pytestmark = pytest.mark.usefixtures("quick_fits")
+
 
 def _settings(runs: Path) -> dict[str, Any]:
     return {

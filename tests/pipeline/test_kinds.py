@@ -4,10 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import llm_elicit as le
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.orchestrator.progress import Silent
+
+# Here a belief only has to be there.
+pytestmark = pytest.mark.usefixtures("quick_fits")
 
 CAMPAIGN = """
 name: kinds

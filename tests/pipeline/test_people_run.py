@@ -15,6 +15,9 @@ from llm_elicit.orchestrator.journal.questions import is_begun
 from llm_elicit.orchestrator.people import People
 from llm_elicit.pipeline.audit import audit_is_current
 
+# Here a belief only has to be there.
+pytestmark = pytest.mark.usefixtures("quick_fits")
+
 CAMPAIGN = """
 name: people
 space: penguins
