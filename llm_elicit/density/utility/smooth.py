@@ -26,7 +26,7 @@ from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, Ridge
 
 _UPDATES = 6
 _FIRST_VARIANCE = 10.0
-_CONVERGED = 0.1  # nats of the log-posterior, while variances change
+_CONVERGED = 0.1  # nats of the log-posterior, of modes that only variances and scores need
 _SETTLED = 0.1  # of the logarithms of the variances
 _VARIANCES = (1e-3, 1e4)
 _ROWS_EACH, _FEWEST = 20, 16  # comparisons of each frequency of a process, and fewest frequencies
@@ -164,7 +164,7 @@ def _cross_validate(regression: Regression, validation: CrossValidation, mode: T
     spread = torch.empty_like(difference)
     for fold in range(validation.count):
         unseen = fold_of == fold
-        at, factor = regression.without(unseen).maximize(mode)
+        at, factor = regression.without(unseen).maximize(mode, _CONVERGED)
         columns = regression.columns[unseen]
         difference[unseen] = columns @ at
         spread[unseen] = torch.linalg.solve_triangular(factor, columns.T, upper=False).norm(dim=0)
