@@ -1,5 +1,6 @@
 """The loopback providers that writers of backends use too, and what is run where and when."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+# Thousands of tests and what they import are no garbage; to look through them again takes seconds.
+gc.set_threshold(50_000, 20, 20)
 
 # A defect in a command is a traceback in tests, and in the processes that they start.
 os.environ["LLM_ELICIT_DEBUG"] = "1"

@@ -7,6 +7,7 @@ import sys
 
 import pandas as pd
 import pytest
+from fakes.spaces import write_two_features
 
 from cli.conftest import CAMPAIGN
 
@@ -39,7 +40,9 @@ def test_from_outside_too_there_is_one_line_and_a_proper_exit_code(tmp_path):
 
 
 def test_an_unknown_matplotlib_backend_in_the_environment_has_no_effect(tmp_path):
-    command = [sys.executable, "-m", "llm_elicit", "run", campaign(tmp_path)]
+    write_two_features(tmp_path)
+    small = CAMPAIGN.replace("penguins", "two.yaml").replace("pairs: 60", "pairs: 8")
+    command = [sys.executable, "-m", "llm_elicit", "run", campaign(tmp_path, small)]
     environment = {**os.environ, "MPLBACKEND": "missing"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

@@ -33,7 +33,7 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, quick_fits: None) -> Path:
     """A folder with a campaign and its finished run; nothing in it is opened any more."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "small.yaml").write_text(CAMPAIGN)

@@ -56,7 +56,7 @@ def campaign(folder, features, **more):
 
 
 @pytest.fixture(scope="module")
-def trees(tmp_path_factory):
+def trees(tmp_path_factory, quick_fits):
     """An expert on kinds and heights, and a random judge, both also asked directly."""
     # As many choices leave the shares uncertain by as much as the bounds below.
     odds = {"gain": 1.0, "noise": 0.3}

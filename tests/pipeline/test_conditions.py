@@ -20,7 +20,7 @@ SPECIES = ("Adelie", "Chinstrap", "Gentoo")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def runs(tmp_path_factory: pytest.TempPathFactory, quick_fits: None) -> dict[str, Run]:
     """The example, in a folder of its own."""
     folder = tmp_path_factory.mktemp("conditions")
     text = Path("examples/conditions.yaml").read_text(encoding="utf-8")

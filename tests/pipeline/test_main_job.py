@@ -62,7 +62,7 @@ def done_in_journal(folder: Path) -> int:
 
 @pytest.mark.local_model
 @pytest.mark.timeout(1000)  # a real model, which takes its time on a busy machine
-def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path, monkeypatch):
+def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path, monkeypatch, quick_fits):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(CAMPAIGN)
     write_space(tmp_path)

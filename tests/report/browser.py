@@ -14,14 +14,15 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 class Tab:
     """A page that is open."""
 
-    def __init__(self, requests, answers, numbers=None):
+    def __init__(self, requests, answers, numbers=None, unread=None):
         self._requests, self._answers = requests, answers
         self._numbers, self._session = numbers or itertools.count(1), None
+        self._unread = bytearray() if unread is None else unread  # of all pages
         self._events = []
 
     def beside(self, *, own=True):
         """Another page; with cookies of its own, as another person's browser, or the same."""
-        other = Tab(self._requests, self._answers, self._numbers)
+        other = Tab(self._requests, self._answers, self._numbers, self._unread)
         context = other.send("Target.createBrowserContext") if own else {}
         other.open("about:blank", **context)
         return other
@@ -54,12 +55,13 @@ class Tab:
         return found
 
     def _read(self):
-        parts = bytearray()
-        while not parts.endswith(b"\0"):
-            part = os.read(self._answers, 1)
+        while b"\0" not in self._unread:
+            part = os.read(self._answers, 1 << 16)
             assert part, "Chromium has closed the pipe"
-            parts += part
-        return bytes(parts[:-1])
+            self._unread += part
+        message, _, rest = bytes(self._unread).partition(b"\0")
+        self._unread[:] = rest
+        return message
 
     def open(self, address, **context):
         """Attach to a new page of this address and wait until it is loaded."""
