@@ -14,7 +14,7 @@ from llm_elicit.cli.options import AsJson, out, print_json
 
 if TYPE_CHECKING:
     from llm_elicit.spaces import features
-    from llm_elicit.spaces.draft_reports import ColumnReport
+    from llm_elicit.spaces.drafting import ColumnReport
     from llm_elicit.spaces.feature import Feature
 else:
     features = LazyModule("llm_elicit.spaces.features")

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
-from llm_elicit.spaces.feature import Feature
-from llm_elicit.spaces.number_format import ENGLISH, to_english
+from llm_elicit.spaces.feature import ENGLISH, Feature, to_english
 
 Unread = Literal[
     "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",

@@ -14,8 +14,8 @@ from llm_elicit.audit.distances import Estimate
 from llm_elicit.audit.generated import RowCompletionTest
 from llm_elicit.audit.inference import Interval, p_text
 from llm_elicit.audit.record import JudgeAudit
+from llm_elicit.spaces.feature import ENGLISH, format_number
 from llm_elicit.spaces.features import Feature, FeatureSpace
-from llm_elicit.spaces.number_format import ENGLISH, format_number
 
 __all__ = [
     "between", "box_text", "cell", "estimate", "interval", "listed", "no_belief_sentence",

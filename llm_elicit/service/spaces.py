@@ -50,7 +50,7 @@ class SpaceText(BaseModel):
 
 
 class Column(BaseModel):
-    """What a column of an uploaded table became: `llm_elicit.spaces.draft_reports.ColumnReport`."""
+    """What a column of an uploaded table became: `llm_elicit.spaces.drafting.ColumnReport`."""
 
     column: str
     kept: str

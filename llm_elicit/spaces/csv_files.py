@@ -1,12 +1,24 @@
-"""CSV files: their separator, decimal mark and encoding, and their cells as text."""
+"""CSV files: their separator, decimal mark and encoding, and their cells as text.
+
+Encodings of files that do not state theirs: which make sense, and which is likeliest.
+
+A table has few words, too few for statistics of letters alone. Ruled out first are encodings with
+which words come out as nobody writes them: letters of two scripts in a word, a capital behind a
+small letter, a sign between letters, letters that no language has together. `chardet` ranks the
+others, and a file for which two are about as likely is refused.
+"""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,12 +28,308 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.encodings import charset, encoding_of
 
 if TYPE_CHECKING:
     import pandas as pd
 else:
     pd = LazyModule("pandas")  # a process that only asks questions does without
+
+chardet = LazyModule("chardet")
+
+_HAN = frozenset({"HAN", "WIDE"})
+_LATIN = frozenset[str]()
+_ENCODINGS = {
+    "cp1252": ("cp1252", _LATIN),
+    "gb18030": ("gb18030", _HAN),
+    "big5": ("big5hkscs", _HAN),
+    "cp932": ("cp932", _HAN | {"KANA", "HALF"}),
+    "euc_jp": ("euc_jis_2004", _HAN | {"KANA"}),
+    "cp949": ("cp949", frozenset({"HAN", "HANGUL"})),
+    "cp1250": ("cp1250", _LATIN),
+    "cp1251": ("cp1251", frozenset({"CYRILLIC"})),
+    "koi8_r": ("koi8-r", frozenset({"CYRILLIC"})),
+    "koi8_u": ("koi8-u", frozenset({"CYRILLIC"})),
+    "cp1253": ("cp1253", frozenset({"GREEK"})),
+    "cp1254": ("cp1254", _LATIN),
+    "cp1255": ("cp1255", frozenset({"HEBREW"})),
+    "cp1256": ("cp1256", frozenset({"ARABIC"})),
+    "cp1257": ("cp1257", _LATIN),
+    "cp874": ("cp874", frozenset({"THAI"})),
+    "iso8859_2": ("iso8859-2", _LATIN),
+    "iso8859_5": ("iso8859-5", frozenset({"CYRILLIC"})),
+    "iso8859_6": ("iso8859-6", frozenset({"ARABIC"})),
+    "iso8859_15": ("iso8859-15", _LATIN),
+    "cp866": ("cp866", frozenset({"CYRILLIC"})),
+    "mac_roman": ("mac-roman", _LATIN),
+    "mac_cyrillic": ("mac-cyrillic", frozenset({"CYRILLIC"})),
+    "cp850": ("cp850", _LATIN),
+}
+"""Encodings by Python's name: chardet's name, and the scripts that they are for beside ASCII."""
+
+_COMMON = {"gb18030": "gb2312", "cp949": "euc_kr"}
+"""The older encoding that has nearly all characters in use, by encoding."""
+
+_LETTERS = (
+    "äöüß", "àâæçéèêëîïôœùûü", "àèéìòùîï", "áéíóúñü", "àçèéíïòóúü·", "áâãàçéêíóôõúü", "æøåéö",
+    "åäöéü", "áðéíóúýþæö", "ëïéèüöáó", "äõöüšž", "ąćęłńóśźż", "áčďéěíňóřšťúůýž",
+    "áäčďéíĺľňóôŕšťúýž", "áéíóöőúüű", "ăâîşţșț", "čćđšž", "çë", "çğıİöşüâîû", "ąčęėįšųūž",
+    "āčēģīķļņšūž", "абвгдежзийклмнопрстуфхцчшщъыьэюяё", "абвгґдеєжзиіїйклмнопрстуфхцчшщьюя",
+    "абвгдеёжзійклмнопрстуўфхцчшыьэюя", "абвгдђежзијклљмнњопрстћуфхцчџш",
+    "абвгдѓежзѕијклљмнњопрстќуфхцчџш", "аәбвгғдеёжзийкқлмнңоөпрстуұүфхһцчшщъыіьэюя",
+)  # fmt: skip
+"""The letters beyond ASCII of languages in Latin and Cyrillic script."""
+
+_ALPHABETS = tuple(frozenset(letters + letters.upper()) for letters in _LETTERS)
+
+_SIGNS = frozenset("“”„‘’‚–—…•·°µ€£§±²³¹½¼¾«»¿¡×÷™®©\u00a0¥ªº´¨¸¬¦¶†‡‰‹›ƒˆ˜")
+_JOINING = frozenset("’‘´·–—\u00a0")
+"""Signs that may stand between two letters."""
+
+_QUOTES = frozenset("“”„‘’‚«»‹›…¿¡")
+_OUT_OF_PLACE = re.compile(r"^[”’»›—\u00a0·](?=[^\W\d])|(?<=[^\W\d])[“„«‹¿¡·]$")
+_ALIASES = {"HIRAGANA": "KANA", "KATAKANA": "KANA", "KATAKANA-HIRAGANA": "KANA", "CJK": "HAN",
+            "HALFWIDTH": "HALF", "FULLWIDTH": "WIDE", "IDEOGRAPHIC": "WIDE"}  # fmt: skip
+_SAMPLE_BYTES, _MOST_CELLS, _LONGEST = 2_000_000, 5_000, 300
+_START, _LEAST_ZEROS = 4_000, 0.2
+"""How many of the first bytes of UTF-16 are zero: one for each separator, digit and line end."""
+
+_MOST_BAD = 0.1
+"""The most words that may come out as nobody writes them, as a share."""
+
+_CLEAR = 2.0
+"""How much likelier than the next an encoding must be."""
+
+_CLEAR_WESTERN = 1.2
+"""That of cp1252, by far the commonest."""
+
+_PRIOR = {"cp1250": 0.85, "cp1257": 0.7, "iso8859_2": 0.5, "cp850": 0.3,
+          "mac_roman": 0.4, "mac_cyrillic": 0.5, "cp866": 0.6, "iso8859_5": 0.5}  # fmt: skip
+"""How common encodings are beside those of Windows in the West and in East Asia."""
+
+_ICELANDIC = frozenset("ðýþÐÝÞ")
+"""Letters of cp1252 in whose place Turkish ones stand in cp1254."""
+
+_NOT_CHARSETS = {"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"}
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """The words of a file as an encoding has them.
+
+    Attributes:
+        encoding: Python's name of the encoding.
+        words: the cells with a character beyond ASCII.
+        coherent: whether one language has all their letters.
+    """
+
+    encoding: str
+    words: tuple[str, ...]
+    coherent: bool
+
+
+def charset(name: str) -> str:
+    """Return the name of an encoding as it was given, if it is one.
+
+    Raises:
+        ValueError: Python knows none of that name, or it is none of text.
+    """
+    try:
+        known = codecs.lookup(name)
+        text = known._is_text_encoding and known.name not in _NOT_CHARSETS
+    except (LookupError, ValueError):
+        text = False
+    if not text:
+        raise ValueError(f"no encoding {name!r}; give one that Python knows, such as gb18030")
+    return name
+
+
+def encoding_of(content: bytes, where: str) -> str:
+    """Return the encoding of a text file.
+
+    Args:
+        content: its bytes.
+        where: its name, for messages.
+
+    Raises:
+        InputError: two encodings are about as likely, or none makes sense.
+
+    Example:
+        >>> encoding_of("city\\n北京\\n上海\\n广州\\n".encode("gb18030"), "c.csv")
+        'gb18030'
+        >>> encoding_of("Stadt\\nKöln\\nMünchen\\n".encode("cp1252"), "c.csv")
+        'cp1252'
+    """
+    if content[:4] in (b"\xff\xfe\0\0", b"\0\0\xfe\xff"):
+        return "utf-32"
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    if b"\0" in content:
+        return _wide(content)
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return _likeliest(content, where)
+    return "utf-8"
+
+
+def _wide(content: bytes) -> str:
+    """Return the encoding of a file with zero bytes: UTF-16 or UTF-32 without a mark, or UTF-8."""
+    for encoding in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
+        try:
+            text = content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        zeros = content[:_START].count(0)
+        plain = sum(character in ",;\t|\r\n .0123456789" for character in text[:_START])
+        enough = min(zeros / len(content[:_START]), plain / len(text[:_START])) > _LEAST_ZEROS
+        if enough and "\0" not in text:
+            return encoding
+    return "utf-8"
+
+
+def _likeliest(content: bytes, where: str) -> str:
+    parts = re.split(rb"[\r\n,;\t|\"]+", content[:_SAMPLE_BYTES])
+    cells = sorted({cell[:_LONGEST] for cell in parts if not cell.isascii()})[:_MOST_CELLS]
+    decodings = list(_sensible(content, cells))
+    coherent = [decoding for decoding in decodings if decoding.coherent]
+    ranked = _ranked(coherent or decodings, b"\n".join(cells))
+    if not ranked:
+        raise InputError(
+            f"{where}: its encoding is not clear, and it is not UTF-8; name it (--encoding "
+            "gb18030, say), or save the file as UTF-8"
+        )
+    (best, likelihood), *others = ranked
+    clear = _CLEAR_WESTERN if best.encoding == "cp1252" else _CLEAR
+    if not others or likelihood > clear * others[0][1]:
+        return best.encoding
+    shown = " or ".join(
+        f"{decoding.encoding} ({visible(', '.join(decoding.words[:3]), 40)})"
+        for decoding, _ in ranked[:4]
+    )
+    raise InputError(
+        f"{where}: its encoding is not clear: {shown}; name the right one (--encoding "
+        f"{best.encoding}), or save the file as UTF-8"
+    )
+
+
+def _sensible(content: bytes, cells: Collection[bytes]) -> Iterable[_Decoding]:
+    """Yield the encodings with which the words of a file make sense, one for each reading."""
+    readings = set()
+    for encoding, (_, scripts) in _ENCODINGS.items():
+        try:
+            content.decode(encoding)
+            words = tuple(cell.decode(encoding, "ignore") for cell in cells)  # some were cut
+        except UnicodeDecodeError:
+            continue
+        tokens = {token for word in words for token in re.findall(r"[A-Za-z\x80-\U0010ffff]+", word)
+                  if not token.isascii()}  # fmt: skip
+        bad = sum(not _is_word(token, scripts) for token in tokens)
+        if words in readings or bad > _MOST_BAD * len(tokens):
+            continue
+        characters = {character for token in tokens for character in token} - _SIGNS
+        letters = {letter for letter in characters if letter.isalpha() and not letter.isascii()}
+        if encoding in _COMMON and not _mostly_in(letters, _COMMON[encoding]):
+            continue
+        readings.add(words)
+        known = not scripts & {"CYRILLIC"} and bool(scripts)
+        coherent = known or any(letters <= alphabet for alphabet in _ALPHABETS)
+        yield _Decoding(encoding, words, coherent)
+
+
+def _ranked(decodings: list[_Decoding], sample: bytes) -> list[tuple[_Decoding, float]]:
+    """Return readings with their likelihoods, the likeliest first."""
+    for decoding in decodings:
+        # Signs alone, as in °C, say nothing by their letters, and Hiragana say everything.
+        letters = [c for c in "".join(decoding.words) if not c.isascii()]
+        if decoding.encoding == "cp1252" and _SIGNS.issuperset(letters):
+            return [(decoding, 1.0)]
+        if sum("\u3041" <= letter <= "\u309f" for letter in letters) > len(letters) / 2:
+            return [(decoding, 1.0)]
+    if len(decodings) < 2:
+        return [(decoding, 1.0) for decoding in decodings]
+    names = {_ENCODINGS[decoding.encoding][0]: decoding.encoding for decoding in decodings}
+    results = chardet.detect_all(
+        sample,
+        ignore_threshold=True,
+        compat_names=False,
+        include_encodings=list(names),
+        no_match_encoding=next(iter(names)),
+    )
+    likelihoods = {names.get(result["encoding"], ""): result["confidence"] for result in results}
+    scored = [(item, likelihoods.get(item.encoding, 0.0) * _prior(item)) for item in decodings]
+    return sorted(scored, key=lambda pair: -pair[1])
+
+
+def _prior(decoding: _Decoding) -> float:
+    icelandic = decoding.encoding == "cp1252" and not _ICELANDIC.isdisjoint("".join(decoding.words))
+    return 0.4 if icelandic else _PRIOR.get(decoding.encoding, 1.0)
+
+
+def _mostly_in(letters: Collection[str], encoding: str) -> bool:
+    def known(letter: str) -> bool:
+        try:
+            letter.encode(encoding)
+        except UnicodeEncodeError:
+            return False
+        return True
+
+    return sum(map(known, letters)) >= (1.0 - 3 * _MOST_BAD) * len(letters)
+
+
+def _is_word(token: str, scripts: Collection[str]) -> bool:
+    """Whether somebody may have written a word, in one of the scripts or in Latin."""
+    used = {_script(character) for character in token} - {""}
+    foreign = used - {"LATIN"}
+    if not foreign <= set(scripts):
+        return False
+    letters = [letter for letter in token if letter.isalpha() and letter not in _SIGNS]
+    beyond = [letter for letter in letters if not letter.isascii()]
+    if scripts and beyond and not foreign:
+        return False
+    if foreign and "LATIN" in used:
+        # T恤 and A區 are words of two scripts, K鰈n is none.
+        mixed = r"[a-z][^\x00-\x7f]|[^\x00-\x7f][a-z]"
+        if not foreign & {"HAN", "HANGUL"} or re.search(mixed, token):
+            return False
+    if not scripts and len(beyond) == len(letters) > 1:
+        return False
+    if _OUT_OF_PLACE.search(token) or ("«" in token[0]) > ("»" in token):
+        return False
+    return not any(map(_clash, token, token[1:])) and not any(
+        map(_is_odd_between, token, token[1:], token[2:])
+    )
+
+
+def _is_odd_between(before: str, middle: str, after: str) -> bool:
+    """Whether a character does not stand between two letters: a sign, or a capital as in MÜller."""
+    if not (before.isalpha() and after.isalpha()):
+        return False
+    capital = middle.isupper() and not middle.isascii() and after.islower()
+    return capital or middle in _SIGNS - _JOINING
+
+
+def _clash(first: str, second: str) -> bool:
+    """Whether nobody writes two characters side by side, as a capital behind a small letter."""
+    if first.islower() and second.isupper():
+        return not (first.isascii() and second.isascii())
+    signs = {first, second} & (_SIGNS - _JOINING - _QUOTES)
+    return bool(signs) and not any(letter.isascii() for letter in (first, second))
+
+
+@cache
+def _script(character: str) -> str:
+    """Return the script of a letter, "" of a sign that tables have, "ODD" of others."""
+    if character.isascii():
+        return "LATIN" if character.isalpha() else ""
+    if character in _SIGNS:
+        return ""
+    name = unicodedata.name(character, "?")
+    script = _ALIASES.get(name.split()[0], name.split()[0])
+    if name.startswith("HANGUL LETTER"):
+        return "ODD"
+    known = character.isalpha() or unicodedata.category(character).startswith("M")
+    return script if known or script in _ALIASES.values() else "ODD"
+
 
 _SAMPLE = 64_000
 """The characters from which the separator is found."""

@@ -1,4 +1,7 @@
-"""Drafting a feature space from a table, for the user to edit."""
+"""Drafting a feature space from a table, for the user to edit.
+
+What is said of a drafted space: what became of every column, and which settings are guesses.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import datetime
 import hashlib
 import io
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +22,17 @@ from llm_elicit._util.sanitize import visible
 from llm_elicit._util.settings import to_yaml
 from llm_elicit.errors import InputError
 from llm_elicit.spaces import cells
-from llm_elicit.spaces.column_drafts import MOST_WORDS, ColumnDraft, draft_column, share
+from llm_elicit.spaces.column_drafts import (
+    MOST_WORDS,
+    ColumnDraft,
+    draft_column,
+    of_few_numbers,
+    share,
+    with_not_stated,
+)
 from llm_elicit.spaces.csv_files import Dialect
-from llm_elicit.spaces.draft_reports import ColumnReport, with_comments
 from llm_elicit.spaces.naming import Wording, valid_name, wordings, words_of
-from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales
-from llm_elicit.spaces.number_ranges import of_few_numbers, with_not_stated
-from llm_elicit.spaces.shares import shares_of_a_whole
+from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales, shares_of_a_whole
 from llm_elicit.spaces.table_files import (
     UNNAMED,
     named_columns,
@@ -33,6 +40,69 @@ from llm_elicit.spaces.table_files import (
     sniff,
     without_extra_rows,
 )
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """What a column of the table became.
+
+    Attributes:
+        column: its heading.
+        kept: what it is kept as; empty if it was dropped.
+        range: its range or its categories; the reason if it was dropped.
+        scale: its scale; empty for categories.
+        unit: its unit.
+        guessed: the settings that are guesses.
+    """
+
+    column: str
+    kept: str
+    range: str
+    scale: str = ""
+    unit: str = ""
+    guessed: tuple[str, ...] = ()
+
+    @classmethod
+    def dropped(cls, column: str, reason: str) -> ColumnReport:
+        """Return the report of a column that was left out."""
+        return cls(column, "", reason)
+
+    @classmethod
+    def of(
+        cls, column: str, kept: str, feature: Mapping[str, Any], guessed: Iterable[str]
+    ) -> ColumnReport:
+        """Return the report of a column that became a feature with these settings."""
+        span = ", ".join(feature["categories"]) if "categories" in feature else _range_text(feature)
+        scale = "circle" if feature.get("periodic") else feature.get("scale", "")
+        return cls(column, kept, span, scale, feature.get("unit", ""), tuple(guessed))
+
+
+def _range_text(feature: Mapping[str, Any]) -> str:
+    """Return the range of a feature, in the unit that it is worded in."""
+    ends, factor = (feature.get("low"), feature.get("high")), feature.get("factor", 1.0)
+    low, high = ends if factor == 1.0 else (f"{end * factor:.3g}" for end in ends)
+    return f"{low} to {high}"
+
+
+def with_comments(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:
+    """Return YAML text with a comment after every guessed setting of a feature.
+
+    Args:
+        text: the text, of a mapping with a list of features.
+        guesses: what to say, by feature and key.
+    """
+    lines, feature = [], ""
+    for line in text.splitlines():
+        key, _, value = line.removeprefix("- ").strip().partition(":")
+        if line.startswith("- name: "):
+            feature = value.strip().strip("'\"")
+        elif not line.startswith((" ", "-")):
+            feature = ""
+        says = guesses.get(feature, {}).get(key)
+        whole = value.strip() == "" or not value.strip().startswith(("|", ">", "'", '"'))
+        lines.append(f"{line}  # {says}" if says and line.startswith("  ") and whole else line)
+    return "\n".join(lines) + "\n"
+
 
 _MOST_COLUMNS, _MOST_FEATURES = 300, 60
 """The most columns that are looked at, and that become features, unless they are named."""

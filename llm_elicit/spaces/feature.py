@@ -16,12 +16,17 @@ The kinds:
 
 A ``periodic`` feature is a circle, such as an hour, a month or a direction: continuous values lie
 in [low, high), and high is low again; whole values go from low to high, and low follows high.
+
+The keys of a feature that follow from its kind: codes of categories, and dates as days.
+
+Numbers in words: significant digits, thousands separators and the decimal mark.
 """
 
 from __future__ import annotations
 
 import datetime
 import math
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -32,13 +37,173 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.feature_keys import EPOCH, days_of, with_codes, with_days
-from llm_elicit.spaces.number_format import ENGLISH, Locale, format_number
 
 if TYPE_CHECKING:
     import pandas as pd
 else:
     pd = LazyModule("pandas")  # a process that only asks questions does without
+
+EPOCH = datetime.date(1970, 1, 1)
+"""The day that dates are counted from."""
+
+_OF_NUMBERS = {"unit": "", "prefix": "", "scale": "linear", "digits": 3, "factor": 1.0}
+"""What numbers alone have, and what it is where it is not given."""
+
+
+def with_codes(data: dict[str, Any]) -> dict[str, Any]:
+    """A feature's keys, with the lowest and the highest code where its values are categories.
+
+    Raises:
+        ValueError: keys that do not go with each other, or words that cannot be told apart.
+    """
+    name, given, kind = data.get("name"), data.get("categories"), data.get("kind")
+    if kind not in ("categorical", "ordered"):
+        if given:
+            raise ValueError(f"{name}: categories are given; they need kind: categorical")
+        return data
+    if not isinstance(given, list | tuple) or len(given) < 2:
+        raise ValueError(f"{name}: kind: {kind} needs two categories or more; list them")
+    for word in given:
+        if not isinstance(word, str):
+            raise ValueError(f"{name}: category {word!r} is not text; put it in quotes")
+        if not word.strip() or not word.strip().isprintable():
+            raise ValueError(f"{name}: category {word!r} cannot be read; use words that print")
+    words = tuple(word.strip() for word in given)
+    twice = sorted({word for word in words if words.count(word) > 1})
+    if twice:
+        raise ValueError(f"{name}: the category {twice[0]!r} appears twice; categories must differ")
+    derived = {"low": 0.0, "high": len(words) - 1.0}
+    _refuse(data, f"{name}: kind: {kind}", _OF_NUMBERS | derived)
+    return {**data, **derived, "categories": words}
+
+
+def with_days(data: dict[str, Any]) -> dict[str, Any]:
+    """A date's keys, with its bounds as days since 1970.
+
+    Raises:
+        ValueError: a key of numbers, or a bound that is no date.
+    """
+    name = data.get("name")
+    if data.get("categories"):
+        raise ValueError(f"{name}: categories are given; they need kind: categorical")
+    _refuse(data, f"{name}: kind: date", _OF_NUMBERS)
+    return data | {key: days_of(name, key, data[key]) for key in ("low", "high") if key in data}
+
+
+def days_of(name: object, key: str, given: object) -> object:
+    """A bound as days since 1970; a number is one already."""
+    try:
+        day = datetime.date.fromisoformat(given) if isinstance(given, str) else given
+        if isinstance(day, datetime.date):
+            return float(day.toordinal() - EPOCH.toordinal())
+        if isinstance(day, int | float):
+            EPOCH + datetime.timedelta(days=day)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{name}: {key} {given!r} is no date; write it as 2020-03-14") from None
+    return given
+
+
+def _refuse(data: dict[str, Any], what: str, defaults: dict[str, Any]) -> None:
+    """Refuse keys that the kind does not have, except with their defaults.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for key, usual in defaults.items():
+        if data.get(key, usual) != usual:
+            raise ValueError(f"{what} has no {key}; remove {key}")
+
+
+_LARGEST_WRITTEN = 1e15
+"""Numbers from here on are written with a power of ten."""
+
+_MOST_DECIMALS = 6
+"""Numbers with more decimals are written with a power of ten."""
+
+
+class Locale(StrictModel):
+    """The marks within a number.
+
+    Attributes:
+        decimal: the decimal mark.
+        thousands: the thousands separator; empty for none, as in years.
+
+    Example:
+        >>> Locale(decimal=",").thousands
+        '.'
+    """
+
+    decimal: Literal[".", ","] = "."
+    thousands: Literal[",", ".", " ", "'", ""] = ","
+
+    @model_validator(mode="before")
+    @classmethod
+    def _other_mark(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("decimal") == "," and "thousands" not in data:
+            return data | {"thousands": "."}
+        return data
+
+    @model_validator(mode="after")
+    def _marks_differ(self) -> Locale:
+        if self.decimal == self.thousands:
+            raise ValueError(
+                f"locale: {self.decimal!r} is both decimal mark and thousands; use two"
+            )
+        return self
+
+
+ENGLISH = Locale()
+
+
+def format_number(value: float, decimals: int, locale: Locale = ENGLISH) -> str:
+    """Return a number that has been rounded, with its decimals.
+
+    Args:
+        value: the number.
+        decimals: how many decimals it is rounded to; negative for tens, hundreds, ...
+        locale: the marks within the number.
+
+    Example:
+        >>> format_number(1234.5, 2), format_number(1234.5, 2, Locale(decimal=","))
+        ('1,234.50', '1.234,50')
+        >>> format_number(1.2e-9, 11), format_number(0.0, 11), format_number(2020, 0)
+        ('1.20e-9', '0', '2,020')
+    """
+    if value == 0.0 and decimals >= _MOST_DECIMALS:
+        text = "0"
+    elif abs(value) < _LARGEST_WRITTEN and decimals <= _MOST_DECIMALS:
+        text = f"{value:,.{max(0, decimals)}f}"
+    elif not math.isfinite(value):
+        text = f"{abs(value):g}"
+    else:
+        power = math.floor(math.log10(abs(value)))
+        mantissa, power_text = f"{value:.{max(0, decimals + power)}e}".split("e")
+        text = f"{mantissa}e{int(power_text)}"
+    return text.translate(_marks(locale))
+
+
+def _marks(locale: Locale) -> dict[int, str]:
+    thousands = "\u00a0" if locale.thousands == " " else locale.thousands
+    return {ord(","): thousands, ord("."): locale.decimal}
+
+
+def to_english(text: str, locale: Locale) -> str:
+    """Return a text whose numbers have English marks in place of those of `locale`.
+
+    Example:
+        >>> to_english("1.234,5 kg; 0,25", Locale(decimal=","))
+        '1234.5 kg; 0.25'
+    """
+    if locale == ENGLISH:
+        return text
+    if locale.thousands:
+        mark = "[ \u00a0\u202f]" if locale.thousands == " " else re.escape(locale.thousands)
+        group = rf"(?<![\d.,])\d{{1,3}}(?:{mark}\d{{3}})+(?!\d)"
+        text = re.sub(group, lambda found: re.sub(mark, "", found[0]), text)
+    if locale.decimal != ".":
+        text = re.sub(r"(?<=\d),(?=\d)", ".", text)
+    return text
+
 
 Floats = NDArray[np.float64]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.encodings import encoding_of
+from llm_elicit.spaces.csv_files import encoding_of
 from llm_elicit.spaces.features import FeatureSpace
 
 

@@ -17,7 +17,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline import stages
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.spaces.table_density import TableDensity
+from llm_elicit.spaces.table import TableDensity
 
 
 @pytest.mark.parametrize("name", ["california_housing", "countries", "penguins_kinds"])
