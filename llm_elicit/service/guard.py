@@ -4,6 +4,18 @@ A page of another site can have a browser send requests to a service on the same
 name that it makes resolve to 127.0.0.1 (DNS rebinding) even read the answers. Hence the `Host` must
 be an address or a known name, and requests that change something must come from a page of the
 service, if they come from a page at all.
+
+Middleware that knows a request as a browser sent it to the proxy in front.
+
+Only proxies that the operator names are believed: anyone can send their headers. `X-Forwarded-For`,
+`-Proto`, `-Host` and `-Prefix` are read, or else `Forwarded` (RFC 7239).
+
+Connections that wait for a request do not wait for ever, and there is a limit on their number.
+
+uvicorn closes a connection that is idle after an answer, and waits for the rest of a request's
+headers without a limit. Here, headers must come within seconds. Where there are too many
+connections, the one that has waited longest is closed; one with a request in progress, such as a
+stream of events, never is.
 """
 
 from __future__ import annotations
@@ -11,18 +23,22 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from llm_elicit.service.keys import Keys
+from llm_elicit.service.auth import Keys
 from llm_elicit.service.problems import ProblemError, logger
 from llm_elicit.service.rendering import ROOT, refusal
-from llm_elicit.service.settings import ServerSettings
+from llm_elicit.service.settings import PATH, ServerSettings
 
 _access = logging.getLogger("llm_elicit.service.access")
 
@@ -117,7 +133,7 @@ class Guard:
     def _refused(
         self, scope: Scope, status: int, detail: str, more: Mapping[str, str] | None = None
     ) -> Response:
-        return refusal(Headers(scope=scope), scope["path"], status, detail, self._keys, more)
+        return refusal(Headers(scope=scope), scope["path"], status, detail, self._keys.scrub, more)
 
     def _largest(self, path: str) -> int:
         bounds = self._settings.bounds
@@ -261,3 +277,198 @@ def _place(url: str) -> tuple[str | None, int] | None:
         return parts.hostname, 0 if parts.port in (None, 80, 443) else parts.port
     except ValueError:
         return None
+
+
+_PAIR = re.compile(r'\s*([A-Za-z]+)=("(?:[^"\\]|\\.)*"|[^\s;,"]*)\s*(;|,|$)')
+
+
+@dataclass(frozen=True)
+class _Hops:
+    """What proxies say of a request, each in a list with the last proxy's last."""
+
+    client: list[str]
+    proto: list[str]
+    host: list[str]
+    prefix: list[str]
+
+
+class Proxied:
+    """Passes requests on as they were before a trusted proxy; without a slash at the path's end.
+
+    Args:
+        app: the application.
+        settings: the service's settings.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._app, self._settings = app, settings
+        self._trusted = [ipaddress.ip_network(place, strict=False) for place in settings.proxies]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope = {**scope, "headers": list(scope["headers"])}
+        if self._settings.https:
+            scope["scheme"] = "https"
+        root = self._settings.path
+        peer = scope["client"][0] if scope["client"] else ""
+        if self._is_trusted(peer):
+            root = self._before_proxy(scope, peer) or root
+        path = scope["path"]
+        if root and (path == root or path.startswith(f"{root}/")):
+            path = path[len(root) :]
+        scope["path"] = path.rstrip("/") or "/"
+        token = ROOT.set(root)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            ROOT.reset(token)
+
+    def _before_proxy(self, scope: Scope, peer: str) -> str:
+        """Put the client's address, scheme and host in place; return the path's prefix."""
+        headers = MutableHeaders(scope=scope)
+        hops = _hops(headers)
+        address, count = peer, 0
+        while self._is_trusted(address) and count < len(hops.client):
+            count += 1
+            stated = _address(hops.client[-count])
+            if stated is None:
+                break
+            address = stated
+        scope["client"] = (address, 0)
+        if _at(hops.proto, count) in ("http", "https") and not self._settings.https:
+            scope["scheme"] = _at(hops.proto, count)
+        if host := _at(hops.host, count):
+            headers["host"] = host
+        prefix = _at(hops.prefix, count).rstrip("/")
+        return prefix if re.fullmatch(PATH, prefix) else ""
+
+    def _is_trusted(self, address: str) -> bool:
+        place = _address(address)
+        return place is not None and any(
+            ipaddress.ip_address(place) in network for network in self._trusted
+        )
+
+
+def _hops(headers: Headers) -> _Hops:
+    if "x-forwarded-for" in headers or "forwarded" not in headers:
+        names = ("for", "proto", "host", "prefix")
+        return _Hops(*(_listed(headers, f"x-forwarded-{name}") for name in names))
+    elements = _elements(",".join(headers.getlist("forwarded")))
+    client, proto, host = (
+        [element.get(name, "") for element in elements] for name in ("for", "proto", "host")
+    )
+    return _Hops(client, proto, host, _listed(headers, "x-forwarded-prefix"))
+
+
+def _listed(headers: Headers, name: str) -> list[str]:
+    values = ",".join(headers.getlist(name)).split(",")
+    return [value.strip() for value in values if value.strip()]
+
+
+def _at(values: list[str], count: int) -> str:
+    """Return what the first of the last `count` proxies says; empty if it says nothing."""
+    return values[-min(max(count, 1), len(values))] if values else ""
+
+
+def _elements(text: str) -> list[dict[str, str]]:
+    r"""Return the elements of a `Forwarded` header, up to the first that is malformed.
+
+    Example:
+        >>> _elements('for="[2001:db8::1]:80";proto=https, for=192.0.2.1')
+        [{'for': '[2001:db8::1]:80', 'proto': 'https'}, {'for': '192.0.2.1'}]
+    """
+    elements: list[dict[str, str]] = [{}]
+    position = 0
+    while position < len(text) and (pair := _PAIR.match(text, position)):
+        name, value, end = pair.groups()
+        if value.startswith('"'):
+            value = re.sub(r"\\(.)", r"\1", value[1:-1])
+        elements[-1][name.lower()] = value
+        if end == ",":
+            elements.append({})
+        position = pair.end()
+    return elements
+
+
+def _address(text: str) -> str | None:
+    """Return an address without its port and brackets; None if it is none.
+
+    Example:
+        >>> _address("192.0.2.1:80"), _address("[2001:db8::1]:80"), _address("unknown")
+        ('192.0.2.1', '2001:db8::1', None)
+    """
+    match = re.fullmatch(r"\[([^\]]*)\](?::\d+)?|([^:]*):\d+|(.*)", text)
+    stated = (match[1] or match[2] or match[3]) if match else ""
+    try:
+        place = ipaddress.ip_address(stated)
+    except ValueError:
+        return None
+    mapped = place.ipv4_mapped if isinstance(place, ipaddress.IPv6Address) else None
+    return str(mapped or place)
+
+
+class Connection(H11Protocol):
+    """A connection of uvicorn's with limits on waiting.
+
+    Attributes:
+        seconds: to wait for the headers of a request, from its first byte on.
+        most: the number of connections above which those that wait are closed.
+    """
+
+    seconds = 10.0
+    most = 800
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._waiting_since = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether no request is in progress."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait; close the connection that has waited longest if there are too many."""
+        if TYPE_CHECKING:
+            assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        self._limit()
+        waiting = [other for other in self.connections if isinstance(other, Connection)]
+        if len(waiting) > self.most:
+            waiting = [other for other in waiting if other.waits]
+            min(waiting, key=lambda other: other._waiting_since).transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Go on with a request."""
+        super().data_received(data)
+        self._limit()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._limit()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        super().connection_lost(exc)
+        self._stop()
+
+    def _limit(self) -> None:
+        """Limit the wait for headers, unless a request is in progress or none has begun."""
+        if not self.waits or self.timeout_keep_alive_task is not None:
+            self._stop()
+        elif self._deadline is None and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(self.seconds, self.transport.close)
+        if self.waits:
+            self._waiting_since = self._waiting_since or self.loop.time()
+        else:
+            self._waiting_since = 0.0
+
+    def _stop(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

@@ -22,12 +22,10 @@ from llm_elicit.orchestrator.journal.control import ENDED
 from llm_elicit.pipeline.live_view import LiveView
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
-from llm_elicit.service import campaigns, security, sessions, untrusted
+from llm_elicit.service import auth, campaigns, security
 from llm_elicit.service.campaigns import Limits
 from llm_elicit.service.catalog import CampaignName, Catalog, Runs
-from llm_elicit.service.forms import Text
 from llm_elicit.service.problems import ProblemError, status_of
-from llm_elicit.service.refusals import SIGN_IN
 from llm_elicit.service.rendering import (
     STATIC,
     campaign_page,
@@ -37,7 +35,7 @@ from llm_elicit.service.rendering import (
     state_words,
     stylesheet,
 )
-from llm_elicit.service.security import Admin, Reader, csrf_token, require
+from llm_elicit.service.security import SIGN_IN, Admin, Reader, Text, csrf_token, require
 from llm_elicit.service.spaces import library_of
 from llm_elicit.service.state import Service, service_of
 
@@ -345,7 +343,7 @@ def _allowed_examples(service: Service) -> dict[str, str]:
     for name in resources.available("examples", ".yaml"):
         text = resources.find("examples", name, ".yaml").read_text("utf-8")
         try:
-            untrusted.checked(parse_yaml(text, name), service.settings, library_of(service))
+            campaigns.checked(parse_yaml(text, name), service.settings, library_of(service))
         except ElicitError:
             continue
         found[name] = text
@@ -353,7 +351,7 @@ def _allowed_examples(service: Service) -> dict[str, str]:
 
 
 def _signed_in(request: Request) -> bool:
-    return sessions.session_of(request) is not None
+    return auth.session_of(request) is not None
 
 
 def _to(path: str) -> Response:

@@ -13,12 +13,10 @@ from starlette.responses import JSONResponse, Response
 
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import ConflictError, ElicitError, InputError
-from llm_elicit.service.keys import Keys
 
 logger = logging.getLogger("llm_elicit.service")
 
 MEDIA_TYPE = "application/problem+json"
-_LONGEST = 4000
 
 
 class Problem(BaseModel):
@@ -43,17 +41,10 @@ _TITLES = {
 }  # fmt: skip
 
 
-def problem(
-    status: int, detail: str, keys: Keys, headers: Mapping[str, str] | None = None
-) -> Response:
-    """Return the response of an error, without secrets and control characters."""
-    body = Problem(title=_TITLES.get(status, "Error"), status=status, detail=clean(detail, keys))
+def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the response of an error."""
+    body = Problem(title=_TITLES.get(status, "Error"), status=status, detail=detail)
     return JSONResponse(body.model_dump(), status, dict(headers or {}), MEDIA_TYPE)
-
-
-def clean(detail: str, keys: Keys) -> str:
-    """Return a message without secrets and control characters."""
-    return visible(keys.scrub(detail), _LONGEST)
 
 
 def status_of(error: Exception) -> int:

@@ -6,7 +6,7 @@ comes first. A campaign's page is written as one static file, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
@@ -18,10 +18,10 @@ from fastapi import Response
 from fastapi.responses import HTMLResponse
 from starlette.datastructures import Headers
 
+from llm_elicit._util.sanitize import visible
 from llm_elicit.pipeline.live_view import LiveInterval, LiveView
 from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
-from llm_elicit.service.keys import Keys
-from llm_elicit.service.problems import ProblemError, clean, problem
+from llm_elicit.service.problems import ProblemError, problem
 
 STATIC = Path(__file__).parent / "static"
 """The folder of the style sheet and the scripts."""
@@ -38,6 +38,9 @@ _HEADINGS = {
     404: "Not found",
     429: "Too many attempts",
 }
+
+_LONGEST = 4000
+"""The characters of a message."""
 
 _NO_PAGES = ("/api/", "/health", "/metrics")
 """How the paths begin that are no pages."""
@@ -173,7 +176,7 @@ def refusal(
     path: str,
     status: int,
     detail: str,
-    keys: Keys,
+    scrub: Callable[[str], str],
     more: Mapping[str, str] | None = None,
     **context: Any,
 ) -> Response:
@@ -182,13 +185,14 @@ def refusal(
     Args:
         headers, path: of the request.
         status, detail: why.
-        keys: the secrets, which no answer holds.
+        scrub: removes the secrets, which no answer holds.
         more: headers of the answer.
         context: further values for the page.
     """
+    detail = visible(scrub(detail), _LONGEST)
     if path.startswith(_NO_PAGES) and "text/html" not in headers.get("accept", ""):
-        return problem(status, detail, keys, more)
-    page = failed(status, clean(detail, keys), judging=path.startswith("/judge/"), **context)
+        return problem(status, detail, more)
+    page = failed(status, detail, judging=path.startswith("/judge/"), **context)
     page.headers.update(more or {})
     return page
 

@@ -7,6 +7,16 @@ required, by being on this machine. `judge` is for the routes under a personal l
 A request that changes something and was authenticated by what a browser sends by itself must repeat
 the session's token, in the header `X-CSRF-Token` or in the form's field `csrf`. The forms under a
 personal link repeat one of the link: its holder has no session, and so none is ended or replaced.
+
+The text that a form sends, as it was meant.
+
+Browsers end the lines of every field with CR LF, whatever the page held; what is pasted may begin
+with a byte order mark and end in blanks. All fields of all forms are read by `Text`.
+
+What becomes of requests that are refused: a page for browsers, a problem for all others.
+
+A form that is refused because its session is not the present one is shown with what was filled in,
+to be sent again.
 """
 
 from __future__ import annotations
@@ -15,18 +25,38 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
-from fastapi import Depends, Request
+from fastapi import Depends, FastAPI, Form, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import AfterValidator
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
 
-from llm_elicit.service import sessions
+from llm_elicit.errors import ElicitError
+from llm_elicit.service import auth
+from llm_elicit.service.auth import ForgedLinkError, Link, Scope, Session
 from llm_elicit.service.guard import SAFE
-from llm_elicit.service.keys import Scope
-from llm_elicit.service.links import ForgedLinkError, Link
-from llm_elicit.service.problems import ProblemError, check_parameters
-from llm_elicit.service.sessions import Session
-from llm_elicit.service.state import service_of
-from llm_elicit.service.workers import READER
+from llm_elicit.service.problems import ProblemError, check_parameters, first_error, status_of
+from llm_elicit.service.rendering import refusal
+from llm_elicit.service.state import READER, service_of
+
+
+def normalized(text: str) -> str:
+    r"""Return a form's text with LF at the end of each line, and without blanks before it.
+
+    Example:
+        >>> normalized("panel\r\nada \r")
+        'panel\nada'
+    """
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+Text = Annotated[str, Form(), AfterValidator(normalized)]
+"""The type of a form's field: ``name: Text = ""``."""
+
 
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
 
@@ -118,21 +148,21 @@ async def sign_in(request: Request, token: str) -> Scope:
     """
     scope = _scope_of(request, token)
     await sign_out(request)
-    sessions.sign_in(request, scope)
+    auth.sign_in(request, scope)
     return scope
 
 
 async def sign_out(request: Request) -> None:
     """End the session of a browser that signed in, for every copy of its cookie."""
-    session = sessions.session_of(request)
+    session = auth.session_of(request)
     if session is not None:
         await asyncio.to_thread(service_of(request).sessions.end, session)
-        sessions.forget(request)
+        auth.forget(request)
 
 
 def csrf_token(request: Request) -> str:
     """Return the token that forms of this page must repeat, in the field `csrf`."""
-    session = sessions.session_of(request) or sessions.form_session(request)
+    session = auth.session_of(request) or auth.form_session(request)
     return service_of(request).sessions.csrf(session)
 
 
@@ -142,7 +172,7 @@ async def check_csrf(request: Request) -> None:
     Raises:
         ProblemError: it does not.
     """
-    await _check_csrf(request, sessions.session_of(request), sessions.form_session_of(request))
+    await _check_csrf(request, auth.session_of(request), auth.form_session_of(request))
 
 
 async def _check_csrf(request: Request, *candidates: Session | None) -> None:
@@ -169,9 +199,9 @@ async def _caller(request: Request) -> Caller:
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return Caller(_scope_of(request, token.strip()), "token")
-    service, session = service_of(request), sessions.session_of(request)
+    service, session = service_of(request), auth.session_of(request)
     if session is not None and await asyncio.to_thread(service.sessions.has_ended, session):
-        sessions.forget(request)
+        auth.forget(request)
         session = None
     if session is not None and session.scope is not None:
         return Caller(session.scope, "session")
@@ -200,9 +230,9 @@ def _scope_of(request: Request, token: str) -> Scope:
 async def _check_form(request: Request, caller: Caller) -> None:
     """Check the session's token of a request that a page of another site could cause."""
     if caller.by == "session":
-        await _check_csrf(request, sessions.session_of(request))
+        await _check_csrf(request, auth.session_of(request))
     elif caller.by == "machine" and _is_form(request):
-        await _check_csrf(request, sessions.form_session_of(request))
+        await _check_csrf(request, auth.form_session_of(request))
 
 
 def _is_form(request: Request) -> bool:
@@ -216,3 +246,75 @@ def media_type(request: Request) -> str:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client else ""
+
+
+SIGN_IN = "/login"
+"""The page of the form to sign in."""
+
+_SECRETS = (CSRF_FIELD, "token")
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Have an application answer errors with pages and problems."""
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return await _refused(request, error, error.status_code, str(error.detail), error.headers)
+
+    async def known(request: Request, error: Exception) -> Response:
+        return await _refused(request, error, status_of(error), str(error))
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        # A name that cannot be one names nothing.
+        status = 404 if error.errors()[0]["loc"][0] == "path" else 422
+        return await _refused(request, error, status, first_error(error.errors(), request))
+
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ElicitError, known)
+    app.add_exception_handler(RequestValidationError, invalid)
+
+
+async def _refused(
+    request: Request, error: Exception, status: int, detail: str, headers: Any = None
+) -> Response:
+    path = request.url.path
+    context: dict[str, Any] = {}
+    if "text/html" in request.headers.get("accept", "") and path != SIGN_IN:
+        signed_out = status == 401
+        again = signed_out or isinstance(error, OtherSessionError)
+        fields = await _fields(request) if again else {}
+        if signed_out and not fields:
+            return RedirectResponse(_to_sign_in(request), 303)
+        if fields:
+            context["form"] = {
+                "action": path,
+                "fields": fields,
+                "csrf": csrf_token(request),
+                "signed_out": signed_out,
+            }
+    scrub = service_of(request).keys.scrub
+    return refusal(request.headers, path, status, detail, scrub, headers, **context)
+
+
+def _to_sign_in(request: Request) -> str:
+    """Return the form to sign in, which leads back to a page that was asked for."""
+    if request.method not in SAFE or request.url.path == "/":
+        return SIGN_IN
+    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return f"{SIGN_IN}?next={quote(wanted, safe='/')}"
+
+
+async def _fields(request: Request) -> dict[str, str]:
+    """Return what was filled in, without secrets; nothing of a request that is no form."""
+    if request.method in SAFE:
+        return {}
+    try:
+        form = await request.form()
+    except HTTPException:
+        return {}
+    return {
+        name: normalized(text)
+        for name, text in form.items()
+        if isinstance(text, str) and name not in _SECRETS
+    }

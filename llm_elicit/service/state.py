@@ -1,26 +1,268 @@
-"""What the routes of one service share."""
+"""What the routes of one service share.
+
+Work that would block the event loop, in processes of its own with a limit on its time.
+
+Drafting a space, planning a campaign and evaluating a belief import PyTorch and pandas and compute
+for seconds, in part without releasing Python's lock, so threads would not do. A process that takes
+too long is killed.
+
+What Prometheus reads at `/metrics`: requests, watchers, and the campaigns at work.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+import signal
+import sys
 import threading
-from collections.abc import Coroutine
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import anyio
+from anyio import BrokenWorkerProcess, to_process
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.requests import Request
 
+from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.people import People
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.pipeline.snapshot import RunIndex
-from llm_elicit.service.keys import Keys
-from llm_elicit.service.links import Links
-from llm_elicit.service.metrics import Metrics
+from llm_elicit.service.auth import Attempts, Keys, Links, Sessions
 from llm_elicit.service.problems import ProblemError, logger
-from llm_elicit.service.sessions import Attempts, Sessions
 from llm_elicit.service.settings import ServerSettings
-from llm_elicit.service.workers import Workers
+
+if TYPE_CHECKING:
+    from llm_elicit.pipeline.campaign_run import CampaignRun
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NICENESS = 5
+_WAITING, _WAITING_READERS = 32, 16
+_MOST_OF_A_READER = 3
+_SPARE_SECONDS = 120.0
+_MODULES = ("llm_elicit.service.campaigns", "llm_elicit.service.results")
+"""What a process imports before it can work, which takes a second or more."""
+
+READER: ContextVar[str | None] = ContextVar("READER", default=None)
+"""The address of who sent the present request, if they may only look."""
+
+
+class Workers:
+    """Processes that work for requests.
+
+    One of several is never taken by those who may only look, and is kept ready while they call, so
+    that they keep nobody else waiting.
+
+    Args:
+        count: how many there are.
+        seconds: the limit on the time of a call.
+    """
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._slots, self._seconds = asyncio.Semaphore(count), seconds
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._of_readers = asyncio.Semaphore(max(count - 1, 1))
+        self._count, self._waiting = count, 0
+        self._readers: Tally[str] = Tally()
+        self._spared, self._sparing = -math.inf, set[asyncio.Task[None]]()
+
+    async def call(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Return the result of a function of a module, called in another process.
+
+        Raises:
+            ProblemError: too many calls wait, or the call took too long or too much memory.
+            Exception: the function's own.
+        """
+        call, reader = partial(work, *args, **named), READER.get()
+        if reader is not None:
+            return await self._called_by_reader(reader, call)
+        if self._waiting >= _WAITING:
+            raise _busy()
+        self._waiting += 1
+        try:
+            async with self._slots:
+                return await self._called(call)
+        finally:
+            self._waiting -= 1
+
+    async def _called_by_reader(self, reader: str, work: Callable[[], T]) -> T:
+        if self._readers[reader] >= _MOST_OF_A_READER:
+            raise ProblemError(
+                429,
+                f"{_MOST_OF_A_READER} of your requests are at work; wait for one of them",
+                {"retry-after": "5"},
+            )
+        if self._readers.total() >= _WAITING_READERS:
+            raise _busy()
+        self._readers[reader] += 1
+        self._keep_spare()
+        try:
+            async with self._of_readers, self._slots:
+                return await self._called(work)
+        finally:
+            self._readers[reader] -= 1
+            if not self._readers[reader]:
+                del self._readers[reader]
+
+    def _keep_spare(self) -> None:
+        """Have another process begin, or stay, unless one did a short time ago."""
+        if self._count < 2 or time.monotonic() - self._spared < _SPARE_SECONDS:
+            return
+        self._spared = time.monotonic()
+        task = asyncio.create_task(self._spare())
+        self._sparing.add(task)
+        task.add_done_callback(self._sparing.discard)
+
+    async def _spare(self) -> None:
+        with suppress(ProblemError):
+            async with self._slots:
+                await self._called(_begin)
+
+    async def _called(self, work: Callable[[], T]) -> T:
+        limiter = self._limiter = self._limiter or anyio.CapacityLimiter(self._count)
+        try:
+            with anyio.fail_after(self._seconds):
+                return await to_process.run_sync(
+                    _in_process, work, cancellable=True, limiter=limiter
+                )
+        except TimeoutError:
+            raise ProblemError(
+                422, f"this takes more than {self._seconds:g} s; ask for less"
+            ) from None
+        except BrokenWorkerProcess:
+            raise ProblemError(422, "this takes too much memory; ask for less") from None
+
+
+def _begin() -> None:
+    """Import what other calls need."""
+    for name in _MODULES:
+        import_module(name)
+
+
+def _busy() -> ProblemError:
+    return ProblemError(503, "the service is busy; try again", {"retry-after": "5"})
+
+
+_prepared = False
+
+
+def _in_process(work: Callable[[], T]) -> T:
+    """Call a function in the process of a worker."""
+    global _prepared  # noqa: PLW0603 - a process is prepared once
+    if not _prepared:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service
+        if hasattr(os, "nice"):
+            os.nice(_NICENESS)
+        _prepared = True
+    try:
+        return work()
+    except ValueError as error:
+        core = sys.modules.get("llm_elicit.density.errors")
+        if core is None or not isinstance(error, core.DensityError):
+            raise
+        # The service could not read an error of the core without importing it.
+        raise InputError(str(error)) from None
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_Runs = Callable[[], Mapping[str, "CampaignRun"]]
+
+_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+
+
+class Metrics:
+    """The counts of one service.
+
+    Args:
+        runs: returns the runs of this process.
+        watching: returns the number of event streams that are open.
+
+    Example:
+        >>> metrics = Metrics(dict, lambda: 0)
+        >>> metrics.observe("GET", "/health", 200, 0.001)
+        >>> 'llm_elicit_http_requests_total{method="GET",route="/health"' in metrics.text().decode()
+        True
+    """
+
+    def __init__(self, runs: _Runs, watching: Callable[[], float]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "llm_elicit_http_requests",
+            "Requests by method, route and status.",
+            ("method", "route", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "llm_elicit_http_request_seconds",
+            "Seconds from a request to the end of its answer, by route.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        watchers = Gauge(
+            "llm_elicit_watchers", "Event streams that are open.", registry=self._registry
+        )
+        watchers.set_function(watching)
+        self._registry.register(_Campaigns(runs))
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return all counts in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Campaigns:
+    """Counts of the campaigns of this process, read from their snapshots when asked for."""
+
+    def __init__(self, runs: _Runs) -> None:
+        self._runs = runs
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the present counts."""
+        by_state = Tally(run.state for run in self._runs().values())
+        states = GaugeMetricFamily("llm_elicit_campaigns", "Campaigns by state.", labels=["state"])
+        for state, count in by_state.items():
+            states.add_metric([state], count)
+        yield states
+        yield from self._judges()
+
+    def _judges(self) -> Iterable[Metric]:
+        labels = ["campaign", "judge"]
+        answers = GaugeMetricFamily(
+            "llm_elicit_questions", "Questions by state.", labels=[*labels, "state"]
+        )
+        requests = CounterMetricFamily(
+            "llm_elicit_requests", "Requests to providers.", labels=labels
+        )
+        errors = CounterMetricFamily("llm_elicit_errors", "Requests that failed.", labels=labels)
+        cost = CounterMetricFamily("llm_elicit_cost_usd", "USD spent.", labels=labels)
+        for name, run in self._runs().items():
+            for judge, line in run.snapshot().judges.items():
+                at = [name, judge]
+                for state in ("total", "done", "failed"):
+                    answers.add_metric([*at, state], getattr(line, state))
+                requests.add_metric(at, line.requests)
+                errors.add_metric(at, line.errors)
+                if line.cost is not None:
+                    cost.add_metric(at, line.cost)
+        yield from (answers, requests, errors, cost)
 
 
 class Experts:

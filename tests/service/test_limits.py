@@ -17,12 +17,11 @@ import pytest
 import uvicorn
 
 from llm_elicit.service import guard
-from llm_elicit.service.connections import Connection
-from llm_elicit.service.guard import Guard
-from llm_elicit.service.keys import Keys
+from llm_elicit.service.auth import Keys
+from llm_elicit.service.guard import Connection, Guard
 from llm_elicit.service.problems import ProblemError
 from llm_elicit.service.settings import ServerSettings
-from llm_elicit.service.workers import READER, Workers
+from llm_elicit.service.state import READER, Workers
 from tests.service.serving import BEARER, LOOK, Served
 
 ROOT = Path(__file__).parents[2]

@@ -19,9 +19,9 @@ import pytest
 from llm_elicit._util.settings import parse_yaml, validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
+from llm_elicit.service.campaigns import checked
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
 from llm_elicit.service.spaces import Library
-from llm_elicit.service.untrusted import checked
 from tests.service.serving import Served
 from tests.service.test_campaigns import campaign, wait_for
 from tests.service.test_security import CSV, problem

@@ -1,0 +1,557 @@
+"""The secrets of a service: its signing key and its tokens, in files that only its user can read.
+
+Each is read from its environment variable, or else made once and kept in the service's folder with
+mode 0600, so that links and sessions outlive a restart.
+
+Small SQLite files of a service's own folder, which several services may share.
+
+Sessions of browsers: two signed cookies, and the token that forms must repeat.
+
+One cookie is of a browser that signed in; it holds the session's random id and its scope. The other
+is of forms that are sent by nobody who signed in, such as the form to sign in itself. Showing such
+a form therefore ends no session. Both are signed by a key that depends on the tokens, so that a new
+token ends all sessions. Signing out ends a session on the server, too: a copy of its cookie is
+worth nothing then.
+
+The cookies are `HttpOnly` and `SameSite=Lax`: a link in a mail opens a page for whom is signed in,
+and a form of another site sends no cookie.
+
+Personal links by which people judge: signed, expiring, and revocable.
+
+A link's token names a row of `links.sqlite` in the service's folder, which says for whom it is and
+until when. The token itself is kept nowhere, so that reading the file gives no access.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import secrets
+import sqlite3
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request, cookie_parser
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as Connection
+
+from llm_elicit._util.write_files import unfinished
+from llm_elicit.backends.base import scrubbed
+from llm_elicit.errors import InputError
+from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.rendering import ROOT
+
+Scope = Literal["admin", "read"]
+"""What a caller may do: everything, or only look."""
+
+_VARIABLES = {
+    "secret": "LLM_ELICIT_SECRET",
+    "token": "LLM_ELICIT_TOKEN",
+    "read-token": "LLM_ELICIT_READ_TOKEN",
+}
+_SHORTEST = 16
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The secrets of a service.
+
+    Attributes:
+        secret: signs links and sessions.
+        tokens: the token of each scope; empty if none is required.
+        kept: the file of the admin's token; None if it was not made here.
+        others: secrets of the environment that must not leave either, such as providers' keys.
+    """
+
+    secret: str
+    tokens: dict[Scope, str]
+    kept: Path | None = None
+    others: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, folder: Path, *, needs_token: bool, variables: Iterable[str] = ()) -> Keys:
+        """Read the secrets, or make those that do not exist.
+
+        Args:
+            folder: where they are kept.
+            needs_token: whether requests need a token.
+            variables: names of environment variables that hold other secrets.
+
+        Raises:
+            InputError: one is too short to be safe, or others can read its file.
+        """
+        stated = os.environ.get(_VARIABLES["token"])
+        tokens: dict[Scope, str] = {}
+        if needs_token or stated:
+            tokens = {"admin": _read(folder, "token"), "read": _read(folder, "read-token")}
+        named = {*variables, "PGPASSWORD", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
+        others = [os.environ[name].strip() for name in sorted(named) if os.environ.get(name)]
+        kept = folder / "token" if tokens and not stated else None
+        return cls(_read(folder, "secret"), tokens, kept, tuple(others))
+
+    def scope_of(self, token: str) -> Scope | None:
+        """Return the scope of a token, compared in constant time; None if it is not one."""
+        found: Scope | None = None
+        for scope, own in self.tokens.items():
+            if hmac.compare_digest(own.encode(), token.encode()):
+                found = scope
+        return found
+
+    def scrub(self, text: str) -> str:
+        """Return a text without any of the secrets, also if they are encoded."""
+        for secret in (self.secret, *self.tokens.values(), *self.others):
+            text = scrubbed(text, secret)
+        return text
+
+
+def _read(folder: Path, name: str) -> str:
+    """Return a secret from its environment variable or its file, which is made if necessary."""
+    variable = _VARIABLES[name]
+    stated = os.environ.get(variable)
+    if stated is None:
+        return _kept(folder / name)
+    if len(stated) < _SHORTEST or not stated.isascii() or not stated.isprintable():
+        raise InputError(
+            f"the environment variable {variable} holds {len(stated)} characters, where a secret "
+            f"has at least {_SHORTEST} printable ones of ASCII; make one: openssl rand -hex 32"
+        )
+    return stated
+
+
+def _kept(path: Path) -> str:
+    """Return the secret in a file, which is made if it does not exist.
+
+    Raises:
+        InputError: it cannot be written, is empty, or others can read it.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _make(path)
+        if path.stat().st_mode & 0o077:
+            raise InputError(f"{path}: others can read this secret; run: chmod 600 {path}")
+        secret = path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be used ({error}); check it") from None
+    if len(secret) < _SHORTEST:
+        raise InputError(f"{path}: holds no secret; remove it, and another is made")
+    return secret
+
+
+def _make(path: Path) -> None:
+    """Write a new secret; if another process does so at the same time, theirs is kept."""
+    beside = unfinished(path)
+    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(file, secrets.token_urlsafe(32).encode() + b"\n")
+        os.fsync(file)
+        with suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        os.close(file)
+        beside.unlink()
+
+
+@contextmanager
+def opened(path: Path, table: str) -> Iterator[sqlite3.Connection]:
+    """Open a file for one transaction.
+
+    Args:
+        path: the file; its folder is made if necessary, for its owner alone.
+        table: the statement that makes its table, if it does not exist.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    db = sqlite3.connect(path, timeout=10.0)
+    try:
+        with db:
+            db.execute(table)
+            yield db
+    finally:
+        db.close()
+
+
+SESSIONS_FILE = "sessions.sqlite"
+
+_ENDED_TABLE = "CREATE TABLE IF NOT EXISTS ended (id TEXT PRIMARY KEY, until REAL NOT NULL)"
+_SIGNED_IN, _FORMS, _CHANGED = "llm_elicit.session", "llm_elicit.forms", "llm_elicit.cookies"
+
+
+@dataclass(frozen=True)
+class Session:
+    """A browser's session.
+
+    Attributes:
+        id: random.
+        scope: what it may do; None for that of forms, which has not signed in.
+    """
+
+    id: str
+    scope: Scope | None = None
+
+
+class Sessions:
+    """Reads and writes the cookies of sessions, and remembers which were ended.
+
+    Several processes may use the same folder.
+
+    Example:
+        >>> import tempfile
+        >>> keys = Keys("a secret of the service", {"admin": "a token of the service"})
+        >>> sessions = Sessions(keys, Path(tempfile.mkdtemp()), seconds=60.0)
+        >>> session = Session("some id", "admin")
+        >>> sessions.end(session)
+        >>> sessions.has_ended(session)
+        True
+    """
+
+    def __init__(self, keys: Keys, folder: Path, seconds: float) -> None:
+        tokens = "\n".join(keys.tokens.values())
+        bound = hashlib.sha256(f"{keys.secret}\n{tokens}".encode()).hexdigest()
+        self._secret = bound.encode()
+        self._path = folder / SESSIONS_FILE
+        self._seconds = int(seconds)
+        self._signer = URLSafeTimedSerializer(bound, salt="session")
+        # Cookies are shared by all ports of a host, and so by all services of a machine.
+        service = hashlib.sha256(bound.encode()).hexdigest()[:8]
+        self._cookies = {
+            _SIGNED_IN: f"llm_elicit_{service}",
+            _FORMS: f"llm_elicit_forms_{service}",
+        }
+
+    def read(self, cookies: str) -> dict[str, Session]:
+        """Return the sessions in a `Cookie` header, without those that are forged or expired."""
+        values = cookie_parser(cookies)
+        sessions = {}
+        for kind, name in self._cookies.items():
+            session = self._session(values.get(name, ""))
+            if session is not None and (session.scope is None) == (kind == _FORMS):
+                sessions[kind] = session
+        return sessions
+
+    def _session(self, cookie: str) -> Session | None:
+        try:
+            data = self._signer.loads(cookie, max_age=self._seconds)
+            return Session(str(data["id"]), data["scope"])
+        except (BadData, KeyError, TypeError):
+            return None
+
+    def header(self, kind: str, session: Session | None, *, secure: bool) -> str:
+        """Return the `Set-Cookie` header of a kind of session; None removes it."""
+        value = "" if session is None else self._signer.dumps(vars(session))
+        age = 0 if session is None else self._seconds
+        place = f"{self._cookies[kind]}={value}; Path={ROOT.get() or '/'}; Max-Age={age}"
+        return f"{place}; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
+
+    def end(self, session: Session) -> None:
+        """End a session for good, for every copy of its cookie."""
+        now = time.time()
+        with opened(self._path, _ENDED_TABLE) as db:
+            db.execute("DELETE FROM ended WHERE until < ?", (now,))
+            values = (session.id, now + self._seconds)
+            db.execute("INSERT OR IGNORE INTO ended (id, until) VALUES (?, ?)", values)
+
+    def has_ended(self, session: Session) -> bool:
+        """Return whether a session was ended, here or by another service of the folder."""
+        if not self._path.exists():
+            return False
+        with opened(self._path, _ENDED_TABLE) as db:
+            query = "SELECT 1 FROM ended WHERE id = ?"
+            return db.execute(query, (session.id,)).fetchone() is not None
+
+    def csrf(self, session: Session) -> str:
+        """Return the token that a session's forms repeat."""
+        message = f"csrf {session.id}".encode()
+        return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
+
+    def csrf_is(self, session: Session, token: str) -> bool:
+        """Whether a form's token is that of its session, compared in constant time."""
+        return hmac.compare_digest(self.csrf(session).encode(), token.encode())
+
+
+class SessionCookies:
+    """Middleware that reads a request's sessions and sets the cookies of those that changed."""
+
+    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
+        self._app, self._sessions = app, sessions
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope.update(self._sessions.read(Headers(scope=scope).get("cookie", "")))
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers, secure = MutableHeaders(scope=message), scope["scheme"] == "https"
+                for kind in sorted(scope.get(_CHANGED, ())):
+                    header = self._sessions.header(kind, scope[kind], secure=secure)
+                    headers.append("set-cookie", header)
+            await send(message)
+
+        await self._app(scope, receive, answer)
+
+
+def session_of(request: Request) -> Session | None:
+    """Return the session of a browser that signed in; None without one.
+
+    Whether it was ended meanwhile is known to `Sessions.has_ended`.
+    """
+    session: Session | None = request.scope.get(_SIGNED_IN)
+    return session
+
+
+def form_session_of(request: Request) -> Session | None:
+    """Return the session of forms of who has not signed in; None without one."""
+    session: Session | None = request.scope.get(_FORMS)
+    return session
+
+
+def form_session(request: Request) -> Session:
+    """Return the session of forms of who has not signed in, which is begun if necessary."""
+    return form_session_of(request) or _begun(request, _FORMS, None)
+
+
+def sign_in(request: Request, scope: Scope) -> Session:
+    """Begin a session of a scope, with a new id, and set its cookie with the response."""
+    return _begun(request, _SIGNED_IN, scope)
+
+
+def forget(request: Request) -> None:
+    """Remove the cookie of a browser that signed in with the response."""
+    _changed(request, _SIGNED_IN, None)
+
+
+def _begun(request: Request, kind: str, scope: Scope | None) -> Session:
+    session = Session(secrets.token_urlsafe(16), scope)
+    _changed(request, kind, session)
+    return session
+
+
+def _changed(request: Request, kind: str, session: Session | None) -> None:
+    request.scope[kind] = session
+    request.scope.setdefault(_CHANGED, set()).add(kind)
+
+
+_MOST_ADDRESSES = 10_000
+
+
+class Attempts:
+    """The wrong tokens of the last minute, by address.
+
+    They slow down who sends them, and nobody else: who sends a right token from the same address,
+    such as through the same proxy, is not asked for it. Tokens are too long to be guessed at any
+    pace; the limit keeps those who try from filling the log.
+
+    Args:
+        most: how many an address may send in that time.
+        seconds: the time.
+        clock: returns the time in seconds.
+
+    Example:
+        >>> attempts = Attempts(most=1)
+        >>> for _ in range(2):
+        ...     try:
+        ...         attempts.refuse("192.0.2.1", ProblemError(401, "the token is wrong"))
+        ...     except ProblemError as error:
+        ...         print(error.status_code)
+        401
+        429
+    """
+
+    def __init__(
+        self, most: int = 10, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most, self._seconds, self._clock = most, seconds, clock
+        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def refuse(self, address: str, error: Exception) -> NoReturn:
+        """Count a wrong token and raise its error.
+
+        Raises:
+            ProblemError: too many were sent from there; the caller has to wait.
+        """
+        now, place = self._clock(), _network(address)
+        wrong = self._wrong.setdefault(place, deque())
+        while wrong and wrong[0] <= now - self._seconds:
+            wrong.popleft()
+        if len(wrong) >= self._most:
+            wait = int(wrong[0] + self._seconds - now) + 1
+            raise ProblemError(
+                429, f"too many wrong tokens; try again in {wait} s", {"retry-after": str(wait)}
+            )
+        wrong.append(now)
+        self._wrong.move_to_end(place)
+        if len(self._wrong) > _MOST_ADDRESSES:
+            self._wrong.popitem(last=False)
+        raise error
+
+
+def _network(address: str) -> str:
+    """Return an address without the part that its owner chooses: the last half of IPv6.
+
+    Example:
+        >>> _network("192.0.2.1"), _network("::ffff:192.0.2.1"), _network("2001:db8::5:1")
+        ('192.0.2.1', '192.0.2.1', '2001:db8::/64')
+    """
+    try:
+        place = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(place, ipaddress.IPv4Address):
+        return address
+    if place.ipv4_mapped is not None:
+        return str(place.ipv4_mapped)
+    return str(ipaddress.ip_network((place, 64), strict=False))
+
+
+LINKS_FILE = "links.sqlite"
+
+_DAY = 86_400.0
+LONGEST_DAYS = 366.0
+_LINKS_TABLE = """
+CREATE TABLE IF NOT EXISTS links (
+    id TEXT PRIMARY KEY,
+    campaign TEXT NOT NULL,
+    judge TEXT NOT NULL,
+    expert TEXT NOT NULL,
+    issued REAL NOT NULL,
+    expires REAL NOT NULL,
+    revoked REAL
+)
+"""
+_COLUMNS = "id, campaign, judge, expert, issued, expires, revoked"
+
+
+class LinkError(InputError):
+    """A link cannot be used: it has expired or was revoked."""
+
+
+class ForgedLinkError(LinkError):
+    """A link is not one of this service."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A personal link.
+
+    Attributes:
+        id: its number, by which it is revoked.
+        campaign, judge, expert: whose answers it lets its holder give.
+        issued, expires: seconds since 1970.
+        revoked: when it was revoked; None if it was not.
+    """
+
+    id: str
+    campaign: str
+    judge: str
+    expert: str
+    issued: float
+    expires: float
+    revoked: float | None = None
+
+
+class Links:
+    """The links of a service; several processes may use the same folder.
+
+    Example:
+        >>> import tempfile
+        >>> links = Links(Path(tempfile.mkdtemp()), "a secret of the service")
+        >>> link, token = links.issue("birds", "panel", "ada")
+        >>> links.verify(token).expert
+        'ada'
+        >>> links.revoke("birds", link.id)
+        >>> links.verify(token)
+        Traceback (most recent call last):
+        ...
+        llm_elicit.service.auth.LinkError: this link was withdrawn; ask for another
+    """
+
+    def __init__(self, folder: Path, secret: str) -> None:
+        self._path = folder / LINKS_FILE
+        self._secret = secret.encode()
+        self._signer = URLSafeSerializer(secret, salt="judge-link")
+
+    def issue(self, campaign: str, judge: str, expert: str, days: float = 30.0) -> tuple[Link, str]:
+        """Return a new link and its token, which cannot be shown again.
+
+        Raises:
+            InputError: it would expire at once, or after more than a year.
+        """
+        if not 0.0 < days <= LONGEST_DAYS:
+            raise InputError(f"days: {days:g} is not above 0 and at most {LONGEST_DAYS:g}")
+        issued = time.time()
+        link = Link(
+            secrets.token_urlsafe(12), campaign, judge, expert, issued, issued + days * _DAY
+        )
+        with self._open() as db:
+            row = (link.id, campaign, judge, expert, issued, link.expires, None)
+            db.execute(f"INSERT INTO links ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        return link, str(self._signer.dumps(link.id))
+
+    def verify(self, token: str) -> Link:
+        """Return the link of a token.
+
+        Raises:
+            ForgedLinkError: the token is not one of this service.
+            LinkError: the link has expired or was revoked.
+        """
+        link = self._named(token)
+        if link is None:
+            raise ForgedLinkError("this link is not one of this service; ask for another")
+        if link.revoked is not None:
+            raise LinkError("this link was withdrawn; ask for another")
+        if link.expires <= time.time():
+            raise LinkError("this link has expired; ask for another")
+        return link
+
+    def csrf(self, link: Link) -> str:
+        """Return the token that the forms under a link repeat; it needs no cookie."""
+        return hmac.new(self._secret, f"link {link.id}".encode(), hashlib.sha256).hexdigest()
+
+    def list(self, campaign: str | None = None) -> list[Link]:
+        """Return the links of a campaign, or all, in the order in which they were issued."""
+        chosen, values = ("", ()) if campaign is None else ("WHERE campaign = ?", (campaign,))
+        with self._open() as db:
+            rows = db.execute(f"SELECT {_COLUMNS} FROM links {chosen} ORDER BY issued", values)
+            return [Link(*row) for row in rows]
+
+    def revoke(self, campaign: str, link: str) -> None:
+        """Revoke a link of a campaign, at once and for good.
+
+        Raises:
+            ProblemError: there is none with that id.
+        """
+        revoke = "UPDATE links SET revoked = coalesce(revoked, ?) WHERE id = ? AND campaign = ?"
+        with self._open() as db:
+            found = db.execute(revoke, (time.time(), link, campaign))
+            if not found.rowcount:
+                raise ProblemError(404, f"no link {link!r}; list the campaign's links")
+
+    def forget(self, campaign: str) -> None:
+        """Remove the links of a campaign that is deleted."""
+        with self._open() as db:
+            db.execute("DELETE FROM links WHERE campaign = ?", (campaign,))
+
+    def _named(self, token: str) -> Link | None:
+        """Return the link that a token names; None if its signature is not the service's."""
+        try:
+            known = str(self._signer.loads(token))
+        except BadData:
+            return None
+        with self._open() as db:
+            query = f"SELECT {_COLUMNS} FROM links WHERE id = ?"
+            row = db.execute(query, (known,)).fetchone()
+        return None if row is None else Link(*row)
+
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        return opened(self._path, _LINKS_TABLE)
