@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -184,40 +184,28 @@ async def campaign_parts(request: Request, name: CampaignName, runs: Runs, calle
 @router.post("/campaigns/{name}/pause")
 async def pause(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
     """Pause a campaign."""
-
-    async def paused(name: str, runs: Catalog) -> RunSnapshot:
-        return await campaigns.pause(request, Response(), name, runs, _PATIENCE)
-
+    paused = campaigns.pause(request, Response(), name, runs, _PATIENCE)
     return await _done(request, name, runs, caller.scope, paused)
 
 
 @router.post("/campaigns/{name}/resume")
 async def resume(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
     """Go on with a campaign."""
-
-    async def resumed(name: str, runs: Catalog) -> RunSnapshot:
-        return await campaigns.resume(request, name, runs)
-
+    resumed = campaigns.resume(request, name, runs)
     return await _done(request, name, runs, caller.scope, resumed)
 
 
 @router.post("/campaigns/{name}/start")
 async def start(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
     """Start a campaign again."""
-
-    async def again(name: str, runs: Catalog) -> RunSnapshot:
-        return await campaigns.start(request, name, runs)
-
-    return await _done(request, name, runs, caller.scope, again)
+    started = campaigns.start(request, name, runs)
+    return await _done(request, name, runs, caller.scope, started)
 
 
 @router.post("/campaigns/{name}/cancel")
 async def cancel(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
     """Cancel a campaign; answers in flight are awaited."""
-
-    async def cancelled(name: str, runs: Catalog) -> RunSnapshot:
-        return await campaigns.cancel(request, Response(), name, runs, True, _PATIENCE)
-
+    cancelled = campaigns.cancel(request, Response(), name, runs, True, _PATIENCE)
     return await _done(request, name, runs, caller.scope, cancelled)
 
 
@@ -231,10 +219,9 @@ async def retune(
     max_cost: Text = "",
 ) -> Response:
     """Change a campaign's limits; those left empty stay."""
-
     stated = {"concurrency": concurrency.strip(), "max_cost": max_cost.strip()}
 
-    async def changed(name: str, runs: Catalog) -> RunSnapshot:
+    async def retuned() -> RunSnapshot:
         try:
             limits = Limits.model_validate({key: text for key, text in stated.items() if text})
         except ValidationError as error:
@@ -244,7 +231,7 @@ async def retune(
             raise ProblemError(422, rule) from None
         return await campaigns.retune(request, name, runs, limits)
 
-    return await _done(request, name, runs, caller.scope, changed, stated)
+    return await _done(request, name, runs, caller.scope, retuned(), stated)
 
 
 async def _done(
@@ -252,12 +239,12 @@ async def _done(
     name: str,
     runs: Catalog,
     scope: str,
-    work: Callable[[str, Catalog], Awaitable[Any]],
+    action: Awaitable[RunSnapshot],
     stated: dict[str, str] | None = None,
 ) -> Response:
     """Do something with a campaign and lead back to its page, or say there why it is refused."""
     try:
-        await work(name, runs)
+        await action
     except (ElicitError, ProblemError) as error:
         message, status = sentence(error), status_of(error)
         return await _campaign(

@@ -408,7 +408,10 @@ def _marginals(folder: Path, judge: str) -> list[dict[str, Any]]:
             "kind": feature.kind,
         }
         if feature.categories:
-            line["shares"] = _shares(belief, number, feature)
+            codes = belief.sample(10_000, seed=0)[:, number]
+            counts = np.bincount(codes.astype(int), minlength=len(feature.categories))
+            shares = (counts / counts.sum()).tolist()
+            line["shares"] = dict(zip(feature.categories, shares, strict=True))
         else:
             values = feature.column(np.array([marginal.mean, *marginal.quantiles.values()]))
             mean, *at = plain_cells(values)
@@ -450,12 +453,6 @@ def _belief(run: Run, judge: str) -> Any:
     return run.beliefs[judge]
 
 
-def _shares(belief: Any, number: int, feature: Feature) -> dict[str, float]:
-    codes = belief.sample(10_000, seed=0)[:, number]
-    counts = np.bincount(codes.astype(int), minlength=len(feature.categories))
-    return dict(zip(feature.categories, (counts / counts.sum()).tolist(), strict=True))
-
-
 def _written(frame: pd.DataFrame, form: Format) -> bytes:
     if form == "json":
         rows = zip(*(plain_cells(column) for _, column in frame.items()), strict=True)
@@ -471,23 +468,17 @@ def _read_points(points: _Points, space: FeatureSpace) -> Floats:
     Raises:
         InputError: one lacks a feature, or has a value that its feature cannot have.
     """
-    read = np.empty((len(points), space.dimension))
+    read, names = np.empty((len(points), space.dimension)), space.names
     for row, point in enumerate(points):
-        values = _in_order(point, space.names, row)
+        stated = list(point) if isinstance(point, Mapping) else names[: len(point)]
+        if sorted(stated) != sorted(names) or len(point) != len(names):
+            raise InputError(
+                f"points[{row}]: {len(point)} values, where each of {', '.join(names)} has one"
+            )
+        values = [point[name] for name in names] if isinstance(point, Mapping) else point
         for number, (feature, value) in enumerate(zip(space.features, values, strict=True)):
             read[row, number] = _value(feature, value, row)
     return read
-
-
-def _in_order(
-    point: Sequence[float | str] | Mapping[str, float | str], names: list[str], row: int
-) -> list[float | str]:
-    given = list(point) if isinstance(point, Mapping) else names[: len(point)]
-    if sorted(given) != sorted(names) or len(point) != len(names):
-        raise InputError(
-            f"points[{row}]: {len(point)} values, where each of {', '.join(names)} has one"
-        )
-    return [point[name] for name in names] if isinstance(point, Mapping) else list(point)
 
 
 def _value(feature: Feature, value: float | str, row: int) -> float:

@@ -128,7 +128,7 @@ class Workers:
     async def _spare(self) -> None:
         with suppress(ProblemError):
             async with self._slots:
-                await self._called(_begin)
+                await self._called(_import_modules)
 
     async def _called(self, work: Callable[[], T]) -> T:
         limiter = self._limiter = self._limiter or anyio.CapacityLimiter(self._count)
@@ -145,7 +145,7 @@ class Workers:
             raise ProblemError(422, "this takes too much memory; ask for less") from None
 
 
-def _begin() -> None:
+def _import_modules() -> None:
     """Import what other calls need."""
     for name in _MODULES:
         import_module(name)

@@ -89,7 +89,12 @@ def in_order(words: Sequence[str]) -> list[str]:
     ranges = {word: _RANGE.fullmatch(text) for word, text in plain.items()}
     if all(re.fullmatch(_QUARTER, text) for text in plain.values()):
         return sorted(words, key=lambda word: plain[word])
-    starts = {word: _start(found) for word, found in ranges.items() if found is not None}
+    # What is below a number comes before what starts there.
+    starts = {
+        word: (float(match["first"].replace(",", "").rstrip(".") or "nan"), match["below"] is None)
+        for word, match in ranges.items()
+        if match is not None
+    }
     apart = len(set(starts.values())) == len(words)
     spans = sum(not re.fullmatch(r"[\d.,]+", text) for text in plain.values())
     return sorted(words, key=lambda word: starts[word]) if apart and spans > 1 else []
@@ -104,11 +109,6 @@ def is_circle(words: Sequence[str]) -> bool:
     """
     plain = {word.casefold() for word in words}
     return any(plain == set(order) for order in _CIRCLES)
-
-
-def _start(found: re.Match[str]) -> tuple[float, bool]:
-    """Return where a range starts; what is below a number comes before what starts there."""
-    return float(found["first"].replace(",", "").rstrip(".") or "nan"), found["below"] is None
 
 
 MOST_WORDS, MOST_NAMED_WORDS = 30, 100

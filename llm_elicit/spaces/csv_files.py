@@ -228,8 +228,10 @@ def _sensible(content: bytes, cells: Collection[bytes]) -> Iterable[_Decoding]:
             continue
         characters = {character for token in tokens for character in token} - _SIGNS
         letters = {letter for letter in characters if letter.isalpha() and not letter.isascii()}
-        if encoding in _COMMON and not _mostly_in(letters, _COMMON[encoding]):
-            continue
+        if encoding in _COMMON:
+            in_use = "".join(letters).encode(_COMMON[encoding], "ignore").decode(_COMMON[encoding])
+            if len(in_use) < (1.0 - 3 * _MOST_BAD) * len(letters):
+                continue
         readings.add(words)
         known = not scripts & {"CYRILLIC"} and bool(scripts)
         coherent = known or any(letters <= alphabet for alphabet in _ALPHABETS)
@@ -256,24 +258,16 @@ def _ranked(decodings: list[_Decoding], sample: bytes) -> list[tuple[_Decoding, 
         no_match_encoding=next(iter(names)),
     )
     likelihoods = {names.get(result["encoding"], ""): result["confidence"] for result in results}
-    scored = [(item, likelihoods.get(item.encoding, 0.0) * _prior(item)) for item in decodings]
+    scored = []
+    for decoding in decodings:
+        icelandic = not _ICELANDIC.isdisjoint("".join(decoding.words))
+        prior = (
+            0.4
+            if icelandic and decoding.encoding == "cp1252"
+            else _PRIOR.get(decoding.encoding, 1.0)
+        )
+        scored.append((decoding, likelihoods.get(decoding.encoding, 0.0) * prior))
     return sorted(scored, key=lambda pair: -pair[1])
-
-
-def _prior(decoding: _Decoding) -> float:
-    icelandic = decoding.encoding == "cp1252" and not _ICELANDIC.isdisjoint("".join(decoding.words))
-    return 0.4 if icelandic else _PRIOR.get(decoding.encoding, 1.0)
-
-
-def _mostly_in(letters: Collection[str], encoding: str) -> bool:
-    def known(letter: str) -> bool:
-        try:
-            letter.encode(encoding)
-        except UnicodeEncodeError:
-            return False
-        return True
-
-    return sum(map(known, letters)) >= (1.0 - 3 * _MOST_BAD) * len(letters)
 
 
 def _is_word(token: str, scripts: Collection[str]) -> bool:

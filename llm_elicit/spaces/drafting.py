@@ -267,14 +267,22 @@ def _draft(
     not_stated: Sequence[str],
 ) -> Draft:
     kept, dropped = _columns(frame, file, {*columns, *not_stated})
-    _check_not_stated(not_stated, kept, dropped, file)
+    for heading in not_stated:
+        if heading not in kept:
+            why = f": {dropped[heading]}" if heading in dropped else ""
+            raise InputError(
+                f"{file}: not stated: {heading!r} is no column that is asked about{why}"
+            )
     shares = _shares(kept, dropped, frame, file.dialect)
     kept |= _of_complete_rows(kept, frame, file.dialect, not_stated)
     worded = wordings(list(kept))
     for heading, draft in kept.items():
         unit = draft.unit or worded[heading].unit
         if heading in not_stated:
-            kept[heading] = _ranges(heading, draft, frame, file, unit)
+            try:
+                kept[heading] = with_not_stated(draft, frame[heading], file.dialect, unit)
+            except UnusableColumnError as reason:
+                raise InputError(f"{file}: not stated: {heading!r}: {reason}") from None
         else:
             kept[heading] = of_few_numbers(draft, frame[heading], file.dialect, unit)
     guesses = {heading: _guesses(worded[heading], draft) for heading, draft in kept.items()}
@@ -282,6 +290,7 @@ def _draft(
     for place in align_scales(scaled):
         guesses[list(kept)[place]]["scale"] = "as of alike columns"
     features = {heading: _feature(worded[heading], draft) for heading, draft in kept.items()}
+    summed = " + ".join(worded[heading].name for heading in shares[0])
     name = re.sub(r"\W+", "_", title).strip("_") or "space"
     data = {
         "name": name,
@@ -289,7 +298,7 @@ def _draft(
         "subject": f"a row of {file.about['file'] if file.content is None else title}",
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
         "features": list(features.values()),
-        **_constraints(shares, worded),
+        **({"constraints": [f"{summed} <= {shares[1]:g}"]} if summed else {}),
         "table": _table(file.about, kept, worded),
     }
     left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
@@ -306,17 +315,6 @@ def _draft(
         if heading in dropped or heading in kept
     )
     return Draft(data, text, reports, file.notes, file.folder, file.content)
-
-
-def _check_not_stated(
-    wanted: Sequence[str], kept: Collection[str], dropped: Mapping[str, str], file: _TableFile
-) -> None:
-    for heading in wanted:
-        if heading not in kept:
-            why = f": {dropped[heading]}" if heading in dropped else ""
-            raise InputError(
-                f"{file}: not stated: {heading!r} is no column that is asked about{why}"
-            )
 
 
 def _table(
@@ -465,25 +463,6 @@ def _shares(
     del kept[last]
     dropped[last] = f"{found[1]:g} minus {', '.join(others)}, which are kept with a constraint"
     return others, found[1]
-
-
-def _constraints(shares: tuple[list[str], float], worded: Mapping[str, Wording]) -> dict[str, Any]:
-    names = " + ".join(worded[heading].name for heading in shares[0])
-    return {"constraints": [f"{names} <= {shares[1]:g}"]} if names else {}
-
-
-def _ranges(
-    heading: str, draft: ColumnDraft, frame: pd.DataFrame, file: _TableFile, unit: str
-) -> ColumnDraft:
-    """Return the draft of a column whose missing cells are an answer.
-
-    Raises:
-        InputError: it is no column of numbers with missing cells.
-    """
-    try:
-        return with_not_stated(draft, frame[heading], file.dialect, unit)
-    except UnusableColumnError as reason:
-        raise InputError(f"{file}: not stated: {heading!r}: {reason}") from None
 
 
 def _guesses(wording: Wording, draft: ColumnDraft) -> dict[str, str]:

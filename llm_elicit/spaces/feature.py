@@ -179,12 +179,8 @@ def format_number(value: float, decimals: int, locale: Locale = ENGLISH) -> str:
         power = math.floor(math.log10(abs(value)))
         mantissa, power_text = f"{value:.{max(0, decimals + power)}e}".split("e")
         text = f"{mantissa}e{int(power_text)}"
-    return text.translate(_marks(locale))
-
-
-def _marks(locale: Locale) -> dict[int, str]:
     thousands = "\u00a0" if locale.thousands == " " else locale.thousands
-    return {ord(","): thousands, ord("."): locale.decimal}
+    return text.translate({ord(","): thousands, ord("."): locale.decimal})
 
 
 def to_english(text: str, locale: Locale) -> str:
@@ -470,14 +466,10 @@ class Feature(StrictModel):
         """
         value = number / self.factor
         rounded = float(self.round(np.asarray(value)))
-        if self._as_written(rounded) == number:
+        decimals, shown = self._shown(rounded)
+        if float(format_number(shown, decimals).replace(",", "")) == number:
             return rounded  # to the last bit, also at an end with more digits than are worded
         return float(np.rint(value)) if self.whole else value
-
-    def _as_written(self, value: float) -> float:
-        """The number that the worded value stands for."""
-        decimals, shown = self._shown(value)
-        return float(format_number(shown, decimals).replace(",", ""))
 
     def _nearest(self, value: float) -> float:
         """The nearest whole number of the range."""

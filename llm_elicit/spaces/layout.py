@@ -110,17 +110,16 @@ def _below_comments(
 ) -> int:
     """Return the first line that is no comment; a comment right above numbers has the names."""
     comments = 0
-    while comments < len(filled) - 1 and _is_comment(rows[filled[comments]]):
+    while comments < len(filled) - 1:
+        start = rows[filled[comments]][0]
+        if not start.lstrip().startswith(("#", "%", "//")) or start.strip() == "#":
+            break
         comments += 1
     line, last = filled[comments], filled[max(comments - 1, 0)]
     alike = counts[last] == counts[line] > 1
     if comments and alike and (comments == 1 or not _is_header(rows[line])):
         return last
     return line
-
-
-def _is_comment(row: Sequence[str]) -> bool:
-    return row[0].lstrip().startswith(("#", "%", "//")) and row[0].strip() != "#"
 
 
 def _is_title(row: Sequence[str], count: int, width: int) -> bool:
@@ -204,13 +203,15 @@ def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
     if len(frame) < _LEAST_ROWS:
         return {}
     frame = frame.iloc[:, :_MOST_COLUMNS]
-    text = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name].dtype)]
+    text = {
+        name: cells.as_text(frame[name])
+        for name in frame.columns
+        if not pd.api.types.is_numeric_dtype(frame[name].dtype)
+    }
     rows = dict.fromkeys(_headers_again(frame), "the header line again")
     rows |= dict.fromkeys(_wordings(frame.drop(index=list(rows)), text, dialect), "no case")
-    cases = frame.drop(index=list(rows))
-    rows |= dict.fromkeys(_notes(cases), "a note")
-    cases = frame.drop(index=list(rows))
-    return rows | dict.fromkeys(_totals(cases, text, dialect), "a total")
+    rows |= dict.fromkeys(_notes(frame.drop(index=list(rows))), "a note")
+    return rows | dict.fromkeys(_totals(frame.drop(index=list(rows)), text, dialect), "a total")
 
 
 def _headers_again(frame: pd.DataFrame) -> list[int]:
@@ -222,13 +223,15 @@ def _headers_again(frame: pd.DataFrame) -> list[int]:
     return again.tolist()
 
 
-def _wordings(frame: pd.DataFrame, text: Sequence[str], dialect: Dialect) -> list[int]:
+def _wordings(
+    frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect
+) -> list[int]:
     """Return the rows right below the header line that complete it: wordings, units, codes.
 
     Such a row has words where the rows below have numbers, and its words appear in no other.
     """
     sample = frame.iloc[: _BELOW + _MOST_EXTRA]
-    columns = {name: cells.as_text(sample[name]) for name in text}
+    columns = {name: column.loc[sample.index] for name, column in text.items()}
     for count in range(min(_MOST_EXTRA, len(sample) - _LEAST_ROWS), 0, -1):
         rows = sample.index[:count]
         if all(_is_wording({name: column.loc[row] for name, column in columns.items()},
@@ -253,7 +256,7 @@ def _is_wording(
     broken = new = 0
     for name, cell in words.items():
         column = below[name][~cells.is_missing(below[name])]
-        if not len(column) or _is_missing(cell):
+        if not len(column) or cells.is_missing(pd.Series([cell])).all():
             continue
         if _are_numbers(column, dialect):
             if cells.to_numbers(pd.Series([cell]), dialect).notna().all():
@@ -267,10 +270,6 @@ def _is_wording(
         return True
     phrases = sum(" " in cell for cell in words.values()) > len(words) / 2
     return phrases and (new >= _LEAST_ROWS or (broken > 0 and new > 0))
-
-
-def _is_missing(cell: str) -> bool:
-    return bool(cells.is_missing(pd.Series([cell])).all())
 
 
 def _are_numbers(column: pd.Series[str], dialect: Dialect) -> bool:
@@ -290,26 +289,23 @@ def _notes(frame: pd.DataFrame) -> list[int]:
     notes = list[int]()
     for row in reversed(tail.index.tolist()):
         filled = [(name, column.loc[row]) for name, column in text.items() if column.loc[row]]
-        if len(filled) != 1 or not _is_note(frame[filled[0][0]], filled[0][1]):
+        if len(filled) != 1:
+            break
+        name, cell = filled[0]
+        note = _NOTE.match(cell) is not None or len(cell.split()) > _NOTE_WORDS
+        if not note or _is_number(cell) or (cells.as_text(frame[name]) == cell).sum() > 1:
             break
         notes.append(row)
     return notes if len(notes) < len(frame) - _LEAST_ROWS else []
 
 
-def _is_note(column: pd.Series[Any], cell: str) -> bool:
-    if _is_number(cell) or (cells.as_text(column) == cell).sum() > 1:
-        return False
-    return _NOTE.match(cell) is not None or len(cell.split()) > _NOTE_WORDS
-
-
-def _totals(frame: pd.DataFrame, text: Sequence[str], dialect: Dialect) -> list[int]:
+def _totals(frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect) -> list[int]:
     """Return the rows that sum up others."""
     if len(frame) < _LEAST_ROWS:
         return []
     ends = {frame.index[0], *frame.index[-_MOST_EXTRA:].tolist()}
     totals = set[int]()
-    for name in text:
-        column = cells.as_text(frame[name])
+    for column in (column.loc[frame.index] for column in text.values()):
         words = [word for word in column.unique().tolist() if _kind_of_total(word)]
         if not words or len(words) > _MOST_EXTRA:
             continue

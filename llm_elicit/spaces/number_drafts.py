@@ -14,7 +14,7 @@ from scipy import stats
 from llm_elicit.spaces.feature import Floats
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 LOW, HIGH = 0.01, 0.99
 """The quantiles that a range spans."""
@@ -72,7 +72,7 @@ def draft_numbers(values: Floats, words: Sequence[str]) -> tuple[dict[str, Any],
     circle = _circle(values, whole, words)
     if circle is not None:
         return circle, "a circle"
-    if whole and _is_year(values, words):
+    if whole and _YEARS & set(words) and values.min() >= 1000 and values.max() <= 2200:
         low, high = _ends(values, True, log=False)
         locale = {"thousands": ""}
         return {"kind": "integer", "low": low, "high": high, "digits": 4, "locale": locale}, "years"
@@ -135,10 +135,6 @@ def _circle(values: Floats, whole: bool, words: Sequence[str]) -> dict[str, Any]
                 return None
             return {"kind": "integer", "low": low, "high": high, "periodic": True}
     return None
-
-
-def _is_year(values: Floats, words: Sequence[str]) -> bool:
-    return bool(_YEARS & set(words)) and values.min() >= 1000 and values.max() <= 2200
 
 
 def _ends(values: Floats, whole: bool, *, log: bool) -> tuple[float, float]:
@@ -251,24 +247,17 @@ def shares_of_a_whole(columns: Sequence[Floats]) -> tuple[range, float] | None:
         (range(1, 4), 1.0)
     """
     for whole in (1.0, 100.0):
-        possible = [_within(each, whole) for each in columns]
+        present = [values[~np.isnan(values)] for values in columns]
+        possible = [len(known) and known.min() >= 0.0 and known.max() <= whole for known in present]
         for start in range(len(columns)):
             total = np.zeros_like(columns[start])
             for stop in range(start, len(columns)):
                 if not possible[stop]:
                     break
                 total = total + columns[stop]
-                if stop - start + 1 >= _LEAST and _are(total, whole):
+                sums = total[~np.isnan(total)]
+                if stop - start + 1 < _LEAST or len(sums) < 2:
+                    continue
+                if np.mean(np.abs(sums - whole) <= _ROUNDING * whole) >= _MOST_ROWS:
                     return range(start, stop + 1), whole
     return None
-
-
-def _within(values: Floats, whole: float) -> bool:
-    known = values[~np.isnan(values)]
-    return bool(len(known) and known.min() >= 0.0 and known.max() <= whole)
-
-
-def _are(total: Floats, whole: float) -> bool:
-    known = total[~np.isnan(total)]
-    near: NDArray[np.bool_] = np.abs(known - whole) <= _ROUNDING * whole
-    return bool(len(known) > 1 and near.mean() >= _MOST_ROWS)

@@ -14,7 +14,7 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -80,6 +80,7 @@ _UNREAD = {
 """Whose format a suffix names that is not read."""
 
 _SIDE_FILES = ("thumbs.db", "desktop.ini")
+_ABOUT = ("readme", "licen", "metadata", "about", "codebook")
 _TABLES = {".csv", ".tsv", ".tab", ".txt", ".dat", ""}
 
 
@@ -118,8 +119,11 @@ def unpacked(content: bytes, where: str) -> UnpackedFile:
             if PurePath(inner).suffix.lower() == ".tar":
                 raise _unread(where, ".tar")
             return unpacked(_UNPACK[started](content), inner)
-        if started == ".zip" and _is_archive(content):
-            return _from_zip(content, where)
+        if started == ".zip":
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                # Neither a workbook of Excel nor of LibreOffice.
+                if not {"[Content_Types].xml", "mimetype"} & {*archive.namelist()}:
+                    return _from_zip(archive, where)
         if suffix in _UNPACK or suffix == ".zip":
             raise InputError(f"{where}: not a CSV that can be read: it is no {suffix[1:]} file")
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
@@ -155,40 +159,28 @@ def _unread(where: str, suffix: str) -> InputError:
     )
 
 
-def _is_archive(content: bytes) -> bool:
-    """Whether a zip is an archive, not a workbook of Excel or LibreOffice."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        names = archive.namelist()
-    return "[Content_Types].xml" not in names and "mimetype" not in names
-
-
-def _from_zip(content: bytes, where: str) -> UnpackedFile:
+def _from_zip(archive: zipfile.ZipFile, where: str) -> UnpackedFile:
     """Return the one table of an archive; side files of systems and notes about it do not count.
 
     Raises:
         InputError: it holds no table, or several.
     """
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        names = [name for name in archive.namelist() if not _is_side_file(name)]
-        known = [name for name in names if _is_table(name)]
-        chosen = known if len(known) == 1 else names
-        if len(chosen) != 1:
-            listed = visible(", ".join(names), 200) or "none"
-            raise InputError(f"{where}: holds {len(names)} files; unpack it and name one: {listed}")
-        file = unpacked(archive.read(chosen[0]), chosen[0])
+    names, tables = [], []
+    for name in archive.namelist():
+        path = PurePath(name)
+        hidden = path.name.startswith(".") or path.name.lower() in _SIDE_FILES
+        if name.endswith("/") or hidden or "__MACOSX" in path.parts:
+            continue
+        names.append(name)
+        known = path.suffix.lower() in _TABLES | set(READERS) | set(_UNPACK)
+        if known and not path.name.lower().startswith(_ABOUT):
+            tables.append(name)
+    chosen = tables if len(tables) == 1 else names
+    if len(chosen) != 1:
+        listed = visible(", ".join(names), 200) or "none"
+        raise InputError(f"{where}: holds {len(names)} files; unpack it and name one: {listed}")
+    file = unpacked(archive.read(chosen[0]), chosen[0])
     return UnpackedFile(file.content, file.suffix, chosen[0] if len(names) > 1 else "")
-
-
-def _is_side_file(name: str) -> bool:
-    path = PurePath(name)
-    hidden = path.name.startswith(".") or path.name.lower() in _SIDE_FILES
-    return name.endswith("/") or hidden or "__MACOSX" in path.parts
-
-
-def _is_table(name: str) -> bool:
-    path = PurePath(name.lower())
-    about = path.stem.startswith(("readme", "licen", "metadata", "about", "codebook"))
-    return not about and path.suffix in _TABLES | set(READERS) | set(_UNPACK)
 
 
 _LOOKED_AT = 1000
@@ -287,7 +279,12 @@ def sniff(path: Path, encoding: str = "") -> ReadTable:
 
 def without_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
     """Return a table without rows that are no cases, and with the marks of its numbers."""
-    parts = [frame[name].iloc[:_LOOKED_AT] for name in frame.columns if _has_text(frame[name])]
+    columns = (frame[name] for name in frame.columns)
+    parts = [
+        column.iloc[:_LOOKED_AT]
+        for column in columns
+        if pd.api.types.is_object_dtype(column.dtype) or pd.api.types.is_string_dtype(column.dtype)
+    ]
     marks = decimal_of(
         [[cell for cell in part if isinstance(cell, str) and "," in cell] for part in parts],
         dialect.sep,
@@ -297,7 +294,13 @@ def without_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
     dialect = dialect.model_copy(update={"left_out": tuple(sorted(row + 2 for row in rows))})
     cases = _cases(frame, dialect.left_out)
     blank = len(frame) - len(cases) - len(rows)
-    notes = [_note(lines, kind) for kind, lines in _by_kind(rows).items()]
+    kinds: dict[str, list[int]] = {}
+    for row, kind in sorted(rows.items()):
+        kinds.setdefault(kind, []).append(row + 2)
+    notes = []
+    for kind, lines in kinds.items():
+        listed = ", ".join(map(str, lines[:_LISTED])) + (", ..." if len(lines) > _LISTED else "")
+        notes.append(f"line{'s' * (len(lines) > 1)} {listed} left out: {kind}")
     if blank:
         notes.append(f"{blank:,} row{'s' * (blank > 1)} without any value left out")
     return ReadTable(cases, dialect, tuple(notes))
@@ -307,22 +310,6 @@ def _cases(frame: pd.DataFrame, left_out: Collection[int]) -> pd.DataFrame:
     rows = frame.drop(index=[line - 2 for line in left_out], errors="ignore")
     cases = without_blank_rows(rows)
     return cases if len(cases) == len(frame) else cases.infer_objects()
-
-
-def _has_text(column: pd.Series[Any]) -> bool:
-    return pd.api.types.is_object_dtype(column.dtype) or pd.api.types.is_string_dtype(column.dtype)
-
-
-def _by_kind(rows: Mapping[int, str]) -> dict[str, list[int]]:
-    kinds: dict[str, list[int]] = {}
-    for row, kind in sorted(rows.items()):
-        kinds.setdefault(kind, []).append(row + 2)
-    return kinds
-
-
-def _note(lines: list[int], kind: str) -> str:
-    listed = ", ".join(map(str, lines[:_LISTED])) + (", ..." if len(lines) > _LISTED else "")
-    return f"line{'s' * (len(lines) > 1)} {listed} left out: {kind}"
 
 
 def _written(path: Path, file: UnpackedFile, encoding: str) -> tuple[Dialect, list[str]]:
