@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from llm_elicit.backends.kernel_density import KernelDensity
+from llm_elicit.backends.simulated import KernelDensity
 
 RNG = np.random.default_rng(0)
 KIND = RNG.choice(3, 200, p=[0.6, 0.3, 0.1])
