@@ -49,7 +49,7 @@ class Substitution:
             plain = self._warped(draws.warp).draws(replace(draws, warp=None))
             return replace(plain, warp=draws.warp.select(self.free))
         linear, curvature = self._quadratic(draws.linear, draws.curvature)
-        stacks = tuple(self._components(stack) for stack in draws.stacks)
+        stacks = tuple(self._components(stack) for stack in draws.components)
         fourier = None if draws.fourier is None else self._fourier(draws.fourier)
         return UtilityDraws(linear, curvature, stacks, fourier)
 

@@ -18,7 +18,13 @@ from llm_elicit.density.errors import DensityError, callback, instance, seed_of
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.feature_names import FeatureNames, named_sides
 from llm_elicit.density.gaussian_mixture import GaussianMixture
-from llm_elicit.density.judgments import Judgments, canonical_order, check_evidence, plain_evidence
+from llm_elicit.density.judgments import (
+    Judgments,
+    canonical_order,
+    check_rows,
+    merge,
+    plain_evidence,
+)
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
 from llm_elicit.density.methods import OWN, Fitted, Problem, external_method, known_methods
 from llm_elicit.density.sampling import SamplingDensity
@@ -248,14 +254,14 @@ class _Request:
 
     def fit(self, evidence: Evidence) -> BeliefDensity:
         """Return the belief, which does not depend on the order of the features."""
-        judgments, order = check_evidence(evidence, self.sampling), list(range(evidence.dimension))
-        self._check(judgments)
-        latent = make_latent(self.sampling, judgments.points)
-        sampling = self.sampling
+        check_rows(evidence, self.sampling)
+        order, sampling = list(range(evidence.dimension)), self.sampling
         if self.method in JUDGE_METHODS:
             order = canonical_order(evidence, sampling)
             sampling = sampling.reordered(order)
-            judgments = check_evidence(evidence.reordered(order), sampling)
+        judgments = merge(evidence.reordered(order))
+        self._check(judgments)
+        latent = make_latent(self.sampling, judgments.points[:, np.argsort(order)])
         parts = (self.noise, self.seed, self.settings, self.progress)
         problem = Problem(judgments, sampling, *parts)
         began = time.perf_counter()

@@ -132,7 +132,13 @@ def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
 
 
 def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
-    """Return judgments of any kind as `Judgments`; there must be as many as features."""
+    """Return judgments of any kind as `Judgments`; see `check_rows` and `merge`."""
+    check_rows(evidence, sampling)
+    return merge(evidence)
+
+
+def check_rows(evidence: Evidence, sampling: SamplingDensity) -> None:
+    """Raise unless points lie in the support of λ and weights can be used."""
     d = evidence.dimension
     if d != sampling.dimension:
         raise DensityError(
@@ -147,7 +153,11 @@ def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
         if len(points) or not len(measured):
             inside(name, table_of(name, points), sampling)
     _weights(evidence.weights, len(evidence.winners), needed=not len(measured))
-    merged = _merge(evidence)
+
+
+def merge(evidence: Evidence) -> Judgments:
+    """Return evidence as `Judgments`; there must be as many as features."""
+    merged, d = _merged(evidence), evidence.dimension
     if merged.size + len(merged.measured) < d:
         raise DensityError(
             f"winners holds {merged.size} distinct comparisons of positive weight and "
@@ -180,7 +190,7 @@ def _weights(weights: npt.ArrayLike | None, n: int, *, needed: bool = True) -> A
     return mass
 
 
-def _merge(evidence: Evidence) -> Judgments:
+def _merged(evidence: Evidence) -> Judgments:
     keep = evidence.weights > 0
     labels = (evidence.judge, *evidence.positions.T, evidence.shown, evidence.tie, evidence.pick)
     circumstances = np.stack([*labels, evidence.asked], axis=1).astype(np.float64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,40 @@ class Potential(Protocol):
 
 
 @dataclass(frozen=True)
-class Utility:
+class _Sum:
+    """A quadratic form, or many, with what is added to it: what a utility and draws of it share."""
+
+    linear: Tensor
+    curvature: Tensor
+    components: tuple[ComponentStack, ...] = ()
+    fourier: FourierStack | None = None
+    warp: Warp | None = None
+
+    def turned(self, matrix: Tensor) -> Self:
+        """Return f(M t), for a permutation M (d, d)."""
+        m = matrix.to(self.linear)
+        return replace(
+            self,
+            linear=self.linear @ m,
+            curvature=m.T @ self.curvature @ m,
+            components=tuple(stack.turned(m) for stack in self.components),
+            fourier=None if self.fourier is None else self.fourier.turned(m),
+            warp=None if self.warp is None else self.warp.select(m.argmax(0)),
+        )
+
+    def scaled(self, factor: float) -> Self:
+        """Return f times ``factor``."""
+        return replace(
+            self,
+            linear=factor * self.linear,
+            curvature=factor * self.curvature,
+            components=tuple(stack.scaled(factor) for stack in self.components),
+            fourier=None if self.fourier is None else self.fourier.scaled(factor),
+        )
+
+
+@dataclass(frozen=True)
+class Utility(_Sum):
     """f(t) = b·t + tᵀA t + means of mixtures and Fourier terms, up to a constant.
 
     Parameters
@@ -56,31 +89,10 @@ class Utility:
     [-2.0]
     """
 
-    linear: Tensor
-    curvature: Tensor
-    components: tuple[ComponentStack, ...] = ()
-    fourier: FourierStack | None = None
-    warp: Warp | None = None
-
     @classmethod
     def flat(cls, dimension: int) -> Utility:
         """Return f = 0, the utility of a judge without preferences."""
         return cls(torch.zeros(dimension), torch.zeros(dimension, dimension))
-
-    def turned(self, matrix: Tensor) -> Utility:
-        """Return f(M t), for a permutation M (d, d)."""
-        m = matrix.to(self.linear)
-        components = tuple(stack.turned(m) for stack in self.components)
-        fourier = None if self.fourier is None else self.fourier.turned(m)
-        warp = None if self.warp is None else self.warp.select(m.argmax(0))
-        return Utility(self.linear @ m, m.T @ self.curvature @ m, components, fourier, warp)
-
-    def scaled(self, factor: float) -> Utility:
-        """Return the utility times ``factor``."""
-        components = tuple(stack.scaled(factor) for stack in self.components)
-        fourier = None if self.fourier is None else self.fourier.scaled(factor)
-        linear, curvature = factor * self.linear, factor * self.curvature
-        return Utility(linear, curvature, components, fourier, self.warp)
 
     def to(self, like: Tensor) -> Utility:
         """Return the utility on the device and in the precision of ``like``."""
@@ -179,13 +191,13 @@ def share_tensor(stack: ComponentStack) -> Tensor:
 
 
 @dataclass(frozen=True)
-class UtilityDraws:
+class UtilityDraws(_Sum):
     """S draws of the posterior over utilities: quadratic forms, then mixtures.
 
     Parameters
     ----------
     linear, curvature : (Q, d) and (Q, d, d) coefficients of the quadratic forms.
-    stacks : mixtures; each stack has those with one number of components.
+    components : mixtures; each stack has those with one number of components.
     fourier : Q functions that are added to the quadratic forms, or None.
     warp : what is applied to the features first; None for nothing.
 
@@ -197,21 +209,15 @@ class UtilityDraws:
     (torch.Size([3, 5]), 3, 3)
     """
 
-    linear: Tensor
-    curvature: Tensor
-    stacks: tuple[ComponentStack, ...] = ()
-    fourier: FourierStack | None = None
-    warp: Warp | None = None
-
     def __len__(self) -> int:
-        return len(self.linear) + sum(stack.count for stack in self.stacks)
+        return len(self.linear) + sum(stack.count for stack in self.components)
 
     def __iter__(self) -> Iterator[Utility]:
         for at, (linear, curvature) in enumerate(zip(self.linear, self.curvature, strict=True)):
             fourier = None if self.fourier is None else self.fourier.select([at])
             yield Utility(linear, curvature, fourier=fourier, warp=self.warp)
         flat = Utility.flat(self.linear.shape[1])
-        for stack in self.stacks:
+        for stack in self.components:
             for at in range(stack.count):
                 yield replace(flat, components=(stack.select([at]),), warp=self.warp)
 
@@ -225,32 +231,17 @@ class UtilityDraws:
         quadratic = self.linear @ t.T + torch.einsum("ni,sij,nj->sn", t, self.curvature, t)
         if self.fourier is not None:
             quadratic = quadratic + self.fourier(t)
-        return torch.cat([quadratic, *(stack(t) for stack in self.stacks)])
+        return torch.cat([quadratic, *(stack(t) for stack in self.components)])
 
     def thinned(self, most: int) -> UtilityDraws:
         """Return about ``most`` of the draws, evenly from those of each form."""
         step = max(1, len(self) // most)
-        stacks = (stack.select(range(0, stack.count, step)) for stack in self.stacks)
+        stacks = (stack.select(range(0, stack.count, step)) for stack in self.components)
         fourier = self.fourier
         if fourier is not None:
             fourier = fourier.select(range(0, fourier.count, step))
         linear, curvature = self.linear[::step], self.curvature[::step]
         return UtilityDraws(linear, curvature, tuple(stacks), fourier, self.warp)
-
-    def turned(self, matrix: Tensor) -> UtilityDraws:
-        """Return the utilities of M t, for a permutation M (d, d)."""
-        m = matrix.to(self.linear)
-        stacks = tuple(stack.turned(m) for stack in self.stacks)
-        fourier = None if self.fourier is None else self.fourier.turned(m)
-        warp = None if self.warp is None else self.warp.select(m.argmax(0))
-        return UtilityDraws(self.linear @ m, m.T @ self.curvature @ m, stacks, fourier, warp)
-
-    def scaled(self, factor: float) -> UtilityDraws:
-        """Return the utilities times ``factor``."""
-        stacks = tuple(stack.scaled(factor) for stack in self.stacks)
-        fourier = None if self.fourier is None else self.fourier.scaled(factor)
-        linear, curvature = factor * self.linear, factor * self.curvature
-        return UtilityDraws(linear, curvature, stacks, fourier, self.warp)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every array by name."""
@@ -260,7 +251,7 @@ class UtilityDraws:
             named |= {"draws.weights": self.fourier.weights}
         if self.warp is not None:
             named |= {"draws.warp": self.warp.parameters}
-        for at, stack in enumerate(self.stacks):
+        for at, stack in enumerate(self.components):
             whiten, offset, height = stack.parameters
             named |= {f"draws.{at}.whiten": whiten, f"draws.{at}.offset": offset}
             named |= {f"draws.{at}.height": height, f"draws.{at}.share": share_tensor(stack)}
