@@ -21,7 +21,7 @@ from llm_elicit.density.distribution import Prior
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import Evidence
-from llm_elicit.density.fit import JUDGE_METHODS, fit_belief, fit_evidence
+from llm_elicit.density.fit import JUDGE_METHODS, fit_belief, fit_evidence, seconds_of
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.likelihood import Noise, estimate_level, simulate_choices
 from llm_elicit.density.power import fit_power
@@ -40,7 +40,6 @@ from llm_elicit.density.settings import (
 from llm_elicit.density.summaries import Coherence, Marginal, Power, band
 from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.winners import WinnerDensity, winner_density
-from llm_elicit.density.work import seconds_of
 
 __all__ = [
     "BETWEEN_ROUNDS",

@@ -24,7 +24,7 @@ from llm_elicit.density.feature_axis import without_codes
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.settings import AnnealingSettings, Progress
-from llm_elicit.density.shared_points import share_points
+from llm_elicit.density.smc import share_points
 from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.summaries import weighted_quantiles
 from llm_elicit.density.uniform import Uniform

@@ -16,8 +16,7 @@ from torch import Tensor
 from llm_elicit.density.latent import Coordinates, Latent
 from llm_elicit.density.methods import EvaluationError, Fitted, LogNormalizer
 from llm_elicit.density.settings import AnnealingSettings
-from llm_elicit.density.shared_points import even_points
-from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal
+from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal, even_points
 from llm_elicit.density.transforms import reordering
 from llm_elicit.density.utility_function import Potential, Utility, rounding
 

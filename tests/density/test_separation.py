@@ -47,6 +47,19 @@ def test_one_contradiction_among_thousands_is_seen() -> None:
     assert not separated_rows(right).any()
 
 
+@pytest.mark.parametrize("step", [None, 0.5, 0.01])
+def test_a_lexicographic_judge_has_a_linear_rule(step: float | None) -> None:
+    points = np.random.default_rng(0).uniform(-1.7, 1.7, (2, 300, 3))
+    if step is not None:
+        points[..., 0] = step * np.round(points[..., 0] / step)
+    steps = points[0] - points[1]
+    chosen = judged(np.where(steps[:, 0] != 0.0, steps[:, 0], steps[:, 1]), steps)
+    separation = find_separation(chosen, 3, np.zeros((300, 0)), np.arange(300))
+    assert separation is not None
+    assert separation["rule"] == "linear"
+    assert separation["complete"]
+
+
 def test_the_chance_of_random_choices_is_that_of_simulated_ones() -> None:
     rng = np.random.default_rng(2)
     steps, nothing = rng.normal(size=(10, 5)), np.zeros((10, 0))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from llm_elicit.density import BeliefDensity, Evidence, Uniform, band, fit_evidence
-from llm_elicit.density.shared_points import even_points, share_points
+from llm_elicit.density.smc import even_points, share_points
 from llm_elicit.density.transforms import make_latent
 
 BOX = Uniform([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
