@@ -11,6 +11,7 @@ import pytest
 
 from llm_elicit.density import BeliefDensity, DensityError, FitSettings, Uniform, fit_belief
 from llm_elicit.density import methods as module
+from llm_elicit.density.belief_files import _digest
 from llm_elicit.density.methods import GROUP, OWN, external_method, known_methods
 from tests.density.conftest import QUICK
 from tests.density.targets import Array
@@ -36,6 +37,7 @@ def test_a_method_that_is_not_installed_is_named(
     text = json.loads((tmp_path / "belief.json").read_text(encoding="utf-8"))
     text["model"] = "flow"
     del text["digest"]
+    text["digest"] = _digest(text, tmp_path / "belief.safetensors")
     (tmp_path / "belief.json").write_text(json.dumps(text), encoding="utf-8")
     _install(monkeypatch)
     with pytest.raises(DensityError, match="'flow' is unknown; the methods are auto, score"):
