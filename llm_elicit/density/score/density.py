@@ -247,13 +247,13 @@ def fit_score(problem: Problem, *, constant: bool) -> Fitted:
     tempering = Tempering.tabulate(of_sampling.numpy(), problem.noise)
     model = ScoreDensity(latent, utility, tempering, problem.settings.annealing)
     winners, losers = (calibration.utility(side) for side in compared)
-    found = estimate_log_normalizer(latent, utility, generator, model.annealing)
+    normalizer = estimate_log_normalizer(latent, utility, generator, model.annealing)
     if constant:
-        star = _constant(model, found.draws.points)
+        star = _constant(model, normalizer.draws.points)
         winners, losers = (star * tempering.log_odds(side) for side in (winners, losers))
         model = replace(model, constant=star)
-        found = estimate_log_normalizer(latent, model.potential, generator, model.annealing)
-    model = replace(model, log_normalizer=found.value, start=found.start)
+        normalizer = estimate_log_normalizer(latent, model.potential, generator, model.annealing)
+    model = replace(model, log_normalizer=normalizer.value, start=normalizer.start)
     held_out = choice_log_likelihood(winners - losers, problem.weights, problem.noise)
     notes = {
         "held_out_log_likelihood": float(held_out),
@@ -262,7 +262,7 @@ def fit_score(problem: Problem, *, constant: bool) -> Fitted:
         "score_sigma": trained.sigma,
         "tempering_constant": model.constant,
     }
-    return Fitted(model, found, notes)
+    return Fitted(model, normalizer, notes)
 
 
 def _constant(model: ScoreDensity, g: Tensor) -> float:

@@ -77,11 +77,11 @@ class ScoreNetworks(nn.Module):
         Features are (K, n, p) and levels (K, n, 1).
         """
         log_sigma = 0.5 * torch.log(sigma)
-        known = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), torch.ones_like(sigma)], -1)
+        context = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), torch.ones_like(sigma)], -1)
         inlet, outlet, curvature = self.inlet[which], self.outlet[which], self.quadratic[which]
         weights = [hidden[which] for hidden in self.hidden]
         biases = [bias[which] for bias in self.biases]
-        hidden, first = _silu(t @ inlet + known @ self.condition[which] + biases[0])
+        hidden, first = _silu(t @ inlet + context @ self.condition[which] + biases[0])
         hidden, second = _silu(torch.baddbmm(biases[1], hidden, weights[0]))
         hidden, third = _silu(torch.baddbmm(biases[2], hidden, weights[1]))
         bent = t @ (curvature + curvature.mT)
@@ -159,6 +159,8 @@ class Trained:
 
 
 class _Trainer:
+    """The networks in training, and the running average of their weights."""
+
     def __init__(
         self,
         data: PairData,
@@ -181,9 +183,10 @@ class _Trainer:
         self.start = fit_start(self.features, data.weights, data.folds, noise, latent.category)
         self.networks.load_form(self.start)
         self.adam = Adam(list(self.networks.parameters()))
-        self.average = [p.detach().clone() for p in self.networks.parameters()]
+        self.average = copy.deepcopy(self.networks).requires_grad_(False)
 
     def step(self, step: int) -> None:
+        """Take the step of this number, counted from 1."""
         settings = self.settings
         loss = self._loss()
         gradients = torch.autograd.grad(loss, self.adam.parameters)
@@ -192,7 +195,8 @@ class _Trainer:
         rate = 0.5 * settings.learning_rate * (1.0 + math.cos(math.pi * step / self.steps))
         self.adam.step([clip * g for g in gradients], rate)
         decay = min(_AVERAGING, step / (step + 10.0))
-        for average, parameter in zip(self.average, self.networks.parameters(), strict=True):
+        weights = zip(self.average.parameters(), self.networks.parameters(), strict=True)
+        for average, parameter in weights:
             average.lerp_(parameter.detach(), 1.0 - decay)
 
     def _loss(self) -> Tensor:
@@ -212,7 +216,7 @@ class _Trainer:
         return (denoising.mean(1) - outcome_weight * log_win).mean(1).sum()
 
     def _score(self, g: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores (K, 2, n, d) of noisy pairs at levels (K, 2, n, 1), and log F (K, n)."""
+        """Return scores (K, 2, n, d) of noisy pairs at levels (K, 2, n, 1), and log F (K, n)."""
         latent, like = self.latent, self.networks.outlet
         shrink = 1.0 / torch.sqrt(1.0 + sigma.square())  # noisy points have unit variance again
         flat = (g * shrink).flatten(0, 2)
@@ -229,24 +233,20 @@ class _Trainer:
 
     @torch.no_grad()
     def held_out(self, sigma: float) -> tuple[Tensor, Tensor]:
-        """Log-odds (n,) of winners and of losers, each by the network not trained on the pair."""
+        """Return u_σ (n,) of winners and of losers, by the averaged network of the pair's fold."""
         winners, losers = (torch.zeros(len(self.data.folds)).double() for _ in range(2))
         folds = torch.from_numpy(self.data.folds)
         for fold in range(self.settings.networks):
             rows = folds == fold
-            for found, t in zip((winners, losers), self.features, strict=True):
-                found[rows] = self.networks.mean(t[rows], sigma, slice(fold, fold + 1))[0]
+            for values, t in zip((winners, losers), self.features, strict=True):
+                values[rows] = self.average.mean(t[rows], sigma, slice(fold, fold + 1))[0]
         return winners, losers
 
     def evaluate(self, step: int) -> Trained:
         """Return the averaged networks, at the noise level that predicts held-out choices best."""
-        current = [p.detach().clone() for p in self.networks.parameters()]
-        _load(self.networks, self.average)
         levels = [self._at_level(sigma, step) for sigma in self.settings.sigmas]
         best = max(levels, key=lambda trained: trained.log_likelihood)
-        best = replace(best, networks=copy.deepcopy(self.networks).requires_grad_(False))
-        _load(self.networks, current)
-        return best
+        return replace(best, networks=copy.deepcopy(self.average))
 
     def _at_level(self, sigma: float, step: int) -> Trained:
         winners, losers = self.held_out(sigma)
@@ -257,7 +257,7 @@ class _Trainer:
             return -float(log_cdf(math.exp(log_factor) * difference) @ share)
 
         best = minimize_scalar(loss, bounds=_LOG_FACTORS, method="bounded")
-        return Trained(self.networks, sigma, winners, losers, -best.fun, step, self.start.form)
+        return Trained(self.average, sigma, winners, losers, -best.fun, step, self.start.form)
 
 
 def train_networks(
@@ -284,9 +284,3 @@ def train_networks(
         if step - best.step >= settings.patience * settings.check_every:
             break
     return best
-
-
-@torch.no_grad()
-def _load(networks: ScoreNetworks, values: list[Tensor]) -> None:
-    for parameter, value in zip(networks.parameters(), values, strict=True):
-        parameter.copy_(value)
