@@ -18,7 +18,7 @@ fit: {method: utility, samples: 500}
 
 
 @pytest.fixture
-def llm_elicit(tmp_path, monkeypatch, capsys):
+def llm_elicit(tmp_path, monkeypatch, capsys, quick_fits):
     """The command, run in `tmp_path`; in this process, since importing it takes seconds."""
 
     def call(*arguments):

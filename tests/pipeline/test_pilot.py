@@ -74,7 +74,7 @@ def _letters(log_odds: float, **rest: Any) -> Says:
     return Says(likelier[0], logprobs={letter: logprobs[letter] for letter in likelier}, **rest)
 
 
-def test_what_a_pilot_asked_the_campaign_does_not_ask_again() -> None:
+def test_what_a_pilot_asked_the_campaign_does_not_ask_again(quick_fits: None) -> None:
     with Provider(lambda _n, body: _letters(_mass(body))) as provider:
         campaign = _campaign(provider.url)
         pilot.run_pilot(campaign, 12)
