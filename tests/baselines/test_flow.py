@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from llm_elicit.baselines.flow import FlowSettings
-from llm_elicit.baselines.flow.density import BeliefFlow, FlowShape
+from llm_elicit.baselines.flow import BeliefFlow, FlowSettings, FlowShape
 from llm_elicit.density import (
     BeliefDensity,
     DensityError,

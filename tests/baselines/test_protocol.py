@@ -19,7 +19,6 @@ from llm_elicit.baselines.protocol import (
     TrainingSettings,
     paper_protocol,
 )
-from llm_elicit.baselines.protocol.cube import CubeLatent
 from llm_elicit.baselines.protocol.density import finer
 from llm_elicit.baselines.protocol.fit import (
     ChoiceJudge,
@@ -30,7 +29,7 @@ from llm_elicit.baselines.protocol.fit import (
     winner_weights,
 )
 from llm_elicit.baselines.protocol.network import PairData, ScoreNetwork, _Trainer, train_score
-from llm_elicit.baselines.protocol.parts import Mode, ScoreParts, path_integral
+from llm_elicit.baselines.protocol.parts import CubeLatent, Mode, ScoreParts, path_integral
 from llm_elicit.baselines.protocol.samplers import (
     FlowPrior,
     Resampler,

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llm_elicit.baselines.protocol.cube import CubeLatent
 from llm_elicit.baselines.protocol.network import ScoreNetwork
 from llm_elicit.baselines.protocol.parts import (
     NODES,
+    CubeLatent,
     Mode,
     ScoreParts,
     flow_score,

@@ -21,10 +21,15 @@ import torch
 from scipy.stats import qmc
 from torch import Tensor
 
-from llm_elicit.baselines.protocol.cube import CubeLatent
 from llm_elicit.baselines.protocol.density import ScoreDensity, importance_log_normalizer
 from llm_elicit.baselines.protocol.network import PairData, ScoreNetwork, TrainedScore, train_score
-from llm_elicit.baselines.protocol.parts import Mode, ScoreParts, flow_score, path_integral
+from llm_elicit.baselines.protocol.parts import (
+    CubeLatent,
+    Mode,
+    ScoreParts,
+    flow_score,
+    path_integral,
+)
 from llm_elicit.baselines.protocol.samplers import FlowPrior, Resampler, flow_log_prob, sample_heun
 from llm_elicit.baselines.protocol.settings import ProtocolSettings
 from llm_elicit.density.fit import fit_choice_utility
