@@ -85,10 +85,10 @@ def fit_mixtures(
 ) -> list[MixtureFit]:
     """Fit mixtures of each number of components, until three numbers in a row do not help.
 
-    Components have free covariances or one factor (`FactorMixture`), whichever predicts better, and
-    one factor from there on, or where comparisons are too few for free ones. The list is empty
-    where they are too few for the smallest number, or where there are more columns of categories
-    than `MixtureSettings.most_categories`.
+    Components have free covariances, or one factor (`FactorMixture`) where comparisons are too few
+    for free ones. Where that halves the parameters, both are tried until one factor predicts
+    better. The list is empty where comparisons are too few for the smallest number, or where there
+    are more columns of categories than `MixtureSettings.most_categories`.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def fit_mixtures(
         if validation.size >= _EACH * count * free:
             of_count.append(_CountFit(validation, settings).fit(starts))
             starts = [of_count[0].mode]
-        if one_factor < free:
+        if not of_count or 2 * one_factor <= free:
             nearest = [FactorMixture.nearest(start) for start in starts]
             of_count.append(_CountFit(validation, settings).fit(nearest))
         fits.append(max(of_count, key=lambda fit: fit.score))
