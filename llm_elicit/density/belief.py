@@ -153,10 +153,8 @@ class BeliefDensity(PresentedDensity):
         stated = {str(feature): value for feature, value in values.items()}
         draws = None
         if self._draws is not None:
-            draws = DeferredDraws(
-                lambda: substitution.draws(self.utility_draws()), len(self._draws)
-            )
-        parts = latent, substitution.utility(model.utility), draws
+            draws = DeferredDraws(lambda: substitution(self.utility_draws()), len(self._draws))
+        parts = latent, substitution(model.utility), draws
         features = self._features.without(values)
         return self._changed(*parts, {**self.diagnostics, "given": stated}, seed, features)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ from llm_elicit.density.stacks import ComponentStack, FourierStack
 from llm_elicit.density.transforms import BoxLatent
 from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_function import Utility, UtilityDraws
-from llm_elicit.density.warp import Warp
+
+Form = TypeVar("Form", Utility, UtilityDraws)
 
 
 @dataclass(frozen=True)
@@ -33,29 +35,18 @@ class Substitution:
     fixed: Tensor
     values: Tensor
 
-    def utility(self, utility: Utility) -> Utility:
-        """Return the utility of the free columns, up to a constant."""
-        if utility.warp is not None:
-            plain = self._warped(utility.warp).utility(replace(utility, warp=None))
-            return replace(plain, warp=utility.warp.select(self.free))
-        linear, curvature = self._quadratic(utility.linear, utility.curvature)
-        components = tuple(self._components(stack) for stack in utility.components)
-        fourier = None if utility.fourier is None else self._fourier(utility.fourier)
-        return Utility(linear, curvature, components, fourier)
-
-    def draws(self, draws: UtilityDraws) -> UtilityDraws:
-        """Return every draw of the posterior as a utility of the free columns."""
-        if draws.warp is not None:
-            plain = self._warped(draws.warp).draws(replace(draws, warp=None))
-            return replace(plain, warp=draws.warp.select(self.free))
-        linear, curvature = self._quadratic(draws.linear, draws.curvature)
-        stacks = tuple(self._components(stack) for stack in draws.components)
-        fourier = None if draws.fourier is None else self._fourier(draws.fourier)
-        return UtilityDraws(linear, curvature, stacks, fourier)
-
-    def _warped(self, warp: Warp) -> Substitution:
-        """Return the substitution in warped features."""
-        return replace(self, values=warp.select(self.fixed)(self.values[None])[0])
+    def __call__(self, f: Form) -> Form:
+        """Return the utility, or every draw of it, of the free columns, up to a constant."""
+        if f.warp is not None:
+            # Columns are warped one by one.
+            plain = replace(self, values=f.warp.select(self.fixed)(self.values[None])[0])
+            return replace(plain(replace(f, warp=None)), warp=f.warp.select(self.free))
+        linear, curvature = self._quadratic(f.linear, f.curvature)
+        components = tuple(self._components(stack) for stack in f.components)
+        fourier = None if f.fourier is None else self._fourier(f.fourier)
+        return replace(
+            f, linear=linear, curvature=curvature, components=components, fourier=fourier
+        )
 
     def _quadratic(self, linear: Tensor, curvature: Tensor) -> tuple[Tensor, Tensor]:
         """Condition b·t + tᵀA t, (..., d) and (..., d, d)."""

@@ -64,7 +64,7 @@ SUBSTITUTION = Substitution(torch.tensor([0, 3]), torch.tensor([1, 2]), torch.te
 
 def test_a_conditional_utility_is_the_utility_up_to_a_constant() -> None:
     utility, t = _everything(), torch.randn(50, 2, generator=torch.Generator().manual_seed(1))
-    gap = SUBSTITUTION.utility(utility)(t) - utility(_whole(SUBSTITUTION, t))
+    gap = SUBSTITUTION(utility)(t) - utility(_whole(SUBSTITUTION, t))
     assert float(gap.std()) < 1e-4 * float(utility(_whole(SUBSTITUTION, t)).std())
 
 
@@ -74,7 +74,7 @@ def test_conditional_draws_are_the_draws_up_to_a_constant_each() -> None:
     stacks = (_components(generator), _components(generator))
     draws = UtilityDraws(linear, square + square.mT, stacks, _fourier(generator), WARP)
     t = torch.randn(50, 2, generator=generator)
-    gap = SUBSTITUTION.draws(draws)(t) - draws(_whole(SUBSTITUTION, t))
+    gap = SUBSTITUTION(draws)(t) - draws(_whole(SUBSTITUTION, t))
     assert gap.shape == (3 * S, 50)
     assert float(gap.std(1).max()) < 1e-4
 
