@@ -88,16 +88,6 @@ class Judgments:
         return np.concatenate(compared)
 
 
-def check_judgments(
-    winners: object,
-    losers: object,
-    weights: npt.ArrayLike | None,
-    sampling: SamplingDensity,
-) -> Judgments:
-    """Return plain comparisons as `Judgments`."""
-    return check_evidence(plain_evidence(winners, losers, weights), sampling)
-
-
 def plain_evidence(winners: object, losers: object, weights: npt.ArrayLike | None) -> Evidence:
     """Return plain comparisons as `Evidence`."""
     w, loser = sides_of(("winners", "losers"), winners, losers)

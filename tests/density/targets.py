@@ -19,6 +19,7 @@ from llm_elicit.density import (
     UtilitySettings,
     simulate_choices,
 )
+from llm_elicit.density.judgments import Judgments, check_evidence, plain_evidence
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.smc import Annealed, anneal
 from llm_elicit.density.stacks import FourierStack
@@ -110,3 +111,10 @@ def random_process(count: int, dimension: int, generator: torch.Generator) -> Fo
     """Functions of eight random frequencies, with random coefficients."""
     frequencies = torch.randn(dimension, 8, generator=generator)
     return FourierStack(frequencies, torch.randn(count, 16, generator=generator))
+
+
+def check_judgments(
+    winners: object, losers: object, weights: object, sampling: SamplingDensity
+) -> Judgments:
+    """Return plain comparisons as `Judgments`."""
+    return check_evidence(plain_evidence(winners, losers, weights), sampling)

@@ -19,7 +19,7 @@ from llm_elicit.density import (
     band,
     fit_belief,
 )
-from llm_elicit.density.conditional import Substitution
+from llm_elicit.density.belief import Substitution
 from llm_elicit.density.stacks import ComponentStack, FourierStack, draw_frequencies
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 from llm_elicit.density.warp import Warp

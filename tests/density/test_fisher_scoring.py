@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
-from llm_elicit.density.judgments import check_judgments
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.cross_validation import CrossValidation
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
 from llm_elicit.density.utility.mixture import draw_starts
 from llm_elicit.density.utility.model import Mixture, log_prior
-from tests.density.targets import ask
+from tests.density.targets import ask, check_judgments
 
 
 def _mixture(generator: torch.Generator, count: int = 3, d: int = 2) -> Mixture:

@@ -23,7 +23,7 @@ from llm_elicit.density import (
     fit_belief,
     simulate_choices,
 )
-from llm_elicit.density.judgments import assign_folds, check_judgments
+from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.transforms import make_latent
@@ -35,7 +35,14 @@ from llm_elicit.density.utility.warping import choose_warp
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 from llm_elicit.density.warp import Warp
 from tests.density.conftest import QUICK
-from tests.density.targets import Array, anneal_two_modes, ask, random_process, wasserstein
+from tests.density.targets import (
+    Array,
+    anneal_two_modes,
+    ask,
+    check_judgments,
+    random_process,
+    wasserstein,
+)
 
 _WARP = Warp.of(np.random.default_rng(0).normal(size=(50, 2)), np.array([9.0, 0.0]), np.zeros(2))
 
