@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
@@ -44,13 +44,9 @@ from llm_elicit.orchestrator.open_run import Study, in_thread
 from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.manifest import replacing
-from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_control import RunControl
 from llm_elicit.pipeline.run_folder import ANSWERS, COMPARISONS, DIRECT, PEOPLE, Run
 from llm_elicit.planning.rounds import ALL_JUDGES, Answers, Pairs, RoundDesign, design_of, stopped
-
-if TYPE_CHECKING:
-    from llm_elicit import density
 
 _SILENT = Silent()
 _MAX_OUTAGE = 60.0
@@ -217,6 +213,8 @@ def _planned(
 
 def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
     """Return the answers of each judge so far."""
+    from llm_elicit.pipeline.power_sources import read_sources, scaled  # with PyTorch
+
     campaign, space = result.campaign, result.space
     table = comparisons(result.folder, campaign, space, result.plan)
     direct = direct_answers(result.folder, campaign, space)
@@ -228,7 +226,7 @@ def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
         sources = read_sources(
             direct if len(direct) else None, judge, space, campaign.seed, result.plan
         )
-        scale = partial(_scaled, sources=sources, measured=measured, seed=campaign.seed)
+        scale = partial(scaled, sources=sources, measured=measured, seed=campaign.seed)
         found.append(
             Answers(
                 **vars(choices),
@@ -237,14 +235,6 @@ def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
             )
         )
     return found
-
-
-def _scaled(
-    belief: density.BeliefDensity, sources: PowerSources, measured: bool, seed: int
-) -> density.BeliefDensity:
-    """Scale a belief to the power that a judge's other answers imply."""
-    pinned = pin_power(belief, sources, seed)
-    return at_stated_power(belief, pinned, measured=measured, seed=seed)
 
 
 def _due(result: Run) -> Iterator[tuple[str, int]]:

@@ -7,17 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from llm_elicit._util.packages import LazyModule, installed_versions
+from llm_elicit import audit as audit_package
+from llm_elicit import density
+from llm_elicit import report as report_package
+from llm_elicit._util.packages import installed_versions
 from llm_elicit._util.read_files import read_json, read_parquet
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.log import span
-from llm_elicit.orchestrator.progress import Progress, Silent
-from llm_elicit.pipeline.fit import refit_changed
+from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import (
     AUDIT,
@@ -30,42 +31,21 @@ from llm_elicit.pipeline.run_folder import (
     SAMPLES,
     Run,
 )  # fmt: skip
-from llm_elicit.pipeline.stage_inputs import check_files, warn_of_gaps
 from llm_elicit.planning.rounds import schedule_of
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-if TYPE_CHECKING:
-    from llm_elicit import audit as audit_package
-    from llm_elicit import density
-    from llm_elicit import report as report_package
-    from llm_elicit.report import Samples
-else:
-    # PyTorch, SciPy and Matplotlib take seconds to import, and asking needs none of them.
-    audit_package = LazyModule("llm_elicit.audit")
-    density = LazyModule("llm_elicit.density")
-    report_package = LazyModule("llm_elicit.report")
-
 T = TypeVar("T")
 
-_SILENT = Silent()
 
-
-@span("audit")
-def audit(result: Run, progress: Progress = _SILENT, *, anew: bool = True) -> None:
+def make(run: Run, progress: Progress, goal: str) -> None:
     """Compare each belief with the data and with the sampling density; write audit.json.
 
     Points of the beliefs at other powers are written beside them.
-
-    Args:
-        result: the run.
-        progress: receives every change.
-        anew: whether to make it also where this version made it from the same files before.
     """
-    check_files(result, "audit", progress)
-    refit_changed(result, "audit", progress)
-    warn_of_gaps(result, "audit", progress)
-    if anew or not audit_is_current(result, exactly=True):
-        write_audit(result, progress)
+    if goal == "report":
+        progress.note(run.campaign.name, f"report: {AUDIT} or one of its inputs was changed; "
+                      "it is made again")  # fmt: skip
+    write_audit(run, progress)
 
 
 def write_audit(result: Run, progress: Progress) -> None:
@@ -112,23 +92,23 @@ def _shown_by_audit(result: Run) -> dict[str, str]:
     return {"space": space, "versions": digest_of(installed_versions())}
 
 
-def audit_is_current(result: Run, *, exactly: bool = False) -> bool:
-    """Return whether the audit on disk is unchanged and made from the present files.
+def is_stale(run: Run, *, exactly: bool = False) -> bool:
+    """Return whether the audit on disk was changed or made from other files than the present.
 
     Args:
-        result: the run.
+        run: the run.
         exactly: whether the words of its feature space and the packages' versions count too, and an
-            audit of which nothing was recorded does not.
+            audit of which nothing was recorded is stale.
     """
-    entry = result.manifest.entry("audit")
+    entry = run.manifest.entry("audit")
     if entry is None:
-        return not exactly
-    shown = _shown_by_audit(result)
+        return exactly
+    shown = _shown_by_audit(run)
     before = entry.read if exactly else entry.read | shown
-    return before == _read_by_audit(result) | shown and not result.manifest.changed("audit")
+    return before != _read_by_audit(run) | shown or bool(run.manifest.changed("audit"))
 
 
-def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package.JudgeComparison:
+def compare_runs(found: Sequence[Run], progress: Progress) -> audit_package.JudgeComparison:
     """Compare the judges of one or several runs; see `llm_elicit.audit.judge_comparison`.
 
     A judge is called by its name, or `run/judge` if two runs have judges of that name.
@@ -137,9 +117,6 @@ def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package
         InputError: feature spaces that differ, fewer than two judges, or a belief that has no
             draws.
     """
-    for run in found:
-        check_files(run, "compare", progress)
-        refit_changed(run, "compare", progress)
     spaces = [run.space for run in found]
     for run, space in zip(found, spaces, strict=True):
         if space.features != spaces[0].features:
@@ -166,7 +143,7 @@ def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package
 
 def _verdicts(run: Run, progress: Progress) -> dict[str, str]:
     """Return the verdicts on a run's judges by name; the audit is made if it is not up to date."""
-    if not ((run.folder / AUDIT).is_file() and audit_is_current(run)):
+    if not ((run.folder / AUDIT).is_file() and not is_stale(run)):
         write_audit(run, progress)
     return {judge.name: judge.verdict for judge in run.audit.judges}
 
@@ -180,7 +157,7 @@ def _data(run: Run) -> Floats | None:
     return run.space.table_points() if run.space.table else None
 
 
-def read_samples(result: Run) -> Samples:
+def read_samples(result: Run) -> report_package.Samples:
     """Read points of the data, of λ and of every judge's belief."""
     space, method = result.space, result.campaign.fit.methods[0]
     folders = {
@@ -233,7 +210,7 @@ def _read_power(folder: Path) -> density.Power | None:
 
 
 def _evidence(
-    result: Run, comparisons: Comparisons, judge: str, samples: Samples
+    result: Run, comparisons: Comparisons, judge: str, samples: report_package.Samples
 ) -> audit_package.JudgeEvidence:
     """Gather what the audit of one judge is based on.
 

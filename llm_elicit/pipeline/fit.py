@@ -1,6 +1,11 @@
 """The stage that fits: every judge's belief by every method, with samples, bands and draws.
 
 A belief is not fitted again unless its answers, its settings or its files were changed.
+
+Runs of one grid that differ only in the condition are fitted together. The answers of all
+conditions are one table over the whole feature space, in which both points of a pair have the
+condition's values. One utility is fitted to them, and each run's belief is that of its condition:
+the conditions share what they have in common, and need fewer questions each.
 """
 
 from __future__ import annotations
@@ -10,70 +15,76 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
-from llm_elicit._util.packages import LazyModule, package_version
+from llm_elicit import audit as audit_package
+from llm_elicit import density
+from llm_elicit._util.packages import package_version
+from llm_elicit._util.settings import read_yaml
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.orchestrator.log import span
-from llm_elicit.orchestrator.progress import Progress, Silent
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.pipeline.manifest import digest_of
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
-from llm_elicit.pipeline.run_folder import BANDS, BELIEF, DRAWS, POWER, SAMPLES, Run, fit_of
-from llm_elicit.pipeline.stage_inputs import check_files, conditions_of, joint_table, warn_of_gaps
+from llm_elicit.pipeline.run_folder import (
+    BANDS,
+    BELIEF,
+    CAMPAIGN,
+    COMPARISONS,
+    DRAWS,
+    POWER,
+    SAMPLES,
+    Run,
+    fit_of,
+)
 from llm_elicit.spaces.features import FeatureSpace
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from llm_elicit import audit as audit_package
-    from llm_elicit import density
-else:
-    audit_package, pd = LazyModule("llm_elicit.audit"), LazyModule("pandas")
-    density = LazyModule("llm_elicit.density")
-
-_SILENT = Silent()
 _LONG = 60.0  # seconds of a fit that is announced
 
 
-@span("fit")
-def fit(result: Run, progress: Progress = _SILENT) -> None:
+def is_stale(run: Run, *, exactly: bool = False) -> bool:
+    """Return whether answers of a belief, its settings or its files were changed.
+
+    Args:
+        run: the run.
+        exactly: whether beliefs that were never fitted count, too.
+    """
+    return exactly or bool(_changed(run))
+
+
+def make(run: Run, progress: Progress, goal: str) -> None:
     """Estimate every judge's belief by every method of the campaign and draw its samples.
 
     A judge with fewer answered pairs than features gets no belief, which the audit reports. Methods
     that use only winners and losers are left out if answers are log-odds. A belief is scaled to the
     power that direct answers imply, or to one by convention; its diagnostics name the source.
-    """
-    check_files(result, "fit", progress)
-    warn_of_gaps(result, "fit", progress)
-    judges, methods = result.campaign.judges, result.campaign.fit.methods
-    _fit(result, {(judge.name, method) for judge in judges for method in methods}, "fit", progress)
-
-
-def refit_changed(result: Run, stage: str, progress: Progress) -> None:
-    """Fit beliefs again whose answers were changed or whose files are missing or changed.
-
-    Beliefs that were never fitted are left as they are.
 
     Args:
-        result: the run.
-        stage: the stage that follows, for messages.
-        progress: receives a note for every belief that is fitted again.
+        run: the run.
+        progress: receives every change.
+        goal: the stage that is wanted; beliefs that were never fitted are for "fit" alone.
     """
-    manifest, now = result.manifest, _shared(result)
-    due = set()
-    for judge in result.campaign.judges:
-        for method in result.campaign.fit.methods:
+    judges, methods = run.campaign.judges, run.campaign.fit.methods
+    every = {(judge.name, method) for judge in judges for method in methods}
+    _fit(run, every if goal == "fit" else _changed(run), goal, progress)
+
+
+def _changed(run: Run) -> set[tuple[str, str]]:
+    """Return the beliefs whose answers were changed or whose files are missing or changed."""
+    manifest, now = run.manifest, _shared(run)
+    changed: set[tuple[str, str]] = set()
+    for judge in run.campaign.judges:
+        for method in run.campaign.fit.methods:
             name = fit_of(judge.name, method)
             entry = manifest.entry(name)
             if entry is not None and (
                 not now.items() <= entry.read.items() or manifest.changed(name)
             ):
-                due.add((judge.name, method))
-    if due:
-        _fit(result, due, stage, progress)
+                changed.add((judge.name, method))
+    return changed
 
 
 @dataclass(frozen=True)
@@ -271,3 +282,43 @@ def _write(
         audit_package.write_draws(draws, space, folder / DRAWS)
     shown("done", 1, 1)
     space.table_of(drawn).to_parquet(samples)
+
+
+_OWN = {"name", "given", "grid", "limits", "runs"}
+"""The settings that may differ between runs that are fitted together."""
+
+
+def conditions_of(run: Run) -> tuple[Run, ...]:
+    """Return the runs that are fitted together with a run, itself among them, in order of folders.
+
+    They are the answered cells of its grid with the same settings but for the values given. Points
+    that are drawn from the table have no density over all conditions, so each is fitted alone.
+    """
+    campaign = run.campaign
+    if not campaign.given or campaign.part_of is None or campaign.design.sampling != "uniform":
+        return (run,)
+    found = {run.folder: run}  # the run itself, not a second reading of it
+    for path in sorted(run.folder.parent.glob(f"{campaign.part_of}.*/{CAMPAIGN}")):
+        folder = path.parent
+        if folder in found or not (folder / COMPARISONS).is_file():
+            continue
+        other = Campaign.model_validate(read_yaml(path))
+        alike = other.given.keys() == campaign.given.keys()
+        if alike and other.model_dump(exclude=_OWN) == campaign.model_dump(exclude=_OWN):
+            found[folder] = Run(folder, other, other.load_space())
+    return tuple(found[folder] for folder in sorted(found))
+
+
+def joint_table(runs: Sequence[Run], names: list[str]) -> Comparisons:
+    """Return the judgments of all runs over the features of the whole space, by their names."""
+    frames, before = [], 0
+    for run in runs:
+        frame = run.comparisons.frame
+        held = {
+            f"{side}_{fixed.feature.name}": fixed.feature.column(np.full(len(frame), fixed.value))
+            for fixed in run.space.fixed
+            for side in "ab"
+        }
+        frames.append(frame.assign(pair=frame["pair"] + before, **held))
+        before += int(frame["pair"].max()) + 1 if len(frame) else 0
+    return Comparisons(pd.concat(frames), names)

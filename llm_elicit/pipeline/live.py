@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
-from llm_elicit._util.packages import LazyModule
+from llm_elicit import density
+from llm_elicit.audit import consistency, inference, reference, summaries
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import ElicitError
@@ -34,18 +35,7 @@ from llm_elicit.pipeline.live_view import (
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.power_sources import at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_folder import ANSWERS, Run
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from llm_elicit import density
-    from llm_elicit.audit import consistency, inference, reference, summaries
-    from llm_elicit.report import layers, marginals
-else:
-    density = LazyModule("llm_elicit.density")
-    consistency = LazyModule("llm_elicit.audit.consistency")
-    reference, summaries = (LazyModule(f"llm_elicit.audit.{x}") for x in ("reference", "summaries"))
-    marginals = LazyModule("llm_elicit.report.marginals")
+from llm_elicit.report import layers, marginals
 
 MOST = 400
 """The most pairs of a judge that a quick fit uses, spread evenly over those answered."""

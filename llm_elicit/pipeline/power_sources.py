@@ -11,25 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from llm_elicit._util.packages import LazyModule
+from llm_elicit import audit as audit_package
+from llm_elicit import density
 from llm_elicit.comparisons.fit_inputs import STATED_TO
 from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.questions.parse import read_ratio
 from llm_elicit.spaces.features import FeatureSpace, Floats
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from llm_elicit import audit as audit_package
-    from llm_elicit import density
-else:
-    audit_package, density = LazyModule("llm_elicit.audit"), LazyModule("llm_elicit.density")
 
 ASSUMED, CONVENTION = "assumed noise level", "convention"
 """The source of a belief's power without direct answers: of choices, and of log-odds or choices
@@ -267,3 +261,11 @@ def at_stated_power(
     stated = {"value": 1.0, "log_sd": 0.0, **belief.diagnostics.get("power", {})}
     belief.diagnostics["power"] = stated | {"source": source}
     return belief
+
+
+def scaled(
+    belief: density.BeliefDensity, sources: PowerSources, measured: bool, seed: int
+) -> density.BeliefDensity:
+    """Scale a belief to the power that a judge's other answers imply."""
+    pinned = pin_power(belief, sources, seed)
+    return at_stated_power(belief, pinned, measured=measured, seed=seed)

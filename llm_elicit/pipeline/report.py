@@ -5,53 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from llm_elicit._util.packages import LazyModule, installed_versions
+from llm_elicit import report as report_package
+from llm_elicit._util.packages import installed_versions
 from llm_elicit.config.campaign import axis_word
-from llm_elicit.orchestrator.log import span
-from llm_elicit.orchestrator.progress import Progress, Silent
-from llm_elicit.pipeline.audit import audit_is_current, read_samples, write_audit
-from llm_elicit.pipeline.fit import refit_changed
+from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.pipeline.audit import read_samples
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import AUDIT, Run
-from llm_elicit.pipeline.stage_inputs import check_files, warn_of_gaps
 from llm_elicit.questions import Template, render
 
-if TYPE_CHECKING:
-    from llm_elicit import report as report_package
-else:
-    report_package = LazyModule("llm_elicit.report")
 
-_SILENT = Silent()
-
-
-@span("report")
-def report(result: Run, progress: Progress = _SILENT, *, anew: bool = True) -> None:
-    """Write report.html, its figures and its tables.
-
-    Args:
-        result: the run.
-        progress: receives every change.
-        anew: whether to write them also where they were written from the same files before, by the
-            same versions.
-    """
-    check_files(result, "report", progress)
-    refit_changed(result, "report", progress)
-    if not audit_is_current(result):
-        progress.note(result.campaign.name, f"report: {AUDIT} or one of its inputs was changed; "
-                      "it is made again")  # fmt: skip
-        write_audit(result, progress)
-    if anew or not _is_current(result):
-        _write(result, progress)
-    warn_of_gaps(result, "report", progress)
-
-
-def _is_current(result: Run) -> bool:
-    """Return whether the page and its files are unchanged and made from the present files."""
-    entry = result.manifest.entry("report")
-    written = entry is not None and entry.read == _read_by_report(result)
-    return written and not result.manifest.changed("report")
+def is_stale(run: Run, *, exactly: bool = False) -> bool:
+    """Return whether the page or its files were changed or made from other files or versions."""
+    del exactly
+    entry = run.manifest.entry("report")
+    return (
+        entry is None or entry.read != _read_by_report(run) or bool(run.manifest.changed("report"))
+    )
 
 
 def _read_by_report(result: Run) -> dict[str, str]:
@@ -66,8 +37,9 @@ def _read_by_report(result: Run) -> dict[str, str]:
     }
 
 
-def _write(result: Run, progress: Progress) -> None:
-    """Write the page, its figures and its tables, and record them."""
+def make(result: Run, progress: Progress, goal: str) -> None:
+    """Write report.html, its figures and its tables, and record them."""
+    del goal
     study = report_package.Study(
         audit=result.audit,
         campaign=result.campaign,
@@ -87,7 +59,7 @@ def _write(result: Run, progress: Progress) -> None:
     progress.stage("report", "figures", 1, 1)
 
 
-def report_conditions(runs: Sequence[Run]) -> list[Path]:
+def write_conditions(runs: Sequence[Run]) -> list[Path]:
     """Write a page for each group of runs that differ only in their condition.
 
     It is `conditions.html` in the folder of the grid; for several feature spaces or templates,

@@ -22,14 +22,21 @@ from pathlib import Path
 from typing import Any
 
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator.progress import Tally
-from llm_elicit.pipeline.live import write_live
+from llm_elicit.orchestrator.progress import Progress, Tally
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.stages import AFTER_ASKING
 
 CHILD = "--child"
 
-STAGES = {**AFTER_ASKING, "live": write_live}
+
+def write_live_view(run: Run, progress: Progress) -> None:
+    """Write live.json into the run's folder."""
+    from llm_elicit.pipeline.live import write_live
+
+    write_live(run, progress)
+
+
+STAGES = {**AFTER_ASKING, "live": write_live_view}
 
 _NICENESS = 15
 """How far the stages stand back behind the requests of this machine's services."""

@@ -9,36 +9,178 @@ was changed, or by another version.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from llm_elicit._util.settings import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.orchestrator.cache import CacheUse
+from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
+from llm_elicit.orchestrator.log import span
 from llm_elicit.orchestrator.open_run import in_thread
-from llm_elicit.orchestrator.progress import Display, Progress
+from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
-from llm_elicit.pipeline.ask import ask, ask_in_batches, export
-from llm_elicit.pipeline.audit import audit, compare
-from llm_elicit.pipeline.fit import fit
+from llm_elicit.pipeline.ask import ask, ask_in_batches, export, write_tables
 from llm_elicit.pipeline.manifest import Manifest, write_atomically
-from llm_elicit.pipeline.one_at_a_time import alone_in, lock_of, to_its_end
-from llm_elicit.pipeline.report import report, report_conditions
-from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, find, open_runs
+from llm_elicit.pipeline.run_folder import CAMPAIGN, PLAN, Run, find, open_runs
 
 __all__ = [
     "arun", "ask", "ask_conditions", "ask_in_batches", "audit", "compare", "export", "fit",
     "plan", "plan_grid", "plan_run", "report", "report_conditions", "run", "run_grid",
 ]  # fmt: skip
 
+if TYPE_CHECKING:
+    from llm_elicit.audit import JudgeComparison
+
+T = TypeVar("T")
+
+_SILENT = Silent()
+
+_LOOK = 0.05
+"""Seconds between two looks at a folder in which another call is at work."""
+
+_locks: dict[Path, threading.Lock] = {}
+
+
+class _Stage(Protocol):
+    """The module of a stage after asking; it imports PyTorch, which asking needs not."""
+
+    def is_stale(self, run: Run, *, exactly: bool = False) -> bool: ...
+
+    def make(self, run: Run, progress: Progress, goal: str) -> None: ...
+
+
+def _stage(name: str) -> _Stage:
+    return cast("_Stage", import_module(f"llm_elicit.pipeline.{name}"))
+
+
+def fit(run: Run, progress: Progress = _SILENT) -> None:
+    """Estimate every judge's belief by every method of the campaign, with samples and bands."""
+    _make(run, "fit", progress)
+
+
+def audit(run: Run, progress: Progress = _SILENT, *, anew: bool = True) -> None:
+    """Compare each belief with the data and with the sampling density; write audit.json.
+
+    Args:
+        run: the run.
+        progress: receives every change.
+        anew: whether to make it also where this version made it from the same files before.
+    """
+    _make(run, "audit", progress, anew=anew)
+
+
+def report(run: Run, progress: Progress = _SILENT, *, anew: bool = True) -> None:
+    """Write report.html, its figures and its tables.
+
+    Args:
+        run: the run.
+        progress: receives every change.
+        anew: whether to write them also where they were written from the same files before, by the
+            same versions.
+    """
+    _make(run, "report", progress, anew=anew)
+
+
 AFTER_ASKING: dict[str, Callable[[Run, Progress], None]] = {
     "fit": fit, "audit": partial(audit, anew=False), "report": partial(report, anew=False),
 }  # fmt: skip
 """The stages after asking as a run that is run again has them, by name and in order."""
+
+_BEFORE = {"fit": (), "audit": ("fit",), "report": ("fit", "audit"), "compare": ("fit",)}
+"""The stages whose files a stage reads."""
+
+
+def _make(run: Run, goal: str, progress: Progress, *, anew: bool = True) -> None:
+    """Make the files of a stage, and before them those that it reads where they are stale."""
+    with span(goal):
+        _update(run, goal, progress)
+        warn_of_gaps(run, goal, progress)
+        if anew or _stage(goal).is_stale(run, exactly=True):
+            _stage(goal).make(run, progress, goal)
+
+
+def _update(run: Run, goal: str, progress: Progress) -> None:
+    """Make again what a stage reads where it is stale."""
+    check_files(run, goal, progress)
+    for stage in map(_stage, _BEFORE[goal]):
+        if stage.is_stale(run):
+            stage.make(run, progress, goal)
+
+
+def compare(runs: Sequence[Run], progress: Progress = _SILENT) -> JudgeComparison:
+    """Compare the judges of one or several runs; see `llm_elicit.audit.judge_comparison`.
+
+    A judge is called by its name, or `run/judge` if two runs have judges of that name.
+
+    Raises:
+        InputError: feature spaces that differ, fewer than two judges, or a belief that has no
+            draws.
+    """
+    from llm_elicit.pipeline.audit import compare_runs
+
+    for run in runs:
+        _update(run, "compare", progress)
+    return compare_runs(runs, progress)
+
+
+def report_conditions(runs: Sequence[Run]) -> list[Path]:
+    """Write a page for each group of runs that differ only in their condition; return the pages."""
+    from llm_elicit.pipeline.report import write_conditions
+
+    return write_conditions(runs)
+
+
+def check_files(run: Run, stage: str, progress: Progress) -> None:
+    """Check a run's identity and files; write changed pairs and tables of answers again.
+
+    Args:
+        run: the run.
+        stage: the stage that follows, for messages.
+        progress: receives a note for every file that is written again.
+
+    Raises:
+        InputError: the campaign, its space or a template was changed; a table was changed and
+            there is no journal to make it from; or the pairs of later rounds are lost with it.
+    """
+    run.check_identity()
+    manifest, name = run.manifest, run.campaign.name
+    asked = manifest.entry("ask") is not None
+    journal = run.location.shared or (run.folder / JOURNAL).is_file()
+    if asked and not journal and run.campaign.design.rounds is not None:
+        raise InputError(
+            f"{run.folder}: the journal is gone, in which the pairs of later rounds are; put it "
+            "back"
+        )
+    if not manifest.as_written("pairs", PLAN):
+        progress.note(name, f"{stage}: {PLAN} is gone or was changed; it is written again")
+        run.write_pairs()
+    tables = manifest.changed("ask")
+    if not tables:
+        return
+    which = " and ".join(tables)
+    if not journal:
+        raise InputError(
+            f"{run.folder}: {which} was changed since it was written, and there is no journal "
+            "to make it from; put either back, or fit a table of your own by "
+            "llm_elicit.density.fit_belief"
+        )
+    progress.note(name, f"{stage}: {which} is gone or was changed; made again from the journal")
+    write_tables(run)
+
+
+def warn_of_gaps(run: Run, stage: str, progress: Progress) -> None:
+    """Add a note for every judge whose questions are not all answered."""
+    asked = run.questions
+    for judge, gap in run.missing.items():
+        of_all = f"{gap:,} of {asked[judge]:,} questions have no answer"
+        progress.note(judge, f"{stage}: {of_all}; the result uses the others")
 
 
 def run(
@@ -76,20 +218,12 @@ def run(
     """
     if _inside_event_loop():
         raise InputError("run() was called inside an event loop; use `await arun(...)` there")
-    result = campaign if isinstance(campaign, Run) else Run.open(campaign)
-    with (
-        Display() if progress is None else nullcontext(progress) as shown,
-        lock_of(result.folder),
-    ):
-        result = result if isinstance(campaign, Run) else plan_run(result)
-        asking = ask(
-            result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters,
+    return asyncio.run(
+        arun(
+            campaign, max_cost=max_cost, progress=progress, cache=cache, limiters=limiters,
             retry_failed=retry_failed,
-        )  # fmt: skip
-        result = asyncio.run(asking)
-        for stage in AFTER_ASKING.values():
-            stage(result, shown)
-    return result
+        )
+    )  # fmt: skip
 
 
 def ask_conditions(
@@ -244,3 +378,75 @@ def plan_run(result: Run) -> Run:
     _write_campaign(result.campaign, result.folder / CAMPAIGN)
     result.manifest.record("plan", {}, [result.folder / CAMPAIGN])
     return result
+
+
+@asynccontextmanager
+async def alone_in(folder: Path) -> AsyncIterator[None]:
+    """Wait, without blocking the event loop, until no other call of this process is at work."""
+    lock = _locks.setdefault(folder.resolve(), threading.Lock())
+    while not lock.acquire(blocking=False):
+        await asyncio.sleep(_LOOK)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class _StoppedError(BaseException):
+    """The call was cancelled; as a KeyboardInterrupt, it is no error to recover from."""
+
+
+class _StoppingProgress:
+    """Passes reports on, and ends the thread that reports once its call is cancelled."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.stopped = False
+
+    def tally(self, judge: str, tally: Tally) -> None:
+        """Report a judge's counts."""
+        self._check()
+        self._progress.tally(judge, tally)
+
+    def stage(self, label: str, step: str, done: int, total: int) -> None:
+        """Report other work."""
+        self._check()
+        self._progress.stage(label, step, done, total)
+
+    def note(self, judge: str, line: str) -> None:
+        """Report one line."""
+        self._check()
+        self._progress.note(judge, line)
+
+    def _check(self) -> None:
+        if self.stopped:
+            raise _StoppedError
+
+
+async def to_its_end(work: Callable[[Progress], T], progress: Progress) -> T:
+    """Call `work` in a thread and return its result.
+
+    Cancelled, it ends with the thread, which stops at its next report of progress.
+
+    Args:
+        work: is called with a progress that it should report to.
+        progress: receives its reports.
+    """
+    stopping = _StoppingProgress(progress)
+
+    def stoppable() -> T | None:
+        try:
+            return work(stopping)
+        except _StoppedError:
+            return None
+
+    thread = asyncio.ensure_future(asyncio.to_thread(stoppable))
+    while not thread.done():
+        try:
+            await asyncio.wait([thread])
+        except asyncio.CancelledError:
+            stopping.stopped = True
+    result = await thread
+    if stopping.stopped:
+        raise asyncio.CancelledError
+    return result  # type: ignore[return-value]  # None only if it was stopped

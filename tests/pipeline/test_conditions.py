@@ -12,8 +12,8 @@ import llm_elicit as le
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.progress import Silent
+from llm_elicit.pipeline.fit import conditions_of, joint_table
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.pipeline.stage_inputs import conditions_of, joint_table
 from llm_elicit.spaces.features import FeatureSpace
 
 SPECIES = ("Adelie", "Chinstrap", "Gentoo")

@@ -13,7 +13,7 @@ import llm_elicit as le
 from llm_elicit.audit import Audit
 from llm_elicit.orchestrator.journal.questions import is_begun
 from llm_elicit.orchestrator.people import People
-from llm_elicit.pipeline.audit import audit_is_current
+from llm_elicit.pipeline.audit import is_stale
 
 # Here a belief only has to be there.
 pytestmark = pytest.mark.usefixtures("quick_fits")
@@ -98,7 +98,7 @@ def test_a_record_without_people_is_read(run: le.Run, tmp_path: Path) -> None:
 
 
 def test_cards_that_changed_since_make_the_audit_again(run: le.Run) -> None:
-    assert audit_is_current(run)
+    assert not is_stale(run)
     (run.folder / "people.parquet").unlink()
     assert run.people_cards is None
-    assert not audit_is_current(run)
+    assert is_stale(run)
