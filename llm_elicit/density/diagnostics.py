@@ -151,7 +151,7 @@ def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
 
 
 def fit_warnings(diagnostics: Mapping[str, Any]) -> list[str]:
-    """Return a line on what the answers leave open of a belief and its bands do not show.
+    """Return a line on each uncertainty of a belief that its bands do not show.
 
     Examples
     --------

@@ -363,7 +363,7 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
 
 
 def _fit_sentences(judge: JudgeAudit) -> list[str]:
-    """Return what the judge's answers leave open of its belief and its bands do not show."""
+    """Return the uncertainties of the judge's belief that its bands do not show."""
     warnings = fit_warnings(judge.diagnostics.get(judge.method or "", {}))
     return [f"{warning[0].upper()}{warning[1:]}." for warning in warnings]
 

@@ -315,9 +315,10 @@ def test_draws_of_a_seed_are_made_once(belief: BeliefDensity) -> None:
     assert belief.draws(seed=3).weights is seeded.weights
     assert belief.draws().weights is figures.weights is not seeded.weights
     steps: list[int] = []
-    told = belief.draws(seed=3, progress=lambda _label, done, _total: steps.append(done))
-    assert len(steps) == len(told)
-    assert all((one == other).all() for one, other in zip(told.points, seeded.points, strict=True))
+    followed = belief.draws(seed=3, progress=lambda _label, done, _total: steps.append(done))
+    assert len(steps) == len(followed)
+    for points, others in zip(followed.points, seeded.points, strict=True):
+        assert (points == others).all()
 
 
 def test_draws_are_made_when_they_are_asked_for_and_once(
