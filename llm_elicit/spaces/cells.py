@@ -162,9 +162,9 @@ def _days(text: pd.Series[str], date_format: str) -> pd.Series[float]:
 
 
 def _days_since(cells: pd.Series[Any]) -> pd.Series[float]:
-    days = cells.dt.tz_localize(None).dt.normalize() - pd.Timestamp("1970-01-01")
-    found: pd.Series[float] = days.dt.days.astype("float64")
-    return found
+    intervals = cells.dt.tz_localize(None).dt.normalize() - pd.Timestamp("1970-01-01")
+    days: pd.Series[float] = intervals.dt.days.astype("float64")
+    return days
 
 
 def to_values(
@@ -173,7 +173,7 @@ def to_values(
     dialect: Dialect,
     words: Mapping[str, str],
     date_format: str,
-    where: str,
+    source: str,
     cuts: Sequence[float] = (),
 ) -> pd.Series[float]:
     """Return a column's values as the feature has them in arrays; NaN for missing ones.
@@ -185,7 +185,7 @@ def to_values(
         words: the categories of cells that are not written as their category; empty for cells that
             hold no value.
         date_format: how its dates are written.
-        where: the file, for messages.
+        source: the file, for messages.
         cuts: of categories that are ranges of numbers, where they start but the first.
 
     Raises:
@@ -220,7 +220,7 @@ def to_values(
         row = int(np.flatnonzero(bad)[0])
         line = int(text.index[row]) + 2
         raise InputError(
-            f"{where}: column {cells.name!r}, line {line}: {visible(text.iloc[row], 100)!r} is "
+            f"{source}: column {cells.name!r}, line {line}: {visible(text.iloc[row], 100)!r} is "
             f"{rule}{way_out}"
         )
     return values

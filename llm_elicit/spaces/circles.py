@@ -82,11 +82,11 @@ class Circle:
 
         See `share_distance`; here the arcs between neighbouring values have different lengths.
         """
-        both = np.mod(np.concatenate([x, y]) - self.low, self.period)
-        order = np.argsort(both)
+        pooled = np.mod(np.concatenate([x, y]) - self.low, self.period)
+        order = np.argsort(pooled)
         masses = np.repeat([1.0 / len(x), -1.0 / len(y)], [len(x), len(y)])
         gap = np.cumsum(masses[order])
-        arcs = np.diff(both[order], append=both[order[0]] + self.period)
+        arcs = np.diff(pooled[order], append=pooled[order[0]] + self.period)
         ranked = np.argsort(gap)
         middle = int(np.searchsorted(np.cumsum(arcs[ranked]), 0.5 * self.period))
         return float(np.abs(gap - gap[ranked[min(middle, len(gap) - 1)]]) @ arcs)

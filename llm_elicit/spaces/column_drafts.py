@@ -213,16 +213,16 @@ def _draft_numbers(
     numbers = cells.to_numbers(column, dialect)
     code = _missing_code(numbers)
     values: Floats = np.asarray(numbers[numbers != code].dropna(), dtype=np.float64)
-    settings, kept = draft_numbers(values, words)
+    settings, description = draft_numbers(values, words)
     missing = 1.0 - len(values) / len(column)
     if pd.api.types.is_timedelta64_dtype(column.dtype):
         return _draft_durations(settings, values, missing)
     odd = (numbers == code) | (numbers.isna() & ~cells.is_missing(text))
     blank = dict.fromkeys(text[odd].unique().tolist(), "")
     listed = " and ".join(cell if cell == f"{code:g}" else _shown(cell) for cell in blank)
-    kept += f", {listed} is no value" if blank else ""
+    description += f", {listed} is no value" if blank else ""
     guesses = {"low": f"{listed} is taken for no value"} if blank else {}
-    return ColumnDraft(settings, kept, blank, "", _unit(text), guesses, missing=missing)
+    return ColumnDraft(settings, description, blank, "", _unit(text), guesses, missing=missing)
 
 
 def _missing_code(numbers: pd.Series[float]) -> float:
@@ -236,7 +236,7 @@ def _missing_code(numbers: pd.Series[float]) -> float:
 def _draft_durations(settings: dict[str, Any], seconds: Floats, missing: float) -> ColumnDraft:
     """Return a feature of durations, in the largest unit that most of them reach."""
     usual = float(np.median(np.abs(seconds)))
-    size, unit = next((each for each in _DURATIONS if usual >= each[0]), (1, "seconds"))
+    size, unit = next((duration for duration in _DURATIONS if usual >= duration[0]), (1, "seconds"))
     if size > 1:
         settings |= {"kind": "continuous", "factor": 1.0 / size}
     return ColumnDraft(settings, "durations", unit=unit, missing=missing)
@@ -296,7 +296,7 @@ def _refuse_times(unique: pd.Series[str]) -> None:
             "23"
         )
     read = (cells.to_days(unique, date_format).notna() for date_format in _DATES)
-    ways = [found for found in read if found.any()]
+    ways = [days for days in read if days.any()]
     if len(ways) > 1 and np.any(ways, axis=0).all():
         raise UnusableColumnError(
             f"dates written in several ways, such as {_shown(unique.iloc[0])} and "
@@ -336,7 +336,7 @@ def _draft_words(
     order = list(levels) or in_order(written)
     ordered = bool(order) and not words and len(order) > 2
     categories = order or sorted(written)
-    kept = "ordered categories" if ordered else "yes or no" if words else "categories"
+    description = "ordered categories" if ordered else "yes or no" if words else "categories"
     guesses = {"categories": "their order is a guess"} if ordered and not levels else {}
     if words:
         guesses = {"categories": f"from {', '.join(sorted(written, key=str.casefold))}"}
@@ -347,12 +347,12 @@ def _draft_words(
     if share > _MANY_MISSING:
         ordered, guesses = False, dict(guesses)
         categories, words = [*categories, NOT_STATED], words | {"": NOT_STATED}
-        kept = f"categories, with {share:.0%} {NOT_STATED}"
+        description = f"categories, with {share:.0%} {NOT_STATED}"
     settings: dict[str, Any] = {"kind": "ordered" if ordered else "categorical"}
     settings["categories"] = categories
     if ordered and is_circle(categories):
-        settings["periodic"], kept = True, "words on a circle"
-    return ColumnDraft(settings, kept, words, guesses=guesses)
+        settings["periodic"], description = True, "words on a circle"
+    return ColumnDraft(settings, description, words, guesses=guesses)
 
 
 def _date_format(unique: pd.Series[str]) -> str | None:
@@ -362,8 +362,8 @@ def _date_format(unique: pd.Series[str]) -> str | None:
         return None
     for date_format in _DATES:
         if cells.to_days(looked_at, date_format).notna().all():
-            found = cells.to_days(unique, date_format)
-            if found.notna().all():
+            days = cells.to_days(unique, date_format)
+            if days.notna().all():
                 return date_format
     return None
 
@@ -393,10 +393,10 @@ def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
 
 def _unit(text: pd.Series[str]) -> str:
     """Return the unit that the first cells of numbers show, such as "%" or "USD"."""
-    shown = {"%": "%", "$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR"}
+    units = {"%": "%", "$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR"}
     first = text[text != ""].iloc[:_LOOKED_AT]
-    found = {sign for sign in shown if first.str.contains(sign, regex=False).mean() > 0.5}
-    return shown[found.pop()] if len(found) == 1 else cells.unit_of(first)
+    signs = {sign for sign in units if first.str.contains(sign, regex=False).mean() > 0.5}
+    return units[signs.pop()] if len(signs) == 1 else cells.unit_of(first)
 
 
 def share(part: float) -> str:
@@ -501,8 +501,8 @@ def of_few_numbers(
         return draft
     end = f" {unit}" if unit else ""
     short = [float(f"{value:.6g}") for value in unique.tolist()]  # 0.1 of a 32-bit float
-    shown = short if len(set(short)) == len(unique) else unique.tolist()
-    words = [f"{_written(value, ENGLISH)}{end}" for value in shown]
+    levels = short if len(set(short)) == len(unique) else unique.tolist()
+    words = [f"{_written(value, ENGLISH)}{end}" for value in levels]
     return replace(
         draft,
         settings={"kind": "ordered", "categories": words},

@@ -55,7 +55,7 @@ class Polygon(StrictModel):
 
 Constraint = Annotated[
     Annotated[str, Tag("inequality")] | Annotated[Polygon, Tag("region")],
-    Discriminator(lambda given: "inequality" if isinstance(given, str) else "region"),
+    Discriminator(lambda value: "inequality" if isinstance(value, str) else "region"),
 ]
 
 
@@ -113,15 +113,15 @@ def inequality(text: str) -> Linear:
         tree = ast.parse(text.strip(), mode="eval").body
         if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
             raise ValueError("not one inequality")
-        left, right = _linear(tree.left), _linear(tree.comparators[0])
+        lower, upper = _linear(tree.left), _linear(tree.comparators[0])
         if isinstance(tree.ops[0], ast.Gt | ast.GtE):
-            left, right = right, left
+            lower, upper = upper, lower
         elif not isinstance(tree.ops[0], ast.Lt | ast.LtE):
             raise ValueError("neither <= nor >=")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else str(error)
         raise ValueError(f"constraint {text!r}: {why}; {way_out}") from None
-    terms = _sum(left, right, -1.0)
+    terms = _sum(lower, upper, -1.0)
     if not all(math.isfinite(value) for value in terms.values()):
         raise ValueError(f"constraint {text!r}: a number is too large; use larger units")
     if not any(value for name, value in terms.items() if name):
@@ -142,25 +142,25 @@ def _linear(node: ast.expr) -> Linear:
     raise ValueError(f"{ast.unparse(node)!r} is not linear in the features")
 
 
-def _combined(node: ast.BinOp, left: Linear, right: Linear) -> Linear:
+def _combined(node: ast.BinOp, first: Linear, second: Linear) -> Linear:
     """Return the coefficients of an operation on two expressions."""
     if isinstance(node.op, ast.Add | ast.Sub):
-        return _sum(left, right, 1.0 if isinstance(node.op, ast.Add) else -1.0)
-    if isinstance(node.op, ast.Mult) and right.keys() == {""}:
-        return _sum({}, left, right[""])
-    if isinstance(node.op, ast.Mult) and left.keys() == {""}:
-        return _sum({}, right, left[""])
-    if isinstance(node.op, ast.Div) and right.keys() == {""} and right[""]:
-        return _sum({}, left, 1.0 / right[""])
+        return _sum(first, second, 1.0 if isinstance(node.op, ast.Add) else -1.0)
+    if isinstance(node.op, ast.Mult) and second.keys() == {""}:
+        return _sum({}, first, second[""])
+    if isinstance(node.op, ast.Mult) and first.keys() == {""}:
+        return _sum({}, second, first[""])
+    if isinstance(node.op, ast.Div) and second.keys() == {""} and second[""]:
+        return _sum({}, first, 1.0 / second[""])
     raise ValueError(f"{ast.unparse(node)!r} is not linear in the features")
 
 
-def _sum(one: Linear, other: Linear, factor: float) -> Linear:
-    """Return one + factor · other."""
-    return {name: one.get(name, 0.0) + factor * other.get(name, 0.0) for name in {**one, **other}}
+def _sum(a: Linear, b: Linear, factor: float) -> Linear:
+    """Return a + factor · b."""
+    return {name: a.get(name, 0.0) + factor * b.get(name, 0.0) for name in {**a, **b}}
 
 
-def _place(name: str, names: Sequence[str], where: str) -> int:
+def _place(name: str, names: Sequence[str], text: str) -> int:
     if name not in names:
-        raise ValueError(f"constraint {where!r}: no feature {name!r}; it has {', '.join(names)}")
+        raise ValueError(f"constraint {text!r}: no feature {name!r}; it has {', '.join(names)}")
     return names.index(name)

@@ -134,8 +134,8 @@ def charset(name: str) -> str:
         ValueError: Python knows none of that name, or it is none of text.
     """
     try:
-        known = codecs.lookup(name)
-        text = known._is_text_encoding and known.name not in _NOT_CHARSETS
+        codec = codecs.lookup(name)
+        text = codec._is_text_encoding and codec.name not in _NOT_CHARSETS
     except (LookupError, ValueError):
         text = False
     if not text:
@@ -143,12 +143,12 @@ def charset(name: str) -> str:
     return name
 
 
-def encoding_of(content: bytes, where: str) -> str:
+def encoding_of(content: bytes, source: str) -> str:
     """Return the encoding of a text file.
 
     Args:
         content: its bytes.
-        where: its name, for messages.
+        source: its name, for messages.
 
     Raises:
         InputError: two encodings are about as likely, or none makes sense.
@@ -168,7 +168,7 @@ def encoding_of(content: bytes, where: str) -> str:
     try:
         content.decode("utf-8")
     except UnicodeDecodeError:
-        return _likeliest(content, where)
+        return _likeliest(content, source)
     return "utf-8"
 
 
@@ -187,7 +187,7 @@ def _wide(content: bytes) -> str:
     return "utf-8"
 
 
-def _likeliest(content: bytes, where: str) -> str:
+def _likeliest(content: bytes, source: str) -> str:
     parts = re.split(rb"[\r\n,;\t|\"]+", content[:_SAMPLE_BYTES])
     cells = sorted({cell[:_LONGEST] for cell in parts if not cell.isascii()})[:_MOST_CELLS]
     decodings = list(_sensible(content, cells))
@@ -195,19 +195,19 @@ def _likeliest(content: bytes, where: str) -> str:
     ranked = _ranked(coherent or decodings, b"\n".join(cells))
     if not ranked:
         raise InputError(
-            f"{where}: its encoding is not clear, and it is not UTF-8; name it (--encoding "
+            f"{source}: its encoding is not clear, and it is not UTF-8; name it (--encoding "
             "gb18030, say), or save the file as UTF-8"
         )
     (best, likelihood), *others = ranked
     clear = _CLEAR_WESTERN if best.encoding == "cp1252" else _CLEAR
     if not others or likelihood > clear * others[0][1]:
         return best.encoding
-    shown = " or ".join(
+    candidates = " or ".join(
         f"{decoding.encoding} ({visible(', '.join(decoding.words[:3]), 40)})"
         for decoding, _ in ranked[:4]
     )
     raise InputError(
-        f"{where}: its encoding is not clear: {shown}; name the right one (--encoding "
+        f"{source}: its encoding is not clear: {candidates}; name the right one (--encoding "
         f"{best.encoding}), or save the file as UTF-8"
     )
 
@@ -233,8 +233,8 @@ def _sensible(content: bytes, cells: Collection[bytes]) -> Iterable[_Decoding]:
             if len(in_use) < (1.0 - 3 * _MOST_BAD) * len(letters):
                 continue
         readings.add(words)
-        known = not scripts & {"CYRILLIC"} and bool(scripts)
-        coherent = known or any(letters <= alphabet for alphabet in _ALPHABETS)
+        not_cyrillic = not scripts & {"CYRILLIC"} and bool(scripts)
+        coherent = not_cyrillic or any(letters <= alphabet for alphabet in _ALPHABETS)
         yield _Decoding(encoding, words, coherent)
 
 
@@ -321,8 +321,8 @@ def _script(character: str) -> str:
     script = _ALIASES.get(name.split()[0], name.split()[0])
     if name.startswith("HANGUL LETTER"):
         return "ODD"
-    known = character.isalpha() or unicodedata.category(character).startswith("M")
-    return script if known or script in _ALIASES.values() else "ODD"
+    is_letter = character.isalpha() or unicodedata.category(character).startswith("M")
+    return script if is_letter or script in _ALIASES.values() else "ODD"
 
 
 _SAMPLE = 64_000
@@ -369,26 +369,26 @@ class Dialect(StrictModel):
     left_out: Lines = Field(default=(), exclude_if=lambda lines: not lines)
 
 
-def decoded(content: bytes, where: str, encoding: str = "") -> tuple[str, str]:
+def decoded(content: bytes, source: str, encoding: str = "") -> tuple[str, str]:
     """Return the text of a file and its encoding.
 
     Args:
         content: its bytes, not compressed.
-        where: its name, for messages.
+        source: its name, for messages.
         encoding: its encoding; if empty, it is found from the bytes.
 
     Raises:
         InputError: its encoding is not clear, or it is no text.
     """
     try:
-        encoding = charset(encoding) if encoding else encoding_of(content, where)
+        encoding = charset(encoding) if encoding else encoding_of(content, source)
         text = content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except ValueError as error:
-        raise unreadable(where, error) from None
+        raise unreadable(source, error) from None
     if not text.strip():
-        raise InputError(f"{where}: not a CSV that can be read: it is empty")
+        raise InputError(f"{source}: not a CSV that can be read: it is empty")
     if "\0" in text:
-        raise InputError(f"{where}: not a CSV that can be read: it is not text")
+        raise InputError(f"{source}: not a CSV that can be read: it is not text")
     return text, encoding
 
 
@@ -438,11 +438,11 @@ def stated_separator(text: str) -> Separator | None:
     )
 
 
-def parse_csv(where: str, text: str, dialect: Dialect, **options: Any) -> pd.DataFrame:
+def parse_csv(source: str, text: str, dialect: Dialect, **options: Any) -> pd.DataFrame:
     """Return the rows below the header line of a CSV.
 
     Args:
-        where: its name, for messages.
+        source: its name, for messages.
         text: its text.
         dialect: how it is written; rows that it leaves out are there.
         options: passed to `pandas.read_csv`.
@@ -455,20 +455,20 @@ def parse_csv(where: str, text: str, dialect: Dialect, **options: Any) -> pd.Dat
         below = text.split("\n", above)[above]
         frame: pd.DataFrame = pd.read_csv(io.StringIO(below), sep=dialect.sep, **options)
     except IndexError:
-        raise InputError(f"{where}: no line {above + 1}; correct dialect.header") from None
+        raise InputError(f"{source}: no line {above + 1}; correct dialect.header") from None
     except (ValueError, csv.Error) as error:
         line = re.sub(r"(?<=in line )\d+", lambda digits: str(int(digits[0]) + above), str(error))
-        raise unreadable(where, line) from None
+        raise unreadable(source, line) from None
     if not isinstance(frame.index, pd.RangeIndex):
         # Without a name for each cell, pandas takes the first ones for names of rows.
         raise InputError(
-            f"{where}: rows have more cells than the header line has names; give each column a "
+            f"{source}: rows have more cells than the header line has names; give each column a "
             "name, or delete a separator at the end of rows"
         )
     return frame
 
 
-def check_distinct(names: Iterable[str], where: str) -> None:
+def check_distinct(names: Iterable[str], source: str) -> None:
     """Refuse columns of one name.
 
     Raises:
@@ -477,25 +477,25 @@ def check_distinct(names: Iterable[str], where: str) -> None:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise InputError(
-            f"{where}: two columns are called {visible(twice, 100)!r}; give each a name of its own"
+            f"{source}: two columns are called {visible(twice, 100)!r}; give each a name of its own"
         )
 
 
-def unreadable(where: str, error: Exception | str) -> InputError:
+def unreadable(source: str, error: Exception | str) -> InputError:
     """Return what to raise if a file cannot be read."""
     if isinstance(error, InputError):
         return error
     line = visible(" ".join(str(error).split()), 300)
-    return InputError(f"{where}: not a CSV that can be read: {line}")
+    return InputError(f"{source}: not a CSV that can be read: {line}")
 
 
 def check_short_rows(
-    where: str, text: str, dialect: Dialect, frame: pd.DataFrame, left_out: Collection[int] = ()
+    source: str, text: str, dialect: Dialect, frame: pd.DataFrame, left_out: Collection[int] = ()
 ) -> None:
     """Refuse rows with fewer cells than the header line.
 
     Args:
-        where: the file's name, for messages.
+        source: the file's name, for messages.
         text: its text.
         dialect: how it is written.
         frame: its rows.
@@ -514,7 +514,7 @@ def check_short_rows(
             filled = any(cell.strip() for cell in row)
             if filled and len(row) < frame.shape[1] and number not in left_out:
                 raise InputError(
-                    f"{where}: line {above + reader.line_num} has {len(row)} cells, where the "
+                    f"{source}: line {above + reader.line_num} has {len(row)} cells, where the "
                     f"header line has {frame.shape[1]} names; add the missing cells, which may be "
                     "empty"
                 )

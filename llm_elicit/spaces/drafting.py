@@ -266,30 +266,30 @@ def _draft(
     columns: Sequence[str],
     not_stated: Sequence[str],
 ) -> Draft:
-    kept, dropped = _columns(frame, file, {*columns, *not_stated})
+    drafts, dropped = _columns(frame, file, {*columns, *not_stated})
     for heading in not_stated:
-        if heading not in kept:
+        if heading not in drafts:
             why = f": {dropped[heading]}" if heading in dropped else ""
             raise InputError(
                 f"{file}: not stated: {heading!r} is no column that is asked about{why}"
             )
-    shares = _shares(kept, dropped, frame, file.dialect)
-    kept |= _of_complete_rows(kept, frame, file.dialect, not_stated)
-    worded = wordings(list(kept))
-    for heading, draft in kept.items():
+    shares = _shares(drafts, dropped, frame, file.dialect)
+    drafts |= _of_complete_rows(drafts, frame, file.dialect, not_stated)
+    worded = wordings(list(drafts))
+    for heading, draft in drafts.items():
         unit = draft.unit or worded[heading].unit
         if heading in not_stated:
             try:
-                kept[heading] = with_not_stated(draft, frame[heading], file.dialect, unit)
+                drafts[heading] = with_not_stated(draft, frame[heading], file.dialect, unit)
             except UnusableColumnError as reason:
                 raise InputError(f"{file}: not stated: {heading!r}: {reason}") from None
         else:
-            kept[heading] = of_few_numbers(draft, frame[heading], file.dialect, unit)
-    guesses = {heading: _guesses(worded[heading], draft) for heading, draft in kept.items()}
-    scaled = [(words_of(heading), draft.settings) for heading, draft in kept.items()]
+            drafts[heading] = of_few_numbers(draft, frame[heading], file.dialect, unit)
+    guesses = {heading: _guesses(worded[heading], draft) for heading, draft in drafts.items()}
+    scaled = [(words_of(heading), draft.settings) for heading, draft in drafts.items()]
     for place in align_scales(scaled):
-        guesses[list(kept)[place]]["scale"] = "as of alike columns"
-    features = {heading: _feature(worded[heading], draft) for heading, draft in kept.items()}
+        guesses[list(drafts)[place]]["scale"] = "as of alike columns"
+    features = {heading: _feature(worded[heading], draft) for heading, draft in drafts.items()}
     summed = " + ".join(worded[heading].name for heading in shares[0])
     name = re.sub(r"\W+", "_", title).strip("_") or "space"
     data = {
@@ -299,59 +299,59 @@ def _draft(
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
         "features": list(features.values()),
         **({"constraints": [f"{summed} <= {shares[1]:g}"]} if summed else {}),
-        "table": _table(file.about, kept, worded),
+        "table": _table(file.about, drafts, worded),
     }
     left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
-    shown = visible(file.about["file"])
-    header = _HEADER.format(file=shown, most=MOST_WORDS, left_out=left_out)
+    file_name = visible(file.about["file"])
+    header = _HEADER.format(file=file_name, most=MOST_WORDS, left_out=left_out)
     header += "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in file.notes)
     says = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
     text = header + with_comments(to_yaml(data), says)
     reports = tuple(
         ColumnReport.dropped(heading, dropped[heading])
         if heading in dropped
-        else ColumnReport.of(heading, kept[heading].kept, features[heading], guesses[heading])
+        else ColumnReport.of(heading, drafts[heading].kept, features[heading], guesses[heading])
         for heading in frame.columns
-        if heading in dropped or heading in kept
+        if heading in dropped or heading in drafts
     )
     return Draft(data, text, reports, file.notes, file.folder, file.content)
 
 
 def _table(
-    about: Mapping[str, Any], kept: Mapping[str, ColumnDraft], worded: Mapping[str, Wording]
+    about: Mapping[str, Any], drafts: Mapping[str, ColumnDraft], worded: Mapping[str, Wording]
 ) -> dict[str, Any]:
     """Return the settings of the table; what no column needs is left out."""
-    named = {worded[heading].name: draft for heading, draft in kept.items()}
-    found = {
+    named = {worded[heading].name: draft for heading, draft in drafts.items()}
+    table = {
         **about,
-        "columns": {each.name: key for key, each in worded.items() if each.name != key},
+        "columns": {wording.name: key for key, wording in worded.items() if wording.name != key},
         "words": {name: draft.words for name, draft in named.items() if draft.words},
         "dates": {name: draft.dates for name, draft in named.items() if draft.dates},
         "cuts": {name: list(draft.cuts) for name, draft in named.items() if len(draft.cuts)},
     }
-    return {key: given for key, given in found.items() if given != {}}
+    return {key: value for key, value in table.items() if value != {}}
 
 
-def _chosen(frame: pd.DataFrame, columns: Sequence[str], where: str) -> pd.DataFrame:
+def _chosen(frame: pd.DataFrame, columns: Sequence[str], source: str) -> pd.DataFrame:
     """Return the named columns of a frame, or all.
 
     Raises:
         InputError: there are none, or too many and none is named.
     """
     if not len(frame):
-        raise InputError(f"{where}: no rows below the header line; nothing to ask about")
+        raise InputError(f"{source}: no rows below the header line; nothing to ask about")
     unknown = [name for name in columns if name not in frame.columns]
     if unknown:
-        known = visible(", ".join(frame.columns), 300)
-        raise InputError(f"{where}: no column {unknown[0]!r}; it has {known}")
+        headings = visible(", ".join(frame.columns), 300)
+        raise InputError(f"{source}: no column {unknown[0]!r}; it has {headings}")
     if not columns and frame.shape[1] > _MOST_COLUMNS:
-        raise _too_many(where, frame.shape[1])
+        raise _too_many(source, frame.shape[1])
     return frame[[name for name in frame.columns if name in columns]] if columns else frame
 
 
-def _too_many(where: str, count: int) -> InputError:
+def _too_many(source: str, count: int) -> InputError:
     return InputError(
-        f"{where}: {count:,} columns, and a question has room for {_MOST_FEATURES} at most; name "
+        f"{source}: {count:,} columns, and a question has room for {_MOST_FEATURES} at most; name "
         "those to ask about: --columns a,b,c"
     )
 
@@ -364,7 +364,7 @@ def _columns(
     Raises:
         InputError: there are none, or too many.
     """
-    kept, dropped = dict[str, ColumnDraft](), dict[str, str]()
+    drafts, dropped = dict[str, ColumnDraft](), dict[str, str]()
     for heading in frame.columns:
         try:
             draft = draft_column(frame[heading], words_of(heading), file.dialect)
@@ -375,16 +375,16 @@ def _columns(
         if why:
             dropped[heading] = why
         else:
-            kept[heading] = draft
-    if not kept:
+            drafts[heading] = draft
+    if not drafts:
         reasons = "; ".join(f"{visible(name, 60)!r}: {why}" for name, why in dropped.items())
         raise InputError(
             f"{file}: no column of numbers, dates or few words, with at least two values; nothing "
             f"to ask about ({visible(reasons, 500)})"
         )
-    if len(kept) > _MOST_FEATURES:
-        raise _too_many(str(file), len(kept))
-    return kept, dropped
+    if len(drafts) > _MOST_FEATURES:
+        raise _too_many(str(file), len(drafts))
+    return drafts, dropped
 
 
 def _of_complete_rows(
@@ -445,33 +445,33 @@ def _unless_named(heading: str, draft: ColumnDraft) -> str:
 
 
 def _shares(
-    kept: dict[str, ColumnDraft], dropped: dict[str, str], frame: pd.DataFrame, dialect: Dialect
+    drafts: dict[str, ColumnDraft], dropped: dict[str, str], frame: pd.DataFrame, dialect: Dialect
 ) -> tuple[list[str], float]:
     """Leave out the last of columns that sum to a whole; return the others of them, and the whole.
 
     Where there are none, the list is empty.
     """
-    numbers = [key for key, draft in kept.items() if draft.settings["kind"] == "continuous"]
-    found = None
+    numbers = [key for key, draft in drafts.items() if draft.settings["kind"] == "continuous"]
+    group = None
     for rows in (frame.head(_LOOKED_AT), frame):  # most tables have none, which some rows show
         values = [np.asarray(cells.to_numbers(rows[key], dialect), np.float64) for key in numbers]
-        found = shares_of_a_whole(values)
-        if found is None:
+        group = shares_of_a_whole(values)
+        if group is None:
             return [], 0.0
-    assert found is not None
-    *others, last = (numbers[place] for place in found[0])
-    del kept[last]
-    dropped[last] = f"{found[1]:g} minus {', '.join(others)}, which are kept with a constraint"
-    return others, found[1]
+    assert group is not None
+    *others, last = (numbers[place] for place in group[0])
+    del drafts[last]
+    dropped[last] = f"{group[1]:g} minus {', '.join(others)}, which are kept with a constraint"
+    return others, group[1]
 
 
 def _guesses(wording: Wording, draft: ColumnDraft) -> dict[str, str]:
     """Return what to say of each guessed setting."""
     named = dict.fromkeys(sorted(wording.guessed), "guessed from the column's name")
-    shown = {"unit": "guessed from the column's cells"} if draft.unit else {}
+    from_cells = {"unit": "guessed from the column's cells"} if draft.unit else {}
     clear = not draft.settings.get("categories") and draft.settings["kind"] != "date"
     named = {key: says for key, says in named.items() if clear or key != "unit"}
-    return {**named, **shown, **draft.guesses}
+    return {**named, **from_cells, **draft.guesses}
 
 
 def _feature(wording: Wording, draft: ColumnDraft) -> dict[str, Any]:

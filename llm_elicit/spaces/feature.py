@@ -56,19 +56,19 @@ def with_codes(data: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: keys that do not go with each other, or words that cannot be told apart.
     """
-    name, given, kind = data.get("name"), data.get("categories"), data.get("kind")
+    name, categories, kind = data.get("name"), data.get("categories"), data.get("kind")
     if kind not in ("categorical", "ordered"):
-        if given:
+        if categories:
             raise ValueError(f"{name}: categories are given; they need kind: categorical")
         return data
-    if not isinstance(given, list | tuple) or len(given) < 2:
+    if not isinstance(categories, list | tuple) or len(categories) < 2:
         raise ValueError(f"{name}: kind: {kind} needs two categories or more; list them")
-    for word in given:
+    for word in categories:
         if not isinstance(word, str):
             raise ValueError(f"{name}: category {word!r} is not text; put it in quotes")
         if not word.strip() or not word.strip().isprintable():
             raise ValueError(f"{name}: category {word!r} cannot be read; use words that print")
-    words = tuple(word.strip() for word in given)
+    words = tuple(word.strip() for word in categories)
     twice = sorted({word for word in words if words.count(word) > 1})
     if twice:
         raise ValueError(f"{name}: the category {twice[0]!r} appears twice; categories must differ")
@@ -90,20 +90,20 @@ def with_days(data: dict[str, Any]) -> dict[str, Any]:
     return data | {key: days_of(name, key, data[key]) for key in ("low", "high") if key in data}
 
 
-def days_of(name: object, key: str, given: object) -> object:
+def days_of(name: object, key: str, value: object) -> object:
     """A bound as days since 1970; a number is one already."""
     try:
-        day = datetime.date.fromisoformat(given) if isinstance(given, str) else given
+        day = datetime.date.fromisoformat(value) if isinstance(value, str) else value
         if isinstance(day, datetime.date):
             return float(day.toordinal() - EPOCH.toordinal())
         if isinstance(day, int | float):
             EPOCH + datetime.timedelta(days=day)
     except (ValueError, OverflowError):
-        raise ValueError(f"{name}: {key} {given!r} is no date; write it as 2020-03-14") from None
-    return given
+        raise ValueError(f"{name}: {key} {value!r} is no date; write it as 2020-03-14") from None
+    return value
 
 
-def _refuse(data: dict[str, Any], what: str, defaults: dict[str, Any]) -> None:
+def _refuse(data: dict[str, Any], subject: str, defaults: dict[str, Any]) -> None:
     """Refuse keys that the kind does not have, except with their defaults.
 
     Raises:
@@ -111,7 +111,7 @@ def _refuse(data: dict[str, Any], what: str, defaults: dict[str, Any]) -> None:
     """
     for key, usual in defaults.items():
         if data.get(key, usual) != usual:
-            raise ValueError(f"{what} has no {key}; remove {key}")
+            raise ValueError(f"{subject} has no {key}; remove {key}")
 
 
 _LARGEST_WRITTEN = 1e15
@@ -195,7 +195,7 @@ def to_english(text: str, locale: Locale) -> str:
     if locale.thousands:
         mark = "[ \u00a0\u202f]" if locale.thousands == " " else re.escape(locale.thousands)
         group = rf"(?<![\d.,])\d{{1,3}}(?:{mark}\d{{3}})+(?!\d)"
-        text = re.sub(group, lambda found: re.sub(mark, "", found[0]), text)
+        text = re.sub(group, lambda match: re.sub(mark, "", match[0]), text)
     if locale.decimal != ".":
         text = re.sub(r"(?<=\d),(?=\d)", ".", text)
     return text
@@ -254,8 +254,8 @@ class Feature(StrictModel):
     # Later fields are left out where they have no effect, so that the identity of earlier runs is
     # as it was.
     categories: tuple[str, ...] = Field(default=(), exclude_if=lambda words: not words)
-    periodic: bool = Field(default=False, exclude_if=lambda given: not given)
-    locale: Locale | None = Field(default=None, exclude_if=lambda given: given is None)
+    periodic: bool = Field(default=False, exclude_if=lambda value: not value)
+    locale: Locale | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @model_validator(mode="before")
     @classmethod
@@ -373,8 +373,8 @@ class Feature(StrictModel):
         if self.kind == "date":
             day = EPOCH + datetime.timedelta(days=self._nearest(value))
             return f"{day.day} {_MONTHS[day.month - 1]} {day.year}"
-        decimals, shown = self._shown(value)
-        number = format_number(shown, decimals, self.locale or ENGLISH)
+        decimals, scaled = self._shown(value)
+        number = format_number(scaled, decimals, self.locale or ENGLISH)
         return f"{self.prefix}{number} {self.unit}".rstrip()
 
     def word_range(self, low: float, high: float) -> str:
@@ -397,10 +397,10 @@ class Feature(StrictModel):
         if self.categories:
             return self.code(str(value))
         try:
-            given = days_of(self.name, "value", value) if self.kind == "date" else value
+            parsed = days_of(self.name, "value", value) if self.kind == "date" else value
         except ValueError as error:
             raise InputError(str(error)) from None
-        number = given if isinstance(given, int | float) else math.nan
+        number = parsed if isinstance(parsed, int | float) else math.nan
         if not self.low <= number <= self.high:
             raise InputError(
                 f"{self.name}: {value!r} is not a number from {self.low:g} to {self.high:g}; give "
@@ -417,8 +417,8 @@ class Feature(StrictModel):
         try:
             return float(self.categories.index(word.strip()))
         except ValueError:
-            known = ", ".join(self.categories) or "none, it is no categorical feature"
-            raise InputError(f"{self.name}: no category {word!r}; known: {known}") from None
+            categories = ", ".join(self.categories) or "none, it is no categorical feature"
+            raise InputError(f"{self.name}: no category {word!r}; known: {categories}") from None
 
     def column(self, values: Floats) -> pd.Series[Any]:
         """Values `(n,)` as a column of a table: numbers, words of categories, or dates.
@@ -466,8 +466,8 @@ class Feature(StrictModel):
         """
         value = number / self.factor
         rounded = float(self.round(np.asarray(value)))
-        decimals, shown = self._shown(rounded)
-        if float(format_number(shown, decimals).replace(",", "")) == number:
+        decimals, scaled = self._shown(rounded)
+        if float(format_number(scaled, decimals).replace(",", "")) == number:
             return rounded  # to the last bit, also at an end with more digits than are worded
         return float(np.rint(value)) if self.whole else value
 

@@ -117,18 +117,18 @@ class Coordinates:
     @cached_property
     def density_constraints(self) -> tuple[DensityConstraint, ...]:
         """The constraints on the features, given the values of fixed ones, for the density core."""
-        given = dict(enumerate(self.given.values(), start=self.dimension))
+        values = dict(enumerate(self.given.values(), start=self.dimension))
         names, places = [*self.names, *self.given], range(self.dimension)
-        whole = (density_constraint(each, names) for each in self.constraints)
-        left = (each.conditional(given, places) for each in whole)
-        return tuple(each for each in left if each is not None)
+        whole = (density_constraint(constraint, names) for constraint in self.constraints)
+        conditional = (constraint.conditional(values, places) for constraint in whole)
+        return tuple(constraint for constraint in conditional if constraint is not None)
 
     def allowed(self, natural: Floats) -> NDArray[np.bool_]:
         """Whether points keep the constraints, `(n,)` bools; not those with missing values."""
-        kept = ~np.isnan(natural).any(axis=-1)
-        for each in self.density_constraints:
-            kept = kept & each.holds(natural, self.high - self.low)
-        return np.asarray(kept)
+        mask = ~np.isnan(natural).any(axis=-1)
+        for constraint in self.density_constraints:
+            mask = mask & constraint.holds(natural, self.high - self.low)
+        return np.asarray(mask)
 
     def inside(self, natural: Floats) -> NDArray[np.bool_]:
         """Whether each value lies in the range of its feature, `(n, d)` bools."""
@@ -225,10 +225,10 @@ class FeatureSpace(StrictModel, Coordinates):
     ranges: str = ""
     features: Annotated[tuple[Feature, ...], Field(min_length=1)]
     table: Table | None = None
-    constraints: tuple[Constraint, ...] = Field(default=(), exclude_if=lambda given: not given)
+    constraints: tuple[Constraint, ...] = Field(default=(), exclude_if=lambda value: not value)
     fixed: tuple[FixedFeature, ...] = Field(default=(), exclude_if=lambda fixed: not fixed)
-    sampling: Sampling = Field(default="uniform", exclude_if=lambda given: given == "uniform")
-    locale: Locale | None = Field(default=None, exclude_if=lambda given: given is None)
+    sampling: Sampling = Field(default="uniform", exclude_if=lambda value: value == "uniform")
+    locale: Locale | None = Field(default=None, exclude_if=lambda value: value is None)
     folder: Path = Field(default=Path(), exclude=True)
     _content: bytes | None = PrivateAttr(default=None)  # of a table that has not been saved yet
     _draft: Draft | None = PrivateAttr(default=None)
@@ -272,14 +272,14 @@ class FeatureSpace(StrictModel, Coordinates):
 
     @model_validator(mode="after")
     def _constraints_are_on_numbers(self) -> FeatureSpace:
-        known = {one.name: one for one in (*self.features, *(each.feature for each in self.fixed))}
+        by_name = {f.name: f for f in (*self.features, *(fixed.feature for fixed in self.fixed))}
         for constraint in self.constraints:
             for name in involved(constraint):
-                if name not in known:
+                if name not in by_name:
                     raise ValueError(
-                        f"constraint {constraint}: no feature {name!r}; it has {', '.join(known)}"
+                        f"constraint {constraint}: no feature {name!r}; it has {', '.join(by_name)}"
                     )
-                if known[name].kind == "categorical" or known[name].periodic:
+                if by_name[name].kind == "categorical" or by_name[name].periodic:
                     raise ValueError(
                         f"constraint {constraint}: {name} has no order; name features with one"
                     )
@@ -348,8 +348,8 @@ class FeatureSpace(StrictModel, Coordinates):
 
     @classmethod
     def _of_draft(cls, draft: Draft) -> FeatureSpace:
-        where = str(draft.folder / draft.data["table"]["file"])
-        space = validated(cls, {**draft.data, "folder": draft.folder}, where)
+        source = str(draft.folder / draft.data["table"]["file"])
+        space = validated(cls, {**draft.data, "folder": draft.folder}, source)
         space._draft, space._content = draft, draft.content
         return space
 
@@ -405,14 +405,14 @@ class FeatureSpace(StrictModel, Coordinates):
                 raise InputError(
                     f"given: {self.name} has no feature {name!r}; it has {', '.join(features)}"
                 )
-        free = tuple(one for name, one in features.items() if name not in given)
+        free = tuple(feature for name, feature in features.items() if name not in given)
         if not free:
             raise InputError("given: every feature is given; leave one or more to ask about")
         fixed = tuple(
             FixedFeature(feature=features[name], value=features[name].read(value))
             for name, value in given.items()
         )
-        stated = f"All of them have {'; '.join(one.worded for one in fixed)}."
+        stated = f"All of them have {'; '.join(feature.worded for feature in fixed)}."
         setting = f"{self.setting} {stated}".strip()
         changed = {"features": free, "fixed": (*self.fixed, *fixed), "setting": setting}
         return self._changed(changed)
@@ -431,15 +431,15 @@ class FeatureSpace(StrictModel, Coordinates):
         return self if sampling == self.sampling else self._changed({"sampling": sampling})
 
     def _changed(self, values: Mapping[str, Any]) -> FeatureSpace:
-        kept = {name: getattr(self, name) for name in FeatureSpace.model_fields}
-        space = FeatureSpace(**{**kept, **values})
+        fields = {name: getattr(self, name) for name in FeatureSpace.model_fields}
+        space = FeatureSpace(**{**fields, **values})
         space._content = self._content
         return space
 
     @property
     def given(self) -> dict[str, float]:
         """The values of the fixed features, by name."""
-        return {one.feature.name: one.value for one in self.fixed}
+        return {fixed.feature.name: fixed.value for fixed in self.fixed}
 
     @property
     def headings(self) -> list[str]:
@@ -495,11 +495,11 @@ class FeatureSpace(StrictModel, Coordinates):
                 missing, holds text for numbers, or a word that is no category.
         """
         table = self._own_table
-        held = [one.feature for one in self.fixed]
+        held = [fixed.feature for fixed in self.fixed]
         read = table.read(self.folder, (*self.features, *held), self.name, self._content)
-        for one in self.fixed:
-            values = read[one.feature.name].to_numpy()
-            read = read[one.feature.round(values) == one.value]
+        for fixed in self.fixed:
+            values = read[fixed.feature.name].to_numpy()
+            read = read[fixed.feature.round(values) == fixed.value]
         return read[self.names]
 
     def printed_rows(self) -> list[list[str]]:
@@ -550,8 +550,8 @@ class FeatureSpace(StrictModel, Coordinates):
 def _with_locale(feature: Any, locale: Any) -> Any:
     """A feature, or its keys, with a locale unless it has one."""
     if isinstance(feature, Feature):
-        given = Locale.model_validate(locale)
-        return feature if feature.locale else feature.model_copy(update={"locale": given})
+        parsed = Locale.model_validate(locale)
+        return feature if feature.locale else feature.model_copy(update={"locale": parsed})
     if isinstance(feature, dict) and feature.get("locale") is None:
         return feature | {"locale": locale}
     return feature

@@ -74,31 +74,31 @@ def wordings(headings: Sequence[str]) -> dict[str, Wording]:
         >>> [(each.label, each.unit) for each in found.values()]
         [('body mass', 'g'), ('temperature', '°C'), ('price', 'USD')]
     """
-    names, found = _names(headings), dict[str, Wording]()
+    names, worded = _names(headings), dict[str, Wording]()
     for heading in headings:
         label, unit = _guess(heading)
         plain = _spaced(heading)
-        known = {each.label for each in found.values()}
-        if label in known or not label.isprintable() or not label:
+        labels = {wording.label for wording in worded.values()}
+        if label in labels or not label.isprintable() or not label:
             label, unit = plain, ""
-        if label in known or not label.isprintable() or not label:
+        if label in labels or not label.isprintable() or not label:
             label = names[heading]
         guesses = {"label": label.casefold() != plain.casefold(), "unit": bool(unit)}
-        guessed = frozenset(key for key, given in guesses.items() if given)
-        found[heading] = Wording(names[heading], label, unit, guessed)
-    return found
+        guessed = frozenset(key for key, is_guess in guesses.items() if is_guess)
+        worded[heading] = Wording(names[heading], label, unit, guessed)
+    return worded
 
 
 def _guess(heading: str) -> tuple[str, str]:
     """Return a label and a unit; the unit is empty if none is recognized."""
     words = words_of(heading)
     unit = _unit(words, heading)
-    kept = words[:-1] if unit else words
-    if len(kept) > 1 and kept[-1] in _STATISTICS:
-        kept = [kept[-1], *kept[:-1]]
+    stem = words[:-1] if unit else words
+    if len(stem) > 1 and stem[-1] in _STATISTICS:
+        stem = [stem[-1], *stem[:-1]]
     if not unit and len(words) == 1 and heading.isprintable() and words[0] not in _WORDS:
         return _spaced(heading), _OWN_UNITS.get(words[0], "")
-    label = " ".join(_WORDS.get(word, word) for word in kept)
+    label = " ".join(_WORDS.get(word, word) for word in stem)
     if not unit and label == " ".join(words):
         label = _spaced(heading)  # with its capitals
         label = " ".join(words) if re.search(r"[a-z][A-Z]", label) else label
@@ -130,8 +130,8 @@ def is_unit(text: str) -> bool:
         (True, True, True, False)
     """
     plain = text.strip().casefold()
-    known = {*_UNITS, *_LETTERS, *map(str.casefold, {*_UNITS.values(), *_DEGREES.values()})}
-    return plain in known | {"-", "–", "1", "n/a"} or bool(
+    units = {*_UNITS, *_LETTERS, *map(str.casefold, {*_UNITS.values(), *_DEGREES.values()})}
+    return plain in units | {"-", "–", "1", "n/a"} or bool(
         re.fullmatch(r"[\[(].{1,15}[\])]", plain)
     )
 
@@ -145,7 +145,7 @@ def _names(headings: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def valid_name(text: str, taken: Collection[str] = ()) -> str:
+def valid_name(text: str, used: Collection[str] = ()) -> str:
     """Return a name made from a text that is none, other than those that are taken.
 
     Example:
@@ -154,5 +154,5 @@ def valid_name(text: str, taken: Collection[str] = ()) -> str:
     """
     plain = re.sub(r"^(?=\d)", "_", re.sub(r"[^A-Za-z0-9]+", "_", text.strip()))
     plain = re.sub(r"(?<=.)_$", "", plain) or "_"
-    tried = (f"{plain}_{k}" if k > 1 else plain for k in itertools.count(1))
-    return next(name for name in tried if name not in taken)
+    candidates = (f"{plain}_{k}" if k > 1 else plain for k in itertools.count(1))
+    return next(name for name in candidates if name not in used)

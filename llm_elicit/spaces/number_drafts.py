@@ -196,13 +196,13 @@ def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set
         ({1}, 'linear')
     """
     group = list(range(len(columns)))
-    for j, one in enumerate(columns):
+    for j, column in enumerate(columns):
         for i in range(j):
-            if group[i] != group[j] and _alike(columns[i], one):
+            if group[i] != group[j] and _alike(columns[i], column):
                 group = [group[i] if number == group[j] else number for number in group]
     changed: set[int] = set()
     for number in set(group):
-        members = [k for k, each in enumerate(group) if each == number]
+        members = [k for k, label in enumerate(group) if label == number]
         scales = [columns[k][1].get("scale") for k in members]
         log = 2 * scales.count("log") > len(scales) and all(
             columns[k][1]["low"] > 0 for k in members
@@ -216,14 +216,14 @@ def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set
 
 
 def _alike(
-    one: tuple[Sequence[str], dict[str, Any]], other: tuple[Sequence[str], dict[str, Any]]
+    a: tuple[Sequence[str], dict[str, Any]], b: tuple[Sequence[str], dict[str, Any]]
 ) -> bool:
-    if any("scale" not in settings for _, settings in (one, other)):
+    if any("scale" not in settings for _, settings in (a, b)):
         return False
-    first, second = set(one[0]), set(other[0])
+    first, second = set(a[0]), set(b[0])
     letters = all(len(words) == 1 and len(next(iter(words))) == 1 for words in (first, second))
     shared = len(first & second) >= max(len(first), len(second)) / 2
-    sizes = [max(abs(each[1]["low"]), abs(each[1]["high"])) for each in (one, other)]
+    sizes = [max(abs(column[1]["low"]), abs(column[1]["high"])) for column in (a, b)]
     near = max(sizes) <= 30 * min(sizes)
     return (letters or (shared and bool(first & second))) and near
 
@@ -248,7 +248,7 @@ def shares_of_a_whole(columns: Sequence[Floats]) -> tuple[range, float] | None:
     """
     for whole in (1.0, 100.0):
         present = [values[~np.isnan(values)] for values in columns]
-        possible = [len(known) and known.min() >= 0.0 and known.max() <= whole for known in present]
+        possible = [len(cells) and cells.min() >= 0.0 and cells.max() <= whole for cells in present]
         for start in range(len(columns)):
             total = np.zeros_like(columns[start])
             for stop in range(start, len(columns)):

@@ -97,14 +97,14 @@ def accepted(draw: Callable[[], Floats], n: int, scarce: str) -> Floats:
     Raises:
         InputError: a thousand draws have not brought them; the message is `scarce`.
     """
-    kept = draw()
+    points = draw()
     for _ in range(_MOST_ROUNDS - 1):
-        if len(kept) >= n:
+        if len(points) >= n:
             break
-        kept = np.concatenate([kept, draw()])
-    if len(kept) < n:
+        points = np.concatenate([points, draw()])
+    if len(points) < n:
         raise InputError(scarce)
-    return kept[:n]
+    return points[:n]
 
 
 def _increasing(cuts: tuple[float, ...]) -> tuple[float, ...]:
@@ -144,10 +144,10 @@ class Table(StrictModel):
     licence: str
     rows: Annotated[int, Field(ge=1)]
     columns: dict[str, str] = Field(default={}, exclude_if=lambda headings: not headings)
-    dialect: Dialect = Field(default=Dialect(), exclude_if=lambda given: given == Dialect())
-    words: dict[str, dict[str, str]] = Field(default={}, exclude_if=lambda given: not given)
-    dates: dict[str, str] = Field(default={}, exclude_if=lambda given: not given)
-    cuts: dict[str, Cuts] = Field(default={}, exclude_if=lambda given: not given)
+    dialect: Dialect = Field(default=Dialect(), exclude_if=lambda value: value == Dialect())
+    words: dict[str, dict[str, str]] = Field(default={}, exclude_if=lambda value: not value)
+    dates: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
+    cuts: dict[str, Cuts] = Field(default={}, exclude_if=lambda value: not value)
 
     def heading(self, name: str) -> str:
         """The heading of a feature's column."""
@@ -175,12 +175,12 @@ class Table(StrictModel):
                 f"{path}: {len(frame):,} rows, and {space}.yaml says {self.rows:,}; "
                 "correct rows there, or restore the file"
             )
-        missing = [one.name for one in features if self.heading(one.name) not in frame.columns]
+        missing = [f.name for f in features if self.heading(f.name) not in frame.columns]
         if missing:
             raise InputError(
                 f"{path}: no column {self.heading(missing[0])!r}; it has {', '.join(frame.columns)}"
             )
-        return pd.DataFrame({one.name: self._values(frame, one, path) for one in features})
+        return pd.DataFrame({f.name: self._values(frame, f, path) for f in features})
 
     def _values(self, frame: pd.DataFrame, feature: Feature, path: Path) -> pd.Series[float]:
         name = feature.name
@@ -259,5 +259,5 @@ class TableRows:
         reasons += [(n, f"{n:,} with a missing {name}") for name, n in self.missing.items()]
         if self.excluded:
             reasons.append((self.excluded, f"{self.excluded:,} outside the constraints"))
-        listed = ", ".join(line for _, line in sorted(reasons, key=lambda each: -each[0]))
+        listed = ", ".join(line for _, line in sorted(reasons, key=lambda reason: -reason[0]))
         return f"{self.used:,} of {self.total:,} rows used" + (f": {listed}" if listed else "")

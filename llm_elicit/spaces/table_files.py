@@ -99,46 +99,46 @@ class UnpackedFile:
     name: str = ""
 
 
-def unpacked(content: bytes, where: str) -> UnpackedFile:
+def unpacked(content: bytes, source: str) -> UnpackedFile:
     """Return a table's file without what it is packed in.
 
     Args:
         content: the bytes of the file.
-        where: its name.
+        source: its name.
 
     Raises:
         InputError: it is damaged or of a format that is not read, or an archive of several tables.
     """
-    suffix = PurePath(where).suffix.lower()
+    suffix = PurePath(source).suffix.lower()
     if suffix in _UNREAD:
-        raise _unread(where, suffix)
+        raise _unread(source, suffix)
     started = next((of for start, of in _STARTS.items() if content.startswith(start)), "")
     try:
         if started in _UNPACK:
-            inner = where.removesuffix(PurePath(where).suffix) if suffix in _UNPACK else where
+            inner = source.removesuffix(PurePath(source).suffix) if suffix in _UNPACK else source
             if PurePath(inner).suffix.lower() == ".tar":
-                raise _unread(where, ".tar")
+                raise _unread(source, ".tar")
             return unpacked(_UNPACK[started](content), inner)
         if started == ".zip":
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 # Neither a workbook of Excel nor of LibreOffice.
                 if not {"[Content_Types].xml", "mimetype"} & {*archive.namelist()}:
-                    return _from_zip(archive, where)
+                    return _from_zip(archive, source)
         if suffix in _UNPACK or suffix == ".zip":
-            raise InputError(f"{where}: not a CSV that can be read: it is no {suffix[1:]} file")
+            raise InputError(f"{source}: not a CSV that can be read: it is no {suffix[1:]} file")
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
             NotImplementedError, RuntimeError) as error:  # fmt: skip
-        raise unreadable(where, error) from None
+        raise unreadable(source, error) from None
     if started and suffix not in READERS:
         return UnpackedFile(content, ".xlsx" if started == ".zip" else started)
     if suffix in (".xls", ".xlsx") and not started and b"\n" in content:  # text, named so
-        return UnpackedFile(_text_of_csv(content, where), "")
+        return UnpackedFile(_text_of_csv(content, source), "")
     if suffix in READERS:
         return UnpackedFile(content, suffix)
-    return UnpackedFile(_text_of_csv(content, where), "")
+    return UnpackedFile(_text_of_csv(content, source), "")
 
 
-def _text_of_csv(content: bytes, where: str) -> bytes:
+def _text_of_csv(content: bytes, source: str) -> bytes:
     """Return the bytes of a text file that may be a CSV.
 
     Raises:
@@ -146,20 +146,20 @@ def _text_of_csv(content: bytes, where: str) -> bytes:
     """
     start = content[:1000].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<table")):
-        raise _unread(where, ".html")
+        raise _unread(source, ".html")
     if re.match(rb'\[?\s*\{\s*"', start):
-        raise InputError(f"{where}: holds JSON; save it as CSV, or name it .json")
+        raise InputError(f"{source}: holds JSON; save it as CSV, or name it .json")
     return content
 
 
-def _unread(where: str, suffix: str) -> InputError:
+def _unread(source: str, suffix: str) -> InputError:
     return InputError(
-        f"{where}: {suffix} is {_UNREAD[suffix]} format, which is not read; save the table as CSV "
+        f"{source}: {suffix} is {_UNREAD[suffix]} format, which is not read; save the table as CSV "
         "or Parquet"
     )
 
 
-def _from_zip(archive: zipfile.ZipFile, where: str) -> UnpackedFile:
+def _from_zip(archive: zipfile.ZipFile, source: str) -> UnpackedFile:
     """Return the one table of an archive; side files of systems and notes about it do not count.
 
     Raises:
@@ -172,13 +172,13 @@ def _from_zip(archive: zipfile.ZipFile, where: str) -> UnpackedFile:
         if name.endswith("/") or hidden or "__MACOSX" in path.parts:
             continue
         names.append(name)
-        known = path.suffix.lower() in _TABLES | set(READERS) | set(_UNPACK)
-        if known and not path.name.lower().startswith(_ABOUT):
+        is_table = path.suffix.lower() in _TABLES | set(READERS) | set(_UNPACK)
+        if is_table and not path.name.lower().startswith(_ABOUT):
             tables.append(name)
     chosen = tables if len(tables) == 1 else names
     if len(chosen) != 1:
         listed = visible(", ".join(names), 200) or "none"
-        raise InputError(f"{where}: holds {len(names)} files; unpack it and name one: {listed}")
+        raise InputError(f"{source}: holds {len(names)} files; unpack it and name one: {listed}")
     file = unpacked(archive.read(chosen[0]), chosen[0])
     return UnpackedFile(file.content, file.suffix, chosen[0] if len(names) > 1 else "")
 
@@ -326,7 +326,7 @@ def _written(path: Path, file: UnpackedFile, encoding: str) -> tuple[Dialect, li
 
 
 def _dialect_of(path: Path, file: UnpackedFile, encoding: str) -> tuple[Dialect, list[str]]:
-    raw, known = decoded(file.content, str(path), encoding)
+    raw, charset = decoded(file.content, str(path), encoding)
     text = _plain(raw)
     try:
         sep = separator_of(text)
@@ -339,11 +339,11 @@ def _dialect_of(path: Path, file: UnpackedFile, encoding: str) -> tuple[Dialect,
             rows.append(row)
             starts.append(reader.line_num + 1)
     header = [starts[row - 1 + stated] for row in header_lines(rows[stated:])]
-    dialect = Dialect.model_validate({"sep": sep, "encoding": known, "header": header})
+    dialect = Dialect.model_validate({"sep": sep, "encoding": charset, "header": header})
     notes = _above(dialect, 1 + stated)
-    if not encoding and known not in ("utf-8", "utf-16", "utf-32"):
+    if not encoding and charset not in ("utf-8", "utf-16", "utf-32"):
         notes.append(
-            f"read as {known}, which the file does not state; if words look wrong, give the "
+            f"read as {charset}, which the file does not state; if words look wrong, give the "
             "encoding: --encoding"
         )
     return dialect, [*notes, *_damage(text)]
@@ -364,11 +364,11 @@ def _damage(text: str) -> list[str]:
         word += re.split(r"[\s,;|\"]", text[sign.end() : end])[0]
         for encoding in ("cp1252", "latin-1"):
             try:
-                meant = word.encode(encoding).decode("utf-8")
+                fixed = word.encode(encoding).decode("utf-8")
             except UnicodeError:
                 continue
             return [
-                f"{visible(word, 40)!r} may have been {visible(meant, 40)!r}: UTF-8 that was read "
+                f"{visible(word, 40)!r} may have been {visible(fixed, 40)!r}: UTF-8 that was read "
                 f"as {encoding} and saved again; if so, save the table anew from its source"
             ]
     return []
@@ -388,7 +388,7 @@ def _text(path: Path, file: UnpackedFile, dialect: Dialect) -> str:
     return _plain(decoded(file.content, str(path), dialect.encoding)[0])
 
 
-def _names(where: str, text: str, dialect: Dialect) -> list[str]:
+def _names(source: str, text: str, dialect: Dialect) -> list[str]:
     """Return the names of a CSV's columns; empty ones are missing.
 
     Raises:
@@ -403,7 +403,7 @@ def _names(where: str, text: str, dialect: Dialect) -> list[str]:
             headers.append([name.strip() for name in next(reader, [])])
         except csv.Error as error:
             raise InputError(
-                f"{where}: line {line} is no header that can be read: {error}"
+                f"{source}: line {line} is no header that can be read: {error}"
             ) from None
     return names_of(*headers[:2]) if len(headers) > 1 else headers[0]
 
@@ -433,12 +433,12 @@ def _rows(path: Path, file: UnpackedFile, dialect: Dialect) -> pd.DataFrame:
     return _with_names(frame, names, str(path)) if names else named_columns(frame, str(path))
 
 
-def _with_names(frame: pd.DataFrame, names: list[str], where: str) -> pd.DataFrame:
+def _with_names(frame: pd.DataFrame, names: list[str], source: str) -> pd.DataFrame:
     """Return a frame with these names, without columns that have neither name nor value."""
     frame = frame.set_axis(range(frame.shape[1]), axis="columns")
     places = [place for place, name in enumerate(names)
               if name or not is_missing(as_text(frame[place])).all()]  # fmt: skip
-    check_distinct([names[place] for place in places], where)
+    check_distinct([names[place] for place in places], source)
     headings = [names[place] or f"{UNNAMED}{place}" for place in places]
     return frame[places].set_axis(headings, axis="columns")
 
@@ -537,7 +537,7 @@ def _records(data: dict[str, Any]) -> Any:
     return [data]
 
 
-def named_columns(frame: pd.DataFrame, where: str) -> pd.DataFrame:
+def named_columns(frame: pd.DataFrame, source: str) -> pd.DataFrame:
     """Return a frame whose columns have texts for names, an index with names among them.
 
     Raises:
@@ -546,7 +546,7 @@ def named_columns(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     named = [name for name in frame.index.names if name is not None]
     frame = frame.reset_index() if named else frame.reset_index(drop=True)
     frame = frame.set_axis([str(name).strip() for name in frame.columns], axis="columns")
-    check_distinct(frame.columns, where)
+    check_distinct(frame.columns, source)
     return frame
 
 
