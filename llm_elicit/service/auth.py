@@ -68,13 +68,13 @@ class Keys:
     Attributes:
         secret: signs links and sessions.
         tokens: the token of each scope; empty if none is required.
-        kept: the file of the admin's token; None if it was not made here.
+        token_file: the file of the admin's token; None if it was not made here.
         others: secrets of the environment that must not leave either, such as providers' keys.
     """
 
     secret: str
     tokens: dict[Scope, str]
-    kept: Path | None = None
+    token_file: Path | None = None
     others: tuple[str, ...] = ()
 
     @classmethod
@@ -95,16 +95,16 @@ class Keys:
             tokens = {"admin": _read(folder, "token"), "read": _read(folder, "read-token")}
         named = {*variables, "PGPASSWORD", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
         others = [os.environ[name].strip() for name in sorted(named) if os.environ.get(name)]
-        kept = folder / "token" if tokens and not stated else None
-        return cls(_read(folder, "secret"), tokens, kept, tuple(others))
+        token_file = folder / "token" if tokens and not stated else None
+        return cls(_read(folder, "secret"), tokens, token_file, tuple(others))
 
     def scope_of(self, token: str) -> Scope | None:
         """Return the scope of a token, compared in constant time; None if it is not one."""
-        found: Scope | None = None
-        for scope, own in self.tokens.items():
+        scope: Scope | None = None
+        for name, own in self.tokens.items():
             if hmac.compare_digest(own.encode(), token.encode()):
-                found = scope
-        return found
+                scope = name
+        return scope
 
     def scrub(self, text: str) -> str:
         """Return a text without any of the secrets, also if they are encoded."""
@@ -253,10 +253,10 @@ class Sessions:
 
     def end(self, session: Session) -> None:
         """End a session for good, for every copy of its cookie."""
-        now = time.time()
+        ended_at = time.time()
         with opened(self._path, _ENDED_TABLE) as db:
-            db.execute("DELETE FROM ended WHERE until < ?", (now,))
-            values = (session.id, now + self._seconds)
+            db.execute("DELETE FROM ended WHERE until < ?", (ended_at,))
+            values = (session.id, ended_at + self._seconds)
             db.execute("INSERT OR IGNORE INTO ended (id, until) VALUES (?, ?)", values)
 
     def has_ended(self, session: Session) -> bool:
@@ -380,16 +380,16 @@ class Attempts:
         Raises:
             ProblemError: too many were sent from there; the caller has to wait.
         """
-        now, place = self._clock(), _network(address)
+        moment, place = self._clock(), _network(address)
         wrong = self._wrong.setdefault(place, deque())
-        while wrong and wrong[0] <= now - self._seconds:
+        while wrong and wrong[0] <= moment - self._seconds:
             wrong.popleft()
         if len(wrong) >= self._most:
-            wait = int(wrong[0] + self._seconds - now) + 1
+            wait = int(wrong[0] + self._seconds - moment) + 1
             raise ProblemError(
                 429, f"too many wrong tokens; try again in {wait} s", {"retry-after": str(wait)}
             )
-        wrong.append(now)
+        wrong.append(moment)
         self._wrong.move_to_end(place)
         if len(self._wrong) > _MOST_ADDRESSES:
             self._wrong.popitem(last=False)
@@ -533,8 +533,8 @@ class Links:
         """
         revoke = "UPDATE links SET revoked = coalesce(revoked, ?) WHERE id = ? AND campaign = ?"
         with self._open() as db:
-            found = db.execute(revoke, (time.time(), link, campaign))
-            if not found.rowcount:
+            cursor = db.execute(revoke, (time.time(), link, campaign))
+            if not cursor.rowcount:
                 raise ProblemError(404, f"no link {link!r}; list the campaign's links")
 
     def forget(self, campaign: str) -> None:
@@ -545,12 +545,12 @@ class Links:
     def _named(self, token: str) -> Link | None:
         """Return the link that a token names; None if its signature is not the service's."""
         try:
-            known = str(self._signer.loads(token))
+            link_id = str(self._signer.loads(token))
         except BadData:
             return None
         with self._open() as db:
             query = f"SELECT {_COLUMNS} FROM links WHERE id = ?"
-            row = db.execute(query, (known,)).fetchone()
+            row = db.execute(query, (link_id,)).fetchone()
         return None if row is None else Link(*row)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:

@@ -133,23 +133,23 @@ def _no_number(text: str) -> float:
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {twice!r} stands twice; remove one")
-    return found
+    return mapping
 
 
 def _check_backends(judges: Any, settings: ServerSettings) -> None:
     """Check the backends before their settings are read, which imports plug-ins."""
-    known = list(dict.fromkeys(allowed.backend for allowed in settings.judges))
+    backends = list(dict.fromkeys(allowed.backend for allowed in settings.judges))
     for judge in judges if isinstance(judges, list) else []:
         backend = judge.get("backend") if isinstance(judge, dict) else None
-        if isinstance(backend, str) and backend not in known:
+        if isinstance(backend, str) and backend not in backends:
             raise InputError(
                 f"{WHERE}: judge {str(judge.get('name'))[:80]!r}: this server allows no backend "
-                f"{backend[:80]!r}; it allows {', '.join(known) or 'none'}"
+                f"{backend[:80]!r}; it allows {', '.join(backends) or 'none'}"
             )
 
 
@@ -159,13 +159,13 @@ def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
     Raises:
         InputError: no entry of the server's file has its address, key and model.
     """
-    where = f"{WHERE}: judge {judge.name!r}"
+    prefix = f"{WHERE}: judge {judge.name!r}"
     if "price" in judge.model_fields_set:
-        raise InputError(f"{where}: price: the server's file states it; remove it")
+        raise InputError(f"{prefix}: price: the server's file states it; remove it")
     if judge.backend not in OWN_BACKENDS:  # a plug-in
         further = judge.model_fields_set - set(PluginJudge.model_fields) - {"base_url"}
         if further:
-            raise InputError(f"{where}: {sorted(further)[0]}: this server does not allow it")
+            raise InputError(f"{prefix}: {sorted(further)[0]}: this server does not allow it")
     entries = [entry for entry in settings.judges if entry.backend == judge.backend]
     for entry in entries:
         if _same(judge, entry):
@@ -173,7 +173,7 @@ def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
             return judge if stated is None else judge.model_copy(update=stated)
     allowed = "; ".join(_shown(entry) for entry in entries)
     raise InputError(
-        f"{where}: this server does not allow its base_url, api_key_env and model together; for "
+        f"{prefix}: this server does not allow its base_url, api_key_env and model together; for "
         f"{judge.backend} it allows {allowed}"
     )
 
@@ -200,7 +200,7 @@ def _shown(entry: AllowedJudge) -> str:
 
 def _check_size(campaign: Campaign, bounds: Bounds) -> None:
     design, direct = campaign.design, campaign.direct
-    asked = 0 if direct is None else sum(direct.model_dump().values())
+    direct_count = 0 if direct is None else sum(direct.model_dump().values())
     experts = sum(len(judge.experts) for judge in campaign.people.values())
     rounds = design.rounds.count if design.rounds else 1
     sizes = [
@@ -208,8 +208,8 @@ def _check_size(campaign: Campaign, bounds: Bounds) -> None:
         ("judges: experts", experts, bounds.experts),
         ("design.pairs", design.pairs, bounds.pairs),
         ("design.rounds.count", rounds, bounds.rounds),
-        ("direct", asked, bounds.direct),
-        ("questions", len(campaign.judges) * (design.questions + asked), bounds.questions),
+        ("direct", direct_count, bounds.direct),
+        ("questions", len(campaign.judges) * (design.questions + direct_count), bounds.questions),
         ("fit.samples", campaign.fit.samples, bounds.samples),
     ]
     for judge in campaign.judges:
@@ -243,11 +243,11 @@ def _check_cost(campaign: Campaign, bounds: Bounds) -> None:
 
 
 def _check_templates(names: Iterable[str]) -> None:
-    known = resources.available("prompts", ".md")
+    prompts = resources.available("prompts", ".md")
     for name in names:
-        if name not in known:
-            shown = re.sub(r"\s+", " ", name)[:100]
-            raise InputError(f"{WHERE}: no template {shown!r}; this server has {', '.join(known)}")
+        if name not in prompts:
+            text = re.sub(r"\s+", " ", name)[:100]
+            raise InputError(f"{WHERE}: no template {text!r}; this server has {', '.join(prompts)}")
 
 
 router = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
@@ -378,8 +378,8 @@ async def settings(name: CampaignName, runs: Runs) -> CampaignText:
 async def estimate(request: Request, name: CampaignName, runs: Runs) -> DryRun:
     """Return the estimated cost of the questions without an answer."""
     run = await runs.run(name)
-    found = await service_of(request).workers.call(_estimated, run.campaign, examples=False)
-    return DryRun.model_validate(found)
+    dry_run = await service_of(request).workers.call(_estimated, run.campaign, examples=False)
+    return DryRun.model_validate(dry_run)
 
 
 @router.post("/{name}/start", summary="Start or go on", dependencies=_ADMIN)
@@ -393,11 +393,11 @@ async def start(
 ) -> RunSnapshot:
     """Start a campaign that waits, is paused, or has ended before its report."""
     service = service_of(request)
-    here = runs.here(name)
-    if here is not None:
-        await _check_askable(service, here.run)
-        await here.resume(retry_failed=retry_failed)
-        return here.snapshot()
+    job = runs.here(name)
+    if job is not None:
+        await _check_askable(service, job.run)
+        await job.resume(retry_failed=retry_failed)
+        return job.snapshot()
     run = await runs.run(name)
     if await runs.at_work_elsewhere(name):
         await runs.request(name, "running")
@@ -409,12 +409,12 @@ async def start(
 @router.post("/{name}/resume", summary="Go on with a paused campaign", dependencies=_ADMIN)
 async def resume(request: Request, name: CampaignName, runs: Runs) -> RunSnapshot:
     """Go on with a campaign that is paused."""
-    here = runs.here(name)
-    if here is None:
+    job = runs.here(name)
+    if job is None:
         await runs.request(name, "running")
     else:
-        await _check_askable(service_of(request), here.run)
-        await here.resume()
+        await _check_askable(service_of(request), job.run)
+        await job.resume()
     return await runs.snapshot(name)
 
 
@@ -423,12 +423,12 @@ async def pause(
     request: Request, response: Response, name: CampaignName, runs: Runs, wait: Patience = 5.0
 ) -> RunSnapshot:
     """Pause a campaign; 202 if answers in flight have not arrived yet."""
-    here = runs.here(name)
+    job = runs.here(name)
     followed = False
-    if here is None:
+    if job is None:
         await runs.request(name, "paused")
     else:
-        followed = await service_of(request).within(wait, here.pause())
+        followed = await service_of(request).within(wait, job.pause())
     response.status_code = 200 if followed else 202
     return await runs.snapshot(name)
 
@@ -443,12 +443,12 @@ async def cancel(
     wait: Patience = 5.0,
 ) -> RunSnapshot:
     """Cancel a campaign; 202 if it has not ended yet."""
-    here = runs.here(name)
+    job = runs.here(name)
     followed = False
-    if here is None:
+    if job is None:
         await runs.request(name, "cancelled")
     else:
-        followed = await service_of(request).within(wait, here.cancel(drain))
+        followed = await service_of(request).within(wait, job.cancel(drain))
     response.status_code = 200 if followed else 202
     return await runs.snapshot(name)
 
@@ -458,11 +458,11 @@ async def retune(request: Request, name: CampaignName, runs: Runs, limits: Limit
     """Change the number of concurrent requests or the cap on the cost."""
     bounds = service_of(request).settings.bounds
     check_limits(limits.max_cost, limits.concurrency, bounds)
-    here = runs.here(name)
-    if here is None:
+    job = runs.here(name)
+    if job is None:
         await runs.request(name, **limits.model_dump())
     else:
-        await here.retune(**limits.model_dump())
+        await job.retune(**limits.model_dump())
     return await runs.snapshot(name)
 
 
@@ -548,10 +548,10 @@ def _estimated(campaign: Campaign, *, examples: bool) -> dict[str, Any]:
     """Return a dry run's parts; it is called in the process of a worker."""
     run = Run.open(campaign)
     lines = estimates.estimate(campaign, run.space, run.plan, run.answered)
-    shown = estimates.examples(campaign, run.space, run.plan) if examples else []
+    prompts = estimates.examples(campaign, run.space, run.plan) if examples else []
     return {
         "name": campaign.name,
         "pairs": len(run.plan.a),
         "judges": [asdict(line) for line in lines],
-        "examples": [[vars(message) for message in prompt.messages] for prompt in shown],
+        "examples": [[vars(message) for message in prompt.messages] for prompt in prompts],
     }

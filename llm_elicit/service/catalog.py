@@ -57,8 +57,8 @@ class Catalog:
         Raises:
             ProblemError: there is none.
         """
-        here = self.here(name)
-        return here.run if here else await asyncio.to_thread(_open, self.runtime.folder, name)
+        job = self.here(name)
+        return job.run if job else await asyncio.to_thread(_open, self.runtime.folder, name)
 
     async def snapshot(self, name: str) -> RunSnapshot:
         """Return what a run does now.
@@ -66,18 +66,18 @@ class Catalog:
         Raises:
             ProblemError: there is none.
         """
-        here = self.here(name)
-        if here is not None:
-            return here.snapshot()
+        job = self.here(name)
+        if job is not None:
+            return job.snapshot()
         return await asyncio.to_thread(stored_snapshot, await self.run(name))
 
     async def snapshots(self) -> list[RunSnapshot]:
         """Return what all runs do now by name; of those that cannot be read, why."""
-        here = dict(self.runtime.runs)
-        others = await asyncio.to_thread(self.index.snapshots, here.keys())
+        jobs = dict(self.runtime.runs)
+        others = await asyncio.to_thread(self.index.snapshots, jobs.keys())
         named = [run for run in others if re.match(NAME, run.name)]
-        found = [*named, *(run.snapshot() for run in here.values())]
-        return sorted(found, key=lambda run: run.name)
+        snapshots = [*named, *(run.snapshot() for run in jobs.values())]
+        return sorted(snapshots, key=lambda run: run.name)
 
     async def at_work_elsewhere(self, name: str) -> bool:
         """Whether another process works on a run.
@@ -89,14 +89,14 @@ class Catalog:
         at_work = await asyncio.to_thread(is_active, run.location)
         return at_work and self.here(name) is None
 
-    async def request(self, name: str, wanted: Wanted | None = None, **limits: Any) -> None:
+    async def request(self, name: str, state: Wanted | None = None, **limits: Any) -> None:
         """Ask a run that is not of this process to do something, or to have other limits.
 
         Raises:
             ConflictError: it has ended.
         """
         run = await self.run(name)
-        await asyncio.to_thread(_request, run, wanted, **limits)
+        await asyncio.to_thread(_request, run, state, **limits)
 
     async def delete(self, name: str) -> None:
         """Cancel a run and remove its folder and journal.
@@ -137,14 +137,14 @@ def _opened(folder: Path, changed: int) -> Run:
 
 def _request(
     run: Run,
-    wanted: Wanted | None,
+    state: Wanted | None,
     max_cost: float | None = None,
     concurrency: int | None = None,
 ) -> None:
     if not is_active(run.location):
         raise ConflictError(f"{run.campaign.name}: no process is at work on it; start it")
     check_limits(run.campaign, max_cost, concurrency)
-    journal.request(run.location, wanted, max_cost=max_cost, concurrency=concurrency)
+    journal.request(run.location, state, max_cost=max_cost, concurrency=concurrency)
 
 
 def _delete(folder: Path, name: str) -> None:

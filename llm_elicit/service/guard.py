@@ -156,8 +156,8 @@ class Guard:
         """
         stated = headers.get("host", "")
         name = host_name(stated)
-        known = {"localhost", self._settings.host, *self._settings.hosts}
-        if name is None or not (is_address(name) or name in {one.lower() for one in known}):
+        hosts = {"localhost", self._settings.host, *self._settings.hosts}
+        if name is None or not (is_address(name) or name in {host.lower() for host in hosts}):
             raise ProblemError(
                 421,
                 f"the service is not called {stated[:100]!r}; call it by its address, or add the "
@@ -225,9 +225,9 @@ class _Body:
         """
         if self._whole:
             return await self._receive()
-        left = self._began + _BODY_SECONDS + self._size / _BODY_PACE - time.monotonic()
+        remaining = self._began + _BODY_SECONDS + self._size / _BODY_PACE - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), left)
+            message = await asyncio.wait_for(self._receive(), remaining)
         except TimeoutError:
             closed = {"connection": "close"}
             raise ProblemError(408, "the rest of the request did not come", closed) from None
@@ -437,10 +437,10 @@ class Connection(H11Protocol):
             assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self._limit()
-        waiting = [other for other in self.connections if isinstance(other, Connection)]
+        waiting = [peer for peer in self.connections if isinstance(peer, Connection)]
         if len(waiting) > self.most:
-            waiting = [other for other in waiting if other.waits]
-            min(waiting, key=lambda other: other._waiting_since).transport.close()
+            waiting = [peer for peer in waiting if peer.waits]
+            min(waiting, key=lambda peer: peer._waiting_since).transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Go on with a request."""

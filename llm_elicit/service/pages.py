@@ -168,16 +168,16 @@ async def campaign(request: Request, name: CampaignName, runs: Runs, caller: Rea
 async def campaign_parts(request: Request, name: CampaignName, runs: Runs, caller: Reader) -> Parts:
     """Return the parts of a campaign's page that change."""
     run = await runs.run(name)
-    found, live = await runs.snapshot(name), await asyncio.to_thread(_view, run)
+    snapshot, live = await runs.snapshot(name), await asyncio.to_thread(_view, run)
     more = _controls(request, run, caller.scope)
-    words = state_words(found)
-    done = sum(judge.done for judge in found.judges.values())
-    total = sum(judge.total for judge in found.judges.values())
+    words = state_words(snapshot)
+    done = sum(judge.done for judge in snapshot.judges.values())
+    total = sum(judge.total for judge in snapshot.judges.values())
     return Parts(
-        parts={one: part(one, found, live, **more) for one in ("controls", "status", "belief")},
+        parts={key: part(key, snapshot, live, **more) for key in ("controls", "status", "belief")},
         title=f"{name}: {words}",
         words=f"{words}; {done:,} of {total:,} questions are answered",
-        ended=found.state in ENDED,
+        ended=snapshot.state in ENDED,
     )
 
 
@@ -264,9 +264,9 @@ async def _campaign(
     stated: dict[str, str] | None = None,
 ) -> Response:
     run = await runs.run(name)
-    found, live = await runs.snapshot(name), await asyncio.to_thread(_view, run)
+    snapshot, live = await runs.snapshot(name), await asyncio.to_thread(_view, run)
     text = campaign_page(
-        found,
+        snapshot,
         live,
         title=run.space.title,
         about=await asyncio.to_thread(campaigns.yaml_of, run),
@@ -312,10 +312,10 @@ async def _home(request: Request, runs: Catalog, scope: str, **more: Any) -> str
     )
 
 
-def _listed(found: list[RunSnapshot]) -> dict[str, Any]:
+def _listed(snapshots: list[RunSnapshot]) -> dict[str, Any]:
     """Return the campaigns as their list needs them: those at work first, then by name."""
-    order = sorted(found, key=lambda run: (run.state in _LAST, run.name))
-    return {"runs": order, "words": {run.name: state_words(run) for run in found}}
+    order = sorted(snapshots, key=lambda run: (run.state in _LAST, run.name))
+    return {"runs": order, "words": {run.name: state_words(run) for run in snapshots}}
 
 
 async def _examples(service: Service) -> dict[str, str]:
@@ -326,15 +326,15 @@ async def _examples(service: Service) -> dict[str, str]:
 
 
 def _allowed_examples(service: Service) -> dict[str, str]:
-    found = {}
+    examples = {}
     for name in resources.available("examples", ".yaml"):
         text = resources.find("examples", name, ".yaml").read_text("utf-8")
         try:
             campaigns.checked(parse_yaml(text, name), service.settings, library_of(service))
         except ElicitError:
             continue
-        found[name] = text
-    return found
+        examples[name] = text
+    return examples
 
 
 def _signed_in(request: Request) -> bool:

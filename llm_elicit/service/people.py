@@ -75,8 +75,8 @@ class Issued(BaseModel):
 async def listed(request: Request, name: CampaignName, runs: Runs) -> list[LinkLine]:
     """Return the links that were issued, without their addresses."""
     await runs.run(name)
-    found = await asyncio.to_thread(service_of(request).links.list, name)
-    return [LinkLine.of(link) for link in found]
+    links = await asyncio.to_thread(service_of(request).links.list, name)
+    return [LinkLine.of(link) for link in links]
 
 
 @router.post("", summary="Issue a link for an expert", status_code=201)
@@ -116,11 +116,11 @@ def check_expert(run: Run, judge: str, expert: str) -> None:
     """
     people = run.campaign.people
     if judge not in people:
-        known = ", ".join(people) or "none; give it one with backend: human"
-        raise InputError(f"{run.campaign.name}: no person judges as {judge!r}; it has {known}")
+        names = ", ".join(people) or "none; give it one with backend: human"
+        raise InputError(f"{run.campaign.name}: no person judges as {judge!r}; it has {names}")
     if expert not in people[judge].experts:
-        known = ", ".join(people[judge].experts)
-        raise InputError(f"{run.campaign.name}: {expert!r} is no expert of {judge!r}: {known}")
+        names = ", ".join(people[judge].experts)
+        raise InputError(f"{run.campaign.name}: {expert!r} is no expert of {judge!r}: {names}")
 
 
 pages = APIRouter(prefix="/campaigns/{name}/people", include_in_schema=False)
@@ -157,8 +157,8 @@ async def issue_by_form(
     judge, _, expert = who.partition("\n")
     stated = {"who": who, "days": days}
     try:
-        given = Invitation.model_validate({"judge": judge, "expert": expert, "days": days})
-        issued = await issue(request, name, runs, given)
+        invitation = Invitation.model_validate({"judge": judge, "expert": expert, "days": days})
+        issued = await issue(request, name, runs, invitation)
     except ValidationError as error:
         wrong = error.errors()[0]["loc"][0]
         message = "Give 1 to 366 days." if wrong == "days" else "Choose an expert."

@@ -69,24 +69,24 @@ def check_parameters(request: Request) -> None:
     """
     if not request.url.path.startswith("/api/"):
         return
-    known = [field.alias for field in request.scope["route"].dependant.query_params]
+    names = [field.alias for field in request.scope["route"].dependant.query_params]
     for name in request.query_params:
-        if name not in known:
-            raise ProblemError(422, _unknown(f"query.{visible(name, 100)}", "parameter", known))
+        if name not in names:
+            raise ProblemError(422, _unknown(f"query.{visible(name, 100)}", "parameter", names))
 
 
-def _unknown(where: str, kind: str, known: Iterable[str]) -> str:
-    return f"{where}: unknown {kind}; known: {', '.join(known) or 'none'}"
+def _unknown(location: str, kind: str, names: Iterable[str]) -> str:
+    return f"{location}: unknown {kind}; known: {', '.join(names) or 'none'}"
 
 
 def first_error(findings: Any, request: Request) -> str:
     """Return the first broken rule of a request in one line, and how many more there are."""
     first = findings[0]
-    where = visible(".".join(str(part) for part in first["loc"]), 200) or "request"
+    location = visible(".".join(str(part) for part in first["loc"]), 200) or "request"
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     if first["type"] == "extra_forbidden":
         model = request.scope["route"].body_field.field_info.annotation
-        return _unknown(where, "key", model.model_fields) + more
-    given = first.get("input")
-    shown = f", got {visible(repr(given), 100)}" if isinstance(given, str | int | float) else ""
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}{shown}{more}"
+        return _unknown(location, "key", model.model_fields) + more
+    value = first.get("input")
+    suffix = f", got {visible(repr(value), 100)}" if isinstance(value, str | int | float) else ""
+    return f"{location}: {first['msg'].removeprefix('Value error, ')}{suffix}{more}"

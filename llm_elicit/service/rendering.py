@@ -60,16 +60,16 @@ def stylesheet() -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shown = (count, usd, percent, interval, when, time_left)
-    found.filters.update({function.__name__: function for function in shown})
-    return found
+    filters = (count, usd, percent, interval, when, time_left)
+    environment.filters.update({function.__name__: function for function in filters})
+    return environment
 
 
 def count(number: float) -> str:
@@ -106,7 +106,7 @@ def percent(share: float) -> str:
     return f"{share:.0%}"
 
 
-def interval(found: LiveInterval, signed: bool = False) -> str:
+def interval(share: LiveInterval, signed: bool = False) -> str:
     """Return an estimate of a share with its interval, as percentages.
 
     Example:
@@ -117,7 +117,7 @@ def interval(found: LiveInterval, signed: bool = False) -> str:
     """
     form = "+z.0%" if signed else "z.0%"  # z: −0 is 0
     middle, low, high = (
-        format(value, form).replace("-", "−") for value in (found.value, found.low, found.high)
+        format(value, form).replace("-", "−") for value in (share.value, share.low, share.high)
     )
     return f"{middle} ({low} to {high})"
 
@@ -137,19 +137,19 @@ def when(stated: float | str) -> str:
     return f"{at.day} {at:%B %Y, %H:%M} UTC"
 
 
-def time_left(found: RunSnapshot | JudgeSnapshot) -> str:
+def time_left(snapshot: RunSnapshot | JudgeSnapshot) -> str:
     """Return how long the rest of the questions will take at the present pace; empty if unknown.
 
     Example:
         >>> time_left(JudgeSnapshot(backend="simulated", model="", total=400, done=40, rate=2.0))
         'about 3 min left'
     """
-    judges = found.judges.values() if isinstance(found, RunSnapshot) else [found]
+    judges = snapshot.judges.values() if isinstance(snapshot, RunSnapshot) else [snapshot]
     waiting = [(judge.total - judge.done - judge.failed, judge.rate) for judge in judges]
-    waiting = [(left, rate) for left, rate in waiting if left > 0]
+    waiting = [(remaining, rate) for remaining, rate in waiting if remaining > 0]
     if not waiting or any(rate <= 0 for _, rate in waiting):
         return ""
-    seconds = max(left / rate for left, rate in waiting)
+    seconds = max(remaining / rate for remaining, rate in waiting)
     if seconds < 90:
         return f"about {max(seconds, 1):.0f} s left"
     if seconds < 90 * 60:
@@ -247,30 +247,30 @@ _STAGES = {
 }
 
 
-def state_words(found: RunSnapshot) -> str:
+def state_words(snapshot: RunSnapshot) -> str:
     """Return what a run does, in a few words."""
-    if found.state == "running":
-        return _STAGES.get(found.stage, found.stage)
-    return _WORDS[found.state]
+    if snapshot.state == "running":
+        return _STAGES.get(snapshot.stage, snapshot.stage)
+    return _WORDS[snapshot.state]
 
 
-def part(name: str, found: RunSnapshot, live: LiveView | None, **more: Any) -> str:
+def part(name: str, snapshot: RunSnapshot, live: LiveView | None, **more: Any) -> str:
     """Return one part of a campaign's page: "status", "controls" or "belief"."""
-    return render(name, **_context(found, live), **more)
+    return render(name, **_context(snapshot, live), **more)
 
 
-def campaign_page(found: RunSnapshot, live: LiveView | None, **more: Any) -> str:
+def campaign_page(snapshot: RunSnapshot, live: LiveView | None, **more: Any) -> str:
     """Return a campaign's page as the service shows it."""
-    return render("campaign", **_context(found, live), bundle=False, **more)
+    return render("campaign", **_context(snapshot, live), bundle=False, **more)
 
 
 def write_bundle(
-    found: RunSnapshot, live: LiveView | None, path: Path, title: str, about: str
+    snapshot: RunSnapshot, live: LiveView | None, path: Path, title: str, about: str
 ) -> None:
     """Write a campaign's page as one file, which needs no server and no network.
 
     Args:
-        found: the state of the run.
+        snapshot: the state of the run.
         live: its beliefs.
         path: the file.
         title: of the feature space.
@@ -278,7 +278,7 @@ def write_bundle(
     """
     text = render(
         "bundle",
-        **_context(found, live),
+        **_context(snapshot, live),
         bundle=True,
         style=stylesheet(),
         title=title,
@@ -287,12 +287,12 @@ def write_bundle(
     path.write_text(text, encoding="utf-8")
 
 
-def _context(found: RunSnapshot, live: LiveView | None) -> dict[str, Any]:
+def _context(snapshot: RunSnapshot, live: LiveView | None) -> dict[str, Any]:
     return {
-        "run": found,
-        "words": state_words(found),
-        "actions": _ACTIONS[found.state],
+        "run": snapshot,
+        "words": state_words(snapshot),
+        "actions": _ACTIONS[snapshot.state],
         "live": live,
-        "done": sum(judge.done for judge in found.judges.values()),
-        "total": sum(judge.total for judge in found.judges.values()),
+        "done": sum(judge.done for judge in snapshot.judges.values()),
+        "total": sum(judge.total for judge in snapshot.judges.values()),
     }

@@ -89,13 +89,13 @@ async def events(
 ) -> Response:
     """Return all events after a number, and those to come until the run ends."""
     service = service_of(request)
-    known = int(last_event_id) if re.fullmatch(r"[0-9]{1,15}", last_event_id) else since
-    here = runs.here(name)
-    if here is not None and here.state in ENDED and 0 < here.snapshot().seq <= known:
+    last_event = int(last_event_id) if re.fullmatch(r"[0-9]{1,15}", last_event_id) else since
+    job = runs.here(name)
+    if job is not None and job.state in ENDED and 0 < job.snapshot().seq <= last_event:
         return Response(status_code=204)  # a browser does not connect again then
     run = await runs.run(name)
-    log = here if here is not None else EventLog(run.location, here=False)
-    source = log.events(known)
+    log = job if job is not None else EventLog(run.location, here=False)
+    source = log.events(last_event)
     if service.watching >= service.settings.bounds.watchers:
         raise ProblemError(503, "too many event streams are open", {"retry-after": "10"})
     sign = _ALIVE if alive else KEEPALIVE_COMMENT
@@ -280,16 +280,16 @@ async def comparisons(
 async def beliefs(name: CampaignName, runs: Runs) -> list[BeliefLine]:
     """Return the judges that have a belief."""
     run = await runs.run(name)
-    found = await asyncio.to_thread(lambda: list(run.beliefs))
-    return [BeliefLine(judge=judge) for judge in found]
+    judges = await asyncio.to_thread(lambda: list(run.beliefs))
+    return [BeliefLine(judge=judge) for judge in judges]
 
 
 @router.get("/beliefs/{judge}", summary="A belief's marginals")
 async def marginals(request: Request, name: CampaignName, judge: str, runs: Runs) -> list[Marginal]:
     """Return the marginal of every feature, natural units."""
     run = await runs.run(name)
-    found = await service_of(request).workers.call(_marginals, run.folder, judge)
-    return [Marginal.model_validate(line) for line in found]
+    lines = await service_of(request).workers.call(_marginals, run.folder, judge)
+    return [Marginal.model_validate(line) for line in lines]
 
 
 @router.get("/beliefs/{judge}/samples", summary="Points drawn from a belief")
@@ -362,8 +362,8 @@ async def report(name: CampaignName, runs: Runs) -> Response:
 def _script_of(path: Path) -> str:
     """Return the hash of the only script that a report may run, as its own policy states it."""
     with path.open(encoding="utf-8") as page:
-        found = _HASH.search(html.unescape(page.read(_HEAD)))
-    return f"'{found[1]}'" if found else "'none'"
+        match = _HASH.search(html.unescape(page.read(_HEAD)))
+    return f"'{match[1]}'" if match else "'none'"
 
 
 _Points = Sequence[Sequence[float | str] | Mapping[str, float | str]]
@@ -398,7 +398,7 @@ def _marginals(folder: Path, judge: str) -> list[dict[str, Any]]:
     """Return the mean, the quantiles or the shares of every feature under a belief."""
     run = Run.open(folder)
     belief = _belief(run, judge)
-    found = []
+    lines = []
     for number, feature in enumerate(run.space.features):
         marginal = belief.marginal(number)
         line: dict[str, Any] = {
@@ -417,8 +417,8 @@ def _marginals(folder: Path, judge: str) -> list[dict[str, Any]]:
             mean, *at = plain_cells(values)
             levels = dict(zip((f"{level:g}" for level in marginal.quantiles), at, strict=True))
             line |= {"mean": mean, "sd": marginal.sd, "quantiles": levels}
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def _samples(folder: Path, judge: str, n: int, seed: int, form: Format) -> bytes:
@@ -432,11 +432,11 @@ def _log_prob(folder: Path, judge: str, points: _Points, form: Format) -> bytes:
     """Return the log densities of points under a belief, nats; null outside the support."""
     run = Run.open(folder)
     belief = _belief(run, judge)
-    found = belief.log_prob(_read_points(points, run.space))
+    log_probs = belief.log_prob(_read_points(points, run.space))
     if form == "json":
-        values = [float(value) if np.isfinite(value) else None for value in found]
+        values = [float(value) if np.isfinite(value) else None for value in log_probs]
         return json.dumps({"log_prob": values}).encode()
-    return _written(pd.DataFrame({"log_prob": found}), form)
+    return _written(pd.DataFrame({"log_prob": log_probs}), form)
 
 
 def _belief(run: Run, judge: str) -> Any:
@@ -446,9 +446,9 @@ def _belief(run: Run, judge: str) -> Any:
         ProblemError: it has none.
     """
     if judge not in run.beliefs:
-        known = ", ".join(run.beliefs) or "none yet"
+        judges = ", ".join(run.beliefs) or "none yet"
         raise ProblemError(
-            404, f"{run.campaign.name}: no belief of {judge[:80]!r}; there are {known}"
+            404, f"{run.campaign.name}: no belief of {judge[:80]!r}; there are {judges}"
         )
     return run.beliefs[judge]
 
@@ -486,6 +486,6 @@ def _value(feature: Feature, value: float | str, row: int) -> float:
         return feature.read(value)
     if not isinstance(value, str) and not feature.categories:
         return float(value)  # which may be outside the range
-    shown = visible(repr(value), 60)
+    excerpt = visible(repr(value), 60)
     expected = "a word" if feature.categories else "a number"
-    raise InputError(f"points[{row}]: {feature.name} is {expected}, got {shown}")
+    raise InputError(f"points[{row}]: {feature.name} is {expected}, got {excerpt}")

@@ -177,8 +177,8 @@ async def check_csrf(request: Request) -> None:
 
 async def _check_csrf(request: Request, *candidates: Session | None) -> None:
     """Check that a form repeats the token of one of these sessions."""
-    repeated, service = await _repeated(request), service_of(request)
-    if not any(one is not None and service.sessions.csrf_is(one, repeated) for one in candidates):
+    repeated, sessions = await _repeated(request), service_of(request).sessions
+    if not any(session and sessions.csrf_is(session, repeated) for session in candidates):
         raise OtherSessionError
 
 
@@ -301,8 +301,8 @@ def _to_sign_in(request: Request) -> str:
     """Return the form to sign in, which leads back to a page that was asked for."""
     if request.method not in SAFE or request.url.path == "/":
         return SIGN_IN
-    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return f"{SIGN_IN}?next={quote(wanted, safe='/')}"
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return f"{SIGN_IN}?next={quote(target, safe='/')}"
 
 
 async def _fields(request: Request) -> dict[str, str]:

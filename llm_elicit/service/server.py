@@ -121,15 +121,15 @@ async def models(request: Request) -> Models:
 
 def _templates() -> list[TemplateLine]:
     """Read the templates; those that break a rule are left out."""
-    found = []
+    lines = []
     for name in resources.available("prompts", ".md"):
         try:
             template = Template.read(resources.find("prompts", name, ".md"))
         except InputError:
             continue
         line = TemplateLine(name=name, wording=template.wording, answer=template.answer)
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 _ROUTERS = (
@@ -296,8 +296,8 @@ class _Server(uvicorn.Server):
         # A full collection goes through all loaded modules, and would block requests meanwhile.
         gc.collect()
         gc.freeze()
-        kept = self._service.keys.kept
-        token = f"; the token is in {kept}" if kept else ""
+        token_file = self._service.keys.token_file
+        token = f"; the token is in {token_file}" if token_file else ""
         self._say(f"serving {self._address} with the runs in {self._service.settings.runs}{token}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -160,9 +160,9 @@ async def _check_unused(service: Service, name: str) -> None:
     """
     space = (_folder(service) / name / f"{name}.yaml").resolve()
     # A run that was only just begun has no folder yet.
-    here = [(job.name, job.run.campaign.space) for job in service.runtime.runs.values()]
+    running = [(job.name, job.run.campaign.space) for job in service.runtime.runs.values()]
     written = await asyncio.to_thread(_spaces_of_runs, service.settings.runs)
-    for campaign, stated in (*here, *written):
+    for campaign, stated in (*running, *written):
         if isinstance(stated, str) and Path(stated).resolve() == space:
             raise ProblemError(
                 409,
@@ -236,10 +236,10 @@ class Library:
         Raises:
             InputError: there is none; paths are not names.
         """
-        known = self.names()
-        if name not in known:
-            raise InputError(f"no feature space {name!r}; known: {', '.join(sorted(known))}")
-        return str(self._folder / name / f"{name}.yaml") if known[name] else name
+        names = self.names()
+        if name not in names:
+            raise InputError(f"no feature space {name!r}; known: {', '.join(sorted(names))}")
+        return str(self._folder / name / f"{name}.yaml") if names[name] else name
 
     def path(self, name: str) -> Path:
         """Return the path of a space's YAML file.
@@ -295,8 +295,8 @@ class Library:
         shutil.rmtree(self._uploaded(name))
 
     def _uploaded(self, name: str) -> Path:
-        known = self.names()
-        if not known.get(name):
+        names = self.names()
+        if not names.get(name):
             raise ProblemError(
                 404,
                 f"no uploaded feature space {name!r}; those of the server's own folders stay as "
@@ -359,19 +359,19 @@ def checked(text: str, name: str, folder: Path) -> FeatureSpace:
     Raises:
         InputError: it breaks a rule, or names a file other than the uploaded table.
     """
-    where = f"{name}.yaml"
-    data = parse_yaml(text, where)
+    file = f"{name}.yaml"
+    data = parse_yaml(text, file)
     if not isinstance(data, dict):
-        raise InputError(f"{where}: a mapping of keys is expected, got {type(data).__name__}")
+        raise InputError(f"{file}: a mapping of keys is expected, got {type(data).__name__}")
     for key in ("folder", "fixed"):
         if key in data:
-            raise InputError(f"{where}: {key}: unknown key; remove it")
+            raise InputError(f"{file}: {key}: unknown key; remove it")
     if data.get("name") != name:
-        raise InputError(f"{where}: name: must be {name!r}, as it was uploaded")
+        raise InputError(f"{file}: name: must be {name!r}, as it was uploaded")
     table = data.get("table")
     if table is not None and (not isinstance(table, dict) or table.get("file") != f"{name}.csv"):
-        raise InputError(f"{where}: table.file: must be '{name}.csv', the uploaded table")
-    space = validated(FeatureSpace, {**data, "folder": folder}, where)
+        raise InputError(f"{file}: table.file: must be '{name}.csv', the uploaded table")
+    space = validated(FeatureSpace, {**data, "folder": folder}, file)
     if table is not None:
         space.table_points()
     return space

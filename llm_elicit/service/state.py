@@ -285,18 +285,18 @@ class Experts:
         with self._lock:
             if not run.folder.is_dir():
                 raise ProblemError(404, f"no campaign {run.campaign.name!r}")
-            known = self._open.get(run.campaign.name)
-            if known is None:
-                known = People(run.location, run.campaign, run.space, run.plan)
-                self._open[run.campaign.name] = known
-            return known
+            people = self._open.get(run.campaign.name)
+            if people is None:
+                people = People(run.location, run.campaign, run.space, run.plan)
+                self._open[run.campaign.name] = people
+            return people
 
     def forget(self, name: str) -> None:
         """Close the journal of a run that is deleted."""
         with self._lock:
-            known = self._open.pop(name, None)
-        if known is not None:
-            known.close()
+            people = self._open.pop(name, None)
+        if people is not None:
+            people.close()
 
     def close(self) -> None:
         """Close all journals."""
