@@ -201,8 +201,8 @@ class AnthropicBatchClient(SDKBatchClient[AnthropicJudge, "anthropic.AsyncAnthro
                 if text.strip():
                     yield _anthropic_result(text)
 
-    def _state(self, said: object) -> BatchState:
-        batch = wire.read(wire.AnthropicBatch, said)
+    def _state(self, raw: object) -> BatchState:
+        batch = wire.read(wire.AnthropicBatch, raw)
         counts = batch.request_counts
         done = counts.succeeded + counts.errored + counts.canceled + counts.expired
         return BatchState(
@@ -228,12 +228,12 @@ def _anthropic_result(text: str) -> BatchResult:
         return interrupted(name, failed)
     if result.type == "errored":
         error = complaint(result.error)
-        kind, said = str(error.get("type")), one_line(error.get("message"))
+        kind, message = str(error.get("type")), one_line(error.get("message"))
         refused = kind in ("invalid_request_error", "not_found_error")
         return BatchResult(
             name,
-            reason=f"{kind}: {said}",
+            reason=f"{kind}: {message}",
             refused=refused,
-            prompt_refused=refused and refuses_prompt(400, kind, said),
+            prompt_refused=refused and refuses_prompt(400, kind, message),
         )
     return BatchResult(name, reason=result.type)

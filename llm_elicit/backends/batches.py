@@ -186,9 +186,9 @@ class SDKBatchClient(Generic[J, C]):
             nothing_sent = 300 <= failure.status < 500 and failure.status != 408
         return BatchFailure(self._clean(failure.said), nothing_sent)
 
-    def _clean(self, said: str) -> str:
+    def _clean(self, text: str) -> str:
         """Return a provider's message on one line of readable length, without the key."""
-        return shortened(scrubbed(one_line(said), self._secret))
+        return shortened(scrubbed(one_line(text), self._secret))
 
     async def __aenter__(self) -> Self:
         return self
@@ -203,13 +203,13 @@ async def each_listed(pages: AsyncIterable[object]) -> AsyncIterator[object]:
     Raises:
         MalformedReplyError: an answer is not a page, or a batch is listed twice.
     """
-    seen = set()
+    names = set()
     try:
         async for batch in pages:
             name = wire.read(wire.Created, batch).id
-            if name in seen:
+            if name in names:
                 raise MalformedReplyError(f"batch {name} is listed twice")
-            seen.add(name)
+            names.add(name)
             yield batch
     except (AttributeError, TypeError):
         raise MalformedReplyError("no list of batches") from None
@@ -222,11 +222,11 @@ def malformed(custom_id: str) -> BatchResult:
 
 def interrupted(custom_id: str, error: UpstreamError) -> BatchResult:
     """Return the result for an answer that reports a failure of the provider's own."""
-    failure, said = error.failure, one_line(error)
+    failure, reason = error.failure, one_line(error)
     status = failure.status or 0
     return BatchResult(
-        custom_id, reason=said, refused=due_to_request(status), billed=True,
-        prompt_refused=refuses_prompt(status, failure.code, said),
+        custom_id, reason=reason, refused=due_to_request(status), billed=True,
+        prompt_refused=refuses_prompt(status, failure.code, reason),
     )  # fmt: skip
 
 

@@ -62,8 +62,8 @@ def soft_choice(listed: Sequence[tuple[str, float]], options: tuple[str, str]) -
         >>> soft_choice([("A", math.log(0.75)), ("To", math.log(0.05))], ("A", "B"))
         SoftChoice(first=0.9375, mass=0.75, censored=1)
     """
-    known = {token: logprob for token, logprob in reversed(listed) if logprob > _CLIPPED}
-    probabilities = {token: math.exp(min(logprob, 0.0)) for token, logprob in known.items()}
+    logprobs = {token: logprob for token, logprob in reversed(listed) if logprob > _CLIPPED}
+    probabilities = {token: math.exp(min(logprob, 0.0)) for token, logprob in logprobs.items()}
     mass = dict.fromkeys(options, 0.0)
     for token, probability in probabilities.items():
         letter = _only_letters(token)
@@ -75,8 +75,8 @@ def soft_choice(listed: Sequence[tuple[str, float]], options: tuple[str, str]) -
         return SoftChoice(None, total)
     censored = int(second == 0.0) - int(first == 0.0)
     if censored:
-        rest = max(1.0 - sum(probabilities.values()), 0.0) + _MISSING
-        bound = min(*probabilities.values(), rest)
+        unlisted = max(1.0 - sum(probabilities.values()), 0.0) + _MISSING
+        bound = min(*probabilities.values(), unlisted)
         if bound >= first + second:
             return SoftChoice(None, total)
         first, second = first or bound, second or bound
@@ -140,8 +140,8 @@ def _apart(message: wire.Turn) -> wire.Spoken:
     or before the answer.
     """
     text, inner, refused = wire.spoken(message.content)
-    shown = (message.reasoning_content, message.reasoning, inner)
-    thinking = next((text for text in shown if isinstance(text, str) and text), "")
+    candidates = (message.reasoning_content, message.reasoning, inner)
+    thinking = next((text for text in candidates if isinstance(text, str) and text), "")
     refusal = message.refusal if isinstance(message.refusal, str) else ""
     thought, closed, answer = text.partition("</think>")
     if closed:
@@ -207,13 +207,13 @@ def _place_of_choice(text: str, options: tuple[str, str], finish: str) -> int | 
     letter = _chosen(text, options, finish)
     if letter is None:
         return None
-    other = options[1] if letter == options[0] else options[0]
-    for said, instead in ((letter, other), (letter.lower(), other.lower())):
-        places = [match.start() for match in re.finditer(rf"(?<![^\W_]){said}(?![^\W_])", text)]
+    opposite = options[1] if letter == options[0] else options[0]
+    for spelling, instead in ((letter, opposite), (letter.lower(), opposite.lower())):
+        places = [match.start() for match in re.finditer(rf"(?<![^\W_]){spelling}(?![^\W_])", text)]
         exchanged = {
             at: _chosen(f"{text[:at]}{instead}{text[at + 1 :]}", options, finish) for at in places
         }
-        decisive = [at for at in places if exchanged[at] == other]
+        decisive = [at for at in places if exchanged[at] == opposite]
         decisive += [at for at in places if exchanged[at] is None]
         if decisive:
             return decisive[0]
@@ -230,7 +230,7 @@ def _start_of(answer: bytes, pieces: Sequence[bytes], thinking: bytes) -> int | 
     None if the two do not agree.
     """
     stream, bare = b"".join(pieces), answer.strip()
-    said, indent = stream.strip(), len(answer) - len(answer.lstrip())
+    content, indent = stream.strip(), len(answer) - len(answer.lstrip())
     at = stream.rfind(bare)
     if at >= 0 and _SPECIAL.fullmatch(stream, at + len(bare)):
         # Tokens of the thinking alone may end with the same letter.
@@ -238,11 +238,11 @@ def _start_of(answer: bytes, pieces: Sequence[bytes], thinking: bytes) -> int | 
         begins = at in accumulate(map(len, pieces), initial=0) or not stream[at - 1 : at].isalnum()
         return at - indent if begins and not only_thinking else None
     start = len(stream) - len(stream.lstrip()) - indent
-    if thinking or not said:
+    if thinking or not content:
         return None
-    if bare.startswith(said):
+    if bare.startswith(content):
         return start
-    return start - (len(bare) - len(said)) if bare.endswith(said) else None
+    return start - (len(bare) - len(content)) if bare.endswith(content) else None
 
 
 def _ends_with(text: bytes, end: bytes) -> bool:
@@ -279,10 +279,10 @@ def _soft_choice_of(token: wire.Token, options: tuple[str, str]) -> SoftChoice |
         if token.logprob > min(logprob for _, logprob in listed):
             return None
         listed.append((token.token, token.logprob))
-    said = _only_letters(token.token)
-    first, second = options if said in options else (letter.lower() for letter in options)
+    letters = _only_letters(token.token)
+    first, second = options if letters in options else (letter.lower() for letter in options)
     soft = soft_choice(listed, (first, second))
     if soft.first is None:
         return soft
-    share = soft.first if said == first else 1.0 - soft.first
+    share = soft.first if letters == first else 1.0 - soft.first
     return soft if share >= _UNEXPLAINED else None

@@ -84,24 +84,24 @@ class UpstreamError(Exception):
     def of(cls, error: object) -> UpstreamError:
         """Return the failure in the field `error` of an answer, or of its choice."""
         named = complaint({"error": error})
-        said = one_line(named.get("message") or error)
+        message = one_line(named.get("message") or error)
         codes = [str(named[name]) for name in ("code", "type", "status") if named.get(name)]
         stated = (int(code) for code in codes if re.fullmatch(r"[45]\d\d", code))
-        known = (_STATUSES[code] for code in codes if code in _STATUSES)
+        statuses = (_STATUSES[code] for code in codes if code in _STATUSES)
         code = " ".join(codes)
         default = _BAD_GATEWAY
         if refuses_prompt(400, code, one_line(error)):  # its message may say nothing
             code, default = f"{code} content_filter", 400
-        status = next(stated, None) or next(known, default)
-        said = f"an error in the place of an answer: {said}"
-        return cls(Failure("status", said, status, code, in_answer=True))
+        status = next(stated, None) or next(statuses, default)
+        message = f"an error in the place of an answer: {message}"
+        return cls(Failure("status", message, status, code, in_answer=True))
 
     @classmethod
     def stopped(cls, reason: str) -> UpstreamError:
         """Return the failure of an answer that was interrupted for a reason of the server's."""
-        said = f"the answer was interrupted (finish reason {reason or 'missing'!r})"
+        message = f"the answer was interrupted (finish reason {reason or 'missing'!r})"
         status = _UNAVAILABLE if _OVERLOAD.search(reason.lower()) else _BAD_GATEWAY
-        return cls(Failure("status", said, status, reason, in_answer=True))
+        return cls(Failure("status", message, status, reason, in_answer=True))
 
 
 _BAD_GATEWAY, _UNAVAILABLE = 502, 503
@@ -128,9 +128,9 @@ def read_failure(error: Exception) -> Failure | None:
         return error.failure
     if isinstance(error, _UNREADABLE):
         return Failure("malformed", one_line(error) or type(error).__name__)
-    found = _of_transport(error) or _of_system(error)
-    if found is not None:
-        return found
+    failure = _of_transport(error) or _of_system(error)
+    if failure is not None:
+        return failure
     for sdk in _loaded(_SDKS):
         failure = _of_sdk(error, sdk)
         if failure is not None:
@@ -148,10 +148,10 @@ def _of_sdk(error: Exception, sdk: ModuleType) -> Failure | None:
         return _response(error, error.body, error.response)
     if isinstance(error, sdk.APIConnectionError):
         cause = error.__cause__
-        found = _of_client(cause) if isinstance(cause, Exception) else None
-        if found is None and isinstance(error, sdk.APITimeoutError):
+        failure = _of_client(cause) if isinstance(cause, Exception) else None
+        if failure is None and isinstance(error, sdk.APITimeoutError):
             return Failure("timeout", _LATE)
-        return found or Failure("connection", _named(cause) if cause else "no detail")
+        return failure or Failure("connection", _named(cause) if cause else "no detail")
     if isinstance(error, sdk.APIResponseValidationError):
         return Failure("malformed", one_line(error))
     base = getattr(sdk, "OpenAIError", None) or sdk.AnthropicError
@@ -174,12 +174,12 @@ def complaint(body: object) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else {}
 
 
-def _response(said: object, body: object, response: Any) -> Failure:
+def _response(message: object, body: object, response: Any) -> Failure:
     named = complaint(body)
     codes = (named.get("code"), named.get("type"))
     return Failure(
         "status",
-        one_line(said),
+        one_line(message),
         status=response.status_code,
         code=" ".join(code for code in codes if isinstance(code, str)),
         headers={name.lower(): value for name, value in response.headers.items()},
@@ -197,9 +197,9 @@ def _of_httpx(error: Exception) -> Failure | None:
     for client in _loaded(_CLIENTS):
         if isinstance(error, client.HTTPStatusError):
             return _of_response(error.response)
-        for names, what in _OF_HTTPX:
+        for names, kind in _OF_HTTPX:
             if isinstance(error, tuple(getattr(client, name) for name in names)):
-                return Failure(what, _LATE if what == "timeout" else _named(error))
+                return Failure(kind, _LATE if kind == "timeout" else _named(error))
     return None
 
 
@@ -278,7 +278,7 @@ _REFUSAL_WORDS = re.compile(
 _OF_ACCOUNT = re.compile(r"\b(?:account|organi[sz]ation|api key|ip address|subscription)\b", re.I)
 
 
-def refuses_prompt(status: int, code: str, said: str) -> bool:
+def refuses_prompt(status: int, code: str, message: str) -> bool:
     """Return whether an error refuses one prompt for its content, as filters of providers do.
 
     It says nothing about other prompts: for the judge, it is a refusal to answer.
@@ -286,7 +286,7 @@ def refuses_prompt(status: int, code: str, said: str) -> bool:
     Args:
         status: the HTTP status.
         code: the provider's names of the error.
-        said: its message.
+        message: its message.
 
     Example:
         >>> refuses_prompt(400, "content_filter", ""), refuses_prompt(400, "", "no such setting")
@@ -296,5 +296,5 @@ def refuses_prompt(status: int, code: str, said: str) -> bool:
         return False
     if _REFUSAL_CODE.search(re.sub(r"[^a-z0-9 ]", "", code.lower())):
         return True
-    worded = _REFUSAL_WORDS.search(said) is not None and _OF_ACCOUNT.search(said) is None
+    worded = _REFUSAL_WORDS.search(message) is not None and _OF_ACCOUNT.search(message) is None
     return status in _REFUSAL_STATUSES and worded

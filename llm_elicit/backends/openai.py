@@ -175,7 +175,7 @@ class OpenAIBackend(Keyed):
         return replace(reply, headers=limit_headers(answer.headers))
 
     def _adapt(
-        self, status: int | None, said: Mapping[str, Any], text: str, body: dict[str, Any]
+        self, status: int | None, error: Mapping[str, Any], text: str, body: dict[str, Any]
     ) -> None:
         """Change the setting that the server refuses, if it is optional.
 
@@ -184,10 +184,10 @@ class OpenAIBackend(Keyed):
         """
         if status not in _REFUSALS and not (status in _OTHERS and _UNKNOWN.search(text)):
             return
-        refused = _refused_settings(said, text, body)
+        refused = _refused_settings(error, text, body)
         if "logprobs" in body and refused & _LOGPROBS:
             if body["top_logprobs"] == self._top:
-                self._top = _allowed(said, text, self._top)
+                self._top = _allowed(error, text, self._top)
             if self._top:
                 raise AdaptedError(
                     f"{self.model}: the server lists {self._top} alternatives of a token, not {TOP}"
@@ -197,7 +197,7 @@ class OpenAIBackend(Keyed):
             ) from None
         sent = self._limits[0]
         # If the code refers to the value, the name is correct and the user must change the value.
-        if sent in body and sent in refused and said.get("code") not in _BAD_VALUES:
+        if sent in body and sent in refused and error.get("code") not in _BAD_VALUES:
             self._limit = self._limits[1]
             raise AdaptedError(
                 f"{self.model}: the server takes {self._limit}, not {sent}"
@@ -239,16 +239,16 @@ def open_client(
     return client, key
 
 
-def _refused_settings(said: Mapping[str, Any], text: str, body: Mapping[str, Any]) -> set[str]:
+def _refused_settings(error: Mapping[str, Any], text: str, body: Mapping[str, Any]) -> set[str]:
     """Return the refused settings: the `param` of the error, or else those that its text names.
 
     A `param` that names no setting, such as "None", says nothing.
     """
-    named = set(re.findall(r"\w+", str(said.get("param")))) & (body.keys() | _PARAMETERS)
+    named = set(re.findall(r"\w+", str(error.get("param")))) & (body.keys() | _PARAMETERS)
     return named or {name for name in _SETTINGS if re.search(rf"\b{name}\b", text)}
 
 
-def _allowed(said: Mapping[str, Any], text: str, sent: int) -> int:
+def _allowed(error: Mapping[str, Any], text: str, sent: int) -> int:
     """Return how many alternatives a server allows that refused `sent`; 0 for none at all.
 
     Example:
@@ -261,8 +261,8 @@ def _allowed(said: Mapping[str, Any], text: str, sent: int) -> int:
     smaller = [number for number in numbers if number < sent]
     if smaller and _MOST.search(text):
         return max(smaller)
-    unsupported = _UNKNOWN.search(f"{said.get('code')} {said.get('type')} {text}".replace("_", " "))
-    return 0 if unsupported else next((number for number in _FEWER if number < sent), 0)
+    words = f"{error.get('code')} {error.get('type')} {text}".replace("_", " ")
+    return 0 if _UNKNOWN.search(words) else next((number for number in _FEWER if number < sent), 0)
 
 
 class OpenAIBatchClient(SDKBatchClient[OpenAIJudge, "openai.AsyncOpenAI"]):
@@ -302,8 +302,8 @@ class OpenAIBatchClient(SDKBatchClient[OpenAIJudge, "openai.AsyncOpenAI"]):
 
     async def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
         """Yield the results of a batch that ended, including requests that expired."""
-        found = wire.read(wire.OpenAIBatch, await self._client.batches.retrieve(batch))
-        for file in (found.output_file_id, found.error_file_id):
+        record = wire.read(wire.OpenAIBatch, await self._client.batches.retrieve(batch))
+        for file in (record.output_file_id, record.error_file_id):
             if file is None:
                 continue
             async with self._client.files.with_streaming_response.content(file) as content:
@@ -311,8 +311,8 @@ class OpenAIBatchClient(SDKBatchClient[OpenAIJudge, "openai.AsyncOpenAI"]):
                     if text.strip():
                         yield _openai_result(text, options)
 
-    def _state(self, said: object) -> BatchState:
-        batch = wire.read(wire.OpenAIBatch, said)
+    def _state(self, raw: object) -> BatchState:
+        batch = wire.read(wire.OpenAIBatch, raw)
         counts = batch.request_counts or wire.OpenAICounts()
         problems = (batch.errors and batch.errors.data) or []
         return BatchState(
@@ -343,9 +343,9 @@ def _openai_result(text: str, options: Options) -> BatchResult:
     except UpstreamError as failed:
         return interrupted(name, failed)
     status, named = response.status_code, complaint(response.body)
-    said = one_line(f"error {status}: {named.get('message', 'no message')}")
+    reason = one_line(f"error {status}: {named.get('message', 'no message')}")
     code = f"{named.get('code')} {named.get('type')}"
     return BatchResult(
-        name, reason=said, refused=due_to_request(status),
-        prompt_refused=refuses_prompt(status, code, said),
+        name, reason=reason, refused=due_to_request(status),
+        prompt_refused=refuses_prompt(status, code, reason),
     )  # fmt: skip

@@ -225,10 +225,10 @@ def check_settings(judges: Iterable[Judge]) -> None:
     Example:
         >>> check_settings([SimulatedJudge(name="expert", backend="simulated")])
     """
-    found: dict[str, list[str]] = defaultdict(list)
+    refused: dict[str, list[str]] = defaultdict(list)
     for judge in judges:
         for name in unsupported_settings(judge):
-            found[name].append(f"{getattr(judge, 'model', '')} (judge {judge.name!r})")
-    if found:
-        lines = [f"{name}: not taken by {', '.join(models)}" for name, models in found.items()]
+            refused[name].append(f"{getattr(judge, 'model', '')} (judge {judge.name!r})")
+    if refused:
+        lines = [f"{name}: not taken by {', '.join(models)}" for name, models in refused.items()]
         raise InputError(f"{'; '.join(lines)}; remove the setting from these judges")

@@ -97,8 +97,8 @@ class Sender:
         self._sdk = sdk
         self._http = http
         every = {**client.default_headers, **client.auth_headers}
-        said = {name: value for name, value in every.items() if isinstance(value, str)}
-        self._form = http.build_request("POST", address, headers=said, timeout=timeout)
+        headers = {name: value for name, value in every.items() if isinstance(value, str)}
+        self._form = http.build_request("POST", address, headers=headers, timeout=timeout)
         # The length differs between requests.
         self._form.headers.pop("content-length", None)
         # Otherwise httpx guesses it again for every header.
@@ -131,10 +131,10 @@ class Sender:
             raise self._sdk.APIConnectionError(request=request) from error
         response.headers.encoding = "latin-1"
         if not response.is_success:
-            said, body = _complaint(response, content)
+            message, body = _complaint(response, content)
             name = _ERRORS.get(response.status_code, "APIStatusError")
             kind = "InternalServerError" if response.status_code >= _SERVER else name
-            raise getattr(self._sdk, kind)(said, response=response, body=body)
+            raise getattr(self._sdk, kind)(message, response=response, body=body)
         return Answer(wire.parsed(content), response.headers)
 
 
@@ -200,8 +200,8 @@ class Keyless:
 
     def failure(self, error: Exception) -> Failure | None:
         """Return what an exception means for the request, without the key; None for a bug."""
-        found = read_failure(error)
-        return found and replace(found, said=shortened(self.scrub(found.said)))
+        failure = read_failure(error)
+        return failure and replace(failure, said=shortened(self.scrub(failure.said)))
 
     async def __aenter__(self) -> Self:
         return self

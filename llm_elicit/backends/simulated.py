@@ -81,12 +81,12 @@ class KernelDensity:
 
     def logpdf(self, points: Floats) -> Floats:
         """Return the log density `(m,)` at points `(m, d)`, per unit and per category."""
-        found = np.empty(len(points))
+        log_pdf = np.empty(len(points))
         for codes, rows in self._by_codes(points[:, self._words].astype(int)):
-            found[rows] = np.log(self._weights(codes).mean())
+            log_pdf[rows] = np.log(self._weights(codes).mean())
             if len(self._numbers):
-                found[rows] += self._log_of_numbers(codes, points[np.ix_(rows, ~self._words)].T)
-        return found
+                log_pdf[rows] += self._log_of_numbers(codes, points[np.ix_(rows, ~self._words)].T)
+        return log_pdf
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
         """Return draws `(count, d)`."""
@@ -124,33 +124,33 @@ class KernelDensity:
         several = self._words.any() and terms > _MOST_TERMS
         if len(self._around) or not bounded.any() or numbers.sum() > 2 or several:
             return None
-        which = np.flatnonzero(numbers[~self._words]).tolist()
+        places = np.flatnonzero(numbers[~self._words]).tolist()
         total = 0.0
         for codes in itertools.product(*allowed):
             share = float(self._weights(codes).mean()) if codes else 1.0
-            total += share * self._mass_of_numbers(codes, which, low[numbers], high[numbers])
+            total += share * self._mass_of_numbers(codes, places, low[numbers], high[numbers])
         return math.log(total) if total > 0.0 else -math.inf
 
     def _mass_of_numbers(
-        self, codes: tuple[int, ...], which: list[int], low: Floats, high: Floats
+        self, codes: tuple[int, ...], places: list[int], low: Floats, high: Floats
     ) -> float:
         """Return the mass of a box in none, one or two numbers, given the categories."""
-        if not which:
+        if not places:
             return 1.0
         kernels = self._of_numbers(codes)
-        one, *others = which
-        centre, sd = self._numbers[one][:, None], np.sqrt(kernels.covariance[one, one])
+        first, *others = places
+        centre, sd = self._numbers[first][:, None], np.sqrt(kernels.covariance[first, first])
         if not others:
             inside = _between((low[0] - centre) / sd, (high[0] - centre) / sd)
             return float(kernels.weights @ inside[:, 0])
-        other = others[0]
+        second = others[0]
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
         half = 0.5 * (high[0] - low[0])
         at = low[0] + half * (nodes + 1.0)
-        slope = kernels.covariance[one, other] / sd**2
-        rest = np.sqrt(kernels.covariance[other, other] - slope**2 * sd**2)
-        middle = self._numbers[other][:, None] + slope * (at - centre)
-        inside = _between((low[1] - middle) / rest, (high[1] - middle) / rest)
+        slope = kernels.covariance[first, second] / sd**2
+        conditional_sd = np.sqrt(kernels.covariance[second, second] - slope**2 * sd**2)
+        middle = self._numbers[second][:, None] + slope * (at - centre)
+        inside = _between((low[1] - middle) / conditional_sd, (high[1] - middle) / conditional_sd)
         heights = np.exp(-0.5 * ((at - centre) / sd) ** 2) / (sd * np.sqrt(2.0 * np.pi))
         return float(half * kernels.weights @ (heights * inside) @ weights)
 
@@ -159,8 +159,8 @@ class KernelDensity:
         codes: NDArray[np.int64],
     ) -> list[tuple[tuple[int, ...], NDArray[np.int64]]]:
         """Return the combinations of categories in the table, and the rows of each."""
-        found, which = np.unique(codes, axis=0, return_inverse=True)
-        return [(tuple(row), np.flatnonzero(which == i)) for i, row in enumerate(found.tolist())]
+        unique, inverse = np.unique(codes, axis=0, return_inverse=True)
+        return [(tuple(row), np.flatnonzero(inverse == i)) for i, row in enumerate(unique.tolist())]
 
     def _weights(self, codes: tuple[int, ...]) -> Floats:
         """Return the mass of each row's kernel `(n,)` on a combination of categories."""
@@ -304,23 +304,23 @@ class SimulatedBackend(Keyless):
         inside = np.atleast_2d(np.asarray(points, dtype=np.float64))
         if self._kernels is None:
             return np.full(len(inside), -float(np.log(self._high - self._low).sum()))
-        found = self._kernels.logpdf(self._unit(inside))
+        log_density = self._kernels.logpdf(self._unit(inside))
         # A share is that of a cell, whose width on a logarithmic scale depends on the number.
         narrow = self._counted & self._space.log
         ends = [self._space.to_scale(inside + side) for side in (-0.5, 0.5)]
         widths = np.where(narrow, ends[1] - ends[0], 1.0)
         volume = float(np.log(np.where(self._counted, 1.0, self._high - self._low)).sum())
-        return np.asarray(found - volume - np.log(widths).sum(axis=1))
+        return np.asarray(log_density - volume - np.log(widths).sum(axis=1))
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
         """Return `n` draws from the belief in the feature space, `(n, d)`, natural units."""
-        kept: list[Floats] = []
+        accepted: list[Floats] = []
         count = 0
         while count < n:
             points = self._natural(self._drawn(2 * n, rng))
-            kept.append(points[self._space.contains(points)])
-            count += len(kept[-1])
-        return np.concatenate(kept)[:n]
+            accepted.append(points[self._space.contains(points)])
+            count += len(accepted[-1])
+        return np.concatenate(accepted)[:n]
 
     def _drawn(self, n: int, rng: np.random.Generator) -> Floats:
         """Return draws `(n, d)` in the coordinates of `_unit`, some outside the range."""
@@ -448,8 +448,8 @@ class SimulatedBackend(Keyless):
         settings = self._judge.log_odds
         if settings is None:
             return math.exp(difference + self._noise(request))
-        known = difference if settings.gain else 0.0
-        return math.exp(known + settings.ratio_noise * self._own(request).standard_normal())
+        signal = difference if settings.gain else 0.0
+        return math.exp(signal + settings.ratio_noise * self._own(request).standard_normal())
 
     def _noise(self, request: Request) -> float:
         """Return the difference between the noise on the first utility and on the second."""
@@ -464,23 +464,23 @@ class SimulatedBackend(Keyless):
 
     def _position(self, request: Request, settings: SoftAnswers) -> float:
         """Return the position effect, a function of the pair but not of its order."""
-        shown = request.points or (request.direct.ranges if request.direct else ())
-        first, second = sorted(one.tobytes() for one in shown)
+        options = request.points or (request.direct.ranges if request.direct else ())
+        first, second = sorted(option.tobytes() for option in options)
         rng = self._random(b"position", first, second)
         return settings.position_mean + settings.position_sd * float(rng.standard_normal())
 
     def _words(self, request: Request) -> str:
         """Return the answer to a direct question: numbers in its units, or words."""
-        asked, space = request.direct, self._space
-        assert asked is not None
-        if asked.kind == "quantiles":
-            assert asked.feature is not None
-            found = np.quantile(self._draws[:, asked.feature], np.array(LEVELS) / 100)
-            numbers = [(space.features[asked.feature], value) for value in found]
+        direct, space = request.direct, self._space
+        assert direct is not None
+        if direct.kind == "quantiles":
+            assert direct.feature is not None
+            quantiles = np.quantile(self._draws[:, direct.feature], np.array(LEVELS) / 100)
+            numbers = [(space.features[direct.feature], value) for value in quantiles]
         else:
             point = self.sample(1, self._own(request))[0]
             numbers = list(zip(space.features, point, strict=True))
-            numbers = numbers if asked.feature is None else [numbers[asked.feature]]
+            numbers = numbers if direct.feature is None else [numbers[direct.feature]]
         return "; ".join(_said(feature, float(value)) for feature, value in numbers)
 
     def _own(self, request: Request) -> np.random.Generator:

@@ -287,10 +287,10 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check(path: Path, expected: str, what: str) -> None:
-    found = sha256(path)
-    if found != expected:
+def _check(path: Path, expected: str, label: str) -> None:
+    digest = sha256(path)
+    if digest != expected:
         raise InputError(
-            f"{what}: checksum {found[:12]}… is not the expected {expected[:12]}…; "
+            f"{label}: checksum {digest[:12]}… is not the expected {expected[:12]}…; "
             "nothing was kept, fetch it again or report it"
         )

@@ -300,8 +300,8 @@ def _joined(values: Sequence[object]) -> object:
     """
     chunks = [value for value in values if isinstance(value, dict)]
     whole: dict[str, Any] = {}
-    said: dict[str, str] = {}
-    choice: dict[str, Any] = {"message": said}
+    message: dict[str, str] = {}
+    choice: dict[str, Any] = {"message": message}
     tokens: list[object] = []
     for chunk in chunks:
         whole |= {name: chunk[name] for name in ("model", "usage", "error") if chunk.get(name)}
@@ -311,7 +311,7 @@ def _joined(values: Sequence[object]) -> object:
         if isinstance(first.get("message"), dict):
             choice = first
         for name, text in _fields(first, "delta").items():
-            said[name] = said.get(name, "") + _text(text)
+            message[name] = message.get(name, "") + _text(text)
         choice |= {name: first[name] for name in ("finish_reason", "error") if first.get(name)}
         tokens += _fields(first, "logprobs").get("content") or []
         whole["choices"] = [choice]
@@ -460,8 +460,8 @@ def check_upstream(part: object) -> None:
         feedback = _fields(part, "promptFeedback") or _fields(part, "prompt_feedback")
         reason = feedback.get("blockReason") or feedback.get("block_reason")
         if reason:
-            said = f"the prompt was blocked ({reason})"
-            raise UpstreamError.of({"code": "content_filter", "message": said})
+            message = f"the prompt was blocked ({reason})"
+            raise UpstreamError.of({"code": "content_filter", "message": message})
 
 
 _FINISHES = {
