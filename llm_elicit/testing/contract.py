@@ -105,8 +105,8 @@ class ServedContract(BackendContract):
         """The reply has the body that was sent, and the provider received it once."""
         provider = loopback(lambda _number, _body: Says("B"))
         reply = self.ask(provider.url, a_request())
-        (seen,) = provider.seen
-        assert seen.body == reply.body == self.backend(provider.url).body(a_request())
+        (request,) = provider.seen
+        assert request.body == reply.body == self.backend(provider.url).body(a_request())
         assert (reply.text, reply.finish) == ("B", "stop")
         assert reply.prompt_tokens > 0
         assert reply.completion_tokens > 0
@@ -132,16 +132,16 @@ class ServedContract(BackendContract):
         assert KEY not in self.backend(provider.url).scrub(failure.said)
 
     @pytest.mark.parametrize(
-        ("action", "what"),
+        ("action", "kind"),
         [(Resets(), "connection"), (Sends(b"{}"), "malformed"), (Sends(b'{"half'), "malformed")],
         ids=["reset", "no answer", "half an answer"],
     )
     def test_what_is_no_answer_is_a_failure(
-        self, action: Any, what: str, loopback: Loopback
+        self, action: Any, kind: str, loopback: Loopback
     ) -> None:
         """A broken connection, invalid JSON, and JSON of another form."""
         provider = loopback(lambda _number, _body: action)
-        assert self.failed(provider.url).what == what
+        assert self.failed(provider.url).what == kind
         assert len(provider.seen) == 1
 
     @pytest.mark.parametrize("text", ["", "A"])
@@ -201,8 +201,8 @@ class InCampaigns(BackendContract):
     def test_a_campaign_with_it_is_written_down_and_read_back(self) -> None:
         """A run resumes from its folder, so no setting may be lost in it."""
         campaign = self.campaign()
-        kept = json.loads(json.dumps(campaign.model_dump(mode="json")))
-        again = validated(Campaign, kept, "kept.yaml")
+        stored = json.loads(json.dumps(campaign.model_dump(mode="json")))
+        again = validated(Campaign, stored, "kept.yaml")
         space = campaign.load_space()
         assert again.judges == campaign.judges
         assert identity_of(again, space) == identity_of(campaign, space)

@@ -158,28 +158,28 @@ class Provider:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while (seen := await _read(reader)) is not None:
-                self.seen.append(seen)
-                action = self.behave(len(self.seen), seen.body)
-                if not await self._act(*self._limited(action, seen), seen, writer):
+            while (request := await _read(reader)) is not None:
+                self.seen.append(request)
+                action = self.behave(len(self.seen), request.body)
+                if not await self._act(*self._limited(action, request), request, writer):
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # cancelled when the server stops
         finally:
             writer.close()
 
-    def _limited(self, action: Action, seen: Seen) -> tuple[Action, dict[str, str]]:
+    def _limited(self, action: Action, request: Seen) -> tuple[Action, dict[str, str]]:
         """Return the action, or a refusal by the limits, and the headers on limits."""
         if self.gate is None:
             return action, {}
         used = 0
         if isinstance(action, Says):
-            used = action.completion_tokens + _tokens(action, seen.body)
+            used = action.completion_tokens + _tokens(action, request.body)
         admitted, headers = self.gate.admit(time.monotonic() - self._began, used)
         return (action if admitted else Fails(429, "slow down")), headers
 
     async def _act(
-        self, action: Action, limits: dict[str, str], seen: Seen, writer: asyncio.StreamWriter
+        self, action: Action, limits: dict[str, str], request: Seen, writer: asyncio.StreamWriter
     ) -> bool:
         """Answer; returns whether the connection lives on."""
         if isinstance(action, Resets):
@@ -196,7 +196,7 @@ class Provider:
             return False
         headers = tuple(limits.items())
         status, kind, length = 200, "application/json", None
-        anthropic = seen.path.endswith("/messages")
+        anthropic = request.path.endswith("/messages")
         if isinstance(action, Fails):
             status, headers = action.status, headers + action.headers
             payload = json.dumps(error_body(action, anthropic)).encode()
@@ -207,14 +207,14 @@ class Provider:
             if action.delay:
                 await asyncio.sleep(action.delay)
             headers += action.headers
-            body = message(action, seen.body) if anthropic else completion(action, seen.body)
+            body = message(action, request.body) if anthropic else completion(action, request.body)
             payload = json.dumps(body).encode()
         lines = [f"HTTP/1.1 {status} Status", f"content-type: {kind}"]
         lines += [
             f"content-length: {len(payload) if length is None else length}",
             *(f"{k}: {v}" for k, v in headers),
         ]
-        seen.answered = isinstance(action, Says)
+        request.answered = isinstance(action, Says)
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + payload)
         await writer.drain()
         return True
@@ -234,8 +234,8 @@ async def _read(reader: asyncio.StreamReader) -> Seen | None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-    first, *rest = head.strip().split("\r\n")
-    headers = {k.strip().lower(): v.strip() for k, v in (line.split(":", 1) for line in rest)}
+    first, *lines = head.strip().split("\r\n")
+    headers = {k.strip().lower(): v.strip() for k, v in (line.split(":", 1) for line in lines)}
     raw = await reader.readexactly(int(headers.get("content-length", 0)))
     return Seen(first.split()[1], headers, json.loads(raw or b"{}"))
 
@@ -275,7 +275,7 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
     if says.logprobs is not None and body.get("logprobs"):
         top = [{"token": t, "logprob": p, "bytes": None} for t, p in says.logprobs.items()]
         ahead = [{"token": t, "logprob": 0.0, "bytes": None} for t in says.before]
-        tokens = [{**one, "top_logprobs": [one]} for one in ahead]
+        tokens = [{**token, "top_logprobs": [token]} for token in ahead]
         logprobs = {"content": [*tokens, {**top[0], "top_logprobs": top}], "refusal": None}
     whole = {
         "id": "chatcmpl-1",
@@ -308,8 +308,8 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
 def _with_usage(whole: dict[str, Any], usage: Any) -> dict[str, Any]:
     if usage is ...:
         return whole
-    rest = {name: value for name, value in whole.items() if name != "usage"}
-    return rest if usage is None else {**rest, "usage": usage}
+    fields = {name: value for name, value in whole.items() if name != "usage"}
+    return fields if usage is None else {**fields, "usage": usage}
 
 
 def error_body(fails: Fails, anthropic: bool) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from llm_elicit.testing.rate_limits import Dialect, Gate, Limit
 def _answers(usage: Usage) -> tuple[bytes, bytes]:
     """Return the answer "A" as a chat completion and as a message, encoded once for all."""
     tokens = usage.stated()
-    asked = {"model": "bench-1"}
+    request = {"model": "bench-1"}
     counts: tuple[Any, Any] = (None, None)
     if tokens is not None:
         prompt, answer = tokens
@@ -38,8 +38,8 @@ def _answers(usage: Usage) -> tuple[bytes, bytes]:
         )
     says = [Says("A", prompt_tokens=0, usage=count) for count in counts]
     return (
-        json.dumps(completion(says[0], asked)).encode(),
-        json.dumps(message(says[1], asked)).encode(),
+        json.dumps(completion(says[0], request)).encode(),
+        json.dumps(message(says[1], request)).encode(),
     )
 
 
@@ -209,11 +209,11 @@ class _Server:
         return ServerCounts(self.number, len(self.requests), self.wrong, len(self.answers), twice,
                      answers, self.followed, seconds)  # fmt: skip
 
-    def fault(self, now: float) -> Fault | Literal["down", "crowded"] | None:
+    def fault(self, moment: float) -> Fault | Literal["down", "crowded"] | None:
         """Return the fault of the request just received, if any."""
         if self.faults.down_from and self.number == self.faults.down_from:
-            self.down_until = now + self.faults.down_for
-        if now < self.down_until:
+            self.down_until = moment + self.faults.down_for
+        if moment < self.down_until:
             return "down"
         if self.rate.at_once and self.under_way > self.rate.at_once:
             return "crowded"
@@ -251,16 +251,16 @@ class _Connection(asyncio.Protocol):
             server.followed += 1
             self._transport.write(_response(server.completion))
             return
-        now = loop.time()
+        arrival = loop.time()
         server.number += 1
-        server.first = server.first or now
+        server.first = server.first or arrival
         server.under_way += 1
         # A digest, since the bodies of a million questions would fill the memory.
         question = blake2b(body, digest_size=8).digest()
         server.requests[question] += 1
-        admitted, headers = server.gate.admit(now)
+        admitted, headers = server.gate.admit(arrival)
         lines = tuple(f"{name}: {value}" for name, value in headers.items())
-        fault = server.fault(now) if admitted else "limit"
+        fault = server.fault(arrival) if admitted else "limit"
         if fault is None:
             anthropic = head.startswith(b"post /v1/messages")
             answer = server.message if anthropic else server.completion

@@ -151,15 +151,15 @@ class Gate:
         """Return the headers on limits, in the provider's form."""
         headers: dict[str, str] = {}
         for kind, (meter, limit) in self._meters.items():
-            left, full = math.floor(meter.remaining(now)), meter.full_in(now)
+            remaining, full = math.floor(meter.remaining(now)), meter.full_in(now)
             if self._dialect == "openai":
                 headers[f"x-ratelimit-limit-{kind}"] = f"{limit.amount:.0f}"
-                headers[f"x-ratelimit-remaining-{kind}"] = f"{left}"
+                headers[f"x-ratelimit-remaining-{kind}"] = f"{remaining}"
                 headers[f"x-ratelimit-reset-{kind}"] = _duration(full)
             elif self._dialect == "anthropic":
                 moment = datetime.fromtimestamp(self._started + now + full, UTC)
                 headers[f"anthropic-ratelimit-{kind}-limit"] = f"{limit.amount:.0f}"
-                headers[f"anthropic-ratelimit-{kind}-remaining"] = f"{left}"
+                headers[f"anthropic-ratelimit-{kind}-remaining"] = f"{remaining}"
                 headers[f"anthropic-ratelimit-{kind}-reset"] = f"{moment:%Y-%m-%dT%H:%M:%SZ}"
         return headers
 
@@ -168,5 +168,5 @@ def _duration(seconds: float) -> str:
     """Return seconds in OpenAI's form: 12ms, 1.5s, 6m0s."""
     if seconds < 1.0:
         return f"{seconds * 1000:.0f}ms"
-    minutes, rest = divmod(seconds, 60.0)
-    return f"{minutes:.0f}m{rest:.3f}s" if minutes else f"{rest:.3f}s"
+    minutes, seconds = divmod(seconds, 60.0)
+    return f"{minutes:.0f}m{seconds:.3f}s" if minutes else f"{seconds:.3f}s"
