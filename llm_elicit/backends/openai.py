@@ -184,7 +184,9 @@ class OpenAIBackend(Keyed):
         """
         if status not in _REFUSALS and not (status in _OTHERS and _UNKNOWN.search(text)):
             return
-        refused = _refused_settings(error, text, body)
+        # A `param` that names no setting, such as "None", says nothing.
+        refused = set(re.findall(r"\w+", str(error.get("param")))) & (body.keys() | _PARAMETERS)
+        refused = refused or {name for name in _SETTINGS if re.search(rf"\b{name}\b", text)}
         if "logprobs" in body and refused & _LOGPROBS:
             if body["top_logprobs"] == self._top:
                 self._top = _allowed(error, text, self._top)
@@ -237,15 +239,6 @@ def open_client(
         api_key=key or "none", base_url=url, timeout=timeout, max_retries=0, http_client=http
     )
     return client, key
-
-
-def _refused_settings(error: Mapping[str, Any], text: str, body: Mapping[str, Any]) -> set[str]:
-    """Return the refused settings: the `param` of the error, or else those that its text names.
-
-    A `param` that names no setting, such as "None", says nothing.
-    """
-    named = set(re.findall(r"\w+", str(error.get("param")))) & (body.keys() | _PARAMETERS)
-    return named or {name for name in _SETTINGS if re.search(rf"\b{name}\b", text)}
 
 
 def _allowed(error: Mapping[str, Any], text: str, sent: int) -> int:

@@ -285,12 +285,6 @@ class SimulatedBackend(Keyless):
         unit = (self._space.to_scale(points) - self._low) / (self._high - self._low)
         return np.where(self._counted, points - self._space.low, unit)
 
-    def _natural(self, unit: Floats) -> Floats:
-        """Inverse of `_unit`, on the support: whole numbers are rounded."""
-        natural = self._space.from_scale(self._low + unit * (self._high - self._low))
-        natural = np.where(self._counted, self._space.low + unit, natural)
-        return self._space.to_support(natural)
-
     def log_belief(self, points: Floats) -> Floats:
         """Return the log density of the belief per unit of the features' scales and per category.
 
@@ -317,7 +311,10 @@ class SimulatedBackend(Keyless):
         accepted: list[Floats] = []
         count = 0
         while count < n:
-            points = self._natural(self._drawn(2 * n, rng))
+            unit = self._drawn(2 * n, rng)
+            natural = self._space.from_scale(self._low + unit * (self._high - self._low))
+            natural = np.where(self._counted, self._space.low + unit, natural)
+            points = self._space.to_support(natural)
             accepted.append(points[self._space.contains(points)])
             count += len(accepted[-1])
         return np.concatenate(accepted)[:n]

@@ -232,17 +232,14 @@ class Sessions:
         values = cookie_parser(cookies)
         sessions = {}
         for kind, name in self._cookies.items():
-            session = self._session(values.get(name, ""))
-            if session is not None and (session.scope is None) == (kind == _FORMS):
+            try:
+                data = self._signer.loads(values.get(name, ""), max_age=self._seconds)
+                session = Session(str(data["id"]), data["scope"])
+            except (BadData, KeyError, TypeError):
+                continue
+            if (session.scope is None) == (kind == _FORMS):
                 sessions[kind] = session
         return sessions
-
-    def _session(self, cookie: str) -> Session | None:
-        try:
-            data = self._signer.loads(cookie, max_age=self._seconds)
-            return Session(str(data["id"]), data["scope"])
-        except (BadData, KeyError, TypeError):
-            return None
 
     def header(self, kind: str, session: Session | None, *, secure: bool) -> str:
         """Return the `Set-Cookie` header of a kind of session; None removes it."""

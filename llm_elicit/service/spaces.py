@@ -260,7 +260,13 @@ class Library:
             ConflictError: the name is taken.
             InputError: it is none.
         """
-        self._check_free(name)
+        if not re.match(NAME, name):
+            raise InputError(
+                f"name: {name[:100]!r} is no name; give up to 64 letters, digits and underscores, "
+                "the first a letter"
+            )
+        if name in self.names():
+            raise _taken(name)
         beside = self._folder / f".{secrets.token_hex(8)}"
         beside.mkdir(mode=0o700, parents=True)
         try:
@@ -303,15 +309,6 @@ class Library:
                 "they are",
             )
         return self._folder / name
-
-    def _check_free(self, name: str) -> None:
-        if not re.match(NAME, name):
-            raise InputError(
-                f"name: {name[:100]!r} is no name; give up to 64 letters, digits and underscores, "
-                "the first a letter"
-            )
-        if name in self.names():
-            raise _taken(name)
 
 
 def _taken(name: str) -> ConflictError:

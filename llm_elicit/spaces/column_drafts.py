@@ -148,7 +148,7 @@ class ColumnDraft:
 
     Attributes:
         settings: the feature's settings, without its name, label and unit.
-        kept: what it is kept as, in words.
+        form: what it is kept as, in words.
         words: the categories of cells that are not written as their category; empty for cells that
             hold no value.
         dates: how its dates are written; empty if they are ISO dates, or it has none.
@@ -159,7 +159,7 @@ class ColumnDraft:
     """
 
     settings: dict[str, Any]
-    kept: str
+    form: str
     words: dict[str, str] = field(default_factory=dict)
     dates: str = ""
     unit: str = ""
@@ -213,16 +213,16 @@ def _draft_numbers(
     numbers = cells.to_numbers(column, dialect)
     code = _missing_code(numbers)
     values: Floats = np.asarray(numbers[numbers != code].dropna(), dtype=np.float64)
-    settings, description = draft_numbers(values, words)
+    settings, form = draft_numbers(values, words)
     missing = 1.0 - len(values) / len(column)
     if pd.api.types.is_timedelta64_dtype(column.dtype):
         return _draft_durations(settings, values, missing)
     odd = (numbers == code) | (numbers.isna() & ~cells.is_missing(text))
     blank = dict.fromkeys(text[odd].unique().tolist(), "")
     listed = " and ".join(cell if cell == f"{code:g}" else _shown(cell) for cell in blank)
-    description += f", {listed} is no value" if blank else ""
+    form += f", {listed} is no value" if blank else ""
     guesses = {"low": f"{listed} is taken for no value"} if blank else {}
-    return ColumnDraft(settings, description, blank, "", _unit(text), guesses, missing=missing)
+    return ColumnDraft(settings, form, blank, "", _unit(text), guesses, missing=missing)
 
 
 def _missing_code(numbers: pd.Series[float]) -> float:
@@ -336,7 +336,7 @@ def _draft_words(
     order = list(levels) or in_order(written)
     ordered = bool(order) and not words and len(order) > 2
     categories = order or sorted(written)
-    description = "ordered categories" if ordered else "yes or no" if words else "categories"
+    form = "ordered categories" if ordered else "yes or no" if words else "categories"
     guesses = {"categories": "their order is a guess"} if ordered and not levels else {}
     if words:
         guesses = {"categories": f"from {', '.join(sorted(written, key=str.casefold))}"}
@@ -347,12 +347,12 @@ def _draft_words(
     if share > _MANY_MISSING:
         ordered, guesses = False, dict(guesses)
         categories, words = [*categories, NOT_STATED], words | {"": NOT_STATED}
-        description = f"categories, with {share:.0%} {NOT_STATED}"
+        form = f"categories, with {share:.0%} {NOT_STATED}"
     settings: dict[str, Any] = {"kind": "ordered" if ordered else "categorical"}
     settings["categories"] = categories
     if ordered and is_circle(categories):
-        settings["periodic"], description = True, "words on a circle"
-    return ColumnDraft(settings, description, words, guesses=guesses)
+        settings["periodic"], form = True, "words on a circle"
+    return ColumnDraft(settings, form, words, guesses=guesses)
 
 
 def _date_format(unique: pd.Series[str]) -> str | None:
@@ -449,7 +449,7 @@ def with_not_stated(
     """
     numeric = draft.settings["kind"] in ("continuous", "integer")
     if not numeric or draft.settings.get("periodic"):
-        raise UnusableColumnError(f"only numbers become ranges, and this column is {draft.kept}")
+        raise UnusableColumnError(f"only numbers become ranges, and this column is {draft.form}")
     values = cells.to_numbers(column, dialect).mask(cells.as_text(column).isin(draft.words))
     missing = float(values.isna().mean())
     if not missing:
@@ -488,7 +488,7 @@ def of_few_numbers(
     """
     settings = draft.settings
     plain = settings["kind"] in ("continuous", "integer") and "factor" not in settings
-    if not plain or settings.get("periodic") or draft.kept == "years":
+    if not plain or settings.get("periodic") or draft.form == "years":
         return draft
     if column.nunique() > _WAYS * FEW:  # fast for columns of many numbers
         return draft
@@ -506,7 +506,7 @@ def of_few_numbers(
     return replace(
         draft,
         settings={"kind": "ordered", "categories": words},
-        kept=f"{len(words)} numbers, as ordered categories",
+        form=f"{len(words)} numbers, as ordered categories",
         guesses={"categories": "no other numbers are asked about"},
         cuts=unique[1:].tolist(),
     )

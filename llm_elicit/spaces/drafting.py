@@ -69,19 +69,17 @@ class ColumnReport:
 
     @classmethod
     def of(
-        cls, column: str, kept: str, feature: Mapping[str, Any], guessed: Iterable[str]
+        cls, column: str, form: str, feature: Mapping[str, Any], guessed: Iterable[str]
     ) -> ColumnReport:
         """Return the report of a column that became a feature with these settings."""
-        span = ", ".join(feature["categories"]) if "categories" in feature else _range_text(feature)
+        if "categories" in feature:
+            span = ", ".join(feature["categories"])
+        else:  # in the unit that the feature is worded in
+            ends, factor = (feature.get("low"), feature.get("high")), feature.get("factor", 1.0)
+            low, high = ends if factor == 1.0 else (f"{end * factor:.3g}" for end in ends)
+            span = f"{low} to {high}"
         scale = "circle" if feature.get("periodic") else feature.get("scale", "")
-        return cls(column, kept, span, scale, feature.get("unit", ""), tuple(guessed))
-
-
-def _range_text(feature: Mapping[str, Any]) -> str:
-    """Return the range of a feature, in the unit that it is worded in."""
-    ends, factor = (feature.get("low"), feature.get("high")), feature.get("factor", 1.0)
-    low, high = ends if factor == 1.0 else (f"{end * factor:.3g}" for end in ends)
-    return f"{low} to {high}"
+        return cls(column, form, span, scale, feature.get("unit", ""), tuple(guessed))
 
 
 def with_comments(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:
@@ -310,7 +308,7 @@ def _draft(
     reports = tuple(
         ColumnReport.dropped(heading, dropped[heading])
         if heading in dropped
-        else ColumnReport.of(heading, drafts[heading].kept, features[heading], guesses[heading])
+        else ColumnReport.of(heading, drafts[heading].form, features[heading], guesses[heading])
         for heading in frame.columns
         if heading in dropped or heading in drafts
     )
