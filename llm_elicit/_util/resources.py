@@ -48,14 +48,14 @@ def find(folder: str, name: str, suffix: str) -> Path:
         path = root / f"{bare}{suffix}"
         if path.is_file():
             return path
-    known = ", ".join(available(folder, suffix)) or "none"
-    noun, shown = _NOUNS.get(folder, folder), visible(repr(name), 200)
+    names = ", ".join(available(folder, suffix)) or "none"
+    noun, quoted = _NOUNS.get(folder, folder), visible(repr(name), 200)
     if direct.is_dir():
-        raise InputError(f"{shown} is a folder, where a {noun} is expected: a {suffix} file")
+        raise InputError(f"{quoted} is a folder, where a {noun} is expected: a {suffix} file")
     if direct.is_file():
-        raise InputError(f"{shown} is no {noun}: name a {suffix} file")
+        raise InputError(f"{quoted} is no {noun}: name a {suffix} file")
     raise InputError(
-        f"no {noun} {shown}: there is no such {suffix} file here or in the package; known: {known}"
+        f"no {noun} {quoted}: there is no such {suffix} file here or in the package; known: {names}"
     )
 
 

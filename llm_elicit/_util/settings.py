@@ -174,8 +174,8 @@ _kind: Any
 for _kind in (*_LOADERS, _Dumper):
     # Numbers as in YAML 1.2: 1e3 is a number, 010 is ten, and 1:30 is a text.
     _kind.yaml_implicit_resolvers = {
-        first: [(tag, text) for tag, text in known if tag not in (_INT, _FLOAT)]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, text) for tag, text in resolvers if tag not in (_INT, _FLOAT)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     _kind.add_implicit_resolver(_INT, _WHOLE, list("-+0123456789"))
     _kind.add_implicit_resolver(_FLOAT, _NUMBER, list("-+.0123456789"))
@@ -205,12 +205,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def parse_yaml(text: str, where: str) -> Any:
+def parse_yaml(text: str, source: str) -> Any:
     """Parse YAML; keys must differ and numbers must be finite.
 
     Args:
         text: the YAML text.
-        where: its source, for messages.
+        source: its source, for messages.
 
     Raises:
         InputError: the text is not such YAML.
@@ -223,10 +223,10 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         line = visible(" ".join(f"{error.context or ''} {error.problem}".split()), 300)
-        raise InputError(f"{where}: not valid YAML: {place}{line}") from None
+        raise InputError(f"{source}: not valid YAML: {place}{line}") from None
     except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
         # PyYAML passes invalid dates and numbers on to Python's constructors.
-        raise InputError(f"{where}: not valid YAML: {_shown(error)}") from None
+        raise InputError(f"{source}: not valid YAML: {_shown(error)}") from None
 
 
 def _shown(error: Exception) -> str:
@@ -238,19 +238,19 @@ def to_yaml(data: dict[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
+def validated(model: type[Model], data: dict[str, Any], source: str) -> Model:
     """Return `data` as `model`, with pydantic's findings folded into one line.
 
     Args:
         model: the model.
         data: the settings.
-        where: the file, for messages.
+        source: the file, for messages.
 
     Raises:
         InputError: the first broken rule, with its key and value, and how many more there are.
     """
     try:
-        made = model.model_validate(data)
+        instance = model.model_validate(data)
     except ValidationError as error:
         findings = error.errors(include_url=False)
         first = findings[0]
@@ -265,28 +265,28 @@ def validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
             ):
                 rule += f", got {visible(repr(first['input']), 100)}"
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        raise InputError(f"{where}: {key}: {rule}{more}") from None
-    _check_kinds(data, made, where, ())
-    return made
+        raise InputError(f"{source}: {key}: {rule}{more}") from None
+    _check_kinds(data, instance, source, ())
+    return instance
 
 
-def _check_kinds(given: Any, read: Any, where: str, loc: tuple[str, ...]) -> None:
+def _check_kinds(data: Any, read: Any, source: str, loc: tuple[str, ...]) -> None:
     """Check that no value was converted between text, number and truth value.
 
     Raises:
         InputError: one was; the message names its key.
     """
-    if isinstance(given, dict):
-        for key, value in given.items():
-            there = read.get(key) if isinstance(read, dict) else getattr(read, str(key), None)
-            _check_kinds(value, there, where, (*loc, str(key)))
-    elif isinstance(given, list | tuple) and isinstance(read, list | tuple):
-        for number, (value, there) in enumerate(zip(given, read, strict=False)):
-            _check_kinds(value, there, where, (*loc, str(number)))
-    elif isinstance(read, int | float) and _kind_of(given) != _kind_of(read):
+    if isinstance(data, dict):
+        for key, value in data.items():
+            field = read.get(key) if isinstance(read, dict) else getattr(read, str(key), None)
+            _check_kinds(value, field, source, (*loc, str(key)))
+    elif isinstance(data, list | tuple) and isinstance(read, list | tuple):
+        for number, (value, field) in enumerate(zip(data, read, strict=False)):
+            _check_kinds(value, field, source, (*loc, str(number)))
+    elif isinstance(read, int | float) and _kind_of(data) != _kind_of(read):
         raise InputError(
-            f"{where}: {'.'.join(loc)}: must be a {_kind_of(read)}, got the "
-            f"{_kind_of(given)} {visible(repr(given), 100)}"
+            f"{source}: {'.'.join(loc)}: must be a {_kind_of(read)}, got the "
+            f"{_kind_of(data)} {visible(repr(data), 100)}"
         )
 
 
