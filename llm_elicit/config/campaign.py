@@ -119,10 +119,10 @@ class Grid(StrictModel):
     @field_validator("given")
     @classmethod
     def _same_features(cls, conditions: tuple[Given, ...]) -> tuple[Given, ...]:
-        for given in conditions:
-            if not given or given.keys() != conditions[0].keys():
+        for condition in conditions:
+            if not condition or condition.keys() != conditions[0].keys():
                 raise ValueError(
-                    f"{given or 'no value'}: conditions give values of the same features; list "
+                    f"{condition or 'no value'}: conditions give values of the same features; list "
                     "others in a campaign of their own"
                 )
         return conditions
@@ -155,7 +155,7 @@ class Campaign(StrictModel):
 
     name: Name
     space: str
-    given: Given = Field(default={}, exclude_if=lambda given: not given)
+    given: Given = Field(default={}, exclude_if=lambda values: not values)
     seed: Seed = 1
     design: Design = Design()
     direct: Direct | None = None
@@ -314,30 +314,30 @@ def cells(campaign: Campaign) -> tuple[Campaign, ...]:
     if grid is None:
         return (campaign,)
     data = campaign.model_dump(mode="json", exclude={"grid", "judges"}, exclude_unset=True)
-    data["judges"] = [one for judge in campaign.judges for one in _by_temperature(judge, campaign)]
-    made = [
-        _cell(data, space, template, given)
-        for space, template, given in product(
+    data["judges"] = [v for judge in campaign.judges for v in _by_temperature(judge, campaign)]
+    campaigns = [
+        _cell(data, space, template, condition)
+        for space, template, condition in product(
             grid.spaces or (None,), grid.templates or (None,), grid.given or (None,)
         )
     ]
-    names = [cell.name for cell in made]
+    names = [cell.name for cell in campaigns]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(
             f"grid: two cells would be called {twice[0]!r}; name each space, template and "
             "condition once, and give files of one name other names"
         )
-    return tuple(made)
+    return tuple(campaigns)
 
 
 def _cell(
-    data: dict[str, Any], space: str | None, template: str | None, given: Given | None
+    data: dict[str, Any], space: str | None, template: str | None, condition: Given | None
 ) -> Campaign:
     """Return one cell; its name has no part for an axis that the grid leaves out."""
     place = [axis_word(axis) for axis in (space, template) if axis is not None]
-    if given is not None:
-        place.append("-".join(axis_word(str(value)) for value in given.values()))
+    if condition is not None:
+        place.append("-".join(axis_word(str(value)) for value in condition.values()))
     cell = {**data, "name": ".".join([data["name"], *place])}
     if place:
         cell["part_of"] = data["name"]
@@ -345,8 +345,8 @@ def _cell(
         cell["space"] = space
     if template is not None:
         cell["design"] = {**data.get("design", {}), "template": template}
-    if given is not None:
-        cell["given"] = given
+    if condition is not None:
+        cell["given"] = condition
     return validated(Campaign, cell, f"grid {data['name']}")
 
 

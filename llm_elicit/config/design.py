@@ -91,11 +91,11 @@ class Design(StrictModel):
 
     @model_validator(mode="after")
     def _triads_have_pairs(self) -> Design:
-        asked, first = 3 * self.triads, self.sizes[0]
-        if asked > first:
-            which = "pairs" if self.rounds is None else "pairs of the first round"
+        pairs, first = 3 * self.triads, self.sizes[0]
+        if pairs > first:
+            noun = "pairs" if self.rounds is None else "pairs of the first round"
             raise ValueError(
-                f"{self.triads} triads are {asked} pairs, more than the {first} {which}; "
+                f"{self.triads} triads are {pairs} pairs, more than the {first} {noun}; "
                 "ask more pairs, or fewer triads"
             )
         return self
@@ -109,8 +109,8 @@ class Design(StrictModel):
         """The number of pairs of each round; the first has the remainder."""
         if self.rounds is None:
             return (self.pairs,)
-        each, left = divmod(self.pairs, self.rounds.count)
-        return (each + left, *[each] * (self.rounds.count - 1))
+        size, remainder = divmod(self.pairs, self.rounds.count)
+        return (size + remainder, *[size] * (self.rounds.count - 1))
 
     @property
     def questions(self) -> int:

@@ -20,10 +20,10 @@ _LONGEST = 200
 
 def installed() -> dict[str, list[EntryPoint]]:
     """Return the backends that installed packages provide, by name; several if names clash."""
-    found: dict[str, list[EntryPoint]] = defaultdict(list)
+    entries: dict[str, list[EntryPoint]] = defaultdict(list)
     for entry in entry_points(group=GROUP):
-        found[entry.name].append(entry)
-    return dict(sorted(found.items()))
+        entries[entry.name].append(entry)
+    return dict(sorted(entries.items()))
 
 
 def package(entry: EntryPoint) -> str:
@@ -48,12 +48,12 @@ def load(name: str, own: tuple[str, ...]) -> Any:
         ...     print(str(error)[:37])
         backend 'telepathy' is not installed;
     """
-    found = installed()
-    entries = found.get(name, [])
+    backends = installed()
+    entries = backends.get(name, [])
     if not entries:
-        known = ", ".join([*own, *found])
+        names = ", ".join([*own, *backends])
         raise InputError(
-            f"backend {name!r} is not installed; known: {known}; correct the name, or install "
+            f"backend {name!r} is not installed; known: {names}; correct the name, or install "
             "the package that has it"
         )
     if len(entries) > 1:
@@ -63,8 +63,8 @@ def load(name: str, own: tuple[str, ...]) -> Any:
     try:
         return entry.load()
     except Exception as error:
-        said = " ".join(str(error).split())[:_LONGEST]
+        reason = " ".join(str(error).split())[:_LONGEST]
         raise InputError(
             f"backend {name!r} of {package(entry)} cannot be loaded ({type(error).__name__}: "
-            f"{said}); mend or upgrade that package"
+            f"{reason}); mend or upgrade that package"
         ) from None

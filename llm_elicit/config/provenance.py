@@ -43,10 +43,10 @@ def identity_of(
     about: dict[str, Any] = {"features": space.names, "table": table}
     about |= {name: getattr(space, name) for name in ("subject", "setting")}
     features = {
-        f"feature {one.name}": one.model_dump(
+        f"feature {feature.name}": feature.model_dump(
             mode="json", exclude_defaults=True, exclude={"name", "note"}
         )
-        for one in space.features
+        for feature in space.features
     }
     judges = {f"judge {judge.name}": judge.identity() for judge in campaign.judges}
     parts = {"seed": campaign.seed, "design": campaign.design.identity(), **features}
@@ -56,18 +56,18 @@ def identity_of(
     return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
 
 
-def check_same(kept: Mapping[str, str], now: Mapping[str, str], folder: Path) -> None:
+def check_same(stored: Mapping[str, str], identity: Mapping[str, str], folder: Path) -> None:
     """Check that a run is resumed with the identity that it was started with.
 
     Args:
-        kept: the recorded identity; empty if unknown.
-        now: the present identity.
+        stored: the recorded identity; empty if unknown.
+        identity: the present identity.
         folder: the run's folder, for the message.
 
     Raises:
         InputError: they differ; the message names the first part that does, and the way out.
     """
-    line = _difference(kept, now)
+    line = _difference(stored, identity)
     if line is not None:
         raise InputError(
             f"{folder}: this folder holds the run of another campaign ({line}); put that back, or "
@@ -75,11 +75,11 @@ def check_same(kept: Mapping[str, str], now: Mapping[str, str], folder: Path) ->
         )
 
 
-def _difference(kept: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+def _difference(stored: Mapping[str, str], identity: Mapping[str, str]) -> str | None:
     """Return the first part that differs, with its old and its new value."""
-    for name, value in now.items():
-        if kept.get(name, value) != value:
-            before, after = _read(kept[name]), _read(value)
+    for name, value in identity.items():
+        if stored.get(name, value) != value:
+            before, after = _read(stored[name]), _read(value)
             if isinstance(before, dict) and isinstance(after, dict):
                 return _field(name, before, after)
             return f"its {name} differs: {_shown(before)} before, {_shown(after)} now"
@@ -88,8 +88,8 @@ def _difference(kept: Mapping[str, str], now: Mapping[str, str]) -> str | None:
 
 def _field(name: str, before: dict[str, Any], after: dict[str, Any]) -> str:
     """Return the first field of a part that differs."""
-    both = {**before, **after}
-    field = next(key for key in both if before.get(key) != after.get(key))
+    merged = {**before, **after}
+    field = next(key for key in merged if before.get(key) != after.get(key))
     old, new = before.get(field), after.get(field)
     if isinstance(old, dict) and isinstance(new, dict):
         return _field(f"{name}.{field}", old, new)
