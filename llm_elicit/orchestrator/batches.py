@@ -136,7 +136,7 @@ class BatchRunner:
 
     def _entries(self, questions: Iterable[Question]) -> Iterator[Entry]:
         """Yield the questions to submit; answer those that the cache knows."""
-        known: list[Change] = []
+        changes: list[Change] = []
         for question in questions:
             request = self._builder.request(question)
             key = self._builder.key(request)
@@ -147,11 +147,11 @@ class BatchRunner:
                 yield Entry(question, line, self._builder.worst(request))
                 continue
             answer = self._builder.answer(question, request, reply, latency=None)
-            known.append(answered(question.id, answer))
-            if len(known) >= _GROUP:
-                self._journal.commit(known)
-                known = []
-        self._journal.commit(known)
+            changes.append(answered(question.id, answer))
+            if len(changes) >= _GROUP:
+                self._journal.commit(changes)
+                changes = []
+        self._journal.commit(changes)
 
     async def _submit_pack(self, pack: Sequence[Entry]) -> None:
         """Record the intent, submit the batch, and record its id."""
@@ -203,11 +203,11 @@ class BatchRunner:
         unknown = self._journal.batches(self._judge, "intended")
         if not unknown:
             return []
-        known = {row.batch for row in self._journal.batches(self._judge)}
+        ids = {row.batch for row in self._journal.batches(self._judge)}
         since = min(row.made for row in unknown) - _SKEW
         # The whole list, since providers do not promise an order by time.
         recent = [state async for state in self._client.recent()]
-        listed = [s for s in recent if s.created >= since and s.id not in known]
+        listed = [s for s in recent if s.created >= since and s.id not in ids]
         return [row for row in unknown if await self._hopeful(row, listed, resend)]
 
     async def _hopeful(self, row: BatchRow, listed: Iterable[BatchState], resend: bool) -> bool:
@@ -399,7 +399,7 @@ class BatchStatus:
 class _BatchRun:
     """The open batches of all judges, and the errors that stopped judges."""
 
-    here: OpenRun
+    run: OpenRun
     runners: Mapping[str, BatchRunner]
     clients: Mapping[str, BatchClient]
     stops: dict[str, ElicitError] = field(default_factory=dict)
@@ -515,7 +515,7 @@ async def _open_batch_run(study: Study, progress: Progress) -> AsyncIterator[_Ba
                 backends[judge.name] = open_backend(judge, study.space)
         refusals.check()
         # One process at a time submits and collects, wherever the journal is.
-        here = await stack.enter_async_context(
+        run = await stack.enter_async_context(
             open_run(study, template, progress, shared=False, lease=_LEASE)
         )
         runners = {
@@ -529,15 +529,15 @@ async def _open_batch_run(study: Study, progress: Progress) -> AsyncIterator[_Ba
                     backend,
                     prices[name],
                     study.direct,
-                    UsageCheck(partial(progress.note, name), Tokens(*here.journal.worst(name))),
+                    UsageCheck(partial(progress.note, name), Tokens(*run.journal.worst(name))),
                 ),
-                here.journal,
-                here.cache,
+                run.journal,
+                run.cache,
                 progress,
             )
             for name, backend in backends.items()
         }
-        yield _BatchRun(here, runners, clients)
+        yield _BatchRun(run, runners, clients)
 
 
 def _judges(study: Study, progress: Progress) -> list[Judge]:
@@ -556,7 +556,7 @@ def _judges(study: Study, progress: Progress) -> list[Judge]:
 def _summary(study: Study, batch_run: _BatchRun) -> AskSummary:
     judges = {}
     for name in study.judges:
-        totals = batch_run.here.journal.totals(name)
+        totals = batch_run.run.journal.totals(name)
         tally = Tally(
             total=totals.total,
             done=totals.done,
@@ -568,5 +568,5 @@ def _summary(study: Study, batch_run: _BatchRun) -> AskSummary:
             cost=totals.cost,
         )
         judges[name] = JudgeSummary(tally, batch_run.stops.get(name))
-    spent, _ = batch_run.here.journal.spent()
-    return AskSummary(judges, batch_run.here.lost, interrupted=False, spent=spent)
+    spent, _ = batch_run.run.journal.spent()
+    return AskSummary(judges, batch_run.run.lost, interrupted=False, spent=spent)

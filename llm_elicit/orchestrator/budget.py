@@ -79,13 +79,13 @@ class BudgetLedger:
 
     def take(self, worst: Amount) -> bool:
         """Reserve `worst`; return False if a cap has no room for it now."""
-        asked = _whole(worst)
-        sums = (s + h + a for s, h, a in zip(self._spent, self._held, asked, strict=True))
+        needed = _whole(worst)
+        sums = (s + h + a for s, h, a in zip(self._spent, self._held, needed, strict=True))
         # A cap does not hold up requests that cost nothing of its kind, as a free judge's.
         if any(a and cap is not None and total > cap
-               for a, cap, total in zip(asked, self._caps, sums, strict=True)):  # fmt: skip
+               for a, cap, total in zip(needed, self._caps, sums, strict=True)):  # fmt: skip
             return False
-        self._held = _add(self._held, asked)
+        self._held = _add(self._held, needed)
         return True
 
     def settle(self, worst: Amount, paid: Amount) -> None:
@@ -171,8 +171,8 @@ def _whole(amount: Amount) -> Whole:
     return round(amount.usd * PICO), amount.tokens
 
 
-def _add(one: Whole, other: Whole, sign: int = 1) -> Whole:
-    return one[0] + sign * other[0], one[1] + sign * other[1]
+def _add(first: Whole, second: Whole, sign: int = 1) -> Whole:
+    return first[0] + sign * second[0], first[1] + sign * second[1]
 
 
 @contextmanager
@@ -200,11 +200,11 @@ def within_grid_caps(campaign: Campaign, folder: Path) -> Iterator[Campaign]:
         )
     with RunLock(folder.parent / campaign.part_of):
         usd, tokens = _spent_beside(campaign.part_of, folder)
-        left = {
+        remaining = {
             "max_cost": None if limits.max_cost is None else max(limits.max_cost - usd, 0.0),
             "max_tokens": None if limits.max_tokens is None else max(limits.max_tokens - tokens, 0),
         }
-        yield campaign.model_copy(update={"limits": limits.model_copy(update=left)})
+        yield campaign.model_copy(update={"limits": limits.model_copy(update=remaining)})
 
 
 def _spent_beside(grid: str, folder: Path) -> tuple[float, int]:

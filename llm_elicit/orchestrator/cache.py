@@ -108,22 +108,22 @@ def _plain(value: Any) -> bool:
     return kind is dict
 
 
-def differences(one: Any, two: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    """Return where two JSON values differ: (path, first, second); a missing value is None.
+def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Return where two JSON values differ: (path, old, new); a missing value is None.
 
     Example:
         >>> differences({"a": [1, 2], "b": 3}, {"a": [1, 5]})
         [('a[1]', 2, 5), ('b', 3, None)]
     """
-    if isinstance(one, dict) and isinstance(two, dict):
-        names = list(dict.fromkeys([*one, *two]))
-        parts = [(f"{path}.{name}".lstrip("."), one.get(name), two.get(name)) for name in names]
-        return [found for at, a, b in parts for found in differences(a, b, at)]
-    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
-        pairs = enumerate(zip(one, two, strict=True))
-        return [found for i, (a, b) in pairs for found in differences(a, b, f"{path}[{i}]")]
-    same = type(one) is type(two) and one == two
-    return [] if same else [(path, one, two)]
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = list(dict.fromkeys([*old, *new]))
+        parts = [(f"{path}.{name}".lstrip("."), old.get(name), new.get(name)) for name in names]
+        return [d for at, a, b in parts for d in differences(a, b, at)]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [d for i, (a, b) in pairs for d in differences(a, b, f"{path}[{i}]")]
+    same = type(old) is type(new) and old == new
+    return [] if same else [(path, old, new)]
 
 
 FILE = "cache.sqlite"
@@ -203,8 +203,8 @@ class Cache:
         if waiting is not None:
             return _reply(waiting["reply"], waiting["kept_at"])
         with self._guarded():
-            found = self._look.execute(_ONE, (identity.key, self._since)).fetchone()
-        return None if found is None else self._proven(*found)
+            row = self._look.execute(_ONE, (identity.key, self._since)).fetchone()
+        return None if row is None else self._proven(*row)
 
     def get_all(self, identities: Sequence[Identity]) -> dict[str, Reply]:
         """Return the answers stored for requests, by key."""
@@ -214,8 +214,8 @@ class Cache:
         columns = (_entries.c.key, _entries.c.reply, _entries.c.digest, _entries.c.kept_at)
         query = select(*columns).where(_entries.c.key.in_(keys), _entries.c.kept_at >= self._since)
         with self._guarded():
-            kept = self._reading.execute(query).all()
-        replies = {key: self._proven(*row) for key, *row in kept}
+            rows = self._reading.execute(query).all()
+        replies = {key: self._proven(*row) for key, *row in rows}
         new = {key: _reply(row["reply"], row["kept_at"]) for key, row in waiting.items()}
         return replies | new
 
@@ -235,8 +235,8 @@ class Cache:
         The journal has it already, so that a crash loses only a saving.
         """
         # The identity contains the body already, and its row the time.
-        said = {name: value for name, value in vars(reply).items() if name != "kept_at"}
-        text = storable(json.dumps({**said, "body": {}}, ensure_ascii=False))
+        fields = {name: value for name, value in vars(reply).items() if name != "kept_at"}
+        text = storable(json.dumps({**fields, "body": {}}, ensure_ascii=False))
         row = {
             "key": identity.key,
             "identity": identity.text,
@@ -285,13 +285,13 @@ class Cache:
         Raises:
             InputError: there is none, or more than one.
         """
-        found = [entry for entry, _ in zip(self.entries(prefix), range(2), strict=False)]
-        if len(found) != 1:
+        entries = [entry for entry, _ in zip(self.entries(prefix), range(2), strict=False)]
+        if len(entries) != 1:
             raise InputError(
-                f"{self.path}: {'no key begins' if not found else 'several keys begin'} with "
+                f"{self.path}: {'no key begins' if not entries else 'several keys begin'} with "
                 f"{prefix!r}; `llm-elicit cache list` shows them"
             )
-        return found[0]
+        return entries[0]
 
     def remove(self, keys: Iterable[str]) -> int:
         """Delete entries and the tables of earlier formats; return the number of entries."""
@@ -308,8 +308,8 @@ class Cache:
     def damage(self) -> str | None:
         """Return what SQLite's integrity check finds; None if nothing."""
         with self._guarded():
-            said = self._reading.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
-        return None if said == "ok" else " ".join(str(said).split())
+            report = self._reading.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
+        return None if report == "ok" else " ".join(str(report).split())
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -72,16 +72,16 @@ class PeopleRunner:
             )
         while True:
             context.progress.tally(self._judge.name, tally)
-            left = context.deadline - context.clock()
+            remaining = context.deadline - context.clock()
             if tally.done + tally.failed >= tally.total or context.stopping.is_set():
                 return None
-            if left <= 0.0:
+            if remaining <= 0.0:
                 return JudgeError(
                     f"judge {self._judge.name!r}: limits.deadline is over; its answers so far are "
                     "kept: run again to go on"
                 )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(context.stopping.wait(), min(left, _TICK))
+                await asyncio.wait_for(context.stopping.wait(), min(remaining, _TICK))
             try:
                 self._count(await in_thread(self._totals))
             except JournalError as error:
@@ -92,10 +92,10 @@ class PeopleRunner:
         with reading(self._location) as db:
             return totals(db, self._judge.name)
 
-    def _count(self, now: Totals) -> None:
+    def _count(self, totals: Totals) -> None:
         tally = self.tally
-        tally.total, tally.done, tally.failed = now.total, now.done, now.quarantined
-        tally.answered = now.done - self._before
+        tally.total, tally.done, tally.failed = totals.total, totals.done, totals.quarantined
+        tally.answered = totals.done - self._before
 
 
 T = TypeVar("T")
@@ -199,16 +199,16 @@ async def ask(
         >>> summary.complete, summary.judges["expert"].tally.done
         (True, 10)
     """
-    shown = Logged(progress or Silent())
+    logged = Logged(progress or Silent())
     patience = patience or Patience()
-    ready = await in_thread(partial(_ready, study, shown))
+    ready = await in_thread(partial(_ready, study, logged))
     limits = study.campaign.limits
-    async with open_run(study, ready.template, shown, lease=patience.lease, reuse=reuse) as run:
+    async with open_run(study, ready.template, logged, lease=patience.lease, reuse=reuse) as run:
         budget = Budget(limits, Amount(*await in_thread(run.journal.spent)), ceiling)
         context = RunContext(
             space=study.space, plan=study.plan, template=ready.template, direct=study.direct,
             writer=Writer(run.journal, run.cache.flush), cache=run.cache, budget=budget,
-            progress=shown, patience=patience, stopping=stopping or asyncio.Event(),
+            progress=logged, patience=patience, stopping=stopping or asyncio.Event(),
             limiters=RunLimiters(limiters),
             deadline=time.monotonic() + (limits.deadline or math.inf), unusable=limits.unusable,
         )  # fmt: skip
@@ -267,7 +267,7 @@ class _Ready:
     backends: dict[str, Backend]
 
 
-def _ready(study: Study, shown: Progress) -> _Ready:
+def _ready(study: Study, progress: Progress) -> _Ready:
     """Check the campaign and return what asking needs; sends nothing.
 
     Raises:
@@ -285,7 +285,7 @@ def _ready(study: Study, shown: Progress) -> _Ready:
         if judge.name in campaign.people:
             continue
         with refusals.collected():
-            backend = open_backend(judge, space, partial(shown.note, judge.name))
+            backend = open_backend(judge, space, partial(progress.note, judge.name))
             backends[judge.name], price = backend, prices[judge.name]
             builder = RequestBuilder(space, study.plan, template, backend, price, study.direct)
             check_direct(study.plan, judge, backend)

@@ -70,8 +70,8 @@ class JudgeEstimate:
         )
 
 
-def _sum(one: float | None, two: float | None) -> float | None:
-    return None if one is None or two is None else one + two
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
 
 
 def examples(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list[Prompt]:
@@ -133,10 +133,10 @@ def estimate(
     wording = wording_of(campaign, space, plan)
     for kind, form in wording.templates.items():
         queries = [query for query in plan.direct if query.kind == kind]
-        asked = [wording.question(query).prompt for query in queries[:samples]]
+        direct_prompts = [wording.question(query).prompt for query in queries[:samples]]
         numbers = {"quantiles": len(LEVELS), "sample": space.dimension}.get(kind, 1)
         words = None if form.answer == "letter" else _A_NUMBER * numbers
-        kinds.append(_Kind(PRESENTATIONS[kind], len(queries), asked, form, words))
+        kinds.append(_Kind(PRESENTATIONS[kind], len(queries), direct_prompts, form, words))
     return [
         reduce(add, (_of(judge, kind, answered.get(judge.name, {})) for kind in kinds))
         for judge in campaign.judges

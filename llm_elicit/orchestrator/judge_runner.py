@@ -205,8 +205,8 @@ class JudgeRunner:
         """Report the counts, and halt on the user's request, at the deadline, or on a stall."""
         context = self._context
         while not context.stopping.is_set() and self._stopped is None:
-            left = context.deadline - context.clock()
-            if left <= 0.0:
+            remaining = context.deadline - context.clock()
+            if remaining <= 0.0:
                 self._stopped = JudgeError(
                     f"judge {self._judge.name!r}: limits.deadline is over; its answers so far are "
                     "kept: run again to go on"
@@ -219,7 +219,7 @@ class JudgeRunner:
             self._show()
             self._slow.cut(self.tally)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(context.stopping.wait(), min(left, _TICK))
+                await asyncio.wait_for(context.stopping.wait(), min(remaining, _TICK))
         self._close()
 
     def _close(self) -> None:
@@ -583,5 +583,5 @@ class JudgeRunner:
 
 def _said(defect: Exception) -> str:
     """Return an unexpected exception on one line."""
-    said = " ".join(str(defect).split())[:200]
-    return f"unexpected {type(defect).__name__}: {said}" if said else type(defect).__name__
+    text = " ".join(str(defect).split())[:200]
+    return f"unexpected {type(defect).__name__}: {text}" if text else type(defect).__name__

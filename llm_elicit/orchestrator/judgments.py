@@ -261,11 +261,11 @@ def _table(db: sa.Connection, thinking: bool) -> sa.Select[Any]:
     q, a = questions.c, answers.c
     form, cut = _column(db, "format", "letter"), _column(db, "censored", 0)
     soft = a.first.is_not(None) & (a.verdict.in_(("A", "B")) | (form != "letter"))
-    said = (a.template, a.prompt_hash, a.model_asked, a.model_answered, a.reply, a.verdict)
+    texts = (a.template, a.prompt_hash, a.model_asked, a.model_answered, a.reply, a.verdict)
     counts = (a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.cost, a.latency)
-    shown = (a.thinking,) if thinking else ()
+    optional = (a.thinking,) if thinking else ()
     return (
-        sa.select(q.judge, q.pair, q.presentation.label("order"), q.replicate, *said, *shown)
+        sa.select(q.judge, q.pair, q.presentation.label("order"), q.replicate, *texts, *optional)
         .add_columns(a.probability, soft.label("soft"), *counts, q.attempts, a.cached)
         .add_columns(a.asked_at, a.letter_mass, form.label("format"))
         .add_columns(sa.case((q.presentation == "ba", -cut), else_=cut).label("censored"))
@@ -277,8 +277,8 @@ def _table(db: sa.Connection, thinking: bool) -> sa.Select[Any]:
 
 def _column(db: sa.Connection, name: str, default: str | int) -> sa.ColumnElement[Any]:
     """Return a column of the answers; its default in journals older than the column."""
-    known = {column["name"] for column in sa.inspect(db).get_columns("answers")}
-    return answers.c[name] if name in known else sa.literal(default)
+    columns = {column["name"] for column in sa.inspect(db).get_columns("answers")}
+    return answers.c[name] if name in columns else sa.literal(default)
 
 
 def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
@@ -458,6 +458,6 @@ def people_cards(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.Da
 def _reading(folder: Path, campaign: Campaign, space: FeatureSpace) -> Iterator[sa.Connection]:
     """Open the journal of a run after checking that it is of this campaign."""
     with reading(JournalLocation(folder, campaign.journal)) as db:
-        kept = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
-        check_same(kept, identity_of(campaign, space), folder)
+        stored = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
+        check_same(stored, identity_of(campaign, space), folder)
         yield db

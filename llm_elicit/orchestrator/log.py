@@ -71,25 +71,25 @@ class Logged:
         every: seconds between two log lines of one judge's counts.
     """
 
-    def __init__(self, shown: Progress, every: float = 30.0) -> None:
-        self._shown = shown
+    def __init__(self, progress: Progress, every: float = 30.0) -> None:
+        self._progress = progress
         self._every = every
         self._due: dict[str, float] = {}
 
     def tally(self, judge: str, tally: Tally) -> None:
         """Pass a judge's counts on."""
-        self._shown.tally(judge, tally)
+        self._progress.tally(judge, tally)
         if time.monotonic() >= self._due.get(judge, 0.0):
             self._due[judge] = time.monotonic() + self._every
             counted(judge, tally)
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Pass a stage's progress on."""
-        self._shown.stage(label, step, done, total)
+        self._progress.stage(label, step, done, total)
 
     def note(self, judge: str, line: str) -> None:
         """Pass a note on."""
-        self._shown.note(judge, line)
+        self._progress.note(judge, line)
         event("note", logging.WARNING, judge=judge, line=line)
 
 

@@ -48,7 +48,7 @@ def worded_identity(
     """
     template = template or Template.load(campaign.design.template)
     direct = DirectWording.of(campaign.direct, space, campaign.seed, answer=template.answer)
-    words = template.names.union(*(one.names for one in direct.templates.values()))
+    words = template.names.union(*(form.names for form in direct.templates.values()))
     return {**identity_of(campaign, space, words), "template": template.digest, **direct.identity}
 
 

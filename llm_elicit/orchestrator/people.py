@@ -75,14 +75,14 @@ class Card(StrictModel):
 
 
 def card_of(
-    row: CardRow, space: FeatureSpace, shown: tuple[Floats, Floats], *, number: int
+    row: CardRow, space: FeatureSpace, points: tuple[Floats, Floats], *, number: int
 ) -> Card:
     """Return a card as the expert sees it.
 
     Args:
         row: the card in the journal.
         space: the feature space.
-        shown: the points that are shown as A and as B.
+        points: the points that are shown as A and as B.
         number: 1 for the expert's first card, and so on.
     """
     expected = "" if row.expected is None else row.expected.upper()
@@ -94,8 +94,8 @@ def card_of(
         title=space.title,
         subject=space.subject,
         setting=space.setting,
-        a=tuple(space.word(shown[0])),
-        b=tuple(space.word(shown[1])),
+        a=tuple(space.word(points[0])),
+        b=tuple(space.word(points[1])),
         instruction=expected and f"This card checks attention: choose {expected}.",
         choice=cast("Choice | None", row.choice),
     )
@@ -253,8 +253,8 @@ class People:
             try:
                 with self._db.begin():
                     prepare_schema(self._db, location)
-                    kept = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
-                check_same(kept, identity_of(campaign, space), location.folder)
+                    stored = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
+                check_same(stored, identity_of(campaign, space), location.folder)
             except BaseException:
                 self._db.close()
                 raise
@@ -279,12 +279,12 @@ class People:
         if row is not None:
             cards.renew(db, row, self._lease)
             return self._card(row, who, cards.answered_cards(db, who))
-        found = cards.next_question(db, who, self._plan.end(who.judge))
-        if found is None:
+        due = cards.next_question(db, who, self._plan.end(who.judge))
+        if due is None:
             return None
         counts = cards.answered_cards(db, who)
         row = self._additional(db, who, counts)
-        return self._card(row or cards.lease(db, who, self._lease, "question", found), who, counts)
+        return self._card(row or cards.lease(db, who, self._lease, "question", due), who, counts)
 
     def _additional(
         self, db: sa.Connection, who: Expert, counts: dict[CardKind, int]
@@ -293,16 +293,16 @@ class People:
         rng = random.Random(repr((who.shuffle, counts)))
         number, settings = counts.get("attention", 0), self._judges[who.judge]
         if self._due(settings.attention, "attention", who, counts):
-            shown, expected = (None, number, rng.choice(_ORDERS)), rng.choice(["a", "b"])
-            return cards.lease(db, who, self._lease, "attention", shown, expected=expected)
+            content, expected = (None, number, rng.choice(_ORDERS)), rng.choice(["a", "b"])
+            return cards.lease(db, who, self._lease, "attention", content, expected=expected)
         if self._due(settings.repeats, "repeat", who, counts):
             share = self._plan.count(who.judge) // len(settings.experts)
             old = cards.repeatable(db, who, max(min(_GAP, share // 3), 1))
             if old:
                 again = rng.choice(old)
                 order = rng.choice(self._plan.orders)
-                what = (again.question, again.pair, order)
-                return cards.lease(db, who, self._lease, "repeat", what)
+                repeat = (again.question, again.pair, order)
+                return cards.lease(db, who, self._lease, "repeat", repeat)
         return None
 
     @staticmethod
@@ -375,9 +375,9 @@ class People:
         if current is not None:
             cards.release(db, current)
         cards.reopen(db, last)
-        shown = (last.question, last.pair, last.presentation)
+        content = (last.question, last.pair, last.presentation)
         row = cards.lease(
-            db, who, self._lease, last.kind, shown, expected=last.expected, choice=last.choice
+            db, who, self._lease, last.kind, content, expected=last.expected, choice=last.choice
         )
         return self._card(row, who, cards.answered_cards(db, who))
 
@@ -398,10 +398,10 @@ class People:
         def work(db: sa.Connection) -> PeopleProgress:
             counts = cards.answered_cards(db, who)
             done = counts.pop("question", 0)
-            left = cards.left(db, who, self._plan.end(judge))
+            remaining = cards.left(db, who, self._plan.end(judge))
             additional = sum(counts.values())
             return PeopleProgress(
-                answered=done, wanted=done + left, left=left, additional=additional
+                answered=done, wanted=done + remaining, left=remaining, additional=additional
             )
 
         return self._once(judge, work)
@@ -414,11 +414,11 @@ class People:
         """
         settings = self._judges.get(judge)
         if settings is None:
-            known = ", ".join(self._judges) or "none"
-            raise InputError(f"judge {judge!r}: not among the campaign's people ({known})")
+            names = ", ".join(self._judges) or "none"
+            raise InputError(f"judge {judge!r}: not among the campaign's people ({names})")
         if expert not in settings.experts:
-            known = ", ".join(settings.experts)
-            raise InputError(f"judge {judge!r}: no expert {expert!r}; it has {known}")
+            names = ", ".join(settings.experts)
+            raise InputError(f"judge {judge!r}: no expert {expert!r}; it has {names}")
         experts = len(settings.experts)
         shuffle = Shuffle.of(self._campaign.seed, judge, expert)
         return Expert(judge, expert, shuffle, experts, experts > 1 and self._plan.replicates > 1)
@@ -448,10 +448,10 @@ class People:
 
     def _answer(self, db: sa.Connection, row: CardRow, choice: Choice, seconds: float) -> Answer:
         """Return the row of the journal's table of answers."""
-        shown = self._shown(row, self._expert(row.judge, row.expert))
-        prompt = render(self._space, *shown, self._template)
-        asked = cards.question_of(db, row)
-        return answer_of(asked, row.expert, choice, seconds, (self._template.id, prompt.hash))
+        points = self._shown(row, self._expert(row.judge, row.expert))
+        prompt = render(self._space, *points, self._template)
+        question = cards.question_of(db, row)
+        return answer_of(question, row.expert, choice, seconds, (self._template.id, prompt.hash))
 
     def _once(self, judge: str, work: Callable[[sa.Connection], T], *, again: bool = True) -> T:
         """Return the result of `work` in a transaction of its own; if `again`, it is retried."""

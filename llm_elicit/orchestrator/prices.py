@@ -82,16 +82,16 @@ def price_of(judge: Judge, batch: bool = False) -> Price | None:
     provider = provider_of(judge)
     if provider.free:
         return Price()
-    where = provider.price_list(judge)
-    if where is None:
+    lookup = provider.price_list(judge)
+    if lookup is None:
         return None
     context = {"processing": "batch"} if batch else None
     model: str = getattr(judge, "model", "")
     try:
-        found = calc_price(_ONE, model, price_context=context, **where)
+        calculated = calc_price(_ONE, model, price_context=context, **lookup)
     except LookupError:
         return None
-    return _listed(found.model_price)
+    return _listed(calculated.model_price)
 
 
 _ONE = Usage(input_tokens=1, output_tokens=1)

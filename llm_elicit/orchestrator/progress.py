@@ -162,9 +162,9 @@ class Display:
         one at the end.
         """
         clock = time.monotonic()
-        said, wait = self._said.get(name, (-math.inf, 0.0))
+        last, wait = self._said.get(name, (-math.inf, 0.0))
         news = errors and name not in self._erred
-        if clock < said + wait and not news and not (over and math.isfinite(said)):
+        if clock < last + wait and not news and not (over and math.isfinite(last)):
             return False
         if errors:
             self._erred.add(name)

@@ -64,34 +64,34 @@ def seconds_until(text: str, now: datetime) -> float | None:
     return None
 
 
-def _number(text: str, now: datetime) -> float | None:
+def _number(text: str, moment: datetime) -> float | None:
     try:
         value = float(text)
     except ValueError:
         return None
     if value >= _EPOCH_MS:
-        return value / 1e3 - now.timestamp()
-    return value - now.timestamp() if value >= _EPOCH else value
+        return value / 1e3 - moment.timestamp()
+    return value - moment.timestamp() if value >= _EPOCH else value
 
 
-def _duration(text: str, now: datetime) -> float | None:
-    del now
+def _duration(text: str, moment: datetime) -> float | None:
+    del moment
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def _moment(text: str, now: datetime) -> float | None:
+def _moment(text: str, moment: datetime) -> float | None:
     for read in (datetime.fromisoformat, email.utils.parsedate_to_datetime):
         try:
-            moment = read(text)
+            date = read(text)
         except (ValueError, TypeError, OverflowError, IndexError):
             continue
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
         try:
-            return (moment - now).total_seconds()
+            return (date - moment).total_seconds()
         except OverflowError:
             return None
     return None
@@ -128,11 +128,11 @@ def allowances(headers: Mapping[str, str], now: datetime | None = None) -> tuple
     if not headers:
         return ()
     moment = _clock(headers, now)
-    found = (_allowance(headers, kind, moment) for kind in _KINDS)
-    return tuple(allowance for allowance in found if allowance is not None)
+    candidates = (_allowance(headers, kind, moment) for kind in _KINDS)
+    return tuple(allowance for allowance in candidates if allowance is not None)
 
 
-def _allowance(headers: Mapping[str, str], kind: Kind, now: datetime) -> Allowance | None:
+def _allowance(headers: Mapping[str, str], kind: Kind, moment: datetime) -> Allowance | None:
     for limit, remaining, reset in (
         (f"x-ratelimit-limit-{kind}", f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}"),
         (
@@ -142,7 +142,7 @@ def _allowance(headers: Mapping[str, str], kind: Kind, now: datetime) -> Allowan
         ),
     ):
         values = [_count(headers.get(name)) for name in (limit, remaining)]
-        seconds = seconds_until(headers.get(reset, ""), now)
+        seconds = seconds_until(headers.get(reset, ""), moment)
         if values[0] is not None and values[1] is not None and seconds is not None:
             return Allowance(kind, values[0], values[1], seconds)
     return None
@@ -198,10 +198,10 @@ class _Left:
     full_then: float
     window: bool = False
 
-    def renew(self, now: float, one: Allowance, reserved: float, sent_at: float) -> None:
+    def renew(self, now: float, new: Allowance, reserved: float, sent_at: float) -> None:
         """Update the state from headers of a request that was sent at `sent_at`."""
-        self.limit, self.remaining = one.limit, one.remaining - reserved
-        reset = max(one.reset, _ROUNDING) if one.remaining < one.limit else one.reset
+        self.limit, self.remaining = new.limit, new.remaining - reserved
+        reset = max(new.reset, _ROUNDING) if new.remaining < new.limit else new.reset
         self.full_at, self.as_of = now + reset, sent_at
         elapsed = now - self.since
         if elapsed >= _LOOK:
@@ -237,14 +237,14 @@ class HeaderLimits:
 
     def gap(self, now: float) -> float:
         """Return the seconds between requests by the strictest limit; 0 if none is known."""
-        gaps = (left.gap(now, self.cost.get(kind, 0.0)) for kind, left in self._left.items())
+        gaps = (limit.gap(now, self.cost.get(kind, 0.0)) for kind, limit in self._left.items())
         return max(gaps, default=0.0)
 
     def sent(self, tokens: float) -> None:
         """Count a request that is sent; `tokens` is an estimate, used until the first answer."""
         self.cost.setdefault("tokens", tokens)
-        for kind, left in self._left.items():
-            left.remaining -= self.cost.get(kind, 0.0)
+        for kind, limit in self._left.items():
+            limit.remaining -= self.cost.get(kind, 0.0)
 
     def used(self, prompt: float, completion: float) -> None:
         """Update the mean cost by the tokens of an answer."""
@@ -257,17 +257,17 @@ class HeaderLimits:
         self.cost[kind] = tokens if not before else before + 0.1 * (tokens - before)
 
     def learn(
-        self, now: float, sent_at: float, left: tuple[Allowance, ...], in_flight: int
+        self, now: float, sent_at: float, allowances: tuple[Allowance, ...], in_flight: int
     ) -> None:
         """Update the limits from the headers of a request that was sent at `sent_at`."""
-        for one in left:
-            known = self._left.get(one.kind)
-            if known is not None and sent_at < known.as_of:
+        for new in allowances:
+            limit = self._left.get(new.kind)
+            if limit is not None and sent_at < limit.as_of:
                 continue  # older than the newest headers
             # Requests in flight may not be counted yet: subtract them.
-            reserved = in_flight * self.cost.get(one.kind, 0.0)
-            if known is None:
-                full = now + one.reset
-                known = _Left(one.limit, one.remaining, full, sent_at, since=now, full_then=full)
-                self._left[one.kind] = known
-            known.renew(now, one, reserved, sent_at)
+            reserved = in_flight * self.cost.get(new.kind, 0.0)
+            if limit is None:
+                full = now + new.reset
+                limit = _Left(new.limit, new.remaining, full, sent_at, since=now, full_then=full)
+                self._left[new.kind] = limit
+            limit.renew(now, new, reserved, sent_at)

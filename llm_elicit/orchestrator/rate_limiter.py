@@ -124,8 +124,8 @@ class RateLimiter:
         """Return how many requests may be in flight; 1 while every request is refused."""
         if self._closed:
             return 1.0
-        found = self._found_flight * self._growth()
-        return max(min(self._start, math.ceil(found) if math.isfinite(found) else found), 1.0)
+        window = self._found_flight * self._growth()
+        return max(min(self._start, math.ceil(window) if math.isfinite(window) else window), 1.0)
 
     def scale(self, factor: float) -> None:
         """Scale the measured rate and window, when other workers join or leave."""
@@ -236,8 +236,8 @@ class RateLimiter:
             and math.isfinite(self._found_rate)
             and not self._closed
         ):
-            found = self._background + (refused - self._background) / _MEMORY
-            self._background = min(found, _MOST_BACKGROUND)
+            background = self._background + (refused - self._background) / _MEMORY
+            self._background = min(background, _MOST_BACKGROUND)
 
     def _congested(self, now: float, limit: bool) -> None:
         """Handle congestion: measure the rate, or probe if every request is refused."""

@@ -60,10 +60,10 @@ class _Queue:
     def wake(self) -> None:
         """Let the first request check again; may be called in any thread."""
         try:
-            here = asyncio.get_running_loop() is self.loop
+            in_loop = asyncio.get_running_loop() is self.loop
         except RuntimeError:
-            here = False
-        if here:
+            in_loop = False
+        if in_loop:
             self.changed.set()
         else:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -181,8 +181,8 @@ class SharedLimiter:
     def _strictest(self) -> None:
         requests, tokens = zip((None, None), *self._fixed.values(), strict=True)
         self._limiter.fix(
-            requests=min((one for one in requests if one), default=None),
-            tokens=min((one for one in tokens if one), default=None),
+            requests=min((limit for limit in requests if limit), default=None),
+            tokens=min((limit for limit in tokens if limit), default=None),
         )
 
 
@@ -202,7 +202,7 @@ class RateLimiters:
         """Return the limiter of an endpoint, account and model, and register the run."""
         now = time.monotonic()
         with self._lock:
-            self._made = {k: one for k, one in self._made.items() if not _stale(one, now)}
+            self._made = {k: v for k, v in self._made.items() if not _stale(v, now)}
             if key not in self._made:
                 window = LOW_START if is_local(key[0]) else START
                 self._made[key] = SharedLimiter(RateLimiter(now, window))
@@ -266,9 +266,9 @@ def _a_second(judge: Judge, name: str) -> float | None:
     return a_minute / 60.0 if a_minute else None
 
 
-def _smaller(one: float | None, other: float | None) -> float | None:
-    given = [limit for limit in (one, other) if limit is not None]
-    return min(given, default=None)
+def _smaller(first: float | None, second: float | None) -> float | None:
+    limits = [limit for limit in (first, second) if limit is not None]
+    return min(limits, default=None)
 
 
 LOOK = 2.0

@@ -78,11 +78,11 @@ class RequestBuilder:
         """Return the request of a question."""
         query = Query(question.pair, question.order, question.replicate)
         if query.direct:
-            asked = self.direct.question(query)
+            direct = self.direct.question(query)
             return Request(
-                prompt=asked.prompt, points=asked.points, replicate=query.replicate,
-                options=asked.template.options, max_tokens=asked.template.max_tokens,
-                direct=asked, answer=asked.template.answer,
+                prompt=direct.prompt, points=direct.points, replicate=query.replicate,
+                options=direct.template.options, max_tokens=direct.template.max_tokens,
+                direct=direct, answer=direct.template.answer,
             )  # fmt: skip
         first, second = self.plan.shown(query)
         replicate = question.replicate

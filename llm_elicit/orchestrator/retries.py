@@ -180,9 +180,9 @@ class History:
             self.refusals = 0
             self.attempts += 1
         if failure.what == "malformed":
-            said, before = self._last_malformed or (failure.said, -1)
+            message, before = self._last_malformed or (failure.said, -1)
             # If nothing else was answered meanwhile, it may be an outage.
-            self.malformed += failure.said == said and answered > before
+            self.malformed += failure.said == message and answered > before
             self._last_malformed = failure.said, answered
 
 
@@ -194,39 +194,39 @@ def classify(failure: Failure) -> Decision:
         >>> decision.kind, decision.wait
         ('rate limited', 3.0)
     """
-    said = failure.said
+    message = failure.said
     match failure.what:
         case "status":
             return _status(failure)
         case "timeout":
-            return Decision("transient", said, maybe_paid=True)
+            return Decision("transient", message, maybe_paid=True)
         case "refused":
-            return Decision("transient", f"connection failed ({said})")
+            return Decision("transient", f"connection failed ({message})")
         case "connection":
-            return Decision("transient", f"connection failed ({said})", maybe_paid=True)
+            return Decision("transient", f"connection failed ({message})", maybe_paid=True)
         case "malformed":
-            return Decision("transient", f"malformed answer ({said})", maybe_paid=True)
+            return Decision("transient", f"malformed answer ({message})", maybe_paid=True)
         case "unusable":
-            return Decision("backend is down", said, stops=JudgeError)
+            return Decision("backend is down", message, stops=JudgeError)
 
 
 def _status(failure: Failure) -> Decision:
-    status, said = failure.status or 0, failure.said
-    if refuses_prompt(status, failure.code, said):
-        return Decision("prompt refused", f"prompt refused: {said}")
+    status, message = failure.status or 0, failure.said
+    if refuses_prompt(status, failure.code, message):
+        return Decision("prompt refused", f"prompt refused: {message}")
     if _NO_CREDIT in failure.code.split():
         status = 402
     if status in _STOPS:
         error, reason = _STOPS[status]
-        return Decision("backend is down", f"{reason}: {said}", stops=error)
+        return Decision("backend is down", f"{reason}: {message}", stops=error)
     wait = retry_after(failure.headers)
     if status == 429:
-        return Decision("rate limited", f"rate limited: {said}", wait)
+        return Decision("rate limited", f"rate limited: {message}", wait)
     if status in _TRANSIENT or (status >= 500 and status not in _LASTING):
-        reason = f"server error {status}: {said}"
+        reason = f"server error {status}: {message}"
         maybe_paid = failure.in_answer or status in _MAYBE_PAID
         return Decision("transient", reason, wait, maybe_paid=maybe_paid)
-    return Decision("no", f"request refused: {said}")
+    return Decision("no", f"request refused: {message}")
 
 
 def weigh(

@@ -173,20 +173,21 @@ class UsageCheck:
         cached = reply.cached_tokens if _is_count(reply.cached_tokens) else 0
         return replace(reply, cached_tokens=min(cached, reply.prompt_tokens))
 
-    def _compare(self, taken: Tokens, worst: Tokens) -> None:
+    def _compare(self, used: Tokens, worst: Tokens) -> None:
         """Raise the worst case if a reply took more."""
         over = Tokens(
-            _HEADROOM * taken.prompt if taken.prompt > worst.prompt else 0,
-            _HEADROOM * taken.completion if taken.completion > worst.completion else 0,
+            _HEADROOM * used.prompt if used.prompt > worst.prompt else 0,
+            _HEADROOM * used.completion if used.completion > worst.completion else 0,
         )
         if over == Tokens():
             return
         self.raised = self.raised.max(over)
-        now = self.worst(worst)
+        reserve = self.worst(worst)
         self._notify(
-            f"a reply took {taken.prompt:,} + {taken.completion:,} tokens (prompt + answer) where "
+            f"a reply took {used.prompt:,} + {used.completion:,} tokens (prompt + answer) where "
             f"{worst.prompt:,} + {worst.completion:,} was the most that was expected: requests now "
-            f"reserve at least {now.prompt:,} + {now.completion:,}; those in flight may pass a cap"
+            f"reserve at least {reserve.prompt:,} + {reserve.completion:,}; "
+            "those in flight may pass a cap"
         )
 
 

@@ -306,10 +306,10 @@ class RequestQueue:
     async def _wait(self) -> None:
         """Wait until the next request falls due or something changes."""
         waiting = self._later and not self.retries_held
-        left = self._later[0][0] - self._clock() if waiting else None
+        timeout = self._later[0][0] - self._clock() if waiting else None
         self._changed.clear()
         try:
-            await asyncio.wait_for(self._changed.wait(), left)
+            await asyncio.wait_for(self._changed.wait(), timeout)
         except TimeoutError:
             return
 

@@ -458,18 +458,18 @@ class Unsaved:
         """Return the saved answers of this journal; incomplete lines are skipped."""
         if not self._path.is_file():
             return []
-        found = []
+        changes = []
         for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                kept = json.loads(line)
-                row = kept["answer"]
+                record = json.loads(line)
+                row = record["answer"]
                 tokens = 0 if row["cached"] else row["prompt_tokens"] + row["completion_tokens"]
                 change = Change("answered", row["question"], {}, row, row["cost"] or 0.0, tokens)
             except (ValueError, KeyError, TypeError):
                 continue
-            if kept.get("journal") == self._journal:
-                found.append(change)
-        return found
+            if record.get("journal") == self._journal:
+                changes.append(change)
+        return changes
 
     def clear(self) -> None:
         """Delete the file, once its answers are in the journal."""

@@ -116,7 +116,7 @@ class RunEvent(StrictModel):
     at: str = Field(default_factory=now)
 
 
-_WRITTEN = [one.name for one in fields(Control) if one.name != "at_work"]
+_WRITTEN = [field.name for field in fields(Control) if field.name != "at_work"]
 _LIVES = clock() - control.c.alive < SILENCE
 _GOES_ON = control.c.state.not_in(ENDED)
 _COLUMNS = [*(control.c[name] for name in _WRITTEN), _LIVES.label("at_work")]
@@ -141,8 +141,8 @@ def read_control(location: JournalLocation) -> Control | None:
         with location.readable().connect() as connection, connection.begin():
             if not sa.inspect(connection).has_table("control"):
                 return None
-            found = connection.execute(CONTROL).one_or_none()
-            return None if found is None else control_of(found._asdict())
+            stored = connection.execute(CONTROL).one_or_none()
+            return None if stored is None else control_of(stored._asdict())
 
 
 @cache
@@ -226,10 +226,10 @@ def take_over(location: JournalLocation) -> bool:
         InputError: there is no such run any more.
         JournalError: the journal cannot be written.
     """
-    left = ~_LIVES & _GOES_ON & (control.c.owner == "service")
-    taken = {"takeovers": control.c.takeovers + 1, "changed": clock(), "alive": clock()}
+    stale = ~_LIVES & _GOES_ON & (control.c.owner == "service")
+    values = {"takeovers": control.c.takeovers + 1, "changed": clock(), "alive": clock()}
     with _writing(location) as db:
-        return bool(db.execute(update(control).where(left).values(**taken)).rowcount)
+        return bool(db.execute(update(control).where(stale).values(**values)).rowcount)
 
 
 def _changed(db: sa.Connection, values: Mapping[str, Any], takeovers: int | None = None) -> Control:
@@ -258,8 +258,8 @@ def request(
         InputError: there is no such run any more.
         JournalError: the journal cannot be written.
     """
-    asked: dict[str, Any] = {"wanted": wanted, "max_cost": max_cost, "concurrency": concurrency}
-    return write_control(location, **{key: to for key, to in asked.items() if to is not None})
+    values: dict[str, Any] = {"wanted": wanted, "max_cost": max_cost, "concurrency": concurrency}
+    return write_control(location, **{key: to for key, to in values.items() if to is not None})
 
 
 def record_events(location: JournalLocation, happened: Sequence[RunEvent]) -> list[RunEvent]:
@@ -276,12 +276,12 @@ def record_events(location: JournalLocation, happened: Sequence[RunEvent]) -> li
             db.exec_driver_sql("LOCK TABLE events IN EXCLUSIVE MODE")
         last = int(db.execute(select(func.max(events.c.seq))).scalar() or 0)
         numbered = [
-            one.model_copy(update={"seq": last + place})
-            for place, one in enumerate(happened, start=1)
+            event.model_copy(update={"seq": last + place})
+            for place, event in enumerate(happened, start=1)
         ]
         db.execute(
             insert(events),
-            [one.model_dump() | {"data": storable(json.dumps(one.data))} for one in numbered],
+            [event.model_dump() | {"data": storable(json.dumps(event.data))} for event in numbered],
         )
         return numbered
 
@@ -392,19 +392,19 @@ def read_summary(location: JournalLocation, judges: Sequence[str]) -> JournalSum
         except sqlite3.Error as error:
             if "no such" not in str(error):  # else it has no tables yet
                 raise location.explained(error) from None
-    begun = {}
+    by_judge = {}
     if is_begun(location):
         with reading(location) as db:
-            begun = {judge: totals(db, judge) for judge in judges}
-    return JournalSummary(read_control(location), begun, latest_events(location, _COUNTED))
+            by_judge = {judge: totals(db, judge) for judge in judges}
+    return JournalSummary(read_control(location), by_judge, latest_events(location, _COUNTED))
 
 
 def _of_file(location: JournalLocation) -> JournalSummary:
     control, sums, latest = _statements()
     with location.glance() as db:
-        now = [control_of(dict(row)) for row in db.execute(control)]
+        controls = [control_of(dict(row)) for row in db.execute(control)]
         return JournalSummary(
-            now[0] if now else None,
+            controls[0] if controls else None,
             {row["judge"]: totals_of(dict(row)) for row in db.execute(sums)},
             [event_of(dict(row)) for row in db.execute(latest)],
         )

@@ -105,7 +105,7 @@ def _polynomial(first: int) -> sa.ColumnElement[int]:
 _LIVE = (people.c.state == ANSWERED) | ((people.c.state == LEASED) & (people.c.expires > clock()))
 _HERE = (people.c.judge == bindparam("of_judge")) & (people.c.expert == bindparam("of_expert"))
 
-_COLUMNS = [people.c[one.name] for one in fields(CardRow)]
+_COLUMNS = [people.c[field.name] for field in fields(CardRow)]
 _ROW = select(*_COLUMNS)
 
 _CARD = _ROW.where(people.c.id == bindparam("card"))
@@ -242,8 +242,8 @@ def card(db: sa.Connection, number: int) -> CardRow | None:
 
 
 def _row(db: sa.Connection, query: sa.Select[Any], values: Mapping[str, Any]) -> CardRow | None:
-    found = db.execute(query, values).one_or_none()
-    return None if found is None else CardRow(**found._mapping)
+    row = db.execute(query, values).one_or_none()
+    return None if row is None else CardRow(**row._mapping)
 
 
 def held(db: sa.Connection, expert: Expert) -> CardRow | None:
@@ -268,16 +268,16 @@ def release(db: sa.Connection, row: CardRow) -> None:
     db.execute(update(people).where(people.c.id == row.id).values(state="released"))
 
 
-def next_question(db: sa.Connection, expert: Expert, known: int) -> tuple[int, int, Order] | None:
+def next_question(db: sa.Connection, expert: Expert, end: int) -> tuple[int, int, Order] | None:
     """Return the row, the pair and the presentation of an expert's next question.
 
     Args:
         db: the journal.
         expert: the expert.
-        known: the number that follows the last pair of the plan.
+        end: the number that follows the last pair of the plan.
     """
     order = expert.shuffle.parameters()
-    values = {**expert.key, **order, "known": known, "experts": expert.experts}
+    values = {**expert.key, **order, "known": end, "experts": expert.experts}
     row = db.execute(_NEXT_SPREAD if expert.spread else _NEXT, values).one_or_none()
     return None if row is None else (row.id, row.pair, row.presentation)
 
@@ -287,7 +287,7 @@ def lease(
     expert: Expert,
     seconds: float,
     kind: CardKind,
-    shown: tuple[int | None, int, Order],
+    content: tuple[int | None, int, Order],
     *,
     expected: str | None = None,
     choice: str | None = None,
@@ -299,11 +299,11 @@ def lease(
         expert: the expert.
         seconds: the lease.
         kind: the kind of card.
-        shown: the row of the question, the pair and the presentation.
+        content: the row of the question, the pair and the presentation.
         expected: what an attention question asks to choose.
         choice: what had been chosen before it was undone.
     """
-    question, pair, presentation = shown
+    question, pair, presentation = content
     if kind == "question":
         db.execute(_RELEASE, {"of": question})
     values = {
@@ -326,9 +326,9 @@ def repeatable(db: sa.Connection, expert: Expert, gap: int) -> list[CardRow]:
     """
     query = _ROW.where(_HERE, people.c.state == ANSWERED).order_by(people.c.id)
     cards = [CardRow(**row._mapping) for row in db.execute(query, expert.key)]
-    repeated = {one.question for one in cards if one.kind == "repeat"}
-    asked = [one for one in cards if one.kind == "question"]
-    return [one for one in asked[: max(len(asked) - gap, 0)] if one.question not in repeated]
+    repeated = {card.question for card in cards if card.kind == "repeat"}
+    first = [card for card in cards if card.kind == "question"]
+    return [card for card in first[: max(len(first) - gap, 0)] if card.question not in repeated]
 
 
 def settle(
@@ -384,10 +384,10 @@ def reopen(db: sa.Connection, row: CardRow) -> None:
     db.execute(update(people).where(people.c.id == row.id).values(state="undone"))
 
 
-def left(db: sa.Connection, expert: Expert, known: int) -> int:
+def left(db: sa.Connection, expert: Expert, end: int) -> int:
     """Return how many questions wait for an answer that this expert may give."""
     count = select(func.count()).where(_OPEN, questions.c.pair < bindparam("known"))
-    values = {**expert.key, "known": known, "experts": expert.experts}
+    values = {**expert.key, "known": end, "experts": expert.experts}
     if expert.spread:
         distinct = select(questions.c.pair, questions.c.presentation).distinct()
         may = distinct.where(_OPEN, questions.c.pair < bindparam("known"), _FEWEST_ANSWERED)

@@ -68,8 +68,8 @@ _RESERVED_NOW = {
 
 
 def _to(expected: sa.ColumnElement[bool], **values: Any) -> sa.Update:
-    which = (_columns.id == bindparam("question")) & expected
-    return update(questions).where(which).values(**values)
+    condition = (_columns.id == bindparam("question")) & expected
+    return update(questions).where(condition).values(**values)
 
 
 _STEPS: dict[Kind, sa.Update] = {
@@ -176,20 +176,20 @@ def over_the_caps(db: sa.Connection, intents: Sequence[Change], limits: Limits) 
     # One worker at a time, or two could take the same remainder.
     db.execute(select(meta.c.key).with_for_update())
     sums = (amounts(db, part) for part in (SPENT, HELD, HANDED_IN))
-    taken = [sum(kind) for kind in zip(*sums, strict=True)]
+    used = [sum(kind) for kind in zip(*sums, strict=True)]
     refused = []
     for change in intents:
-        asked = change.values["reserved"], change.values["tokens"]
-        if all(_fits(t, a, cap) for t, a, cap in zip(taken, asked, caps, strict=True)):
-            taken = [t + a for t, a in zip(taken, asked, strict=True)]
+        needed = change.values["reserved"], change.values["tokens"]
+        if all(_fits(t, a, cap) for t, a, cap in zip(used, needed, caps, strict=True)):
+            used = [t + a for t, a in zip(used, needed, strict=True)]
         else:
             refused.append(change)
     return refused
 
 
-def _fits(taken: float, asked: float, cap: float | None) -> bool:
+def _fits(used: float, needed: float, cap: float | None) -> bool:
     """Return whether a cap has room, up to rounding; a request for nothing always fits."""
-    return cap is None or not asked or taken + asked <= cap * (1.0 + 1e-12)
+    return cap is None or not needed or used + needed <= cap * (1.0 + 1e-12)
 
 
 def worst_case(db: sa.Connection, judge: str) -> tuple[int, int]:
@@ -202,8 +202,8 @@ def worst_case(db: sa.Connection, judge: str) -> tuple[int, int]:
 
 def raise_worst_case(db: sa.Connection, judge: str, prompt: int, completion: int) -> None:
     """Raise the least tokens to reserve for a judge's requests."""
-    known = worst_case(db, judge)
-    value = f"{max(prompt, known[0])} {max(completion, known[1])}"
+    worst = worst_case(db, judge)
+    value = f"{max(prompt, worst[0])} {max(completion, worst[1])}"
     db.execute(sa.delete(meta).where(meta.c.key == f"worst case of {judge}"))
     db.execute(insert(meta).values(key=f"worst case of {judge}", value=value))
 
@@ -302,8 +302,8 @@ WITHDRAWN = "asked no more"
 def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
     """Add the judge's questions that are not in the journal yet, in the plan's order."""
     of_pairs = questions.c.presentation.in_(("ab", "ba"))
-    known = select(func.count()).where(questions.c.judge == judge, of_pairs)
-    if db.execute(known).scalar() != plan.count(judge) - len(plan.direct):
+    count = select(func.count()).where(questions.c.judge == judge, of_pairs)
+    if db.execute(count).scalar() != plan.count(judge) - len(plan.direct):
         _add_pairs(db, judge, plan)
     # Always: as many others, which are no longer asked, may be there already.
     direct = [
@@ -315,11 +315,11 @@ def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
 
 
 def _add_pairs(db: sa.Connection, judge: str, plan: Plan) -> None:
-    each = len(plan.orders) * plan.replicates
+    per_pair = len(plan.orders) * plan.replicates
     rows = _rows(plan)
     add = ignoring(questions, db.dialect.name).from_select(list(rows.selected_columns.keys()), rows)
     for pairs in plan.spans(judge):
-        db.execute(add, {"of_judge": judge, "first": pairs.start, "rows": len(pairs) * each})
+        db.execute(add, {"of_judge": judge, "first": pairs.start, "rows": len(pairs) * per_pair})
 
 
 def _rows(plan: Plan) -> sa.Select[tuple[object, ...]]:
@@ -348,8 +348,8 @@ def withdraw(db: sa.Connection, judge: str, plan: Plan) -> None:
     direct = select(c.id, c.lost, c.lost_tokens, c.pair, c.presentation, c.replicate).where(
         c.judge == judge, c.presentation.not_in(("ab", "ba")), idle
     )
-    asked = {(q.pair, q.order, q.replicate) for q in plan.direct}
-    gone = [row for row in db.execute(direct).all() if tuple(row[3:]) not in asked]
+    planned = {(q.pair, q.order, q.replicate) for q in plan.direct}
+    gone = [row for row in db.execute(direct).all() if tuple(row[3:]) not in planned]
     mine = c.id == bindparam("gone")
     aside = update(questions).where(mine).values(state="quarantined", error=WITHDRAWN)
     for paid, step in ((False, sa.delete(questions).where(mine)), (True, aside)):
@@ -545,8 +545,8 @@ def is_begun(location: JournalLocation) -> bool:
     if not location.shared and not (location.folder / FILE).is_file():
         return False
     with location.guarded(), location.readable().connect() as db, db.begin():
-        known = sa.inspect(db).has_table("questions")
-        return known and db.execute(select(questions.c.id).limit(1)).first() is not None
+        has_table = sa.inspect(db).has_table("questions")
+        return has_table and db.execute(select(questions.c.id).limit(1)).first() is not None
 
 
 def kept_identity(location: JournalLocation) -> dict[str, str]:

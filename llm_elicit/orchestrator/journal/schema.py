@@ -447,19 +447,19 @@ def digest_of(question: Question, answer: Answer) -> str:
 
     Row numbers are not included, since they differ between databases.
     """
-    asked = [question.judge, question.pair, question.order, question.replicate]
-    said = vars(answer)
-    texts = [storable(said[name]) for name in _TEXTS]
-    counts = [int(said[name]) for name in _COUNTS]
-    return _digest([*asked, *texts, *counts, *(said[name] for name in _NUMBERS)])
+    key = [question.judge, question.pair, question.order, question.replicate]
+    fields = vars(answer)
+    texts = [storable(fields[name]) for name in _TEXTS]
+    counts = [int(fields[name]) for name in _COUNTS]
+    return _digest([*key, *texts, *counts, *(fields[name] for name in _NUMBERS)])
 
 
-def check_digests(db: sa.Connection, where: str, *, pairs: bool | None = None) -> None:
+def check_digests(db: sa.Connection, source: str, *, pairs: bool | None = None) -> None:
     """Check that answers are as they were written.
 
     Args:
         db: an open journal.
-        where: the name of the journal in messages.
+        source: the name of the journal in messages.
         pairs: whether to check only the answers about pairs, or only those to direct questions;
             None for all in one pass.
 
@@ -467,15 +467,15 @@ def check_digests(db: sa.Connection, where: str, *, pairs: bool | None = None) -
         InputError: an answer or its question was changed.
     """
     key = [questions.c[name] for name in _KEY]
-    said = [answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)]
+    columns = [answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)]
     of_pairs = questions.c.presentation.in_(("ab", "ba"))
-    wanted = [] if pairs is None else [of_pairs if pairs else ~of_pairs]
+    conditions = [] if pairs is None else [of_pairs if pairs else ~of_pairs]
     # Ordered by row and with a column that no index has, so that the rows are read, as for the
     # table of comparisons, and not an index, which may differ in a damaged file.
     rows = db.execute(
-        sa.select(questions.c.attempts, answers.c.digest, *key, *said)
+        sa.select(questions.c.attempts, answers.c.digest, *key, *columns)
         .outerjoin_from(questions, answers, questions.c.id == answers.c.question)
-        .where(sa.or_(answers.c.question.is_not(None), questions.c.state == "done"), *wanted)
+        .where(sa.or_(answers.c.question.is_not(None), questions.c.state == "done"), *conditions)
         .order_by(questions.c.id),
         execution_options={"yield_per": _AT_ONCE},
     )
@@ -484,7 +484,7 @@ def check_digests(db: sa.Connection, where: str, *, pairs: bool | None = None) -
         judge, pair, order, replicate = changed[0]
         more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
         raise InputError(
-            f"{where}: the answer of {judge!r} to question {pair} {order}, replicate {replicate}, "
+            f"{source}: the answer of {judge!r} to question {pair} {order}, replicate {replicate}, "
             f"is not as it was received{more}; put a copy of the journal back, or move the run's "
             "folder away and run again: the cache answers what has not changed"
         )

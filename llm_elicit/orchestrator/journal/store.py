@@ -109,10 +109,10 @@ def set_batch(db: sa.Connection, tag: str, fate: BatchFate, batch: str | None, n
 
 def batch_rows(db: sa.Connection, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
     """Return a judge's batches, oldest first, optionally only those of one state."""
-    found = select(batches).where(batches.c.judge == judge).order_by(batches.c.made, batches.c.tag)
+    query = select(batches).where(batches.c.judge == judge).order_by(batches.c.made, batches.c.tag)
     if fate is not None:
-        found = found.where(batches.c.fate == fate)
-    return [BatchRow(**row._mapping) for row in db.execute(found)]
+        query = query.where(batches.c.fate == fate)
+    return [BatchRow(**row._mapping) for row in db.execute(query)]
 
 
 def batch_questions(db: sa.Connection, tag: str) -> list[Question]:
@@ -191,12 +191,12 @@ class Journal:
         """Return the id of this journal, unique even among journals of one campaign."""
         row = {"key": "journal", "value": uuid.uuid4().hex}
         self._db.execute(ignoring(meta, self._db.dialect.name), row)
-        known = select(meta.c.value).where(meta.c.key == "journal")
-        return str(self._db.execute(known).scalar_one())
+        query = select(meta.c.value).where(meta.c.key == "journal")
+        return str(self._db.execute(query).scalar_one())
 
     def _same_campaign(self, identity: dict[str, str]) -> None:
-        kept = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
-        check_same(kept, identity, self.location.folder)
+        stored = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
+        check_same(stored, identity, self.location.folder)
         rows = [{"key": key, "value": value} for key, value in identity.items()]
         self._db.execute(ignoring(meta, self._db.dialect.name), rows)
 
@@ -222,8 +222,8 @@ class Journal:
             write_plan(self._db, judge, plan)
         again = questions.c.state == "failed"
         if retry_failed:
-            wanted = questions.c.error.is_distinct_from(WITHDRAWN)
-            again = again | ((questions.c.state == "quarantined") & wanted)
+            not_withdrawn = questions.c.error.is_distinct_from(WITHDRAWN)
+            again = again | ((questions.c.state == "quarantined") & not_withdrawn)
         self._db.execute(update(questions).where(again).values(state=PLANNED))
         late = self._unsaved.answers()
         apply_each(self._db, late, self._me)
@@ -345,8 +345,8 @@ class Journal:
             refused = dict.fromkeys(intents, "journal failed")
         elif intents:
             refused = dict.fromkeys(over_the_caps(self._db, intents, self._limits), "no room")
-        kept = [change for change in changes if change not in refused]
-        for change in write(self._db, kept, self._me):
+        accepted = [change for change in changes if change not in refused]
+        for change in write(self._db, accepted, self._me):
             if change.kind not in ("answered", "missed"):
                 refused[change] = "settled elsewhere"
         return refused
