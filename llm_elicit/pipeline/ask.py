@@ -120,9 +120,9 @@ async def ask_under(
                 if result.started:
                     await in_thread(partial(_update_tables, _up_to_date(result)))
                 raise
-            now = control.limited(_with_rest_of_deadline(campaign, began))
+            limited = control.limited(_with_rest_of_deadline(campaign, began))
             summary = await ask_questions(
-                Study(now, result.space, plan, result.folder, retry_failed),
+                Study(limited, result.space, plan, result.folder, retry_failed),
                 progress,
                 reuse=cache,
                 stopping=control.stopping,
@@ -164,8 +164,8 @@ def _with_rest_of_deadline(campaign: Campaign, began: float) -> Campaign:
     deadline = campaign.limits.deadline
     if deadline is None:
         return campaign
-    left = max(deadline - (time.monotonic() - began), 0.001)
-    limits = campaign.limits.model_copy(update={"deadline": left})
+    remaining = max(deadline - (time.monotonic() - began), 0.001)
+    limits = campaign.limits.model_copy(update={"deadline": remaining})
     return campaign.model_copy(update={"limits": limits})
 
 
@@ -218,7 +218,7 @@ def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
     campaign, space = result.campaign, result.space
     table = comparisons(result.folder, campaign, space, result.plan)
     direct = direct_answers(result.folder, campaign, space)
-    found = []
+    answers = []
     for judge in judges:
         choices = table.choices(judge)
         evidence = evidence_of(table, judge, campaign.fit) if len(choices) else None
@@ -227,14 +227,14 @@ def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
             direct if len(direct) else None, judge, space, campaign.seed, result.plan
         )
         scale = partial(scaled, sources=sources, measured=measured, seed=campaign.seed)
-        found.append(
+        answers.append(
             Answers(
                 **vars(choices),
                 evidence=evidence if measured else None,
                 scale=scale if measured or sources.given else None,
             )
         )
-    return found
+    return answers
 
 
 def _due(result: Run) -> Iterator[tuple[str, int]]:
@@ -242,11 +242,11 @@ def _due(result: Run) -> Iterator[tuple[str, int]]:
     rounds, names = result.campaign.design.rounds, sorted(j.name for j in result.campaign.judges)
     if rounds is None:
         return
-    known = planned_rounds(result.location)
+    planned = planned_rounds(result.location)
     groups = {ALL_JUDGES: names} if rounds.shared else {name: [name] for name in names}
     for name, judges in groups.items():
-        number = 2 + sum(judge == name for judge, _ in known)
-        more = number <= rounds.count and stopped(known, name) is None
+        number = 2 + sum(judge == name for judge, _ in planned)
+        more = number <= rounds.count and stopped(planned, name) is None
         if more and all(settled(result.location, judge) for judge in judges):
             yield name, number
 
@@ -404,9 +404,9 @@ def _export_people(result: Run, path: Path) -> None:
 def _gaps(result: Run, summary: AskSummary) -> list[ElicitError]:
     """Return an error for each judge that left questions unanswered without being stopped."""
     gaps: dict[str, str] = {}
-    asked, reasons = result.questions, unanswered(result.folder, result.campaign)
+    counts, reasons = result.questions, unanswered(result.folder, result.campaign)
     for name, judge in summary.judges.items():
-        questions = asked[name] + len(result.plan.direct)
+        questions = counts[name] + len(result.plan.direct)
         total, done = judge.tally.total, judge.tally.done
         if judge.stopped is None and done < total:
             why = "; ".join(_reasons(total - done, reasons[name]))

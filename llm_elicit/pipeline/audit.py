@@ -58,14 +58,14 @@ def write_audit(result: Run, progress: Progress) -> None:
     evidence = [_evidence(result, table, name, samples) for name in names]
     method = result.campaign.fit.methods[0]
     written = [result.folder / AUDIT]
-    for one in evidence:
-        if one.powers is not None:
-            written.append(result.belief_folder(one.judge, method) / POWERS)
-            audit_package.write_powers(one.powers, result.space, written[-1])
-    shown = partial(progress.stage, "audit", "distances and tests")
+    for part in evidence:
+        if part.powers is not None:
+            written.append(result.belief_folder(part.judge, method) / POWERS)
+            audit_package.write_powers(part.powers, result.space, written[-1])
+    show = partial(progress.stage, "audit", "distances and tests")
     cards, seed = result.people_cards, result.campaign.seed
     people = None if cards is None else audit_package.PeopleEvidence(table, cards)
-    numbers = audit_package.audit_run(evidence, reference, seed, shown, people=people)
+    numbers = audit_package.audit_run(evidence, reference, seed, show, people=people)
     numbers.save(written[0])
     result.manifest.record("audit", _read_by_audit(result) | _shown_by_audit(result), written)
 
@@ -103,12 +103,12 @@ def is_stale(run: Run, *, exactly: bool = False) -> bool:
     entry = run.manifest.entry("audit")
     if entry is None:
         return exactly
-    shown = _shown_by_audit(run)
-    before = entry.read if exactly else entry.read | shown
-    return before != _read_by_audit(run) | shown or bool(run.manifest.changed("audit"))
+    display = _shown_by_audit(run)
+    before = entry.read if exactly else entry.read | display
+    return before != _read_by_audit(run) | display or bool(run.manifest.changed("audit"))
 
 
-def compare_runs(found: Sequence[Run], progress: Progress) -> audit_package.JudgeComparison:
+def compare_runs(runs: Sequence[Run], progress: Progress) -> audit_package.JudgeComparison:
     """Compare the judges of one or several runs; see `llm_elicit.audit.judge_comparison`.
 
     A judge is called by its name, or `run/judge` if two runs have judges of that name.
@@ -117,16 +117,16 @@ def compare_runs(found: Sequence[Run], progress: Progress) -> audit_package.Judg
         InputError: feature spaces that differ, fewer than two judges, or a belief that has no
             draws.
     """
-    spaces = [run.space for run in found]
-    for run, space in zip(found, spaces, strict=True):
+    spaces = [run.space for run in runs]
+    for run, space in zip(runs, spaces, strict=True):
         if space.features != spaces[0].features:
             raise InputError(
-                f"compare: {run.folder} asks about {space.name} and {found[0].folder} about "
+                f"compare: {run.folder} asks about {space.name} and {runs[0].folder} about "
                 f"{spaces[0].name}; judges are compared over the same features and ranges"
             )
-    names = [judge.name for run in found for judge in run.campaign.judges]
+    names = [judge.name for run in runs for judge in run.campaign.judges]
     sides = []
-    for run in found:
+    for run in runs:
         table, beliefs, verdicts = run.comparisons, run.beliefs, _verdicts(run, progress)
         reference = audit_package.Reference(run.space, _points_of_sampling(run), _data(run))
         for judge in run.campaign.judges:
@@ -137,7 +137,7 @@ def compare_runs(found: Sequence[Run], progress: Progress) -> audit_package.Judg
             sides.append(
                 audit_package.JudgeBelief(full, verdict, table.choices(name), belief, reference)
             )
-    seed = min((run.campaign.seed for run in found), default=0)
+    seed = min((run.campaign.seed for run in runs), default=0)
     return audit_package.compare_judges(sides, seed, partial(progress.stage, "compare"))
 
 
@@ -165,8 +165,8 @@ def read_samples(result: Run) -> report_package.Samples:
     }
 
     def read(read_folder: Callable[[Path], T | None]) -> dict[str, T]:
-        found = {name: read_folder(folder) for name, folder in folders.items()}
-        return {name: one for name, one in found.items() if one is not None}
+        values = {name: read_folder(folder) for name, folder in folders.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
     return report_package.Samples(
         space=space,

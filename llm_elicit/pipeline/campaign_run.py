@@ -270,27 +270,27 @@ class CampaignRun:
         if self._removal is not None:
             raise ConflictError(f"{self.name}: the run is being deleted")
 
-    def _check_alive(self, wanted: str) -> None:
+    def _check_alive(self, target: str) -> None:
         self._check_kept()
         if self._task.done():
-            raise ConflictError(f"{self.name}: the run is {self.state} and cannot be {wanted}")
+            raise ConflictError(f"{self.name}: the run is {self.state} and cannot be {target}")
 
-    async def _request(self, wanted: Wanted | None, **limits: Any) -> None:
+    async def _request(self, state: Wanted | None, **limits: Any) -> None:
         await self._begun.wait()  # what is wanted at the start is recorded first
-        asked = await in_thread(partial(request, self.run.location, wanted, **limits))
-        self._adopt(asked)
+        control = await in_thread(partial(request, self.run.location, state, **limits))
+        self._adopt(control)
         if self._control is not None:
-            self._control.adopt(asked)
+            self._control.adopt(control)
 
     async def _record(self, **changes: Any) -> None:
         self._adopt(await in_thread(partial(write_control, self.run.location, **changes)))
 
-    def _adopt(self, found: Control) -> None:
+    def _adopt(self, control: Control) -> None:
         """Take up what is recorded of the run, and tell a change of its state."""
         # This process is at work, whether or not it could say so in the last seconds.
-        before, self._now = (self.state, self.stage), replace(found, at_work=True)
+        before, self._now = (self.state, self.stage), replace(control, at_work=True)
         if before != (self.state, self.stage):
-            self._log.add("state", state=self.state, stage=self.stage, error=found.error)
+            self._log.add("state", state=self.state, stage=self.stage, error=control.error)
         self._wake()
 
     def _wake(self) -> None:
@@ -339,7 +339,7 @@ class CampaignRun:
         ) as control:  # fmt: skip
             self._control = control
             self._begun.set()
-            totals = {name: one.tally.total for name, one in self._progress.counts.items()}
+            totals = {name: judge.tally.total for name, judge in self._progress.counts.items()}
             self._log.add("planned", judges=totals)
             await control.until_running()
             await control.record(stage="ask")
@@ -371,26 +371,26 @@ class CampaignRun:
 
     async def _after_asking(self, control: RunControl) -> None:
         """Fit, audit and report in a process, which is stopped while the run is paused."""
-        left = list(AFTER_ASKING if self._sharing.live_every is None else _WITH_VIEW)
-        while left:
+        due = list(AFTER_ASKING if self._sharing.live_every is None else _WITH_VIEW)
+        while due:
             await control.until_running()
-            await run_until(control.stopping, self._follow(left, control))
+            await run_until(control.stopping, self._follow(due, control))
         self._progress.step = ""
 
-    async def _follow(self, left: list[str], control: RunControl) -> None:
+    async def _follow(self, due: list[str], control: RunControl) -> None:
         """Run the stages that are left when it is this run's turn, and tell how they go on."""
-        stages = contextlib.aclosing(run_stages(self.folder, tuple(left)))
+        stages = contextlib.aclosing(run_stages(self.folder, tuple(due)))
         async with self._sharing.fits, stages as lines:
-            async for said in lines:
-                if "began" in said and said["began"] in _TOLD_AS:
-                    await control.record(stage=said["began"])
-                elif "ended" in said:
-                    left.remove(said["ended"])
-                    self._tell_end(said["ended"])
-                elif "note" in said:
-                    self._progress.note(said["label"], said["note"])
-                elif "step" in said:
-                    self._progress.stage(**said)
+            async for message in lines:
+                if "began" in message and message["began"] in _TOLD_AS:
+                    await control.record(stage=message["began"])
+                elif "ended" in message:
+                    due.remove(message["ended"])
+                    self._tell_end(message["ended"])
+                elif "note" in message:
+                    self._progress.note(message["label"], message["note"])
+                elif "step" in message:
+                    self._progress.stage(**message)
 
     def _tell_end(self, stage: str) -> None:
         if stage in _TOLD_AS:

@@ -74,14 +74,14 @@ def make(run: Run, progress: Progress, goal: str) -> None:
 
 def _changed(run: Run) -> set[tuple[str, str]]:
     """Return the beliefs whose answers were changed or whose files are missing or changed."""
-    manifest, now = run.manifest, _shared(run)
+    manifest, inputs = run.manifest, _shared(run)
     changed: set[tuple[str, str]] = set()
     for judge in run.campaign.judges:
         for method in run.campaign.fit.methods:
             name = fit_of(judge.name, method)
             entry = manifest.entry(name)
             if entry is not None and (
-                not now.items() <= entry.read.items() or manifest.changed(name)
+                not inputs.items() <= entry.read.items() or manifest.changed(name)
             ):
                 changed.add((judge.name, method))
     return changed
@@ -158,9 +158,9 @@ def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Pr
         others = [method for method in methods if method not in density.JUDGE_METHODS]
         shared = [method for method in methods if method not in others]
         groups = [(alone, methods)] if joint is alone else [(joint, shared), (alone, others)]
-        for group, wanted in groups:
-            if wanted:
-                _fit_group(result, group, judge, wanted, stage, progress)
+        for group, chosen in groups:
+            if chosen:
+                _fit_group(result, group, judge, chosen, stage, progress)
 
 
 def _fit_group(
@@ -171,7 +171,8 @@ def _fit_group(
     if evidence.pairs < result.space.dimension:
         return
     own = [_answers(run, judge, evidence) for run in group.runs]
-    reads = [{**read, "answers": each.digest} for read, each in zip(group.reads, own, strict=True)]
+    inputs = zip(group.reads, own, strict=True)
+    reads = [{**read, "answers": answers.digest} for read, answers in inputs]
     for method in methods:
         if len(evidence.measured) and method not in density.JUDGE_METHODS:
             progress.note(judge, f"fit: {method} does not support log-odds and is left out")
@@ -254,10 +255,10 @@ def _write(
     """Scale a belief to its power and write its files into the run's folder."""
     settings, seed = run.campaign.fit, run.campaign.seed
     folder, space = run.belief_folder(judge, method), run.space
-    shown = partial(progress.stage, f"{judge}: fit {method}")
+    show = partial(progress.stage, f"{judge}: fit {method}")
     samples = folder / SAMPLES
     samples.unlink(missing_ok=True)
-    shown("power", 0, 1)
+    show("power", 0, 1)
     pinned = pin_power(belief, answers.sources, seed)
     for line in pinned.notes:
         progress.note(judge, f"fit: no power from {line}")
@@ -265,8 +266,8 @@ def _write(
         progress.note(judge, f"fit: {warning}")
     measured = len(answers.pairs.measured) > 0
     belief = at_stated_power(belief, pinned, measured=measured, seed=seed)
-    words = {j: one.categories for j, one in enumerate(space.features) if one.categories}
-    dates = [j for j, one in enumerate(space.features) if one.kind == "date"]
+    words = {j: f.categories for j, f in enumerate(space.features) if f.categories}
+    dates = [j for j, f in enumerate(space.features) if f.kind == "date"]
     belief = belief.named(space.names, words, dates)
     drawn = belief.sample(settings.samples, seed=seed)
     belief.save(folder)
@@ -276,11 +277,11 @@ def _write(
         text = json.dumps(asdict(pinned.power), indent=2)
         (folder / POWER).write_text(text + "\n", encoding="utf-8")
     if belief.has_draws:
-        draws = belief.draws(seed=seed, progress=shown)
+        draws = belief.draws(seed=seed, progress=show)
         bands = audit_package.measure_bands(draws, space)
         (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
         audit_package.write_draws(draws, space, folder / DRAWS)
-    shown("done", 1, 1)
+    show("done", 1, 1)
     space.table_of(drawn).to_parquet(samples)
 
 
@@ -297,16 +298,16 @@ def conditions_of(run: Run) -> tuple[Run, ...]:
     campaign = run.campaign
     if not campaign.given or campaign.part_of is None or campaign.design.sampling != "uniform":
         return (run,)
-    found = {run.folder: run}  # the run itself, not a second reading of it
+    runs = {run.folder: run}  # the run itself, not a second reading of it
     for path in sorted(run.folder.parent.glob(f"{campaign.part_of}.*/{CAMPAIGN}")):
         folder = path.parent
-        if folder in found or not (folder / COMPARISONS).is_file():
+        if folder in runs or not (folder / COMPARISONS).is_file():
             continue
-        other = Campaign.model_validate(read_yaml(path))
-        alike = other.given.keys() == campaign.given.keys()
-        if alike and other.model_dump(exclude=_OWN) == campaign.model_dump(exclude=_OWN):
-            found[folder] = Run(folder, other, other.load_space())
-    return tuple(found[folder] for folder in sorted(found))
+        cell = Campaign.model_validate(read_yaml(path))
+        alike = cell.given.keys() == campaign.given.keys()
+        if alike and cell.model_dump(exclude=_OWN) == campaign.model_dump(exclude=_OWN):
+            runs[folder] = Run(folder, cell, cell.load_space())
+    return tuple(runs[folder] for folder in sorted(runs))
 
 
 def joint_table(runs: Sequence[Run], names: list[str]) -> Comparisons:

@@ -75,8 +75,8 @@ def live_view(run: Run, progress: Progress = _SILENT) -> LiveView:
     samples = own or marginals.Samples(space, space.sample(_POINTS, rng), data)
     judges = {}
     for name in names:
-        shown = partial(progress.stage, f"{name}: live view")
-        judges[name] = _judge(run, name, table, direct if len(direct) else None, samples, shown)
+        show = partial(progress.stage, f"{name}: live view")
+        judges[name] = _judge(run, name, table, direct if len(direct) else None, samples, show)
     return LiveView(created=created, data=data is not None, judges=judges)
 
 
@@ -96,28 +96,28 @@ def _judge(
     table: Comparisons,
     direct: pd.DataFrame | None,
     samples: marginals.Samples,
-    shown: Shown,
+    show: Shown,
 ) -> LiveJudge:
     """Measure one judge and fit its belief."""
     choices = table.choices(judge)
-    found = consistency.measure_consistency(table, judge, choices)
+    measures = consistency.measure_consistency(table, judge, choices)
     measured = LiveJudge(
-        judgments=found.judgments,
-        pairs=found.pairs,
-        agreement=_interval(found.agreement),
-        retest=_interval(found.retest),
-        position_effect=_interval(found.order_bias or found.soft_order_bias),
+        judgments=measures.judgments,
+        pairs=measures.pairs,
+        agreement=_interval(measures.agreement),
+        retest=_interval(measures.retest),
+        position_effect=_interval(measures.order_bias or measures.soft_order_bias),
     )
     needed = run.space.dimension
-    if found.pairs < needed:
-        reason = f"{found.pairs} of the {needed} pairs that a belief needs are answered"
+    if measures.pairs < needed:
+        reason = f"{measures.pairs} of the {needed} pairs that a belief needs are answered"
         return measured.model_copy(update={"reason": reason})
     used = 0
     points, bands = samples.beliefs.get(judge), samples.bands.get(judge)
     if points is None:
-        used = min(found.pairs, MOST)
+        used = min(measures.pairs, MOST)
         try:
-            belief = _belief(run, judge, _some(table, judge, choices.pair), direct, shown)
+            belief = _belief(run, judge, _some(table, judge, choices.pair), direct, show)
         except (ElicitError, density.DensityError) as error:
             return measured.model_copy(update={"reason": f"no belief could be fitted yet: {error}"})
         points = belief.sample(_POINTS, seed=run.campaign.seed)
@@ -137,9 +137,9 @@ def _judge(
 
 def _some(table: Comparisons, judge: str, pairs: Pairs) -> Comparisons:
     """Return a judge's answers about at most `MOST` of its pairs."""
-    kept = pairs[np.linspace(0, len(pairs) - 1, min(len(pairs), MOST)).round().astype(int)]
+    sample = pairs[np.linspace(0, len(pairs) - 1, min(len(pairs), MOST)).round().astype(int)]
     rows = table.answers_of(judge)
-    return Comparisons(rows[rows["pair"].isin(kept)], table.features)
+    return Comparisons(rows[rows["pair"].isin(sample)], table.features)
 
 
 def _method(run: Run) -> str:
@@ -149,7 +149,7 @@ def _method(run: Run) -> str:
 
 
 def _belief(
-    run: Run, judge: str, table: Comparisons, direct: pd.DataFrame | None, shown: Shown
+    run: Run, judge: str, table: Comparisons, direct: pd.DataFrame | None, show: Shown
 ) -> density.BeliefDensity:
     """Fit a judge's belief quickly, at the power that its direct answers imply."""
     campaign, space = run.campaign, run.space
@@ -161,7 +161,7 @@ def _belief(
         noise=noise_of(campaign.fit),
         seed=campaign.seed,
         settings=_quick_settings(),
-        progress=shown,
+        progress=show,
     )
     sources = read_sources(direct, judge, space, campaign.seed, run.first_round)
     pinned = pin_power(belief, sources, campaign.seed)
@@ -176,8 +176,8 @@ def _quick_settings() -> density.FitSettings:
     return replace(between, utility=few)
 
 
-def _interval(found: inference.Interval | None) -> LiveInterval | None:
-    return None if found is None else LiveInterval(**found.model_dump())
+def _interval(interval: inference.Interval | None) -> LiveInterval | None:
+    return None if interval is None else LiveInterval(**interval.model_dump())
 
 
 def _feature(samples: marginals.Samples, judge: str, j: int) -> LiveFeature:
@@ -206,11 +206,11 @@ def _chart(drawn: layers.Layers) -> LiveChart:
     """Return a chart of the report, in which every shape is shown."""
     rescaled = [shape for group in drawn.rescaled for shape in group.shapes]
     shapes = [*rescaled, *(shape for _, some in drawn.by_step for shape in some)]
-    kept = LiveShape.model_fields
+    names = LiveShape.model_fields
     return LiveChart(
         title=drawn.title,
         words=drawn.alt,
         width=drawn.width,
         height=drawn.height,
-        shapes=tuple(LiveShape(**{k: getattr(shape, k) for k in kept}) for shape in shapes),
+        shapes=tuple(LiveShape(**{k: getattr(shape, k) for k in names}) for shape in shapes),
     )

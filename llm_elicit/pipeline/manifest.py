@@ -71,8 +71,8 @@ class Manifest:
 
     def entry(self, stage: str) -> Entry | None:
         """Return the entry of a stage; None without one."""
-        found = self._read()["stages"].get(stage)
-        return None if found is None else Entry(**found)
+        stored = self._read()["stages"].get(stage)
+        return None if stored is None else Entry(**stored)
 
     def record(self, stage: str, read: Mapping[str, str], written: Iterable[Path]) -> None:
         """Record what a stage read and the files that it wrote, without those that do not exist.
@@ -81,9 +81,9 @@ class Manifest:
             InputError: the folder cannot be written.
         """
         files = {self._name(path): digest_of_file(path) for path in written if path.is_file()}
-        known = self._read()
-        entries = {**known["stages"], stage: asdict(Entry(dict(read), files))}
-        self._write(known | {"stages": entries})
+        contents = self._read()
+        entries = {**contents["stages"], stage: asdict(Entry(dict(read), files))}
+        self._write(contents | {"stages": entries})
 
     def changed(self, stage: str) -> list[str]:
         """Return the files of a stage that are missing or were changed since."""
@@ -104,11 +104,11 @@ class Manifest:
     def _read(self) -> dict[str, Any]:
         nothing: dict[str, Any] = {"identity": {}, "stages": {}}
         try:
-            kept = json.loads((self._folder / FILE).read_text(encoding="utf-8"))
-            digest = kept.pop("digest")
+            contents = json.loads((self._folder / FILE).read_text(encoding="utf-8"))
+            digest = contents.pop("digest")
         except (OSError, ValueError, KeyError, AttributeError, RecursionError):
             return nothing
-        return kept if digest == digest_of(kept) else nothing
+        return contents if digest == digest_of(contents) else nothing
 
     def _write(self, content: dict[str, Any]) -> None:
         text = json.dumps(content | {"digest": digest_of(content)}, indent=1) + "\n"

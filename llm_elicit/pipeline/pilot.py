@@ -245,15 +245,15 @@ def run_pilot(
             runs.append(run)
     measured = [[measure(judge, run) for run in runs] for judge in campaign.judges]
     costs = [run.comparisons.frame["cost"].fillna(0.0).sum() for run in runs]
-    found = Pilot(
+    pilot = Pilot(
         campaign=campaign.name,
         pairs=pairs,
-        protocols=tuple(one for protocols in measured for one in protocols),
+        protocols=tuple(protocol for protocols in measured for protocol in protocols),
         recommended=tuple(map(recommend, measured)),
         spent=float(sum(costs)),
     )
     problems = [problem for run in runs for problem in run.problems]
-    return found, [one for one in problems if not isinstance(one, UnusableError)]
+    return pilot, [problem for problem in problems if not isinstance(problem, UnusableError)]
 
 
 def measure(judge: Judge, run: Run) -> Protocol:
@@ -263,7 +263,7 @@ def measure(judge: Judge, run: Run) -> Protocol:
     usable = int(rows["probability"].notna().sum())
     refused = int((rows["verdict"] == "refusal").sum())
     response = response_of(table, judge.name) if usable else None
-    found = {} if response is None else measure_orders(response, run.space)
+    orders = {} if response is None else measure_orders(response, run.space)
     tokens, cost = _a_question(judge, rows)
     return Protocol(
         judge=judge.name,
@@ -275,26 +275,26 @@ def measure(judge: Judge, run: Run) -> Protocol:
         unanswered=design.questions - len(rows),
         tokens=tokens,
         cost=cost,
-        rate=rate_of(found.get("reliability"), usable / design.questions, tokens, cost),
-        **found,
+        rate=rate_of(orders.get("reliability"), usable / design.questions, tokens, cost),
+        **orders,
     )
 
 
 def measure_orders(response: Response, space: FeatureSpace) -> dict[str, Any]:
     """Return what follows from pairs with an answer in both orders, as fields of a protocol."""
-    known = np.isfinite(response.position)
-    if known.sum() < 2:
+    is_known = np.isfinite(response.position)
+    if is_known.sum() < 2:
         return {}
-    value, position = response.value[known], response.position[known]
+    value, position = response.value[is_known], response.position[is_known]
     apart = position - position.mean()
     first, second = value + apart, value - apart
-    one = split_half(first, second, hard=response.kind == "choices")
+    reliability = split_half(first, second, hard=response.kind == "choices")
     predicted, rng = _predicted(response, space), np.random.default_rng(len(value))
     return {
-        "pairs": int(known.sum()),
-        "reliability": one,
-        "p_value": None if one is None else _p_unrelated(first, second, rng),
-        "both_orders": None if one is None else spearman_brown(one, 2),
+        "pairs": int(is_known.sum()),
+        "reliability": reliability,
+        "p_value": None if reliability is None else _p_unrelated(first, second, rng),
+        "both_orders": None if reliability is None else spearman_brown(reliability, 2),
         "predicted": predicted,
         "p_predicted": None
         if predicted is None
@@ -348,7 +348,7 @@ def _share(r: float) -> float:
     return r if r > _ROUNDING else 0.0
 
 
-def spearman_brown(one: Interval, times: int) -> Interval:
+def spearman_brown(single: Interval, times: int) -> Interval:
     """Return the reliability of `times` as many measurements.
 
     Example:
@@ -359,7 +359,7 @@ def spearman_brown(one: Interval, times: int) -> Interval:
     def longer(r: float) -> float:
         return times * r / (1.0 + (times - 1) * r)
 
-    return Interval(value=longer(one.value), low=longer(one.low), high=longer(one.high))
+    return Interval(value=longer(single.value), low=longer(single.low), high=longer(single.high))
 
 
 def _a_question(judge: Judge, rows: pd.DataFrame) -> tuple[float, float | None]:
@@ -375,11 +375,11 @@ def _a_question(judge: Judge, rows: pd.DataFrame) -> tuple[float, float | None]:
     return float(fresh.mean()), float(np.mean(paid))
 
 
-def rate_of(one: Interval | None, usable: float, tokens: float, cost: float | None) -> float:
+def rate_of(interval: Interval | None, usable: float, tokens: float, cost: float | None) -> float:
     """Return ρ / (1 − ρ) of one answer per cost of a question; 0 if there is no signal."""
-    if one is None or one.value <= 0.0:
+    if interval is None or interval.value <= 0.0:
         return 0.0
-    signal = usable * one.value / (1.0 - one.value)
+    signal = usable * interval.value / (1.0 - interval.value)
     if cost:
         return signal / cost
     return signal / (tokens / 1000.0) if tokens else signal
@@ -393,14 +393,14 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     zero. The reason names protocols whose rate may be as high as the best.
     """
     judge = protocols[0].judge
-    ranked = sorted(protocols, key=lambda one: -one.rate)
+    ranked = sorted(protocols, key=lambda x: -x.rate)
     reliable, predictable = _shown_to_differ(ranked)
     if not reliable:
-        return _by_prediction(judge, predictable, max(one.pairs for one in protocols))
+        return _by_prediction(judge, predictable, max(x.pairs for x in protocols))
     best = reliable[0]
     assert best.reliability is not None
     worst = best.rate * _odds(best.reliability.low) / _odds(best.reliability.value)
-    near = [one.template for one in ranked if one is not best and _highest(one) > worst]
+    near = [rival.template for rival in ranked if rival is not best and _highest(rival) > worst]
     reason = "most reliable for its cost"
     if near:
         reason += f"; these pairs do not tell it from {', '.join(near)}"
@@ -412,8 +412,8 @@ def _shown_to_differ(protocols: Sequence[Protocol]) -> tuple[list[Protocol], lis
 
     The error of both together is at most 5 %.
     """
-    measured = [(one, one.reliability, one.p_value) for one in protocols]
-    measured += [(one, one.predicted, one.p_predicted) for one in protocols]
+    measured = [(protocol, protocol.reliability, protocol.p_value) for protocol in protocols]
+    measured += [(protocol, protocol.predicted, protocol.p_predicted) for protocol in protocols]
     adjusted = holm(np.array([1.0 if p is None else p for _, _, p in measured]))
     differ = [
         interval is not None and interval.low > 0.0 and bool(p < _ALPHA)
@@ -425,9 +425,7 @@ def _shown_to_differ(protocols: Sequence[Protocol]) -> tuple[list[Protocol], lis
 
 def _by_prediction(judge: str, predictable: Sequence[Protocol], pairs: int) -> Recommendation:
     """Return the protocol whose answers the features predict best, if none is reliable."""
-    best = max(
-        predictable, key=lambda one: one.predicted.value if one.predicted else 0.0, default=None
-    )
+    best = max(predictable, key=lambda x: x.predicted.value if x.predicted else 0.0, default=None)
     if best is None or best.predicted is None:
         return Recommendation(
             judge=judge,
@@ -448,8 +446,8 @@ def _odds(reliability: float) -> float:
     return max(reliability, 0.0) / (1.0 - reliability)
 
 
-def _highest(one: Protocol) -> float:
+def _highest(protocol: Protocol) -> float:
     """Return the upper end of the interval of a protocol's rate."""
-    if one.reliability is None or one.reliability.value <= 0.0:
+    if protocol.reliability is None or protocol.reliability.value <= 0.0:
         return 0.0
-    return one.rate * _odds(one.reliability.high) / _odds(one.reliability.value)
+    return protocol.rate * _odds(protocol.reliability.high) / _odds(protocol.reliability.value)

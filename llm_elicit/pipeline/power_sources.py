@@ -59,8 +59,8 @@ class PowerSources:
     def given(self) -> dict[str, Any]:
         """The sources that are present, by the names of `fit_power`'s arguments."""
         names = ("points", "quantiles", "ranges", "ratios")
-        found = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in found.items() if value is not None and len(value)}
+        sources = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in sources.items() if value is not None and len(value)}
 
     def arrays(self) -> Iterator[Floats]:
         """Yield every number of the answers as arrays, for a digest."""
@@ -71,7 +71,7 @@ class PowerSources:
             elif isinstance(value, density.Ranges):
                 yield from (value.first, value.second, value.log_odds)
             elif isinstance(value, Mapping):
-                rows = [(j, q, v) for j, said in value.items() for q, v in said.items()]
+                rows = [(j, q, v) for j, levels in value.items() for q, v in levels.items()]
                 yield np.array(rows, dtype=np.float64)
             else:
                 yield from value
@@ -92,9 +92,9 @@ def read_sources(
     read = audit_package.DirectEvidence.read(table, judge, space, seed)
     if table is None or read is None:
         return PowerSources()
-    kept = table[table["judge"] == judge]
-    ranges, about_ranges = _ranges(kept[kept["kind"] == "range"], space, seed)
-    ratios, about_ratios = _ratios(kept[kept["kind"] == "ratio"], plan)
+    rows = table[table["judge"] == judge]
+    ranges, about_ranges = _ranges(rows[rows["kind"] == "range"], space, seed)
+    ratios, about_ratios = _ratios(rows[rows["kind"] == "ratio"], plan)
     points, about_points = _points(read.points, space)
     quantiles, about_quantiles = _quantiles(read.quantiles, space)
     lines = (about_points, about_quantiles, about_ranges, about_ratios)
@@ -106,19 +106,19 @@ def _ranges(
 ) -> tuple[density.Ranges | None, str | None]:
     if not len(rows):
         return None, None
-    known = rows[rows["first"].notna()]
-    if not len(known):
+    measured = rows[rows["first"].notna()]
+    if not len(measured):
         return None, "ranges: the answers are letters without probabilities"
-    pairs = known["number"].to_numpy(np.int64)
+    pairs = measured["number"].to_numpy(np.int64)
     if len(np.unique(pairs)) < LEAST:
         return None, f"ranges: {len(np.unique(pairs))} pairs answered, fewer than {LEAST}"
-    one, other = range_pairs(space, int(pairs.max()) + 1, seed)
-    swapped = (known["order"] == "ba").to_numpy()[:, None, None]
-    first = np.where(swapped, other[pairs], one[pairs])
-    second = np.where(swapped, one[pairs], other[pairs])
-    stated = known["template"].str.contains("probability").to_numpy()
+    a, b = range_pairs(space, int(pairs.max()) + 1, seed)
+    swapped = (measured["order"] == "ba").to_numpy()[:, None, None]
+    first = np.where(swapped, b[pairs], a[pairs])
+    second = np.where(swapped, a[pairs], b[pairs])
+    stated = measured["template"].str.contains("probability").to_numpy()
     least = np.where(stated, 0.5 * STATED_TO, _LEAST_SHARE)
-    share = np.clip(known["first"].to_numpy(np.float64), least, 1.0 - least)
+    share = np.clip(measured["first"].to_numpy(np.float64), least, 1.0 - least)
     return density.Ranges(first, second, np.log(share / (1.0 - share))), None
 
 
@@ -128,10 +128,10 @@ def _ratios(
     if not len(rows):
         return None, None
     read = [read_ratio(reply) for reply in rows["reply"]]
-    known = np.array([ratio is not None for ratio in read])
-    if known.sum() < LEAST:
-        return None, f"ratios: {known.sum()} could be read, fewer than {LEAST}"
-    pairs = rows["number"].to_numpy(np.int64)[known]
+    is_read = np.array([ratio is not None for ratio in read])
+    if is_read.sum() < LEAST:
+        return None, f"ratios: {is_read.sum()} could be read, fewer than {LEAST}"
+    pairs = rows["number"].to_numpy(np.int64)[is_read]
     ratios = np.array([ratio for ratio in read if ratio is not None])
     return (plan.a[pairs], plan.b[pairs], np.log(ratios)), None
 
@@ -141,8 +141,8 @@ def _points(points: Floats, space: FeatureSpace) -> tuple[Floats | None, str | N
         return None, None
     inside = points[space.contains(points)]
     if len(inside) < LEAST:
-        which = f"{len(inside)} of {len(points)} lie in the range asked about"
-        return None, f"points: {which}, fewer than {LEAST}"
+        line = f"{len(inside)} of {len(points)} lie in the range asked about"
+        return None, f"points: {line}, fewer than {LEAST}"
     return inside, None
 
 
@@ -150,7 +150,7 @@ def _quantiles(
     stated: Floats, space: FeatureSpace
 ) -> tuple[dict[int, dict[float, float]], str | None]:
     """Return the quantiles of features whose statements increase within their range."""
-    found: dict[int, dict[float, float]] = {}
+    quantiles: dict[int, dict[float, float]] = {}
     refused = []
     for j in range(space.dimension):
         values = stated[:, j][np.isfinite(stated[:, j]).all(axis=1)]
@@ -161,11 +161,11 @@ def _quantiles(
         ends = space.low[j] - space.cells[j], space.high[j] + space.cells[j]
         edges = np.concatenate([ends[:1], middle, ends[1:]])
         if (np.diff(edges) > 0).all():
-            found[j] = {level / 100: float(v) for level, v in zip(LEVELS, middle, strict=True)}
+            quantiles[j] = {level / 100: float(v) for level, v in zip(LEVELS, middle, strict=True)}
         else:
             refused.append(space.names[j])
     why = "do not increase within the range asked about"
-    return found, f"quantiles of {', '.join(refused)} {why}" if refused else None
+    return quantiles, f"quantiles of {', '.join(refused)} {why}" if refused else None
 
 
 @dataclass(frozen=True)
@@ -199,10 +199,10 @@ def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -
     Ranges determine no power if the judge's answers do not depend on their width as a density
     would. Their coherence is kept then, and the power is that of the other sources, if any.
     """
-    given, notes = sources.given, list(sources.left_out)
-    if not given or not belief.has_noise_levels:
+    stated, notes = sources.given, list(sources.left_out)
+    if not stated or not belief.has_noise_levels:
         return PinnedPower(notes=tuple(notes))
-    power, refused = _fitted(belief, given, seed)
+    power, refused = _fitted(belief, stated, seed)
     notes += refused
     if power is None:
         return PinnedPower(notes=tuple(notes))
@@ -212,28 +212,28 @@ def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -
             "ranges: the answers do not depend on width as those of a density would, so they "
             f"determine no power (p = {width.p_value:.2g})"
         )
-        others = {name: value for name, value in given.items() if name != "ranges"}
-        other, _ = _fitted(belief, others, seed)
-        if other is None:
+        others = {name: value for name, value in stated.items() if name != "ranges"}
+        refit, _ = _fitted(belief, others, seed)
+        if refit is None:
             return PinnedPower(power, False, tuple(notes))
-        power = replace(other, coherence=width)
+        power = replace(refit, coherence=width)
     return PinnedPower(power, is_identified(power), tuple(notes))
 
 
 def _fitted(
-    belief: density.BeliefDensity, given: Mapping[str, Any], seed: int
+    belief: density.BeliefDensity, stated: Mapping[str, Any], seed: int
 ) -> tuple[density.Power | None, list[str]]:
     """Return the power by all sources that can be used, and a line for each that cannot."""
-    if not given:
+    if not stated:
         return None, []
     try:
-        return density.fit_power(belief, **given, seed=seed), []
+        return density.fit_power(belief, **stated, seed=seed), []
     except density.DensityError as error:
         line = str(error).removeprefix("fit_power: ")
-        if len(given) == 1:
-            return None, [f"{next(iter(given))}: {line}"]
+        if len(stated) == 1:
+            return None, [f"{next(iter(stated))}: {line}"]
     usable, notes = {}, []
-    for name, value in given.items():
+    for name, value in stated.items():
         alone, refused = _fitted(belief, {name: value}, seed)
         notes += refused
         if alone is not None:

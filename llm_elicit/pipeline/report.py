@@ -28,12 +28,12 @@ def is_stale(run: Run, *, exactly: bool = False) -> bool:
 def _read_by_report(result: Run) -> dict[str, str]:
     """Return digests of all that a report shows; the audit's are those of the beliefs' files."""
     campaign = result.campaign.model_dump(mode="json")
-    shown = [campaign, result.questions, installed_versions()]
+    contents = [campaign, result.questions, installed_versions()]
     audited = result.manifest.entry("audit")
     return {
         AUDIT: digest_of_file(result.folder / AUDIT),
         "inputs": digest_of({} if audited is None else audited.read),
-        "shown": digest_of(shown),
+        "shown": digest_of(contents),
     }
 
 
@@ -78,8 +78,8 @@ def write_conditions(runs: Sequence[Run]) -> list[Path]:
         path = group[0].folder.parent / grid / ".".join(["conditions", *axes, "html"])
         conditions = [
             report_package.Condition(
-                "; ".join(one.worded for one in run.space.fixed),
-                "; ".join(one.feature.word(one.value) for one in run.space.fixed),
+                "; ".join(fixed.worded for fixed in run.space.fixed),
+                "; ".join(fixed.feature.word(fixed.value) for fixed in run.space.fixed),
                 run.audit,
                 f"../{run.folder.name}/{run.report_path.name}",
             )

@@ -174,7 +174,7 @@ class RunControl:
             stack.enter_context(self._lock)
             self.adopt(await in_thread(partial(begin_control, self._location, **self._start)))
             stack.pop_all()
-        self._tasks = [asyncio.create_task(one()) for one in (self._follow, self._give_signs)]
+        self._tasks = [asyncio.create_task(work()) for work in (self._follow, self._give_signs)]
         return self
 
     async def __aexit__(
@@ -271,10 +271,10 @@ class RunControl:
             await asyncio.sleep(POLL)
             # The journal's writer reports a failure; the next look may succeed.
             with contextlib.suppress(ElicitError):
-                found = await in_thread(partial(read_control, self._location))
-                mine = found is not None and found.takeovers == self.now.takeovers
-                if found is not None and mine and found.changed >= self.now.changed:
-                    self.adopt(found)
+                control = await in_thread(partial(read_control, self._location))
+                mine = control is not None and control.takeovers == self.now.takeovers
+                if control is not None and mine and control.changed >= self.now.changed:
+                    self.adopt(control)
 
     async def _give_signs(self) -> None:
         while True:
@@ -290,18 +290,18 @@ class RunControl:
                 pass  # as in `_follow`
             await asyncio.sleep(SIGNS)
 
-    def adopt(self, found: Control) -> None:
+    def adopt(self, control: Control) -> None:
         """Take up what is recorded, and stop sending if something else is asked of the run."""
-        before, self.now = self.now, found
-        if found.wanted == "running":
+        before, self.now = self.now, control
+        if control.wanted == "running":
             self._turn.join()  # in the order in which runs were asked to go on
-        elif found.state in ("paused", "planned"):
+        elif control.state in ("paused", "planned"):
             self._turn.leave()
         if self.interrupts and not self.stopping.is_set():
             self.stopping.set()
         self._asked.set()
-        if found != before:
-            self._on_change(found)
+        if control != before:
+            self._on_change(control)
 
 
 def _end(error: BaseException | None, *, shared: bool) -> dict[str, Any]:

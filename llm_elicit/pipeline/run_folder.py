@@ -120,14 +120,14 @@ class Run:
         Raises:
             InputError: none of the three exists, or it is a grid of several runs.
         """
-        found = open_runs(where)
-        if len(found) > 1:
-            names = ", ".join(run.campaign.name for run in found)
+        runs = open_runs(where)
+        if len(runs) > 1:
+            names = ", ".join(run.campaign.name for run in runs)
             raise InputError(
-                f"{found[0].campaign.part_of} is a grid, whose cells are {names}; name one, or use "
+                f"{runs[0].campaign.part_of} is a grid, whose cells are {names}; name one, or use "
                 "run_grid"
             )
-        return found[0]
+        return runs[0]
 
     @cached_property
     def first_round(self) -> Plan:
@@ -223,9 +223,9 @@ class Run:
     def questions(self) -> dict[str, int]:
         """The number of questions about pairs by judge; a stopping rule may reduce it."""
         rounds = self.campaign.design.rounds
-        known = {} if rounds is None else planned_rounds(self.location)
+        planned = {} if rounds is None else planned_rounds(self.location)
         names = [judge.name for judge in self.campaign.judges]
-        return {name: questions_of(name, self.campaign, known) for name in names}
+        return {name: questions_of(name, self.campaign, planned) for name in names}
 
     @property
     def beliefs(self) -> Mapping[str, density.BeliefDensity]:
@@ -260,9 +260,9 @@ class Run:
     @property
     def recorded_identity(self) -> dict[str, str]:
         """The identity that the run was started with; empty before that, or if unknown."""
-        kept = self.manifest.identity
-        if kept or not (self.folder / JOURNAL).is_file():
-            return kept
+        identity = self.manifest.identity
+        if identity or not (self.folder / JOURNAL).is_file():
+            return identity
         return kept_identity(self.location)
 
     @property
@@ -297,10 +297,10 @@ class Run:
         before = self._answers_before()
         if not before:
             return
-        kept = kept_answers(self.location)
-        if kept < before:
+        count = kept_answers(self.location)
+        if count < before:
             raise InputError(
-                f"{self.folder}: the journal holds {kept:,} of the {before:,} answers that "
+                f"{self.folder}: the journal holds {count:,} of the {before:,} answers that "
                 f"{COMPARISONS} was made from, and going on would pay for the others again; put "
                 "the journal back, or move the folder away and run again: answers that the cache "
                 "has cost nothing"
@@ -444,8 +444,8 @@ class Beliefs(Mapping[str, "density.BeliefDensity"]):
 
     def __getitem__(self, judge: str) -> density.BeliefDensity:
         if judge not in self._folders:
-            known = self._folders.keys()
-            raise UnknownNameError.of(self._run.campaign.name, "belief of", judge, known)
+            judges = self._folders.keys()
+            raise UnknownNameError.of(self._run.campaign.name, "belief of", judge, judges)
         folder = self._folders[judge]
         changed = self._run.manifest.changed(fit_of(judge, self._method))
         if changed:

@@ -111,16 +111,16 @@ class EventLog:
         """
         while True:
             # Others record that a run has ended before its last events.
-            changed, ended = self._changed, self._ended
+            changed, is_over = self._changed, self._ended
             if self._others:
                 await self._look()
             page = await self._after(since)
-            for one in page:
-                yield one
-                since = one.seq
+            for event in page:
+                yield event
+                since = event.seq
             if page:
                 continue
-            if ended:
+            if is_over:
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), _LOOK_AGAIN if self._others else None)

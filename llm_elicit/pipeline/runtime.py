@@ -54,20 +54,20 @@ class Recovery:
         self._order: dict[Path, tuple[bool, float]] = {}
         self._looks = 0
 
-    def take(self, known: set[str]) -> tuple[list[Run], bool]:
+    def take(self, names: set[str]) -> tuple[list[Run], bool]:
         """Take over what can be taken over; the caller should begin to work on it at once.
 
         Args:
-            known: names of runs that are left out.
+            names: names of runs that are left out.
 
         Returns:
             The runs, those that were at work first and then in the order in which they waited, and
             whether there are others whose service may be gone.
         """
-        taken, unsure = [], False
+        runs, unsure = [], False
         self._looks += 1
         for path in run_folders(self._folder):
-            if path.name in known:
+            if path.name in names:
                 continue
             try:
                 silent = self._is_silent(path)
@@ -76,10 +76,10 @@ class Recovery:
             except (ElicitError, OSError):
                 continue  # it is being written or deleted, or cannot be read: it is left alone
             if run is not None and self._take(run.location):
-                taken.append(run)
+                runs.append(run)
             elif silent is not False:
                 unsure = True
-        return sorted(taken, key=lambda run: self._order[run.folder]), unsure
+        return sorted(runs, key=lambda run: self._order[run.folder]), unsure
 
     def _is_silent(self, path: Path) -> bool | None:
         """Whether a run's service gives no sign of life; None if it does, and may soon not."""
@@ -105,11 +105,11 @@ class Recovery:
     def _location(self, path: Path) -> JournalLocation:
         """Return where a run's journal is; its campaign is read again once it was changed."""
         changed = (path / CAMPAIGN).stat().st_mtime_ns
-        kept = self._campaigns.get(path)
-        if kept is None or kept[0] != changed:
-            kept = changed, JournalLocation(path, find(path)[0].journal)
-            self._campaigns[path] = kept
-        return kept[1]
+        cached = self._campaigns.get(path)
+        if cached is None or cached[0] != changed:
+            cached = changed, JournalLocation(path, find(path)[0].journal)
+            self._campaigns[path] = cached
+        return cached[1]
 
     def _key(self, location: JournalLocation) -> Key:
         """Return what changes with every write to a journal in its folder, else now and then."""
@@ -117,8 +117,8 @@ class Recovery:
             return (self._looks // _RARELY,)
         files = [location.folder / name for name in (JOURNAL, f"{JOURNAL}-wal")]
         # Reading a journal makes an empty log of writes beside it.
-        found = [file.stat() for file in files if file.is_file()]
-        return tuple(stat.st_mtime_ns for stat in found if stat.st_size)
+        stats = [file.stat() for file in files if file.is_file()]
+        return tuple(stat.st_mtime_ns for stat in stats if stat.st_size)
 
 
 class Runtime:
@@ -252,9 +252,9 @@ class Runtime:
     ) -> CampaignRun:
         run = campaign if isinstance(campaign, Run) else Run.open(self._placed(campaign))
         name = run.campaign.name
-        known = self.runs.get(name)
-        if known is not None and known.state not in ENDED:
-            raise InputError(f"{name}: it is {known.state} here already")
+        earlier = self.runs.get(name)
+        if earlier is not None and earlier.state not in ENDED:
+            raise InputError(f"{name}: it is {earlier.state} here already")
         self._runs[name] = added = CampaignRun(run, self._sharing, start, cache, retry_failed)
         return added
 
@@ -273,11 +273,11 @@ class Runtime:
         Runs of a service that lives are left to it. Of one that was killed just now it takes some
         seconds to know. A run that cannot be opened is left alone.
         """
-        taken, unsure = await self._take_over()
+        runs, unsure = await self._take_over()
         if unsure:
             await asyncio.sleep(SILENCE)
-            taken += (await self._take_over())[0]
-        return taken
+            runs += (await self._take_over())[0]
+        return runs
 
     async def keep_recovering(self) -> None:
         """Take up the runs of services that are gone, every few seconds, until it is cancelled."""
@@ -286,8 +286,8 @@ class Runtime:
             await self._take_over()
 
     async def _take_over(self) -> tuple[list[CampaignRun], bool]:
-        found, unsure = await in_thread(partial(self._recovery.take, set(self.runs)))
-        free = [run for run in found if run.campaign.name not in self.runs]
+        runs, unsure = await in_thread(partial(self._recovery.take, set(self.runs)))
+        free = [run for run in runs if run.campaign.name not in self.runs]
         return [self._add(run, {"error": None}, "reuse") for run in free], unsure
 
     async def delete(self, name: str) -> None:
@@ -306,7 +306,7 @@ class Runtime:
 
 def _spent(folder: Path) -> float:
     """Return the USD that the runs of a folder spent or reserved."""
-    found = [(path, find(path)[0]) for path in run_folders(folder)]
+    campaigns = [(path, find(path)[0]) for path in run_folders(folder)]
     # A grid's own folder holds its campaign only; the runs of its cells lie beside it.
-    runs = [JournalLocation(path, one.journal) for path, one in found if one.grid is None]
+    runs = [JournalLocation(path, c.journal) for path, c in campaigns if c.grid is None]
     return sum(map(spent_in, runs))

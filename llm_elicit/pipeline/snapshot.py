@@ -182,7 +182,7 @@ def read_snapshot(
         problems=tuple((control.error or "").splitlines()),
         live=0,
         seq=0,
-        updated=max((one.last for one in totals.values()), default=""),
+        updated=max((counts.last for counts in totals.values()), default=""),
     )
 
 
@@ -231,11 +231,11 @@ class RunIndex:
 
     Args:
         folder: the folder of the runs.
-        kept: a folder for what is known of them; created if necessary.
+        store: a folder for what is known of them; created if necessary.
     """
 
-    def __init__(self, folder: Path, kept: Path) -> None:
-        self._folder, self._kept = folder, kept
+    def __init__(self, folder: Path, store: Path) -> None:
+        self._folder, self._store = folder, store
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
 
@@ -250,8 +250,8 @@ class RunIndex:
             names = {path.name for path in folders}
             for name in self._entries.keys() - names - set(left_out):
                 self._forget(name)  # it was deleted
-            found = [self._snapshot(path) for path in folders]
-        return [run for run in found if run is not None]
+            runs = [self._snapshot(path) for path in folders]
+        return [run for run in runs if run is not None]
 
     def _snapshot(self, folder: Path) -> RunSnapshot | None:
         """Return the snapshot of one run; None if it was deleted, or is a grid of others."""
@@ -286,7 +286,7 @@ class RunIndex:
     def _keep(self, entry: _Entry) -> None:
         self._entries[entry.run.name] = entry
         with contextlib.suppress(InputError, OSError):  # it is only faster
-            self._kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self._path(entry.run.name), entry.model_dump_json())
 
     def _forget(self, name: str) -> None:
@@ -295,7 +295,7 @@ class RunIndex:
             self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        return self._kept / f"{name}.json"
+        return self._store / f"{name}.json"
 
 
 def _empty(folder: Path, campaign: Campaign) -> dict[str, Totals]:
@@ -325,5 +325,5 @@ def _stays(run: RunSnapshot, files: State, *, shared: bool) -> bool:
     """Whether a snapshot holds until one of the files changes."""
     settled = _SETTLED_ELSEWHERE if shared else _SETTLED
     changed = max(max(stat[:2]) for stat in files) / 1e9
-    ended = run.state in ENDED if shared else run.state in (*ENDED, "interrupted")
-    return ended and time.time() - changed > settled
+    is_over = run.state in ENDED if shared else run.state in (*ENDED, "interrupted")
+    return is_over and time.time() - changed > settled

@@ -103,9 +103,9 @@ async def run_stages(folder: Path, stages: Sequence[str]) -> AsyncGenerator[dict
     refusal = None
     try:
         async for line in process.stdout:
-            said = json.loads(line)
-            refusal = said.get("error", refusal)
-            yield said
+            message = json.loads(line)
+            refusal = message.get("error", refusal)
+            yield message
         code = await process.wait()
         last = (await errors)[-_LAST:].decode(errors="replace").strip()
     finally:
@@ -131,11 +131,11 @@ async def make_views(
         turn: limits how many views are made at the same time.
         answers: returns the number of answers; None while no view is wanted.
     """
-    seen, took = 0, 0.0
+    viewed, took = 0, 0.0
     while True:
         await asyncio.sleep(max(every, _REST * took))
         done = answers()
-        if done is None or done < max(_FEWEST, _GROWTH * seen):
+        if done is None or done < max(_FEWEST, _GROWTH * viewed):
             continue
         try:
             async with turn, contextlib.aclosing(run_stages(folder, ["live"])) as lines:
@@ -144,7 +144,7 @@ async def make_views(
                     pass
         except ElicitError:
             continue  # a view that cannot be made is made at the next time
-        seen, took = done, time.monotonic() - began
+        viewed, took = done, time.monotonic() - began
         yield
 
 

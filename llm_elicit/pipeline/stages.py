@@ -151,9 +151,9 @@ def check_files(run: Run, stage: str, progress: Progress) -> None:
     """
     run.check_identity()
     manifest, name = run.manifest, run.campaign.name
-    asked = manifest.entry("ask") is not None
+    is_asked = manifest.entry("ask") is not None
     journal = run.location.shared or (run.folder / JOURNAL).is_file()
-    if asked and not journal and run.campaign.design.rounds is not None:
+    if is_asked and not journal and run.campaign.design.rounds is not None:
         raise InputError(
             f"{run.folder}: the journal is gone, in which the pairs of later rounds are; put it "
             "back"
@@ -164,22 +164,22 @@ def check_files(run: Run, stage: str, progress: Progress) -> None:
     tables = manifest.changed("ask")
     if not tables:
         return
-    which = " and ".join(tables)
+    files = " and ".join(tables)
     if not journal:
         raise InputError(
-            f"{run.folder}: {which} was changed since it was written, and there is no journal "
+            f"{run.folder}: {files} was changed since it was written, and there is no journal "
             "to make it from; put either back, or fit a table of your own by "
             "llm_elicit.density.fit_belief"
         )
-    progress.note(name, f"{stage}: {which} is gone or was changed; made again from the journal")
+    progress.note(name, f"{stage}: {files} is gone or was changed; made again from the journal")
     write_tables(run)
 
 
 def warn_of_gaps(run: Run, stage: str, progress: Progress) -> None:
     """Add a note for every judge whose questions are not all answered."""
-    asked = run.questions
+    counts = run.questions
     for judge, gap in run.missing.items():
-        of_all = f"{gap:,} of {asked[judge]:,} questions have no answer"
+        of_all = f"{gap:,} of {counts[judge]:,} questions have no answer"
         progress.note(judge, f"{stage}: {of_all}; the result uses the others")
 
 
@@ -242,11 +242,11 @@ def ask_conditions(
     for cell in cells:
         if cell.campaign.given and len(cells) > 1:
             with (
-                Display() if progress is None else nullcontext(progress) as shown,
+                Display() if progress is None else nullcontext(progress) as display,
                 suppress(ElicitError),
             ):
                 asking = ask(
-                    cell, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters,
+                    cell, max_cost=max_cost, progress=display, cache=cache, limiters=limiters,
                     retry_failed=retry_failed,
                 )  # fmt: skip
                 asyncio.run(asking)
@@ -277,16 +277,16 @@ async def arun(
     """
     result = campaign if isinstance(campaign, Run) else await in_thread(partial(Run.open, campaign))
     async with alone_in(result.folder):
-        with Display() if progress is None else nullcontext(progress) as shown:
+        with Display() if progress is None else nullcontext(progress) as display:
             if not isinstance(campaign, Run):
                 opened = result
-                result = await to_its_end(lambda _: plan_run(opened), shown)
+                result = await to_its_end(lambda _: plan_run(opened), display)
             result = await ask(
-                result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters,
+                result, max_cost=max_cost, progress=display, cache=cache, limiters=limiters,
                 retry_failed=retry_failed,
             )  # fmt: skip
             for stage in AFTER_ASKING.values():
-                await to_its_end(partial(stage, result), shown)
+                await to_its_end(partial(stage, result), display)
     return result
 
 
