@@ -233,7 +233,10 @@ class RunLimiters:
         own = (_a_second(judge, "requests_per_minute"), _a_second(judge, "tokens_per_minute"))
         # The strictest limit of an account's judges applies to all of them.
         others = self._used[key][1:] if key in self._used else (None, None)
-        requests, tokens = map(_smaller, own, others)
+        requests, tokens = (
+            min((limit for limit in limits if limit is not None), default=None)
+            for limits in zip(own, others, strict=True)
+        )
         hold = max(self._open_at - time.monotonic(), 0.0)
         limiter = self._all.of(key, self, self._part(requests), self._part(tokens), hold)
         self._used[key] = (limiter, requests, tokens)
@@ -264,11 +267,6 @@ class RunLimiters:
 def _a_second(judge: Judge, name: str) -> float | None:
     a_minute = getattr(judge, name, None)
     return a_minute / 60.0 if a_minute else None
-
-
-def _smaller(first: float | None, second: float | None) -> float | None:
-    limits = [limit for limit in (first, second) if limit is not None]
-    return min(limits, default=None)
 
 
 LOOK = 2.0

@@ -198,7 +198,8 @@ def _planned(
     planned: dict[tuple[str, int], Pairs] = {}
     for name, number in _due(result):
         judges = [name] if name else [judge.name for judge in campaign.judges]
-        progress.note(name or "all judges", f"planning round {number} of {_rounds(result)}")
+        count = len(campaign.design.sizes)
+        progress.note(name or "all judges", f"planning round {number} of {count}")
         answers = _answers(result, judges)
         planned[name, number] = (design or design_of(campaign, result.space)).plan(
             number,
@@ -249,10 +250,6 @@ def _due(result: Run) -> Iterator[tuple[str, int]]:
         more = number <= rounds.count and stopped(planned, name) is None
         if more and all(settled(result.location, judge) for judge in judges):
             yield name, number
-
-
-def _rounds(result: Run) -> int:
-    return len(result.campaign.design.sizes)
 
 
 async def ask_in_batches(

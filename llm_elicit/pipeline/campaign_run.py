@@ -172,7 +172,9 @@ class CampaignRun:
         Raises:
             ConflictError: the run has ended.
         """
-        self._check_alive("paused")
+        self._check_kept()
+        if self._task.done():
+            raise ConflictError(f"{self.name}: the run is {self.state} and cannot be paused")
         await self._request("paused")
         while self._now.wanted == "paused" and self.state not in ("paused", *ENDED):
             if self._task.done():
@@ -269,11 +271,6 @@ class CampaignRun:
     def _check_kept(self) -> None:
         if self._removal is not None:
             raise ConflictError(f"{self.name}: the run is being deleted")
-
-    def _check_alive(self, target: str) -> None:
-        self._check_kept()
-        if self._task.done():
-            raise ConflictError(f"{self.name}: the run is {self.state} and cannot be {target}")
 
     async def _request(self, state: Wanted | None, **limits: Any) -> None:
         await self._begun.wait()  # what is wanted at the start is recorded first
@@ -386,17 +383,14 @@ class CampaignRun:
                     await control.record(stage=message["began"])
                 elif "ended" in message:
                     due.remove(message["ended"])
-                    self._tell_end(message["ended"])
+                    if message["ended"] in _TOLD_AS:
+                        self._log.add(_TOLD_AS[message["ended"]])
+                    else:
+                        self._tell_view()
                 elif "note" in message:
                     self._progress.note(message["label"], message["note"])
                 elif "step" in message:
                     self._progress.stage(**message)
-
-    def _tell_end(self, stage: str) -> None:
-        if stage in _TOLD_AS:
-            self._log.add(_TOLD_AS[stage])
-        else:
-            self._tell_view()
 
     def _tell_view(self) -> None:
         self._live += 1

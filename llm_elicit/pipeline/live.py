@@ -117,7 +117,7 @@ def _judge(
     if points is None:
         used = min(measures.pairs, MOST)
         try:
-            belief = _belief(run, judge, _some(table, judge, choices.pair), direct, show)
+            belief = _belief(run, judge, _thinned(table, judge, choices.pair), direct, show)
         except (ElicitError, density.DensityError) as error:
             return measured.model_copy(update={"reason": f"no belief could be fitted yet: {error}"})
         points = belief.sample(_POINTS, seed=run.campaign.seed)
@@ -135,7 +135,7 @@ def _judge(
     return measured.model_copy(update={"features": features, "method": method, "used": used})
 
 
-def _some(table: Comparisons, judge: str, pairs: Pairs) -> Comparisons:
+def _thinned(table: Comparisons, judge: str, pairs: Pairs) -> Comparisons:
     """Return a judge's answers about at most `MOST` of its pairs."""
     sample = pairs[np.linspace(0, len(pairs) - 1, min(len(pairs), MOST)).round().astype(int)]
     rows = table.answers_of(judge)
@@ -154,26 +154,21 @@ def _belief(
     """Fit a judge's belief quickly, at the power that its direct answers imply."""
     campaign, space = run.campaign, run.space
     evidence = evidence_of(table, judge, campaign.fit)
+    between = density.BETWEEN_ROUNDS
+    few = replace(between.utility, posterior=density.PosteriorSettings(draws=_DRAWS))
     belief = density.fit_evidence(
         evidence,
         sampling=sampling_of(space),
         method=_method(run),
         noise=noise_of(campaign.fit),
         seed=campaign.seed,
-        settings=_quick_settings(),
+        settings=replace(between, utility=few),
         progress=show,
     )
     sources = read_sources(direct, judge, space, campaign.seed, run.first_round)
     pinned = pin_power(belief, sources, campaign.seed)
     measured = len(evidence.measured) > 0
     return at_stated_power(belief, pinned, measured=measured, seed=campaign.seed)
-
-
-def _quick_settings() -> density.FitSettings:
-    """Return the settings of fits between rounds, with fewer draws of the posterior."""
-    between = density.BETWEEN_ROUNDS
-    few = replace(between.utility, posterior=density.PosteriorSettings(draws=_DRAWS))
-    return replace(between, utility=few)
 
 
 def _interval(interval: inference.Interval | None) -> LiveInterval | None:

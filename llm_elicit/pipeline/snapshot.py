@@ -249,7 +249,9 @@ class RunIndex:
             folders = [path for path in run_folders(self._folder) if path.name not in left_out]
             names = {path.name for path in folders}
             for name in self._entries.keys() - names - set(left_out):
-                self._forget(name)  # it was deleted
+                del self._entries[name]  # it was deleted
+                with contextlib.suppress(OSError):
+                    self._path(name).unlink(missing_ok=True)
             runs = [self._snapshot(path) for path in folders]
         return [run for run in runs if run is not None]
 
@@ -288,11 +290,6 @@ class RunIndex:
         with contextlib.suppress(InputError, OSError):  # it is only faster
             self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self._path(entry.run.name), entry.model_dump_json())
-
-    def _forget(self, name: str) -> None:
-        del self._entries[name]
-        with contextlib.suppress(OSError):
-            self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
         return self._store / f"{name}.json"

@@ -169,7 +169,10 @@ class Journal:
     def _set_up(self, identity: dict[str, str]) -> None:
         with self._db.begin():
             prepare_schema(self._db, self.location)
-            self._same_campaign(identity)
+            stored = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
+            check_same(stored, identity, self.location.folder)
+            rows = [{"key": key, "value": value} for key, value in identity.items()]
+            self._db.execute(ignoring(meta, self._db.dialect.name), rows)
             self._unsaved = Unsaved(self.location.folder, self._name())
             name = f"{socket.gethostname()}:{os.getpid()}"
             worker = {"me": self._me, "new_name": name, "new_began": now(), "lease": self.lease}
@@ -193,12 +196,6 @@ class Journal:
         self._db.execute(ignoring(meta, self._db.dialect.name), row)
         query = select(meta.c.value).where(meta.c.key == "journal")
         return str(self._db.execute(query).scalar_one())
-
-    def _same_campaign(self, identity: dict[str, str]) -> None:
-        stored = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
-        check_same(stored, identity, self.location.folder)
-        rows = [{"key": key, "value": value} for key, value in identity.items()]
-        self._db.execute(ignoring(meta, self._db.dialect.name), rows)
 
     def prepare(self, judges: Iterable[str], plan: Plan, *, retry_failed: bool = False) -> int:
         """Write the plan, and reopen the questions that dead workers had in flight.
@@ -275,7 +272,8 @@ class Journal:
 
         Questions of rounds that other workers planned since are not claimed.
         """
-        self._must_take_more()
+        if self._transactions.failure is not None:
+            raise self._transactions.failure
         return self._transactions.once(partial(self._claim, judge, count))
 
     def _claim(self, judge: str, count: int) -> list[Question]:
@@ -284,10 +282,6 @@ class Journal:
         values = {"of_judge": judge, "count": count, "me": self._me, "known": self._known[judge]}
         rows = sorted(self._db.execute(CLAIM, values).all())
         return [replace(Question(*row[:-1]), given_up=row.error is not None) for row in rows]
-
-    def _must_take_more(self) -> None:
-        if self._transactions.failure is not None:
-            raise self._transactions.failure
 
     def held_elsewhere(self, judge: str) -> int:
         """Reopen the questions of dead workers; return how many are open beside this worker's.
