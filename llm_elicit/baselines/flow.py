@@ -204,11 +204,11 @@ class FlowDensity:
     def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
         """Draw n latent points: base noise pushed through the flows, independent draws."""
         d = self.flows[0].shape.dimension
-        which = torch.randint(len(self.flows), (n,), generator=generator)
+        member = torch.randint(len(self.flows), (n,), generator=generator)
         z = torch.randn(n, d, generator=generator, dtype=torch.float64)
         points = torch.empty_like(z)
         for k, flow in enumerate(self.flows):
-            rows = which == k
+            rows = member == k
             if rows.any():
                 points[rows] = flow.push(z[rows])
         return Draws.independent(points)
@@ -544,11 +544,11 @@ def _fit_member(problem: Problem, data: FlowData, folds: torch.Tensor, k: int) -
     )
     train, held_out = ((folds != k).nonzero()[:, 0], (folds == k).nonzero()[:, 0])
     flow, generator = BeliefFlow(shape, seed), torch.Generator().manual_seed(seed)
-    each = settings.affine_steps + settings.short_steps + settings.steps
+    member_steps = settings.affine_steps + settings.short_steps + settings.steps
 
     def progress(done: int) -> None:
         if problem.progress is not None:
-            problem.progress("flow", k * each + done, settings.members * each)
+            problem.progress("flow", k * member_steps + done, settings.members * member_steps)
 
     trainer = FlowTrainer(
         flow, data.take(train), data.take(held_out), problem.noise, settings, generator

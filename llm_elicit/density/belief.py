@@ -78,9 +78,9 @@ class Substitution:
         whiten, offset, height = (p.double() for p in stack.parameters)
         offset = offset - self.values.double() @ whiten[..., self.fixed, :]
         q, r = torch.linalg.qr(whiten[..., self.free, :].transpose(-1, -2))
-        kept = (offset[..., None, :] @ q).squeeze(-2)
-        height = height - 0.5 * (offset.square().sum(-1) - kept.square().sum(-1))
-        parts = (r.transpose(-1, -2), kept, height)
+        projected = (offset[..., None, :] @ q).squeeze(-2)
+        height = height - 0.5 * (offset.square().sum(-1) - projected.square().sum(-1))
+        parts = (r.transpose(-1, -2), projected, height)
         whiten, offset, height = (p.to(stack.height) for p in parts)
         return ComponentStack(whiten, offset, height, stack.share)
 
@@ -93,12 +93,12 @@ class Substitution:
         return replace(stack, frequencies=stack.frequencies[self.free], weights=turned)
 
 
-def condition(latent: Latent, given: Mapping[int, float]) -> tuple[BoxLatent, Substitution]:
+def condition(latent: Latent, values: Mapping[int, float]) -> tuple[BoxLatent, Substitution]:
     """Return the coordinates of the free features, and what is substituted for the others.
 
     Parameters
     ----------
-    given : values of features by their numbers, natural units, as `FeatureNames.values` checked
+    values : values of features by their numbers, natural units, as `FeatureNames.values` checked
         them.
     """
     sampling = latent.sampling
@@ -107,18 +107,19 @@ def condition(latent: Latent, given: Mapping[int, float]) -> tuple[BoxLatent, Su
             f"given: λ is a {type(sampling).__name__}; only under a Uniform has each feature an "
             "axis of its own; fit with sampling=Uniform(low, high)."
         )
-    if len(given) == sampling.dimension:
+    if len(values) == sampling.dimension:
         raise DensityError("given: every feature is given; leave at least one free.")
     point = sampling.from_cube(np.full((1, sampling.dimension), 0.5))
-    point[0, list(given)] = list(given.values())
+    point[0, list(values)] = list(values.values())
     if not sampling.in_box(point)[0]:
         raise DensityError(
-            f"given: {dict(given)} lies outside the support of {sampling!r}; give values inside it."
+            f"given: {dict(values)} lies outside the support of {sampling!r}; give values "
+            "inside it."
         )
     t = latent.features(torch.from_numpy(latent.to_latent(point)))[0]
-    held = np.isin(latent.owners, list(given))
-    free, fixed = (torch.from_numpy(np.flatnonzero(which)) for which in (~held, held))
-    return BoxLatent(sampling.conditional(given)), Substitution(free, fixed, t[fixed])
+    held = np.isin(latent.owners, list(values))
+    free, fixed = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~held, held))
+    return BoxLatent(sampling.conditional(values)), Substitution(free, fixed, t[fixed])
 
 
 class BeliefDensity(PresentedDensity):
@@ -379,19 +380,19 @@ class BeliefDensity(PresentedDensity):
         by_default = log_level_sd is None
         callback("draws: progress", progress)
         generator = generator_of(seed)
-        if by_default and seed in self._made and progress is None:
-            return replace(self._made[seed], _named=self._features)
+        if by_default and seed in self._cached and progress is None:
+            return replace(self._cached[seed], _named=self._features)
         if log_level_sd is None:
             log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
         model = self._model if isinstance(self._model, UtilityDensity) else None
         with one_thread():
-            made = make_draws(
+            draws = make_draws(
                 self._latent, self.utility_draws(), model, generator, progress, log_level_sd
             )
         if by_default:
             # Of seed 0 for figures; of another for who asks for the same again, as an audit does.
-            self._made = {k: v for k, v in self._made.items() if k == 0} | {seed: made}
-        return replace(made, _named=self._features)
+            self._cached = {k: v for k, v in self._cached.items() if k == 0} | {seed: draws}
+        return replace(draws, _named=self._features)
 
     @property
     def has_noise_levels(self) -> bool:
@@ -415,10 +416,10 @@ class BeliefDensity(PresentedDensity):
         return self._scaled(noise.scale / self.noise.scale, diagnostics, "at_noise", seed)
 
     def _scaled(
-        self, factor: float, diagnostics: dict[str, Any], wanted: str, seed: int
+        self, factor: float, diagnostics: dict[str, Any], label: str, seed: int
     ) -> BeliefDensity:
         """Return the belief with its utility and draws times a factor."""
-        utility = self.utility_model(wanted).utility.scaled(factor)
+        utility = self.utility_model(label).utility.scaled(factor)
         draws = None if self._draws is None else self._draws.scaled(factor)
         return self._changed(self._latent, utility, draws, diagnostics, seed)
 
@@ -440,11 +441,11 @@ class BeliefDensity(PresentedDensity):
         names, stated = features or self._features, {**diagnostics, **report}
         return BeliefDensity(latent, fitted.model, reference, stated, draws, names)
 
-    def utility_model(self, wanted: str) -> UtilityDensity:
-        """Return the fitted utility, for use in the core; ``wanted`` is named in an error."""
+    def utility_model(self, label: str) -> UtilityDensity:
+        """Return the fitted utility, for use in the core; ``label`` is named in an error."""
         if not isinstance(self._model, UtilityDensity):
             raise DensityError(
-                f"{wanted}: the belief's method is {self._model.name}; this needs the utility "
+                f"{label}: the belief's method is {self._model.name}; this needs the utility "
                 'itself; fit by "utility" or "auto".'
             )
         return self._model

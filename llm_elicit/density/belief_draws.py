@@ -94,14 +94,14 @@ class BeliefDraws:
 
         Those of categories without an order are not-a-number.
         """
-        wanted = levels_of("quantile: levels", levels)
+        probabilities = levels_of("quantile: levels", levels)
 
         def quantiles(x: Array, weights: Array) -> Array:
             order = np.argsort(x, axis=0)
-            return np.stack([weighted_quantiles(x, each, wanted, order) for each in weights])
+            return np.stack([weighted_quantiles(x, w, probabilities, order) for w in weights])
 
-        found = self._of_each(quantiles)
-        return without_codes(found, self._latent.sampling, self._features, ordered=False)
+        values = self._of_each(quantiles)
+        return without_codes(values, self._latent.sampling, self._features, ordered=False)
 
     def sample(self, n: int) -> Array:
         """Return n equally weighted points (S, n, d) of every draw, by systematic resampling."""
@@ -133,8 +133,8 @@ class BeliefDraws:
         bins = limits.size - 1
 
         def masses(x: Array, weights: Array) -> Array:
-            found = np.searchsorted(limits, x[:, place], side="right") - 1
-            return np.stack([np.bincount(found.clip(0, bins - 1), w, bins) for w in weights])
+            index = np.searchsorted(limits, x[:, place], side="right") - 1
+            return np.stack([np.bincount(index.clip(0, bins - 1), w, bins) for w in weights])
 
         return self._of_each(masses)
 
@@ -147,8 +147,8 @@ class BeliefDraws:
         for at, x in enumerate(self.points):
             together.setdefault(id(x), []).append(at)
         groups = list(together.values())
-        found = [of(self.points[g[0]], np.stack([self.weights[at] for at in g])) for g in groups]
-        return np.concatenate(found)[np.argsort(np.concatenate(groups))]
+        parts = [of(self.points[g[0]], np.stack([self.weights[at] for at in g])) for g in groups]
+        return np.concatenate(parts)[np.argsort(np.concatenate(groups))]
 
     def shares(self, feature: int | str) -> Array:
         """Return shares of mass (S, K) of the K categories, or whole numbers, of one feature.
@@ -180,10 +180,10 @@ class BeliefDraws:
         inside = self._latent.sampling.contains(at)
         result = np.full((len(self), len(at)), -np.inf)
         if inside.any():
-            kept = at[inside]
-            g = torch.from_numpy(self._latent.to_latent(kept))
+            interior = at[inside]
+            g = torch.from_numpy(self._latent.to_latent(interior))
             values = utilities_at(self._latent, self._utilities, g, self._factors).numpy()
-            slope = self._latent.sampling.log_scale_slope(kept)
+            slope = self._latent.sampling.log_scale_slope(interior)
             result[:, inside] = values - self._log_normalizers[:, None] + slope
         return result
 
@@ -237,16 +237,15 @@ def make_draws(
     points, weights, logs = [], [], []
     for at, utility in enumerate(utilities):
         if float(shared.effective[at]) >= _SHARED:
-            found = together, shared.weights[at].numpy(), float(shared.log_normalizers[at])
+            sample = together, shared.weights[at].numpy(), float(shared.log_normalizers[at])
         else:
-            found = _own(latent, utility.scaled(float(factors[at])), model, generator)
-        points.append(found[0])
-        weights.append(found[1])
-        logs.append(found[2])
+            sample = _own(latent, utility.scaled(float(factors[at])), model, generator)
+        points.append(sample[0])
+        weights.append(sample[1])
+        logs.append(sample[2])
         if progress is not None:
             progress("draws", at + 1, len(utilities))
-    both = tuple(points), tuple(weights)
-    return BeliefDraws(*both, latent, utilities, factors, np.array(logs))
+    return BeliefDraws(tuple(points), tuple(weights), latent, utilities, factors, np.array(logs))
 
 
 def _own(
@@ -258,9 +257,9 @@ def _own(
         return of_components
     settings = AnnealingSettings() if model is None else model.annealing
     start = None if model is None else model.start
-    found = anneal_belief(latent, utility, _OWN, generator, settings, start)
-    points = latent.from_latent(found.draws.points.numpy())
-    return points, np.full(_OWN, 1.0 / _OWN), found.log_normalizer
+    annealed = anneal_belief(latent, utility, _OWN, generator, settings, start)
+    points = latent.from_latent(annealed.draws.points.numpy())
+    return points, np.full(_OWN, 1.0 / _OWN), annealed.log_normalizer
 
 
 def from_components(

@@ -126,9 +126,9 @@ def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:
     return density
 
 
-def _folder(where: str, folder: object) -> Path:
+def _folder(label: str, folder: object) -> Path:
     if not isinstance(folder, str | Path):
-        raise DensityError(f"{where}: folder = {folder!r}; it must be a path.")
+        raise DensityError(f"{label}: folder = {folder!r}; it must be a path.")
     return Path(folder)
 
 

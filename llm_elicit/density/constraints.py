@@ -73,8 +73,8 @@ class LinearConstraint:
     names: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        given, names = in_order("LinearConstraint: coefficients", self.coefficients, self.names)
-        object.__setattr__(self, "coefficients", given)
+        values, names = in_order("LinearConstraint: coefficients", self.coefficients, self.names)
+        object.__setattr__(self, "coefficients", values)
         object.__setattr__(self, "names", names)
         a = finite("LinearConstraint: coefficients", self.coefficients)
         if a.ndim != 1 or not a.any():
@@ -98,8 +98,8 @@ class LinearConstraint:
     def conditional(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
         """Return the constraint on the features ``free`` given the others."""
         a = [self.coefficients[j] for j in free]
-        known = sum(self.coefficients[j] * value for j, value in given.items())
-        return LinearConstraint(a, self.bound - known) if any(a) else None
+        offset = sum(self.coefficients[j] * value for j, value in given.items())
+        return LinearConstraint(a, self.bound - offset) if any(a) else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
@@ -136,7 +136,7 @@ class PolygonConstraint:
             raise DensityError(
                 f"PolygonConstraint: features = {self.features!r}; they must be two different ones."
             )
-        both = tuple(integer("PolygonConstraint: features", j) for j in self.features)
+        features = tuple(integer("PolygonConstraint: features", j) for j in self.features)
         if labels("PolygonConstraint: vertices", self.vertices) is not None:
             raise DensityError(
                 "PolygonConstraint: vertices have names, and features are numbers; put the columns "
@@ -148,7 +148,7 @@ class PolygonConstraint:
                 f"PolygonConstraint: vertices have shape {corners.shape}; they must be (v, 2), "
                 "three corners or more."
             )
-        object.__setattr__(self, "features", both)
+        object.__setattr__(self, "features", features)
         object.__setattr__(self, "vertices", tuple(map(tuple, corners.tolist())))
 
     @property
@@ -165,18 +165,18 @@ class PolygonConstraint:
 
     def conditional(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
         """Return the constraint on the features ``free`` given the others."""
-        left = [j for j in self.features if j in free]
-        if len(left) == 2:
-            return PolygonConstraint((free.index(left[0]), free.index(left[1])), self.vertices)
-        if not left:
+        axes = [j for j in self.features if j in free]
+        if len(axes) == 2:
+            return PolygonConstraint((free.index(axes[0]), free.index(axes[1])), self.vertices)
+        if not axes:
             return None
-        at = self.features.index(left[0])
+        at = self.features.index(axes[0])
         along, across = (np.asarray(self.vertices)[:, side] for side in (at, 1 - at))
-        rest, after = across - given[self.features[1 - at]], np.roll(along, -1)
-        spans = (rest < 0.0) != (np.roll(rest, -1) < 0.0)
-        share = rest[spans] / (rest - np.roll(rest, -1))[spans]
+        distance, after = across - given[self.features[1 - at]], np.roll(along, -1)
+        spans = (distance < 0.0) != (np.roll(distance, -1) < 0.0)
+        share = distance[spans] / (distance - np.roll(distance, -1))[spans]
         ends = np.sort(along[spans] + share * (after - along)[spans])
-        return IntervalConstraint(free.index(left[0]), ends.reshape(-1, 2).tolist())
+        return IntervalConstraint(free.index(axes[0]), ends.reshape(-1, 2).tolist())
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
@@ -212,11 +212,11 @@ class IntervalConstraint:
 
     def __post_init__(self) -> None:
         integer("IntervalConstraint: feature", self.feature)
-        where = "IntervalConstraint: intervals"
-        ends = finite(where, self.intervals)
+        label = "IntervalConstraint: intervals"
+        ends = finite(label, self.intervals)
         if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends):
             raise DensityError(
-                f"{where} have shape {ends.shape}; they must be (m, 2), one interval or more."
+                f"{label} have shape {ends.shape}; they must be (m, 2), one interval or more."
             )
         object.__setattr__(self, "intervals", tuple(map(tuple, ends.tolist())))
 
@@ -258,7 +258,7 @@ def _in_polygon(points: Array, start: Array) -> Flags:
 
 
 def constraint_of(
-    given: object, dimension: int, names: tuple[str, ...] | None = None
+    description: object, dimension: int, names: tuple[str, ...] | None = None
 ) -> Constraint:
     """Return a constraint on d features, or the one that its ``to_dict`` described.
 
@@ -274,31 +274,31 @@ def constraint_of(
         "polygon": PolygonConstraint,
         "intervals": IntervalConstraint,
     }
-    found = given
-    if isinstance(given, Mapping) and given.get("kind") in kinds:
-        fields = {name: value for name, value in given.items() if name != "kind"}
-        found = kinds[given["kind"]](**fields)
-    if not isinstance(found, LinearConstraint | PolygonConstraint | IntervalConstraint):
+    region = description
+    if isinstance(description, Mapping) and description.get("kind") in kinds:
+        fields = {name: value for name, value in description.items() if name != "kind"}
+        region = kinds[description["kind"]](**fields)
+    if not isinstance(region, LinearConstraint | PolygonConstraint | IntervalConstraint):
         raise DensityError(
-            f"Uniform: constraints holds {given!r}; each must be a LinearConstraint, a "
+            f"Uniform: constraints holds {description!r}; each must be a LinearConstraint, a "
             "PolygonConstraint or an IntervalConstraint."
         )
-    if isinstance(found, LinearConstraint) and found.names is not None:
+    if isinstance(region, LinearConstraint) and region.names is not None:
         if names is None:
             raise DensityError(
-                f"Uniform: a LinearConstraint is of {', '.join(found.names)}, and the limits have "
+                f"Uniform: a LinearConstraint is of {', '.join(region.names)}, and the limits have "
                 "no names; give both by name, or both as lists."
             )
-        named = dict.fromkeys(names, 0.0) | dict(zip(found.names, found.coefficients, strict=True))
-        found = LinearConstraint(in_order("LinearConstraint", named, names)[0], found.bound)
-    if isinstance(found, LinearConstraint) and len(found.coefficients) != dimension:
+        full = dict.fromkeys(names, 0.0) | dict(zip(region.names, region.coefficients, strict=True))
+        region = LinearConstraint(in_order("LinearConstraint", full, names)[0], region.bound)
+    if isinstance(region, LinearConstraint) and len(region.coefficients) != dimension:
         raise DensityError(
-            f"Uniform: a LinearConstraint has {len(found.coefficients)} coefficients and λ "
+            f"Uniform: a LinearConstraint has {len(region.coefficients)} coefficients and λ "
             f"{dimension} features; give one for each, 0 where the feature does not matter."
         )
-    if max(found.involved) >= dimension:
+    if max(region.involved) >= dimension:
         raise DensityError(
-            f"Uniform: a constraint is on feature {max(found.involved)}, and λ has {dimension}; "
+            f"Uniform: a constraint is on feature {max(region.involved)}, and λ has {dimension}; "
             "features are numbered from 0."
         )
-    return found
+    return region

@@ -128,12 +128,12 @@ def suggest_pairs(
     drawn = [belief.sampling.sample(at_random, rng) for _ in range(2)]
     belief = _at_known_power(belief, seed)
     with one_thread():
-        found = draw_candidates(belief, _POINTS, settings.temperature, seed)
-        first, second = _pair_up(len(found.points), max(settings.candidates, n), rng)
-        energy = _energy(found, _coordinates(found.points, belief.sampling))
-        answers = _Answers.of(found, (first, second), belief)
+        pool = draw_candidates(belief, _POINTS, settings.temperature, seed)
+        first, second = _pair_up(len(pool.points), max(settings.candidates, n), rng)
+        energy = _energy(pool, _coordinates(pool.points, belief.sampling))
+        answers = _Answers.of(pool, (first, second), belief)
         chosen = _choose(answers, energy, n - at_random)
-    sides = found.points[first[chosen]], found.points[second[chosen]]
+    sides = pool.points[first[chosen]], pool.points[second[chosen]]
     order = rng.permutation(n)
     a, b = (np.concatenate(side)[order] for side in zip(sides, drawn, strict=True))
     return a, b
@@ -163,14 +163,14 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
     model, generator = belief.utility_model("suggest_pairs"), generator_of(seed)
     draws, latent = belief.utility_draws().thinned(_DRAWS), model.latent
     flat, sizes = model.utility.scaled(1.0 / temperature), [round(s * count) for s in _SHARES]
-    found = anneal_belief(latent, flat, max(sizes[1], 512), generator, model.annealing)
-    kept = torch.randperm(len(found.draws.points), generator=generator)[: sizes[1]]
+    annealed = anneal_belief(latent, flat, max(sizes[1], 512), generator, model.annealing)
+    rows = torch.randperm(len(annealed.draws.points), generator=generator)[: sizes[1]]
     of_belief = model.sample_latent(sizes[0], generator).points
     of_sampling = latent.draw(sizes[2], generator)
-    g = torch.cat([of_belief, found.draws.points[kept], of_sampling])
+    g = torch.cat([of_belief, annealed.draws.points[rows], of_sampling])
     parts = [
         model.log_density(g),
-        utility_at(latent, flat, g) - found.log_normalizer,
+        utility_at(latent, flat, g) - annealed.log_normalizer,
         latent.log_sampling(g) - latent.log_volume(g),
     ]
     logs = [part + math.log(share) for part, share in zip(parts, _SHARES, strict=True)]
@@ -178,10 +178,10 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
     return Candidates(latent.from_latent(g.numpy()), utilities_at(latent, draws, g), density)
 
 
-def _pair_up(count: int, wanted: int, rng: np.random.Generator) -> tuple[Index, Index]:
+def _pair_up(count: int, size: int, rng: np.random.Generator) -> tuple[Index, Index]:
     """Return random pairs of different points, as numbers (wanted,) below ``count``."""
-    first = rng.integers(count, size=wanted)
-    second = (first + rng.integers(1, count, size=wanted)) % count
+    first = rng.integers(count, size=size)
+    second = (first + rng.integers(1, count, size=size)) % count
     return first, second
 
 
@@ -206,9 +206,9 @@ class _Answers:
     doubt: Tensor
 
     @classmethod
-    def of(cls, found: Candidates, pairs: tuple[Index, Index], belief: BeliefDensity) -> _Answers:
+    def of(cls, pool: Candidates, pairs: tuple[Index, Index], belief: BeliefDensity) -> _Answers:
         """Return choices at the belief's noise, or log-odds if it was fitted to some."""
-        values = found.values.double()
+        values = pool.values.double()
         apart = values[:, pairs[0]] - values[:, pairs[1]]
         response = belief.diagnostics.get("response")
         if response is None:
@@ -228,24 +228,24 @@ def _centred(values: Tensor) -> Tensor:
 def _choose(answers: _Answers, energy: Tensor, n: int) -> Index:
     """Return n of the N pairs, chosen one after the other by the two gains in turns."""
     deviation, doubt = answers.deviation, answers.doubt  # v, (S, N)
-    left = deviation.clone()  # G v
+    residual = deviation.clone()  # G v
     free = torch.ones_like(doubt)
     chosen: list[int] = []
     for turn in range(n):
-        known = (deviation * left).sum(0)
-        about_density = ((energy @ left) * left).sum(0) / (known + doubt)
-        gain = known / doubt if turn % 2 else about_density
+        variance = (deviation * residual).sum(0)
+        about_density = ((energy @ residual) * residual).sum(0) / (variance + doubt)
+        gain = variance / doubt if turn % 2 else about_density
         best = int((gain * free).argmax())
         chosen.append(best)
         free[best] = 0.0
-        step = left[:, best].clone()
-        left -= torch.outer(step, (deviation.T @ step) / (known[best] + doubt[best]))
+        step = residual[:, best].clone()
+        residual -= torch.outer(step, (deviation.T @ step) / (variance[best] + doubt[best]))
     return np.array(chosen, dtype=np.int64)
 
 
-def _energy(found: Candidates, coordinates: Tensor) -> Tensor:
+def _energy(pool: Candidates, coordinates: Tensor) -> Tensor:
     """Return B (S, S), energy inner products of the draws' centred densities at points (M, p)."""
-    mass = torch.softmax(found.values.double() - found.log_density.double(), 1)
+    mass = torch.softmax(pool.values.double() - pool.log_density.double(), 1)
     mass = mass - mass.mean(0)
     return -(mass @ torch.cdist(coordinates, coordinates) @ mass.T)
 

@@ -117,24 +117,24 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     return np.where(bounded, near.astype(np.float64), np.nan)
 
 
-def self_report(latent: Latent, model: DensityModel, found: LogNormalizer) -> dict[str, Any]:
+def self_report(latent: Latent, model: DensityModel, normalizer: LogNormalizer) -> dict[str, Any]:
     """Return the part of ``diagnostics`` that is common to all methods; JSON-able.
 
     ``log_prob_error`` (nats): the standard error of log Z, the root mean square error of
     evaluation and of the path (see `llm_elicit.density.methods.EvaluationError`), and
     the root of the sum of their squares; None where a solver failed.
     """
-    chosen = torch.linspace(0, len(found.draws.points) - 1, _MEASURED).long()
-    error = model.evaluation_error(found.draws.points[chosen])
-    parts = (found.standard_error, error.numerical, error.path)
+    chosen = torch.linspace(0, len(normalizer.draws.points) - 1, _MEASURED).long()
+    error = model.evaluation_error(normalizer.draws.points[chosen])
+    parts = (normalizer.standard_error, error.numerical, error.path)
     names = ("log_normalizer", "evaluation", "path", "total")
     stated = zip(names, (*parts, math.hypot(*parts)), strict=True)
     return {
-        "log_normalizer": found.value,
-        "log_normalizer_se": found.standard_error,
+        "log_normalizer": normalizer.value,
+        "log_normalizer_se": normalizer.standard_error,
         "log_prob_error": {k: v if math.isfinite(v) else None for k, v in stated},
-        "sampler": sampler_facts(latent, found.draws),
-        "bounds": bound_facts(latent, found.draws),
+        "sampler": sampler_facts(latent, normalizer.draws),
+        "bounds": bound_facts(latent, normalizer.draws),
     }
 
 

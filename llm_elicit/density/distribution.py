@@ -89,22 +89,22 @@ class Distribution:
         DensityError : not one name for each feature, each of its own, or fewer words than a
             feature has categories.
         """
-        words = {place: tuple(each) for place, each in (categories or {}).items()}
+        words = {place: tuple(labels) for place, labels in (categories or {}).items()}
         features = FeatureNames(tuple(names), words, frozenset(dates))
         if len(features.names) != self.dimension:
             raise DensityError(
                 f"named: {len(features.names)} names for {self.dimension} features; give one each."
             )
         codes = self.as_prior().support()[1]
-        for place, each in words.items():
-            if len(each) <= codes[place]:
+        for place, labels in words.items():
+            if len(labels) <= codes[place]:
                 raise DensityError(
-                    f"named: {len(each)} words for feature {place}, whose values go up to "
+                    f"named: {len(labels)} words for feature {place}, whose values go up to "
                     f"{codes[place]:g}; give one for each of its codes, which count from 0."
                 )
-        other = copy(self)
-        other._features = features
-        return other
+        density = copy(self)
+        density._features = features
+        return density
 
     @property
     def _kept(self) -> Array:
@@ -145,23 +145,23 @@ class Distribution:
         """
         return self.marginals[self.place("marginal", feature)]
 
-    def place(self, where: str, feature: int | str) -> int:
+    def place(self, label: str, feature: int | str) -> int:
         """Return the number of a feature given by its number or name, for use in the core.
 
         Raises
         ------
         DensityError : there is no such feature.
         """
-        return self._features.place(where, feature)
+        return self._features.place(label, feature)
 
     def sd(self) -> Array:
         """Return standard deviations (d,), from draws kept with the fit; see `mean`."""
-        return np.array([each.sd for each in self.marginals])
+        return np.array([marginal.sd for marginal in self.marginals])
 
     def covariance(self) -> Array:
         """Return the covariance (d, d), from draws kept with the fit; see `mean`."""
-        known = without_codes(self._kept, self.sampling, self._features)
-        return np.cov(known.T).reshape(self.dimension, self.dimension)
+        points = without_codes(self._kept, self.sampling, self._features)
+        return np.cov(points.T).reshape(self.dimension, self.dimension)
 
     def mean(self) -> Array:
         """Return the features' means (d,), from draws kept with the fit.
@@ -169,16 +169,16 @@ class Distribution:
         Those of a periodic feature are on the line from its low to its high, and those of dates
         are days since 1 January 1970. A category has no mean but `shares`: it is not-a-number.
         """
-        return np.array([each.mean for each in self.marginals])
+        return np.array([marginal.mean for marginal in self.marginals])
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
         """Return quantiles (L, d) of every feature at levels (L,), from draws kept with the fit.
 
         Those of categories without an order are not-a-number; see `mean`.
         """
-        wanted = levels_of("quantile: levels", levels)
-        known = without_codes(self._kept, self.sampling, self._features, ordered=False)
-        return np.asarray(np.quantile(known, wanted, axis=0))
+        probabilities = levels_of("quantile: levels", levels)
+        points = without_codes(self._kept, self.sampling, self._features, ordered=False)
+        return np.asarray(np.quantile(points, probabilities, axis=0))
 
     def mode(self) -> Array:
         """Return the point (d,) of highest density per natural unit; see `find_mode`."""
@@ -235,17 +235,17 @@ class Distribution:
         inside = self.sampling.contains(points)
         result = np.full(len(points), -np.inf)
         if inside.any():
-            kept = points[inside]
-            g = torch.from_numpy(self._latent.to_latent(kept))
+            interior = points[inside]
+            g = torch.from_numpy(self._latent.to_latent(interior))
             with one_thread():
                 per_scale = self._model.log_density(g).numpy()
-            result[inside] = per_scale + self.sampling.log_scale_slope(kept)
+            result[inside] = per_scale + self.sampling.log_scale_slope(interior)
         return result
 
-    def inside(self, where: str, x: object) -> Array:
+    def inside(self, label: str, x: object) -> Array:
         """Return points (n, d), after a check that all are in the support."""
-        points = points_of(where, self._features.points(where, x), self.dimension)
-        return inside(where, points, self.sampling)
+        points = points_of(label, self._features.points(label, x), self.dimension)
+        return inside(label, points, self.sampling)
 
     def as_prior(self) -> Prior:
         """Return the density with the methods of SciPy's frozen distributions; see `Prior`."""
@@ -328,10 +328,10 @@ class Prior:
                 values[inside], slopes[inside] = model.log_prob_and_slope(flat[inside])
         return values.reshape(points.shape[:-1]), slopes.reshape(points.shape)
 
-    def _points(self, where: str, x: npt.ArrayLike) -> Array:
-        points = numbers(where, self._density._features.points(where, x))
+    def _points(self, label: str, x: npt.ArrayLike) -> Array:
+        points = numbers(label, self._density._features.points(label, x))
         if not points.ndim or points.shape[-1] != self.dim:
-            raise DensityError(f"{where} has shape {points.shape}; it must be (..., {self.dim}).")
+            raise DensityError(f"{label} has shape {points.shape}; it must be (..., {self.dim}).")
         return points
 
     def pdf(self, x: npt.ArrayLike) -> Array:

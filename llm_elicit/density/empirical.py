@@ -97,7 +97,7 @@ class Marginals:
         above = self.knots[-1] + (y - last) / self._slopes[:, -1]
         # The interval of the table is looked up, so that only its cubic is solved by bisection.
         pairs = zip(self.values[:, 1:-1], y.T, strict=True)
-        k = np.stack([np.searchsorted(table, each, "right") for table, each in pairs], axis=1)
+        k = np.stack([np.searchsorted(table, column, "right") for table, column in pairs], axis=1)
         c3, c2, c1, c0 = self._coefficients.numpy()[:, k, np.arange(y.shape[1])]
         ends = np.zeros_like(y), np.full_like(y, self.knots[1] - self.knots[0])
         inside = self.knots[k] + bisect(lambda s: c0 + s * (c1 + s * (c2 + s * c3)) < y, *ends)
@@ -130,18 +130,18 @@ class Marginals:
         zero = torch.zeros_like(low)
         base, top = torch.where(below, low, zero), torch.where(above, high, zero)
         one_sided = torch.where(below, base + torch.exp(y), top - torch.exp(-y))
-        both = base + (top - base) * torch.special.ndtr(y)
-        bounded = torch.where(below & above, both, one_sided)
+        two_sided = base + (top - base) * torch.special.ndtr(y)
+        bounded = torch.where(below & above, two_sided, one_sided)
         x = torch.where(below | above, bounded, y)
         return torch.minimum(torch.maximum(x, low), high)
 
     def _log_line_slope(self, y: Tensor) -> Tensor:
         """Return log dT/dy (n, d)."""
-        both = self._below & self._above
-        width = np.log(np.where(both, self.high - self.low, 1.0))
+        two_sided = self._below & self._above
+        width = np.log(np.where(two_sided, self.high - self.low, 1.0))
         normal = torch.from_numpy(width) - 0.5 * y * y - _LOG_SQRT_2PI
         tilt = torch.from_numpy(self._below.astype(float) - self._above.astype(float))
-        return torch.where(torch.from_numpy(both), normal, tilt * y)
+        return torch.where(torch.from_numpy(two_sided), normal, tilt * y)
 
 
 def _monotone_slopes(values: Array, step: float) -> Array:
@@ -158,14 +158,14 @@ def _to_line(x: Array, low: Array, high: Array) -> Array:
     """Return y = T⁻¹(x), infinite or huge on a bound."""
     below, above = np.isfinite(low), np.isfinite(high)
     base, top = np.where(below, low, 0.0), np.where(above, high, 0.0)
-    both = below & above
-    share = (x - base) / np.where(both, top - base, 1.0)
-    probit = ndtri(np.where(both, share, 0.5))
+    two_sided = below & above
+    share = (x - base) / np.where(two_sided, top - base, 1.0)
+    probit = ndtri(np.where(two_sided, share, 0.5))
     tiny = np.finfo(float).tiny
     up = np.log(np.maximum(np.where(below, x - base, 1.0), tiny))
     down = -np.log(np.maximum(np.where(above, top - x, 1.0), tiny))
     one_sided = np.where(below, up, down)
-    return np.where(both, probit, np.where(below | above, one_sided, x))
+    return np.where(two_sided, probit, np.where(below | above, one_sided, x))
 
 
 def _off_the_bounds(points: Array, low: Array, high: Array) -> Array:
@@ -236,7 +236,7 @@ class Empirical(NamedFeatures):
         _check_positive(data, self.log)
         bottom = np.where(self.log, np.maximum(bottom, 0.0), bottom)
         self.low, self.high = bottom, top
-        data, bottom, top = (self.to_scale(each) for each in (data, bottom, top))
+        data, bottom, top = (self.to_scale(x) for x in (data, bottom, top))
         scores = ndtri((rankdata(data, axis=0) - 0.5) / len(data))
         correlation = np.atleast_2d(np.corrcoef(scores.T))
         # Features that repeat each other would leave no density: keep C invertible.
@@ -258,29 +258,26 @@ class Empirical(NamedFeatures):
         log: list[bool] | None = None,
     ) -> Empirical:
         """Return the density that `to_dict` described."""
-        made = cls.__new__(cls)
+        joint = cls.__new__(cls)
         low = np.array([-np.inf if v is None else v for v in bounds[0]], dtype=np.float64)
         high = np.array([np.inf if v is None else v for v in bounds[1]], dtype=np.float64)
         table = np.asarray(values, dtype=np.float64)
-        made.log = np.zeros(len(table), dtype=np.bool_) if log is None else np.asarray(log)
-        made.low, made.high = low, high
-        made._set(
-            Marginals(
-                np.asarray(knots, dtype=np.float64), table, made.to_scale(low), made.to_scale(high)
-            ),
-            np.asarray(correlation, dtype=np.float64),
-        )
-        return made
+        joint.log = np.zeros(len(table), dtype=np.bool_) if log is None else np.asarray(log)
+        joint.low, joint.high = low, high
+        ends = joint.to_scale(low), joint.to_scale(high)
+        marginals = Marginals(np.asarray(knots, dtype=np.float64), table, *ends)
+        joint._set(marginals, np.asarray(correlation, dtype=np.float64))
+        return joint
 
     def reordered(self, order: Sequence[int]) -> Empirical:
         """Return λ with the features of these numbers, in this order."""
         at = list(order)
         values, correlation = self.marginals.values[at], self.correlation[np.ix_(at, at)]
         bounds = self.low[at].tolist(), self.high[at].tolist()
-        made = Empirical.from_tables(
+        joint = Empirical.from_tables(
             self.marginals.knots, values, correlation, bounds, self.log[at].tolist()
         )
-        return made._name(self.names, at)
+        return joint._name(self.names, at)
 
     def __repr__(self) -> str:
         middle = self.from_cube(np.full((1, self.dimension), 0.5))[0]

@@ -51,10 +51,10 @@ def brief(text: str, most: int = 400) -> str:
     return text if len(text) <= most else f"{text[: most // 2 - 2]} ... {text[3 - most // 2 :]}"
 
 
-def numbers(where: str, values: object) -> Array:
+def numbers(label: str, values: object) -> Array:
     """Return values of any shape as floats."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise DensityError(f"{where} has masked values; drop them first.")
+        raise DensityError(f"{label} has masked values; drop them first.")
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O" and all(map(_is_number, array.flat)):
@@ -63,179 +63,179 @@ def numbers(where: str, values: object) -> Array:
             return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         # From NumPy, or from PyTorch if a tensor has a gradient.
-        raise DensityError(f"{where} cannot be read as numbers ({_short(error)}).") from None
+        raise DensityError(f"{label} cannot be read as numbers ({_short(error)}).") from None
     raise DensityError(
-        f"{where} cannot be read as numbers (it is {_short(repr(values))}); convert it to floats "
+        f"{label} cannot be read as numbers (it is {_short(repr(values))}); convert it to floats "
         "first."
     )
 
 
-def shaped(where: str, values: object, dimension: int) -> Array:
+def shaped(label: str, values: object, dimension: int) -> Array:
     """Return points (n, d) as floats, NaN and infinite ones included."""
-    array = numbers(where, values)
+    array = numbers(label, values)
     if array.ndim != 2 or array.shape[1] != dimension:
         raise DensityError(
-            f"{where} has shape {array.shape}; it must be (n, {dimension}); reshape a single point "
+            f"{label} has shape {array.shape}; it must be (n, {dimension}); reshape a single point "
             "to one row, a single feature to one column."
         )
     return array
 
 
-def points_of(where: str, values: object, dimension: int, *, infinite: bool = False) -> Array:
+def points_of(label: str, values: object, dimension: int, *, infinite: bool = False) -> Array:
     """Return points (n, d) as floats, finite ones unless ``infinite`` are allowed."""
-    return (no_nan if infinite else finite)(where, shaped(where, values, dimension))
+    return (no_nan if infinite else finite)(label, shaped(label, values, dimension))
 
 
-def no_nan(where: str, array: Array) -> Array:
+def no_nan(label: str, array: Array) -> Array:
     """Return an array after a check that no value is NaN."""
     bad = np.argwhere(np.isnan(array))
     if bad.size:
         index = ", ".join(map(str, bad[0]))
-        raise DensityError(f"{where}[{index}] is nan; drop such points.")
+        raise DensityError(f"{label}[{index}] is nan; drop such points.")
     return array
 
 
-def finite(where: str, values: object) -> Array:
+def finite(label: str, values: object) -> Array:
     """Return values of any shape as floats, all finite and below `LARGEST` in size."""
-    array = numbers(where, values)
+    array = numbers(label, values)
     bad = np.argwhere(~(np.abs(array) <= LARGEST))
     if bad.size:
         index = ", ".join(map(str, bad[0]))
         raise DensityError(
-            f"{where}[{index}] is {array[tuple(bad[0])]}; every value must be finite and less than "
+            f"{label}[{index}] is {array[tuple(bad[0])]}; every value must be finite and less than "
             f"{LARGEST:g} in size; drop or repair the others."
         )
     return array
 
 
-def table_of(where: str, values: object, axes: int = 2) -> Array:
+def table_of(label: str, values: object, axes: int = 2) -> Array:
     """Return points (n, d), or (n, k, d) for three axes, that are finite and not empty."""
-    array = numbers(where, values)
+    array = numbers(label, values)
     if array.ndim != axes or 0 in array.shape:
         shape = "(n, d)" if axes == 2 else "(n, k, d)"
         raise DensityError(
-            f"{where} has shape {array.shape}; it must be {shape}, with no axis of length 0; "
+            f"{label} has shape {array.shape}; it must be {shape}, with no axis of length 0; "
             "reshape a single feature to a last axis of one."
         )
-    return finite(where, array)
+    return finite(label, array)
 
 
-def sides_of(where: tuple[str, str], one: object, other: object) -> tuple[Array, Array]:
+def sides_of(labels: tuple[str, str], first: object, second: object) -> tuple[Array, Array]:
     """Return two sides (n, d) of n questions; tables are matched by their columns' names."""
-    other = _in_order(where, one, other)
-    a, b = table_of(where[0], one), table_of(where[1], other)
+    second = _in_order(labels, first, second)
+    a, b = table_of(labels[0], first), table_of(labels[1], second)
     if a.shape != b.shape:
         raise DensityError(
-            f"{where[0]} has shape {a.shape} and {where[1]} {b.shape}; row i of each is one "
+            f"{labels[0]} has shape {a.shape} and {labels[1]} {b.shape}; row i of each is one "
             "question, so the shapes must be equal; pass matching arrays."
         )
     return a, b
 
 
-def _in_order(where: tuple[str, str], one: object, other: object) -> object:
+def _in_order(labels: tuple[str, str], first: object, second: object) -> object:
     """Return the second of two tables with its columns in the order of the first."""
-    names, others = (_columns(each) for each in (one, other))
-    for name, found in zip(where, (names, others), strict=True):
-        if found is not None and len(set(found)) < len(found):
-            raise DensityError(f"{name} has two columns of one name among {_short(found)}.")
+    names, others = (_columns(side) for side in (first, second))
+    for label, columns in zip(labels, (names, others), strict=True):
+        if columns is not None and len(set(columns)) < len(columns):
+            raise DensityError(f"{label} has two columns of one name among {_short(columns)}.")
     if names is None or others is None or names == others:
-        return other
+        return second
     if set(names) != set(others):
         raise DensityError(
-            f"{where[1]} has the columns {_short(others)} and {where[0]} {_short(names)}; they "
+            f"{labels[1]} has the columns {_short(others)} and {labels[0]} {_short(names)}; they "
             "must be the same features."
         )
-    table: Any = other
+    table: Any = second
     return table[names]
 
 
 def _columns(table: object) -> list[object] | None:
-    found = getattr(table, "columns", None)
-    return None if found is None or isinstance(table, np.ndarray) else list(found)
+    columns = getattr(table, "columns", None)
+    return None if columns is None or isinstance(table, np.ndarray) else list(columns)
 
 
-def column(where: str, values: object, n: int) -> Array:
+def column(label: str, values: object, n: int) -> Array:
     """Return one finite number for each of n rows, (n,); a single number is repeated."""
-    array = numbers(where, values)
+    array = numbers(label, values)
     if array.shape not in ((), (n,)):
         raise DensityError(
-            f"{where} has shape {array.shape}; one number per row is needed, shape ({n},)."
+            f"{label} has shape {array.shape}; one number per row is needed, shape ({n},)."
         )
-    return finite(where, np.broadcast_to(array, n).copy())
+    return finite(label, np.broadcast_to(array, n).copy())
 
 
-def flags(where: str, values: object, n: int) -> Flags:
+def flags(label: str, values: object, n: int) -> Flags:
     """Return a flag for each of n rows, (n,), of True, False, 1 and 0; a single one is repeated."""
-    array = numbers(where, values)
+    array = numbers(label, values)
     if not np.isin(array, (0.0, 1.0)).all():
-        raise DensityError(f"{where} holds other values than True and False; compare them first.")
+        raise DensityError(f"{label} holds other values than True and False; compare them first.")
     if array.shape not in ((), (n,)):
         raise DensityError(
-            f"{where} has shape {array.shape}; one flag per row is needed, shape ({n},)."
+            f"{label} has shape {array.shape}; one flag per row is needed, shape ({n},)."
         )
     return np.broadcast_to(array.astype(np.bool_), n).copy()
 
 
-def integer(where: str, value: object, least: int = 0, most: int = _MOST_POINTS) -> int:
+def integer(label: str, value: object, least: int = 0, most: int = _MOST_POINTS) -> int:
     """Return a whole number in [least, most]; a float or a flag is none."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
-        found = operator.index(value)  # type: ignore[arg-type]
+        whole = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise DensityError(f"{where} = {_short(repr(value))}; it must be a whole number.") from None
-    if not least <= found <= most:
-        raise DensityError(f"{where} = {found}; it must lie between {least} and {most}.")
-    return found
+        raise DensityError(f"{label} = {_short(repr(value))}; it must be a whole number.") from None
+    if not least <= whole <= most:
+        raise DensityError(f"{label} = {whole}; it must lie between {least} and {most}.")
+    return whole
 
 
-def seed_of(where: str, value: object) -> int:
+def seed_of(label: str, value: object) -> int:
     """Return a seed, a whole number from 0 to 2^63 − 1."""
-    return integer(where, value, most=2**63 - 1)
+    return integer(label, value, most=2**63 - 1)
 
 
-def number(where: str, value: object, above: float = -LARGEST, most: float = LARGEST) -> float:
+def number(label: str, value: object, above: float = -LARGEST, most: float = LARGEST) -> float:
     """Return one number in (above, most]."""
     if isinstance(value, bool | np.bool_) or not _is_number(value):
-        raise DensityError(f"{where} = {_short(repr(value))}; it must be a number.")
-    found = float(value)  # type: ignore[arg-type]
-    if not above < found <= most:
+        raise DensityError(f"{label} = {_short(repr(value))}; it must be a number.")
+    real = float(value)  # type: ignore[arg-type]
+    if not above < real <= most:
         raise DensityError(
-            f"{where} = {found}; it must be a finite number above {above:g}, {most:g} at most."
+            f"{label} = {real}; it must be a finite number above {above:g}, {most:g} at most."
         )
-    return found
+    return real
 
 
-def fraction(where: str, value: object) -> float:
+def fraction(label: str, value: object) -> float:
     """Return a number strictly between 0 and 1."""
-    found = number(where, value)
-    if not 0.0 < found < 1.0:
-        raise DensityError(f"{where} = {found}; it must lie strictly between 0 and 1.")
-    return found
+    share = number(label, value)
+    if not 0.0 < share < 1.0:
+        raise DensityError(f"{label} = {share}; it must lie strictly between 0 and 1.")
+    return share
 
 
-def levels_of(where: str, levels: object) -> Array:
+def levels_of(label: str, levels: object) -> Array:
     """Return quantile levels (L,) in [0, 1], one or more."""
-    found = np.atleast_1d(numbers(where, levels))
-    if found.ndim != 1 or not found.size or not ((found >= 0.0) & (found <= 1.0)).all():
+    p = np.atleast_1d(numbers(label, levels))
+    if p.ndim != 1 or not p.size or not ((p >= 0.0) & (p <= 1.0)).all():
         raise DensityError(
-            f"{where} = {_short(found.tolist())}; a list of numbers in [0, 1] is needed."
+            f"{label} = {_short(p.tolist())}; a list of numbers in [0, 1] is needed."
         )
-    return found
+    return p
 
 
-def callback(where: str, value: object) -> None:
+def callback(label: str, value: object) -> None:
     """Check that a value is None or callable as value(stage, done, total)."""
     if value is not None and not callable(value):
         raise DensityError(
-            f"{where} = {_short(repr(value))}; it must be a function of (stage, done, total)."
+            f"{label} = {_short(repr(value))}; it must be a function of (stage, done, total)."
         )
 
 
-def instance(where: str, value: object, kind: type, way_out: str) -> None:
+def instance(label: str, value: object, kind: type, way_out: str) -> None:
     """Check that a value is an instance of ``kind``; ``way_out`` ends the message."""
     if not isinstance(value, kind):
-        raise DensityError(f"{where} is {_short(repr(value))}, not a {kind.__name__}; {way_out}.")
+        raise DensityError(f"{label} is {_short(repr(value))}, not a {kind.__name__}; {way_out}.")
 
 
 def _is_number(value: object) -> bool:

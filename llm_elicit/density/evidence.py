@@ -159,19 +159,19 @@ class Evidence:
         >>> at_least_4.measured.value.tolist(), at_least_4.measured.censored.tolist()
         ([1.5, 4.0], [0, 1])
         """
-        one, other, names = _sides(("Evidence: first", "Evidence: second"), first, second)
+        x_first, x_second, names = _sides(("Evidence: first", "Evidence: second"), first, second)
         if lower is not None or upper is not None:
-            bounds = _bounds(log_odds, lower, upper, len(one))
-            return cls._measured(LogOdds.bounded(one, other, *bounds), judge, names)
+            bounds = _bounds(log_odds, lower, upper, len(x_first))
+            return cls._measured(LogOdds.bounded(x_first, x_second, *bounds), judge, names)
         if log_odds is None:
             raise DensityError(
                 "Evidence: log_odds is None; give one number for each row, or lower and upper."
             )
         if np.ndim(log_odds) == 0:
             raise DensityError(
-                f"Evidence: log_odds is one number; one per row is needed, shape ({len(one)},)."
+                f"Evidence: log_odds is one number; one per row is needed, shape ({len(x_first)},)."
             )
-        rows = LogOdds.of(one, other, column("Evidence: log_odds", log_odds, len(one)))
+        rows = LogOdds.of(x_first, x_second, column("Evidence: log_odds", log_odds, len(x_first)))
         return cls._measured(rows, judge, names)
 
     @classmethod
@@ -200,11 +200,11 @@ class Evidence:
         >>> stated.measured.value.round(2).tolist(), stated.measured.censored.tolist()
         ([0.99, 5.29], [0, 1])
         """
-        one, other, names = _sides(("Evidence: first", "Evidence: second"), first, second)
-        p = column("Evidence: probability", probability, len(one))
+        x_first, x_second, names = _sides(("Evidence: first", "Evidence: second"), first, second)
+        p = column("Evidence: probability", probability, len(x_first))
         _check_probabilities("probability", p)
         number("Evidence: rounding", rounding, 0.0, 0.5)
-        return cls._measured(LogOdds.stated(one, other, p, rounding), judge, names)
+        return cls._measured(LogOdds.stated(x_first, x_second, p, rounding), judge, names)
 
     @classmethod
     def _measured(cls, rows: LogOdds, judge: str, names: FeatureNames | None) -> Evidence:
@@ -212,8 +212,8 @@ class Evidence:
         return cls.of_rows(rows.first[:0], rows.first[:0], judge, measured=rows, features=names)
 
     @classmethod
-    def of_rows(cls, winners: Array, losers: Array, judge: str, **known: Any) -> Evidence:
-        """Return rows by one judge; fields that are not in ``known`` are those of plain pairs."""
+    def of_rows(cls, winners: Array, losers: Array, judge: str, **columns: Any) -> Evidence:
+        """Return rows by one judge; fields that are not in ``columns`` are those of plain pairs."""
         if not isinstance(judge, str) or not judge:
             raise DensityError(f"Evidence: judge = {judge!r}; it must be the judge's name.")
         n = len(winners)
@@ -226,7 +226,7 @@ class Evidence:
             "pick": np.full(n, UNKNOWN),
             "asked": np.full(n, UNKNOWN),
         }
-        return cls(winners, losers, judges=(judge,), **rows | known)
+        return cls(winners, losers, judges=(judge,), **rows | columns)
 
     @classmethod
     def comparisons(
@@ -256,8 +256,8 @@ class Evidence:
         DensityError : shapes that differ, a preference that is not a probability, or a negative
             weight.
         """
-        one, other, names = _sides(("Evidence: a", "Evidence: b"), a, b)
-        n = len(one)
+        x_a, x_b, names = _sides(("Evidence: a", "Evidence: b"), a, b)
+        n = len(x_a)
         even = flags("Evidence: tie", tie, n)
         q, mass = _without_ties(preference, even), column("Evidence: weights", weights, n)
         if (mass < 0).any():
@@ -270,16 +270,16 @@ class Evidence:
         if first is not None:
             a_first = flags("Evidence: first", first, n)
             position = np.stack([~a_first, a_first], axis=1).astype(np.int64)
-        found = cls.of_rows(
-            np.concatenate([one, other]),
-            np.concatenate([other, one]),
+        evidence = cls.of_rows(
+            np.concatenate([x_a, x_b]),
+            np.concatenate([x_b, x_a]),
             judge,
             weights=np.concatenate([q, 1.0 - q]) * np.tile(mass, 2),
             positions=np.concatenate([position, position[:, ::-1]]),
             tie=np.tile(even, 2),
             features=names,
         )
-        return found._rows(found.weights != 0)
+        return evidence._rows(evidence.weights != 0)
 
     @classmethod
     def rankings(
@@ -317,12 +317,12 @@ class Evidence:
         best, worse = np.array([(p, j) for p in range(picks) for j in range(p + 1, k)]).T
         question = np.repeat(np.arange(n), len(best))
         winner, loser = order[:, best].ravel(), order[:, worse].ravel()
-        known: dict[str, Any] = {"shown": np.full(len(question), k), "features": names}
+        columns: dict[str, Any] = {"shown": np.full(len(question), k), "features": names}
         if positions:
-            known["positions"] = np.stack([winner, loser], axis=1)
+            columns["positions"] = np.stack([winner, loser], axis=1)
         if k > 2:
-            known |= {"pick": question * picks + np.tile(best, n), "asked": question}
-        return cls.of_rows(sets[question, winner], sets[question, loser], judge, **known)
+            columns |= {"pick": question * picks + np.tile(best, n), "asked": question}
+        return cls.of_rows(sets[question, winner], sets[question, loser], judge, **columns)
 
     def __add__(self, other: Evidence) -> Evidence:
         """Return the judgments of both; judges of one name are one judge."""
@@ -339,8 +339,8 @@ class Evidence:
                 f"{other.features}; give the columns one order, and categories the same words."
             )
         judges = tuple(dict.fromkeys(self.judges + other.judges))
-        picks, asked = (int(each.max(initial=-1)) + 1 for each in (self.pick, self.asked))
-        parts = (self._renamed(judges, 0, 0), other._renamed(judges, picks, asked))
+        picks, questions = (int(ids.max(initial=-1)) + 1 for ids in (self.pick, self.asked))
+        parts = (self._renamed(judges, 0, 0), other._renamed(judges, picks, questions))
         joined = _joined(parts, _ROWS)
         measured = LogOdds(**_joined([part.measured for part in parts], _MEASURED))
         names = self.features or other.features
@@ -352,7 +352,7 @@ class Evidence:
         if len(self.measured):
             yield from (getattr(self.measured, name) for name in _MEASURED)
 
-    def _renamed(self, judges: tuple[str, ...], picks: int, asked: int) -> Evidence:
+    def _renamed(self, judges: tuple[str, ...], picks: int, questions: int) -> Evidence:
         """Return the evidence with numbers of these judges, and later picks and questions."""
         number = np.array([judges.index(name) for name in self.judges])
         return replace(
@@ -361,33 +361,33 @@ class Evidence:
             judges=judges,
             measured=replace(self.measured, judge=number[self.measured.judge]),
             pick=np.where(self.pick == UNKNOWN, UNKNOWN, self.pick + picks),
-            asked=np.where(self.asked == UNKNOWN, UNKNOWN, self.asked + asked),
+            asked=np.where(self.asked == UNKNOWN, UNKNOWN, self.asked + questions),
         )
 
-    def _rows(self, kept: npt.NDArray[np.bool_]) -> Evidence:
-        return replace(self, **{name: getattr(self, name)[kept] for name in _ROWS})
+    def _rows(self, selected: npt.NDArray[np.bool_]) -> Evidence:
+        return replace(self, **{name: getattr(self, name)[selected] for name in _ROWS})
 
 
 _OTHERS = ("judges", "measured", "features")
-_ROWS = tuple(each.name for each in fields(Evidence) if each.name not in _OTHERS)
-_MEASURED = tuple(each.name for each in fields(LogOdds))
+_ROWS = tuple(f.name for f in fields(Evidence) if f.name not in _OTHERS)
+_MEASURED = tuple(f.name for f in fields(LogOdds))
 
 
 def _sides(
-    where: tuple[str, str], one: object, other: object
+    labels: tuple[str, str], first: object, second: object
 ) -> tuple[Array, Array, FeatureNames | None]:
     """Return two sides (n, d) of n questions, and the names of the features if they have any."""
-    a, b, names = named_sides(where, one, other)
-    return *sides_of(where, a, b), names
+    a, b, names = named_sides(labels, first, second)
+    return *sides_of(labels, a, b), names
 
 
 def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[str, Any]:
     """Return the parts' arrays of these names, concatenated."""
     arrays: dict[str, Any] = {}
     for name in names:
-        given = [getattr(part, name) for part in parts]
+        columns = [getattr(part, name) for part in parts]
         # The empty array of a part without rows may have another number of features.
-        arrays[name] = np.concatenate([rows for rows in given if len(rows)] or given[:1])
+        arrays[name] = np.concatenate([rows for rows in columns if len(rows)] or columns[:1])
     return arrays
 
 
@@ -460,5 +460,5 @@ def _ranked(ranking: npt.ArrayLike, n: int, k: int) -> Index:
             )
     ranked = np.zeros((n, k), dtype=bool)
     np.put_along_axis(ranked, order, True, axis=1)
-    rest = np.argsort(ranked, axis=1, kind="stable")[:, : k - order.shape[1]]
-    return np.concatenate([order, rest], axis=1)
+    unranked = np.argsort(ranked, axis=1, kind="stable")[:, : k - order.shape[1]]
+    return np.concatenate([order, unranked], axis=1)

@@ -144,15 +144,15 @@ class FeatureAxis:
 
 
 def feature_axes(
-    sampling: SamplingDensity, names: FeatureNames, places: Sequence[int], shown: Sequence[Array]
+    sampling: SamplingDensity, names: FeatureNames, places: Sequence[int], samples: Sequence[Array]
 ) -> tuple[FeatureAxis, ...]:
     """Return the axes of the features at ``places``, by their numbers.
 
     Categories and circles are shown whole. An axis of numbers shows all points but a thousandth at
-    either end of each of the samples ``shown``, (n, k) with a column for each of the places.
+    either end of each of the ``samples``, (n, k) with a column for each of the places.
     """
     return tuple(
-        _axis(sampling, names, place, [points[:, column] for points in shown])
+        _axis(sampling, names, place, [points[:, column] for points in samples])
         for column, place in enumerate(places)
     )
 
@@ -162,11 +162,11 @@ def words_of(sampling: SamplingDensity, names: FeatureNames, place: int) -> tupl
 
     Whole numbers with words are categories in an order.
     """
-    known = names.categories.get(place, ())
-    if not isinstance(sampling, Uniform) or not (sampling.categorical[place] or known):
+    words = names.categories.get(place, ())
+    if not isinstance(sampling, Uniform) or not (sampling.categorical[place] or words):
         return ()
     codes = range(round(sampling.low[place]), round(sampling.high[place]) + 1)
-    return tuple(known[code] if 0 <= code < len(known) else str(code) for code in codes)
+    return tuple(words[code] if 0 <= code < len(words) else str(code) for code in codes)
 
 
 def without_codes(
@@ -188,7 +188,7 @@ def without_codes(
 
 
 def _axis(
-    sampling: SamplingDensity, names: FeatureNames, place: int, shown: Sequence[Array]
+    sampling: SamplingDensity, names: FeatureNames, place: int, samples: Sequence[Array]
 ) -> FeatureAxis:
     label, words = names.names[place], words_of(sampling, names, place)
     low, high, log = -np.inf, np.inf, False
@@ -200,10 +200,10 @@ def _axis(
         bool(sampling.periodic[place]),
     )
     if not words and not periodic:
-        low, high = _central((low, high), log, shown)
+        low, high = _central((low, high), log, samples)
     if whole:
         low, high = float(np.floor(low)), float(np.ceil(high))
-    finer = 1 if words else _finer((low, high), log, shown[0])
+    finer = 1 if words else _finer((low, high), log, samples[0])
     date = place in names.dates
     return FeatureAxis(label, low, high, log, whole, periodic, words, date=date, finer=finer)
 
@@ -211,18 +211,18 @@ def _axis(
 def _finer(ends: tuple[float, float], log: bool, values: Array) -> int:
     """Return how much finer bins are so that a belief with these values (n,) is not widened."""
     low, high, first, last = (
-        np.log(each) if log else each for each in (*ends, *np.quantile(values, _ONE_SD))
+        np.log(end) if log else end for end in (*ends, *np.quantile(values, _ONE_SD))
     )
     widths = (high - low) / max(last - first, 1e-300)
     return int(np.clip(np.ceil(widths / _WIDTHS), 1, _FINEST))
 
 
 def _central(
-    support: tuple[float, float], log: bool, shown: Sequence[Array]
+    support: tuple[float, float], log: bool, samples: Sequence[Array]
 ) -> tuple[float, float]:
     """Return the ends of an axis of numbers."""
-    used = [values[values > 0.0] if log else values for values in shown]
-    spans = np.array([np.quantile(each, [_TAIL, 1.0 - _TAIL]) for each in used if len(each)])
+    used = [values[values > 0.0] if log else values for values in samples]
+    spans = np.array([np.quantile(values, [_TAIL, 1.0 - _TAIL]) for values in used if len(values)])
     first, last = float(spans[:, 0].min()), float(spans[:, 1].max())
     if not first < last:
         return _around(first, support)

@@ -46,26 +46,26 @@ class FeatureNames:
                 )
 
     def __str__(self) -> str:
-        shown = ", ".join(map(repr, self.names[:_SHOWN]))
+        names = ", ".join(map(repr, self.names[:_SHOWN]))
         more = len(self.names) - _SHOWN
-        return f"{shown} and {more} more" if more > 0 else shown
+        return f"{names} and {more} more" if more > 0 else names
 
     @classmethod
     def numbered(cls, count: int) -> FeatureNames:
         """Return x0, x1, ..., the names of features without any."""
         return cls(tuple(f"x{i}" for i in range(count)))
 
-    def place(self, where: str, feature: int | str) -> int:
+    def place(self, label: str, feature: int | str) -> int:
         """Return the number of a feature, which is given by its number or name."""
         if isinstance(feature, str):
             if feature not in self.names:
                 raise DensityError(
-                    f"{where}: no feature {feature!r}; there are {', '.join(self.names)}."
+                    f"{label}: no feature {feature!r}; there are {', '.join(self.names)}."
                 )
             return self.names.index(feature)
-        return integer(f"{where}: a feature's number", feature, most=len(self.names) - 1)
+        return integer(f"{label}: a feature's number", feature, most=len(self.names) - 1)
 
-    def places(self, where: str, features: Any = None) -> list[int]:
+    def places(self, label: str, features: Any = None) -> list[int]:
         """Return the numbers of features, each given by its number or name; of all for None.
 
         Raises
@@ -75,94 +75,94 @@ class FeatureNames:
         if features is None:
             return list(range(len(self.names)))
         several = isinstance(features, Iterable) and not isinstance(features, str)
-        found = [self.place(where, each) for each in (features if several else [features])]
-        if not found or len(set(found)) < len(found):
+        places = [self.place(label, feature) for feature in (features if several else [features])]
+        if not places or len(set(places)) < len(places):
             raise DensityError(
-                f"{where}: features = {features!r}; give one or more, none of them twice."
+                f"{label}: features = {features!r}; give one or more, none of them twice."
             )
-        return found
+        return places
 
-    def values(self, where: str, given: Mapping[Any, float | str]) -> dict[int, float]:
+    def values(self, label: str, assignment: Mapping[Any, float | str]) -> dict[int, float]:
         """Return values by the features' numbers; words of categories become codes."""
-        if not isinstance(given, Mapping) or not given:
+        if not isinstance(assignment, Mapping) or not assignment:
             raise DensityError(
-                f"{where}: {given!r}; it must be {{feature: value}}, one value or more."
+                f"{label}: {assignment!r}; it must be {{feature: value}}, one value or more."
             )
-        places = {self.place(where, feature): value for feature, value in given.items()}
-        return {place: self._value(where, place, value) for place, value in places.items()}
+        places = {self.place(label, feature): value for feature, value in assignment.items()}
+        return {place: self._value(label, place, value) for place, value in places.items()}
 
-    def _value(self, where: str, place: int, value: float | str) -> float:
+    def _value(self, label: str, place: int, value: float | str) -> float:
         if place in self.dates and not isinstance(value, int | float):
-            return self._day(where, place, value)
+            return self._day(label, place, value)
         if not isinstance(value, str):
-            return number(f"{where}: the value of feature {place}", value)
+            return number(f"{label}: the value of feature {place}", value)
         words = self.categories.get(place, ())
         if value not in words:
-            known = ", ".join(words) or "none; give a number"
+            choices = ", ".join(words) or "none; give a number"
             raise DensityError(
-                f"{where}: {self.names[place]} has no category {value!r}; it has {known}."
+                f"{label}: {self.names[place]} has no category {value!r}; it has {choices}."
             )
         return float(words.index(value))
 
-    def _day(self, where: str, place: int, value: object) -> float:
+    def _day(self, label: str, place: int, value: object) -> float:
         """Return a date, or its text, as days since 1 January 1970."""
         try:
             return float(np.datetime64(value, "D").astype(np.int64))  # type: ignore[call-overload]
         except (TypeError, ValueError):  # the first of a missing date
             raise DensityError(
-                f"{where}: {self.names[place]} has no date {value!r}; write it as 2020-03-14."
+                f"{label}: {self.names[place]} has no date {value!r}; write it as 2020-03-14."
             ) from None
 
-    def points(self, where: str, x: Any) -> Any:
+    def points(self, label: str, x: Any) -> Any:
         """Return the columns of a data frame in the order of the features; arrays as they are.
 
         So are a mapping of columns, and the values of one point in a mapping or a Series.
         """
         x = as_frame(x)
-        own = labels(where, x)
+        own = labels(label, x)
         if own is None:
             return x
         missing = [name for name in self.names if name not in own]
         if missing:
-            raise DensityError(f"{where}: the frame has no column {missing[0]!r}.")
-        columns = [self._codes(where, place, x[name]) for place, name in enumerate(self.names)]
+            raise DensityError(f"{label}: the frame has no column {missing[0]!r}.")
+        columns = [self._codes(label, place, x[name]) for place, name in enumerate(self.names)]
         return np.stack(columns, axis=-1) if columns else np.empty((len(x), 0))
 
-    def _codes(self, where: str, place: int, column: Any) -> Array:
+    def _codes(self, label: str, place: int, column: Any) -> Array:
         if not hasattr(column, "dtype") or not column.ndim:
             column = np.asarray(column)
             if not column.ndim:
-                return np.array(self._value(where, place, column.item()))
+                return np.array(self._value(label, place, column.item()))
         if place in self.dates and column.dtype.kind in "OUTM":
-            return np.array([self._day(where, place, day) for day in column])
+            return np.array([self._day(label, place, day) for day in column])
         if place not in self.categories or column.dtype.kind in "biuf":
-            return numbers(f"{where}: column {self.names[place]!r}", column)
+            return numbers(f"{label}: column {self.names[place]!r}", column)
         words = np.asarray(column, dtype=object)
-        codes = {word: self._value(where, place, str(word)) for word in dict.fromkeys(words)}
+        codes = {word: self._value(label, place, str(word)) for word in dict.fromkeys(words)}
         return np.array([codes[word] for word in words], dtype=np.float64)
 
     def columns(self, x: Array) -> dict[str, Any]:
         """Return the columns of points (n, d) by name, codes of categories as words."""
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for place, name in enumerate(self.names):
             words = self.categories.get(place)
             if place in self.dates:
-                found[name] = np.rint(x[:, place]).astype("datetime64[D]").astype("datetime64[s]")
+                columns[name] = np.rint(x[:, place]).astype("datetime64[D]").astype("datetime64[s]")
                 continue
             values = x[:, place].tolist()
-            found[name] = values if words is None else [words[round(code)] for code in values]
-        return found
+            columns[name] = values if words is None else [words[round(code)] for code in values]
+        return columns
 
     def without(self, features: Iterable[int]) -> FeatureNames:
         """Return the names of the other features."""
         left_out = set(features)
         return self.only([i for i in range(len(self.names)) if i not in left_out])
 
-    def only(self, kept: Sequence[int]) -> FeatureNames:
+    def only(self, places: Sequence[int]) -> FeatureNames:
         """Return the names of some features, in the order given."""
-        words = {new: self.categories[i] for new, i in enumerate(kept) if i in self.categories}
-        dates = frozenset(new for new, i in enumerate(kept) if i in self.dates)
-        return FeatureNames(tuple(self.names[i] for i in kept), words, dates)
+        words = {new: self.categories[i] for new, i in enumerate(places) if i in self.categories}
+        dates = frozenset(new for new, i in enumerate(places) if i in self.dates)
+        return FeatureNames(tuple(self.names[i] for i in places), words, dates)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
@@ -186,7 +186,7 @@ def as_frame(x: Any) -> Any:
     return x
 
 
-def labels(where: str, x: Any) -> tuple[str, ...] | None:
+def labels(label: str, x: Any) -> tuple[str, ...] | None:
     """Return the names that a mapping, a Series or a data frame gives the features, or None.
 
     Numbers from 0 in their order are no names.
@@ -212,13 +212,13 @@ def labels(where: str, x: Any) -> tuple[str, ...] | None:
         return None
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise DensityError(
-            f"{where}: the names are {', '.join(map(repr, names[:_SHOWN]))}; each must be a text "
+            f"{label}: the names are {', '.join(map(repr, names[:_SHOWN]))}; each must be a text "
             "of its own; rename the columns, or pass to_numpy()."
         )
     return tuple(names)
 
 
-def in_order(where: str, x: Any, names: Sequence[str] | None) -> tuple[Any, tuple[str, ...] | None]:
+def in_order(label: str, x: Any, names: Sequence[str] | None) -> tuple[Any, tuple[str, ...] | None]:
     """Return values of the features (..., d) in the order of names, and the names.
 
     Without ``names`` the values' own are taken. Arrays are returned as they are. Of a list, each
@@ -233,33 +233,33 @@ def in_order(where: str, x: Any, names: Sequence[str] | None) -> tuple[Any, tupl
     >>> in_order("high", {"income": 9.0, "age": 5.0}, ("age", "income"))
     ([5.0, 9.0], ('age', 'income'))
     """
-    x, known = as_frame(x), None if names is None else tuple(names)
+    x, order = as_frame(x), None if names is None else tuple(names)
     if isinstance(x, list | tuple):
-        several = [labels(where, part) for part in x]
+        several = [labels(label, part) for part in x]
         if not any(several):
-            return x, known
+            return x, order
         if not all(several):
-            raise DensityError(f"{where}: some entries have names and others none; name all.")
-        known = known or several[0]
-        return [in_order(where, part, known)[0] for part in x], known
-    own = labels(where, x)
+            raise DensityError(f"{label}: some entries have names and others none; name all.")
+        order = order or several[0]
+        return [in_order(label, part, order)[0] for part in x], order
+    own = labels(label, x)
     if own is None:
-        return x, known
-    known = known or own
-    if set(own) != set(known):
+        return x, order
+    order = order or own
+    if set(own) != set(order):
         raise DensityError(
-            f"{where} is of {', '.join(own)}, and the other features are {', '.join(known)}; they "
+            f"{label} is of {', '.join(own)}, and the other features are {', '.join(order)}; they "
             "must be the same."
         )
     if isinstance(x, Mapping):
-        return [x[name] for name in known], known
-    if hasattr(x, "columns") and set(x.index) == set(known):
-        x = x.loc[list(known)]
-    return x[list(known)], known
+        return [x[name] for name in order], order
+    if hasattr(x, "columns") and set(x.index) == set(order):
+        x = x.loc[list(order)]
+    return x[list(order)], order
 
 
 def limits_in_order(
-    where: tuple[str, str], low: Any, high: Any
+    sides: tuple[str, str], low: Any, high: Any
 ) -> tuple[Any, Any, tuple[str, ...] | None]:
     """Return two limits in the order of the first one's names, and the names.
 
@@ -267,14 +267,14 @@ def limits_in_order(
     ------
     DensityError : as `in_order`, or only one of the limits has names.
     """
-    named = [labels(name, as_frame(side)) for name, side in zip(where, (low, high), strict=True)]
+    named = [labels(name, as_frame(side)) for name, side in zip(sides, (low, high), strict=True)]
     if (named[0] is None) != (named[1] is None):
         raise DensityError(
-            f"{where[0]} has names of features or {where[1]} has, not both; give both by name, or "
+            f"{sides[0]} has names of features or {sides[1]} has, not both; give both by name, or "
             "both as lists."
         )
     (low, names), (high, _) = (
-        in_order(n, s, named[0]) for n, s in zip(where, (low, high), strict=True)
+        in_order(n, s, named[0]) for n, s in zip(sides, (low, high), strict=True)
     )
     return low, high, names
 
@@ -296,8 +296,8 @@ def frame_names(x: Any) -> FeatureNames | None:
         return None
     words = {place: _words(x[name]) for place, name in enumerate(columns)}
     dates = frozenset(place for place, name in enumerate(columns) if x[name].dtype.kind == "M")
-    known = {place: each for place, each in words.items() if each}
-    return FeatureNames(tuple(columns), known, dates)
+    categories = {place: w for place, w in words.items() if w}
+    return FeatureNames(tuple(columns), categories, dates)
 
 
 def _words(column: Any) -> tuple[str, ...]:
@@ -306,7 +306,7 @@ def _words(column: Any) -> tuple[str, ...]:
 
 
 def named_sides(
-    where: tuple[str, str], one: Any, other: Any
+    sides: tuple[str, str], first: Any, second: Any
 ) -> tuple[Any, Any, FeatureNames | None]:
     """Return two tables as arrays with the columns of the first, and its names.
 
@@ -316,33 +316,33 @@ def named_sides(
     ------
     DensityError : as `FeatureNames.points`.
     """
-    one, other = as_frame(one), as_frame(other)
-    names = frame_names(one)
-    if (names is None) != (frame_names(other) is None):
+    first, second = as_frame(first), as_frame(second)
+    names = frame_names(first)
+    if (names is None) != (frame_names(second) is None):
         raise DensityError(
-            f"{where[0]} has names of features or {where[1]} has, not both; give two data frames, "
+            f"{sides[0]} has names of features or {sides[1]} has, not both; give two data frames, "
             "or two arrays."
         )
     if names is None:
-        return one, other, None
-    return names.points(where[0], one), names.points(where[1], other), names
+        return first, second, None
+    return names.points(sides[0], first), names.points(sides[1], second), names
 
 
-def stacked_frames(where: str, points: Any) -> tuple[Any, FeatureNames | None]:
+def stacked_frames(label: str, points: Any) -> tuple[Any, FeatureNames | None]:
     """Return a list of k data frames as an array (n, k, d), with their names; others as they are.
 
     Raises
     ------
     DensityError : as `FeatureNames.points`, or frames of different lengths.
     """
-    frames = [as_frame(each) for each in points] if isinstance(points, list | tuple) else []
-    named = [frame_names(each) for each in frames]
+    frames = [as_frame(frame) for frame in points] if isinstance(points, list | tuple) else []
+    named = [frame_names(frame) for frame in frames]
     names = named[0] if named else None
     if names is None or None in named:
         if any(named):
-            raise DensityError(f"{where}: some tables have names and others none; name all.")
+            raise DensityError(f"{label}: some tables have names and others none; name all.")
         return points, None
-    parts = [names.points(where, each) for each in frames]
+    parts = [names.points(label, frame) for frame in frames]
     if len({len(part) for part in parts}) > 1:
-        raise DensityError(f"{where} are frames of different lengths; each question has a row.")
+        raise DensityError(f"{label} are frames of different lengths; each question has a row.")
     return np.stack(parts, axis=1), names

@@ -207,16 +207,16 @@ class _Request:
 
     def match(self, names: FeatureNames | None) -> FeatureNames | None:
         """Put λ in the order of the points' names, and return the names of the features."""
-        known = self.sampling.names
-        if known is None or names is None:
-            return names if known is None else FeatureNames(known)
-        if set(known) != set(names.names):
+        order = self.sampling.names
+        if order is None or names is None:
+            return names if order is None else FeatureNames(order)
+        if set(order) != set(names.names):
             raise DensityError(
-                f"fit_belief: sampling is of {', '.join(known)}, and the points are of "
+                f"fit_belief: sampling is of {', '.join(order)}, and the points are of "
                 f"{', '.join(names.names)}; they must be the same features."
             )
-        if known != names.names:
-            self.sampling = self.sampling.reordered([known.index(name) for name in names.names])
+        if order != names.names:
+            self.sampling = self.sampling.reordered([order.index(name) for name in names.names])
         return names
 
     def _check_plain(self) -> None:
@@ -226,11 +226,11 @@ class _Request:
                 f"fit_belief: method {self.method!r} has no model of ties, and the noise has ties "
                 f'= {self.noise.ties}; use "auto" or "utility", or leave ties out of the noise.'
             )
-        other = other_than_numbers(self.sampling)
-        if other is not None:
+        unsupported = other_than_numbers(self.sampling)
+        if unsupported is not None:
             raise DensityError(
                 f"fit_belief: method {self.method!r} takes only numbers without constraints, and "
-                f'{other}; use "auto" or "utility".'
+                f'{unsupported}; use "auto" or "utility".'
             )
 
     def _check(self, judgments: Judgments) -> None:
@@ -324,13 +324,13 @@ def _fit(problem: Problem, method: str) -> Fitted:
     if method in SCORE_METHODS:
         return fit_score(problem, constant=method == "score-constant")
     began = time.perf_counter()
-    found = _measured(problem) if len(problem.judgments.measured) else _chosen(problem)
+    fitted = _measured(problem) if len(problem.judgments.measured) else _chosen(problem)
     seconds = time.perf_counter() - began
-    reason = {"reason": found.reason} if method == "auto" else {}
-    utility = found.utility.to(torch.empty(0, device=problem.settings.device))
+    reason = {"reason": fitted.reason} if method == "auto" else {}
+    utility = fitted.utility.to(torch.empty(0, device=problem.settings.device))
     belief = normalized(problem.latent, utility, problem.generator, problem.settings.annealing)
-    report = {**found.report, **reason}
-    return replace(belief, diagnostics=report, draws=found.draws, utility_seconds=seconds)
+    report = {**fitted.report, **reason}
+    return replace(belief, diagnostics=report, draws=fitted.draws, utility_seconds=seconds)
 
 
 @dataclass(frozen=True)
@@ -348,17 +348,17 @@ def _measured(problem: Problem) -> _FittedUtility:
     progress = problem.progress or (lambda *_: None)
     progress("utility", 0, 1)
     settings = problem.settings.utility.process
-    found, response = fit_measured(
+    fitted, response = fit_measured(
         problem.judgments, problem.latent, problem.noise, problem.generator, settings
     )
     progress("utility", 1, 1)
-    form = {"form": "gaussian process", "length_scale": found.length_scale}
+    form = {"form": "gaussian process", "length_scale": fitted.length_scale}
     reason = (
         "The utility as a Gaussian process about a quadratic form, by regression of the "
         "measured log-odds."
     )
-    report = {"response": response, "extent": _extent(found.extension), "utility": form}
-    return _FittedUtility(found.utility, found.draws, report, reason)
+    report = {"response": response, "extent": _extent(fitted.extension), "utility": form}
+    return _FittedUtility(fitted.utility, fitted.draws, report, reason)
 
 
 def _extent(extension: float) -> dict[str, Any] | None:
@@ -375,8 +375,8 @@ def _extent(extension: float) -> dict[str, Any] | None:
 
 def _chosen(problem: Problem) -> _FittedUtility:
     """Fit choices, by the forms as they are weighted by held-out choices."""
-    found = fit_choice_utility(problem)
-    report = found.diagnostics
+    fitted = fit_choice_utility(problem)
+    report = fitted.diagnostics
     diagnostics = {
         "held_out_log_likelihood": report["held_out"][report["form"]],
         "null_models": _null_models(problem, report["held_out"]),
@@ -385,7 +385,7 @@ def _chosen(problem: Problem) -> _FittedUtility:
     }
     separation = diagnostics["separation"]
     warning = "" if separation is None else f" But {separation['message']}."
-    return _FittedUtility(found.utility, found.draws, diagnostics, _reason(report) + warning)
+    return _FittedUtility(fitted.utility, fitted.draws, diagnostics, _reason(report) + warning)
 
 
 def fit_choice_utility(problem: Problem) -> UtilityFit:
@@ -485,11 +485,11 @@ def check_work(n: int, sampling: SamplingDensity) -> None:
             "put rare ones together."
         )
     terms, free = terms_of(sampling), _free_memory()
-    wanted = 8 * terms * (2 * n + _MATRICES * terms)
-    if free is not None and wanted > free:
+    memory = 8 * terms * (2 * n + _MATRICES * terms)
+    if free is not None and memory > free:
         raise DensityError(
             f"fit: {n:,} comparisons over {features_of(sampling):,} features (each word of a "
-            f"category but one counts) take about {wanted / _GIB:,.1f} GiB of memory, and "
+            f"category but one counts) take about {memory / _GIB:,.1f} GiB of memory, and "
             f"{free / _GIB:,.1f} GiB are free; ask about fewer features, or put rare words "
             "together."
         )

@@ -44,11 +44,11 @@ class GaussianMixture(NamedFeatures):
         self, weights: npt.ArrayLike, means: npt.ArrayLike, covariances: npt.ArrayLike
     ) -> None:
         means, self.names = in_order("GaussianMixture: means", means, None)
-        where = "GaussianMixture: covariances"
-        covariances, self.names = in_order(where, covariances, self.names)
+        label = "GaussianMixture: covariances"
+        covariances, self.names = in_order(label, covariances, self.names)
         self.weights = numbers("GaussianMixture: weights", weights).copy()
         self.means = numbers("GaussianMixture: means", means).copy()
-        self.covariances = numbers(where, covariances).copy()
+        self.covariances = numbers(label, covariances).copy()
         self._check_shapes()
         self.categorical = self.integer = self.periodic = np.zeros(self.dimension, dtype=np.bool_)
         self.cholesky = np.stack([_cholesky(c, k) for k, c in enumerate(self.covariances)])
@@ -106,9 +106,9 @@ class GaussianMixture(NamedFeatures):
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Return n random points (n, d)."""
         check_draw(n, rng)
-        which = rng.choice(self.weights.size, size=n, p=self.weights / self.weights.sum())
+        k = rng.choice(self.weights.size, size=n, p=self.weights / self.weights.sum())
         white = rng.standard_normal((n, self.dimension))
-        return np.asarray(self.means[which] + np.einsum("nij,nj->ni", self.cholesky[which], white))
+        return np.asarray(self.means[k] + np.einsum("nij,nj->ni", self.cholesky[k], white))
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return whether each point is finite, (n,) bools."""

@@ -195,8 +195,8 @@ def _merged(evidence: Evidence) -> Judgments:
     mass = np.bincount(index.reshape(-1), weights=evidence.weights[keep], minlength=len(unique))
     a, b = unique[:, :d], unique[:, d : 2 * d]
     # The same pair in either order gets one number, so that its rows are in one fold.
-    both = np.concatenate(in_order(a, b), axis=1)
-    pairs = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    ordered = np.concatenate(in_order(a, b), axis=1)
+    pairs = np.unique(ordered, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     context = _context(evidence.judges, unique[:, 2 * d :].astype(np.int64), pairs)
     weights = np.asarray(mass, dtype=np.float64)
     judged = context if context.matters else None
@@ -204,24 +204,24 @@ def _merged(evidence: Evidence) -> Judgments:
 
 
 def _context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Context:
-    judge, winner, loser, shown, tie, pick, asked = circumstances.T
-    known = np.unique(np.stack([judge, shown], axis=1)[winner != UNKNOWN], axis=0)
+    judge, winner, loser, size, tie, pick, questions = circumstances.T
+    positioned = np.unique(np.stack([judge, size], axis=1)[winner != UNKNOWN], axis=0)
     # The last position is the reference of the others.
-    places = [(int(j), int(k), place) for j, k in known for place in range(int(k) - 1)]
+    places = [(int(j), int(k), place) for j, k in positioned for place in range(int(k) - 1)]
     order = np.zeros((len(judge), len(places)))
     for at, (j, k, place) in enumerate(places):
-        here = (judge == j) & (shown == k)
-        order[:, at] = here * ((winner == place) * 1.0 - (loser == place) * 1.0)
+        rows = (judge == j) & (size == k)
+        order[:, at] = rows * ((winner == place) * 1.0 - (loser == place) * 1.0)
     named = tuple((judges[j], k, place) for j, k, place in places)
-    return Context(judges, judge, named, order, tie > 0, pick, _groups(pairs, asked))
+    return Context(judges, judge, named, order, tie > 0, pick, _groups(pairs, questions))
 
 
-def _groups(pairs: Index, asked: Index) -> Index:
+def _groups(pairs: Index, questions: Index) -> Index:
     """Return numbers (n,), the same for judgments of one pair or of one set of alternatives."""
     groups = pairs.copy()
     sets: dict[bytes, int] = {}
-    for question in np.unique(asked[asked != UNKNOWN]):
-        rows = asked == question
+    for question in np.unique(questions[questions != UNKNOWN]):
+        rows = questions == question
         alike = np.unique(pairs[rows]).tobytes()
         groups[rows] = sets.setdefault(alike, int(pairs.max()) + 1 + len(sets))
     return np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)

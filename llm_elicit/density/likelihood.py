@@ -240,8 +240,8 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
     def loss(log_level: float) -> float:
         return -float(Noise(family, math.exp(log_level)).log_cdf(difference).sum())
 
-    found = minimize_scalar(loss, bounds=(-12.0, 12.0), method="bounded")
-    return Noise(family, math.exp(float(found.x)))
+    optimum = minimize_scalar(loss, bounds=(-12.0, 12.0), method="bounded")
+    return Noise(family, math.exp(float(optimum.x)))
 
 
 def choice_log_likelihood(difference: Tensor, weights: Tensor, noise: Noise) -> Tensor:
@@ -285,8 +285,8 @@ class Response:
 
     def slope(self, difference: Tensor) -> Tensor:
         """Return F'/F, the slope of `log_cdf`, without overflow in either tail."""
-        seen = self.seen(difference)
-        slope = torch.exp(self.noise.log_pdf(seen) - self.noise.log_cdf(seen))
+        scaled = self.seen(difference)
+        slope = torch.exp(self.noise.log_pdf(scaled) - self.noise.log_cdf(scaled))
         return slope if self.gain is None else self.gain.to(slope) * slope
 
     def information(self, difference: Tensor) -> Tensor:

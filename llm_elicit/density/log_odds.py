@@ -118,10 +118,10 @@ class PairContrasts:
 
     def position_effect(self, judge: int) -> tuple[float, float, int] | None:
         """Return mean, standard deviation and number of a judge's half sums; None without any."""
-        found = self.position[(self.judge == judge) & np.isfinite(self.position)]
-        if not len(found):
+        sums = self.position[(self.judge == judge) & np.isfinite(self.position)]
+        if not len(sums):
             return None
-        return float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else 0.0, len(found)
+        return float(sums.mean()), float(sums.std(ddof=1)) if len(sums) > 1 else 0.0, len(sums)
 
 
 def pair_contrasts(rows: LogOdds) -> PairContrasts:
@@ -142,25 +142,25 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     unique, index = np.unique(keys, axis=0, return_inverse=True)
     pair = index.reshape(-1)
     ab, ba = (_averaged(rows, pair, len(unique), swap == later) for later in (False, True))
-    both = (ab.rows > 0) & (ba.rows > 0)
-    value = np.where(both, 0.5, 1.0) * (ab.mean - ba.mean)
-    extra = np.where(both, 0.25, 1.0) * (ab.rounding + ba.rounding)
+    balanced = (ab.rows > 0) & (ba.rows > 0)
+    value = np.where(balanced, 0.5, 1.0) * (ab.mean - ba.mean)
+    extra = np.where(balanced, 0.25, 1.0) * (ab.rounding + ba.rounding)
     # A bound on either order is a bound on the pair; two contradicting bounds give none.
     cut = np.sign(ab.censored - ba.censored)
-    useless = both & (ab.censored != 0) & (ab.censored == ba.censored)
+    useless = balanced & (ab.censored != 0) & (ab.censored == ba.censored)
     judge = unique[:, 0].astype(np.int64)
     # A bound on one order, or bounds towards different positions, would pull the half sum to 0.
-    summed = both & (ab.censored == ba.censored)
+    summed = balanced & (ab.censored == ba.censored)
     position = np.where(summed, 0.5 * (ab.mean + ba.mean), np.nan)
-    side = np.where(both, 0.0, np.where(ba.rows > 0, -1.0, 1.0))
+    side = np.where(balanced, 0.0, np.where(ba.rows > 0, -1.0, 1.0))
     centre, variance = _position_effects(position, judge)
-    known = both | np.isfinite(variance)
-    extra = extra + np.where(both | ~known, 0.0, variance)
+    identified = balanced | np.isfinite(variance)
+    extra = extra + np.where(balanced | ~identified, 0.0, variance)
     return PairContrasts(
         unique[:, 1 : 1 + d],
         unique[:, 1 + d :],
         np.where(useless, 0.0, value - side * centre),
-        np.where(known, 0.5, 1.0),
+        np.where(identified, 0.5, 1.0),
         np.where(useless, np.inf, extra),
         np.where(useless, 0, cut).astype(np.int64),
         judge,
@@ -192,11 +192,11 @@ def _averaged(rows: LogOdds, pair: Index, count: int, chosen: npt.NDArray[np.boo
 def _position_effects(position: Array, judge: Index) -> tuple[Array, Array]:
     """Return mean and variance (n,) of the half sums of each row's judge; 0 and NaN without any."""
     centre, variance = np.zeros(len(judge)), np.full(len(judge), np.nan)
-    for each in np.unique(judge):
-        here = judge == each
-        known = position[here & np.isfinite(position)]
-        if len(known) > 1:
-            centre[here], variance[here] = known.mean(), known.var(ddof=1)
+    for j in np.unique(judge):
+        rows = judge == j
+        effects = position[rows & np.isfinite(position)]
+        if len(effects) > 1:
+            centre[rows], variance[rows] = effects.mean(), effects.var(ddof=1)
     return centre, variance
 
 
@@ -209,5 +209,5 @@ def in_order(first: Array, second: Array) -> tuple[Array, Array]:
 def _swapped(first: Array, second: Array) -> npt.NDArray[np.bool_]:
     """Return whether the first point comes after the second in lexical order (n,)."""
     unequal = (first != second).argmax(1)[:, None]
-    one, other = (np.take_along_axis(x, unequal, 1)[:, 0] for x in (first, second))
-    return np.asarray(one > other)
+    a, b = (np.take_along_axis(x, unequal, 1)[:, 0] for x in (first, second))
+    return np.asarray(a > b)

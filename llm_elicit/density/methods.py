@@ -171,14 +171,14 @@ def known_methods() -> tuple[str, ...]:
 
 def external_method(name: str) -> ExternalMethod:
     """Return the external method of this name."""
-    found = entry_points(group=GROUP, name=name)
-    if not found:
+    entries = entry_points(group=GROUP, name=name)
+    if not entries:
         raise DensityError(
             f"method {name!r} is not installed; the methods are {', '.join(known_methods())}; "
             f"install the package that adds it by an entry point of {GROUP}."
         )
     try:
-        method = next(iter(found)).load()
+        method = next(iter(entries)).load()
     except (ImportError, AttributeError) as error:
         raise DensityError(
             f"method {name!r} cannot be imported ({error}); install its package again."
@@ -198,12 +198,12 @@ def external_settings(problem: Problem, kind: type[Settings], method: str) -> Se
     ------
     DensityError : they are settings of another kind.
     """
-    found = problem.settings.external
-    if found is None:
+    settings = problem.settings.external
+    if settings is None:
         return kind()
-    if not isinstance(found, kind):
+    if not isinstance(settings, kind):
         raise DensityError(
-            f"FitSettings: external is a {type(found).__name__}; the {method} takes "
+            f"FitSettings: external is a {type(settings).__name__}; the {method} takes "
             f"{kind.__name__}."
         )
-    return found
+    return settings

@@ -115,18 +115,18 @@ def _shares(axis: FeatureAxis, values: Array, place: int, bands: _Bands | None) 
     share = axis.bars(values)
     ends = None if bands is None else np.stack(band(bands.drawn.shares(place)))
     order = np.argsort(-share, kind="stable")
-    shown, rest = order[:_MOST_CATEGORIES], order[_MOST_CATEGORIES:]
+    top, tail = order[:_MOST_CATEGORIES], order[_MOST_CATEGORIES:]
     parts = []
-    for code in shown.tolist():
+    for code in top.tolist():
         between = "" if ends is None else f" ({ends[0, code]:.0%} to {ends[1, code]:.0%})"
         parts.append(f"{_cut(axis.categories[code])} {share[code]:.0%}{between}")
-    if len(rest):
-        parts.append(f"{len(rest)} others {share[rest].sum():.0%}")
+    if len(tail):
+        parts.append(f"{len(tail)} others {share[tail].sum():.0%}")
     return ", ".join(parts)
 
 
 def _between(axis: FeatureAxis, sd: float, end: Sequence[float] | Array | None) -> str:
-    return "" if end is None else " to ".join(_value(float(each), axis, sd) for each in end)
+    return "" if end is None else " to ".join(_value(float(x), axis, sd) for x in end)
 
 
 def _cell(text: str, under: str = "") -> str:
@@ -175,33 +175,33 @@ def _signed(text: str) -> str:
 
 def _facts(diagnostics: Mapping[str, Any]) -> list[str]:
     """Return how the belief was made and how well it predicts, as short phrases."""
-    found = []
+    facts = []
     if "method" in diagnostics:
-        found.append(f"method {diagnostics['method']}")
+        facts.append(f"method {diagnostics['method']}")
     if "n" in diagnostics:
-        found.append(f"{diagnostics['n']:,} judgments")
+        facts.append(f"{diagnostics['n']:,} judgments")
     held_out = diagnostics.get("held_out_log_likelihood")
     chance = diagnostics.get("coin_log_likelihood")
     if held_out is not None and chance is not None:
-        found.append(
+        facts.append(
             f"held-out log-likelihood {_signed(f'{held_out:.3f}')} per comparison "
             f"(random choices {_signed(f'{chance:.3f}')})"
         )
     if "power" in diagnostics:
-        found.append(f"power {diagnostics['power']['value']:.3g}")
+        facts.append(f"power {diagnostics['power']['value']:.3g}")
     if "given" in diagnostics:
-        given = (f"feature {number} = {value:g}" for number, value in diagnostics["given"].items())
-        found.append(f"given {', '.join(given)}")
-    return found
+        fixed = (f"feature {number} = {value:g}" for number, value in diagnostics["given"].items())
+        facts.append(f"given {', '.join(fixed)}")
+    return facts
 
 
 def _notes(axes: Sequence[FeatureAxis], draws: BeliefDraws | bool) -> list[str]:
     """Return what the numbers are."""
-    found = []
+    notes = []
     if not isinstance(draws, bool):
-        found.append(f"Below each number: its 90 % band over {len(draws)} draws of the posterior.")
+        notes.append(f"Below each number: its 90 % band over {len(draws)} draws of the posterior.")
     elif draws:
-        found.append("For 90 % bands call draws() first; it takes seconds.")
+        notes.append("For 90 % bands call draws() first; it takes seconds.")
     if any(axis.periodic for axis in axes):
-        found.append("Of a periodic feature: circular mean and standard deviation.")
-    return found
+        notes.append("Of a periodic feature: circular mean and standard deviation.")
+    return notes

@@ -117,22 +117,22 @@ def fit_power(
         instance("fit_power: ranges", ranges, Ranges, "make it by Ranges(first, second, log_odds)")
     with one_thread():
         family = _Powers(belief, seed)
-        of_ranges, of_fit, found = None, None, dict[str, Curve]()
+        of_ranges, of_fit, curves = None, None, dict[str, Curve]()
         if ranges is not None:
             of_ranges = RangeLikelihood(ranges, belief, family.path, family.deviations)
         if points is not None:
-            found["points"], of_fit = family.of_points(points)
+            curves["points"], of_fit = family.of_points(points)
         if quantiles is not None:
-            found["quantiles"] = family.of_quantiles(quantiles)
+            curves["quantiles"] = family.of_quantiles(quantiles)
         if of_ranges is not None:
-            found["ranges"] = of_ranges.curve
+            curves["ranges"] = of_ranges.curve
         if ratios is not None:
-            found["ratios"] = family.of_ratios(ratios)
-        if not found:
+            curves["ratios"] = family.of_ratios(ratios)
+        if not curves:
             raise DensityError(
                 "fit_power: no source was given; pass points, quantiles, ranges or ratios."
             )
-        return _power(family.powers, found, of_ranges, of_fit)
+        return _power(family.powers, curves, of_ranges, of_fit)
 
 
 class _Powers:
@@ -183,7 +183,7 @@ class _Powers:
         # The error of means over particles must be less than that of means over the points.
         self.particles = int(np.clip(4 * m, _PARTICLES, _MOST_PARTICLES))
         path = self.whole(self.powers)
-        pool = torch.cat([each[0] for each in path.points])
+        pool = torch.cat([boxes[0] for boxes in path.points])
         pool = pool[:: -(-len(pool) // _POOL)]
         f = utility_at(self.latent, self.model.utility, pool).double().numpy()
         logs = self.powers * f[:, None] - path.log_mass[0]
@@ -224,9 +224,9 @@ class _Powers:
             raise DensityError(
                 f"fit_power: quantiles = {quantiles!r}; pass {{feature: {{level: value}}}}."
             )
-        stated = [_stated(self.belief, feature, said) for feature, said in quantiles.items()]
-        least = sum(float(each.shares @ np.log(each.shares)) for each in stated)
-        free = sum(len(each.shares) - 1 for each in stated) - 1
+        stated = [_stated(self.belief, feature, levels) for feature, levels in quantiles.items()]
+        least = sum(float(statement.shares @ np.log(statement.shares)) for statement in stated)
+        free = sum(len(statement.shares) - 1 for statement in stated) - 1
         deviance = 2.0 * (least - float(self._agreement(stated, self.powers).mean(1).max()))
         size = float(np.clip(free / max(deviance, 1e-9), _FEW, _MANY)) if free else 2.0 * _FEW
 
@@ -241,8 +241,8 @@ class _Powers:
         path = self.whole(powers)
         x = [self._values(points[0]) for points in path.points]
         return np.array([
-            sum(self._log_shares(x[at], path.points[at][0], each, k) @ each.shares
-                for each in stated)
+            sum(self._log_shares(x[at], path.points[at][0], statement, k) @ statement.shares
+                for statement in stated)
             for at, k in enumerate(powers)
         ])  # fmt: skip
 
@@ -305,10 +305,10 @@ class _Powers:
 
 def _inside(belief: BeliefDensity, values: npt.ArrayLike, name: str) -> Array:
     """Return points (n, d) of the support, n >= 1."""
-    where = f"fit_power: {name}"
-    points = belief.inside(where, values)
+    label = f"fit_power: {name}"
+    points = belief.inside(label, values)
     if not len(points):
-        raise DensityError(f"{where} has no points; give one or more.")
+        raise DensityError(f"{label} has no points; give one or more.")
     return points
 
 
@@ -320,18 +320,18 @@ class _Stated(NamedTuple):
     shares: Array
 
 
-def _stated(belief: BeliefDensity, feature: int | str, said: Mapping[float, float]) -> _Stated:
+def _stated(belief: BeliefDensity, feature: int | str, quantiles: Mapping[float, float]) -> _Stated:
     """Return stated quantiles, checked."""
     place = belief.place("fit_power: quantiles", feature)
-    if not isinstance(said, Mapping) or not said:
+    if not isinstance(quantiles, Mapping) or not quantiles:
         raise DensityError(
-            f"fit_power: quantiles of feature {feature}: {said!r}; pass {{level: value}}."
+            f"fit_power: quantiles of feature {feature}: {quantiles!r}; pass {{level: value}}."
         )
-    for level, value in said.items():
+    for level, value in quantiles.items():
         number("fit_power: a quantile's level", level)
         number("fit_power: a quantile's value", value)
-    levels = np.array(sorted(said), dtype=np.float64)
-    values = np.array([said[level] for level in sorted(said)], dtype=np.float64)
+    levels = np.array(sorted(quantiles), dtype=np.float64)
+    values = np.array([quantiles[level] for level in sorted(quantiles)], dtype=np.float64)
     if not (np.diff(values) > 0).all():
         raise DensityError(
             f"fit_power: quantiles of feature {feature} are {values.tolist()}; they must "
@@ -355,17 +355,17 @@ def _stated(belief: BeliefDensity, feature: int | str, said: Mapping[float, floa
 
 def _power(
     powers: Array,
-    found: dict[str, Curve],
+    sources: dict[str, Curve],
     of_ranges: RangeLikelihood | None,
     of_fit: Curve | None,
 ) -> Power:
     """Return the power by the sum of all log-likelihoods, and by each of them."""
-    nodes = {name: _nodes(powers, curve) for name, curve in found.items()}
+    nodes = {name: _nodes(powers, curve) for name, curve in sources.items()}
     coherence: Coherence | None = None
     if of_ranges is not None:
         coherence = of_ranges.coherence(nodes["ranges"].likely)
     at = np.linspace(np.log(powers[0]), np.log(powers[-1]), _FINE)
-    curves = {name: each.curve(at) for name, each in nodes.items()}
+    curves = {name: grid.curve(at) for name, grid in nodes.items()}
     single = [_summary(at, curve, name) for name, curve in curves.items()]
     agreement = _agreement(single) if len(single) > 1 else None
     single = [replace(p, coherence=coherence) if p.source == "ranges" else p for p in single]
@@ -374,7 +374,7 @@ def _power(
         single = [replace(p, value=nearest) if p.source == "points" else p for p in single]
     if len(single) == 1:
         return replace(single[0], sources=(single[0],))
-    joint = _summary(at, sum(curves.values(), np.zeros(_FINE)), " + ".join(found))
+    joint = _summary(at, sum(curves.values(), np.zeros(_FINE)), " + ".join(sources))
     return replace(joint, sources=tuple(single), agreement=agreement, coherence=coherence)
 
 
@@ -404,9 +404,9 @@ def _nodes(powers: Array, curve: Curve) -> _Nodes:
     shift = float(np.mean(values[near] - matched[near - first]))
     outside = np.delete(np.arange(len(powers)), np.r_[within])
     merged = np.concatenate([powers[outside], finer])
-    both = np.concatenate([values[outside], closer + shift])
+    heights = np.concatenate([values[outside], closer + shift])
     order = np.argsort(merged)
-    return _Nodes(merged[order], both[order], finer)
+    return _Nodes(merged[order], heights[order], finer)
 
 
 def _summary(at: Array, logs: Array, source: str) -> Power:

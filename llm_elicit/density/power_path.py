@@ -74,9 +74,9 @@ class TruncatedNormal:
             )
         return cls(torch.from_numpy(low), torch.from_numpy(high), torch.from_numpy(root))
 
-    def select(self, which: Tensor) -> TruncatedNormal:
+    def select(self, indices: Tensor) -> TruncatedNormal:
         """Return the distributions of some boxes."""
-        return TruncatedNormal(self.low[which], self.high[which], self.root)
+        return TruncatedNormal(self.low[indices], self.high[indices], self.root)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Return latent points (G, count, d), by the same scrambled Sobol points in all boxes."""
@@ -199,7 +199,7 @@ class _Particles:
         done = torch.zeros(len(self.boxes), dtype=torch.float64)
         while bool((done < 1.0).any()):
             active = torch.nonzero(done < 1.0)[:, 0]
-            first, last = self._ends(power, [each[active] for each in self.values])
+            first, last = self._ends(power, [value[active] for value in self.values])
             part = _increments(last - first, 1.0 - done[active])
             logs = part[:, None] * (last - first)
             self.log_mass[active] += torch.logsumexp(logs, 1) - math.log(logs.shape[1])
@@ -230,8 +230,8 @@ class _Particles:
         proposal = torch.where(inside[..., None], proposal, points)
         values = self._evaluate(proposal, self.within.select(active))
         new, old = (
-            torch.lerp(*self._ends(power, each), done[:, None])
-            for each in (values, [each[active] for each in self.values])
+            torch.lerp(*self._ends(power, ends), done[:, None])
+            for ends in (values, [value[active] for value in self.values])
         )
         chance = torch.exp((new - old).clamp(max=0.0)).nan_to_num(0.0) * inside
         draw = torch.rand(chance.shape[1:], generator=self.generator, dtype=torch.float64)

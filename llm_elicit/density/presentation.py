@@ -130,10 +130,10 @@ def _posterior_draws(drawn: BeliefDraws, features: ExportedFeatures) -> Variable
 def _indices(variables: Variables) -> dict[str, Any]:
     """Return the coordinates of the chains, the draws and, if there are any, the levels."""
     chains, draws = next(iter(variables.values()))[1].shape[:2]
-    found: dict[str, Any] = {"chain": np.arange(chains), "draw": np.arange(draws)}
+    coordinates: dict[str, Any] = {"chain": np.arange(chains), "draw": np.arange(draws)}
     if any("level" in dimensions for dimensions, _ in variables.values()):
-        found["level"] = list(LEVELS)
-    return found
+        coordinates["level"] = list(LEVELS)
+    return coordinates
 
 
 def _imported(name: str) -> Any:
@@ -158,7 +158,7 @@ class PresentedDensity(Distribution, ABC):
     """A density with figures and tables; `diagnostics` reports its fit."""
 
     diagnostics: dict[str, Any]
-    _made: Mapping[int, BeliefDraws] = MappingProxyType({})  # draws that were asked for, by seed
+    _cached: Mapping[int, BeliefDraws] = MappingProxyType({})  # draws that were asked for, by seed
 
     @property
     @abstractmethod
@@ -213,8 +213,8 @@ class PresentedDensity(Distribution, ABC):
         >>> len(belief.named(["age", "income"]).plot(bands=False).axes)
         3
         """
-        shown = self._shown("plot", features, data, bands=bands, n=n, seed=seed)
-        figure: Figure = _figures("plot").corner_figure(shown)
+        plot = self._shown("plot", features, data, bands=bands, n=n, seed=seed)
+        figure: Figure = _figures("plot").corner_figure(plot)
         return figure
 
     def plot_marginals(
@@ -232,18 +232,18 @@ class PresentedDensity(Distribution, ABC):
         ------
         DensityError : as `plot`.
         """
-        shown = self._shown("plot_marginals", features, data, bands=bands, n=n, seed=seed)
-        figure: Figure = _figures("plot_marginals").marginals_figure(shown)
+        plot = self._shown("plot_marginals", features, data, bands=bands, n=n, seed=seed)
+        figure: Figure = _figures("plot_marginals").marginals_figure(plot)
         return figure
 
     def _shown(
-        self, where: str, features: Features, data: Any, *, bands: bool, n: int, seed: int
+        self, label: str, features: Features, data: Any, *, bands: bool, n: int, seed: int
     ) -> PlotData:
         """Return what a figure of some features shows."""
-        places = self._features.places(where, features)
-        integer(f"{where}: n", n, least=1)
-        seed_of(f"{where}: seed", seed)
-        points = None if data is None else self._data(where, data, places)
+        places = self._features.places(label, features)
+        integer(f"{label}: n", n, least=1)
+        seed_of(f"{label}: seed", seed)
+        points = None if data is None else self._data(label, data, places)
         belief = self.sample(n, seed=seed)[:, places]
         sampling = _points_of(self.sampling, seed)[:, places]
         limits = [belief] if points is None else [belief, points]
@@ -254,19 +254,19 @@ class PresentedDensity(Distribution, ABC):
         bounds = [_band(axis, drawn, place) for axis, place in zip(axes, places, strict=True)]
         return PlotData(axes, belief, sampling, points, bounds, drawn.sample(_OF_DRAW)[..., places])
 
-    def _data(self, where: str, data: Any, places: list[int]) -> Array:
+    def _data(self, label: str, data: Any, places: list[int]) -> Array:
         """Return points (m, k) of k features."""
-        name = f"{where}: data"
-        found = self._features.only(places).points(name, data)
-        if found is data:
+        name = f"{label}: data"
+        selected = self._features.only(places).points(name, data)
+        if selected is data:
             return points_of(name, data, self.dimension)[:, places]
-        return points_of(name, found, len(places))
+        return points_of(name, selected, len(places))
 
     def _repr_html_(self) -> str:
         """Return a table of the features, which notebooks show."""
         places = list(range(self.dimension))
         axes = feature_axes(self.sampling, self._features, places, [self._kept])
-        draws = self.draws() if 0 in self._made else self.has_draws
+        draws = self.draws() if 0 in self._cached else self.has_draws
         return belief_html(axes, self._kept, draws, self.diagnostics)
 
     def to_pandas(
@@ -316,7 +316,7 @@ class PresentedDensity(Distribution, ABC):
         return ExportedFeatures(
             self.feature_names,
             tuple(units or [""] * self.dimension),
-            {j: each for j, each in words.items() if each},
+            {j: w for j, w in words.items() if w},
         )
 
     def to_arviz(
@@ -372,7 +372,7 @@ class PresentedDensity(Distribution, ABC):
         seed_of("to_arviz: seed", seed)
         features = self._exported(units)
         seeds = np.random.SeedSequence(seed).generate_state(chains)
-        points = np.stack([self.sample(draws, seed=int(each)) for each in seeds])
+        points = np.stack([self.sample(draws, seed=int(s)) for s in seeds])
         for j in features.categories:
             points[..., j] -= self.as_prior().support()[0][j]
         drawn = self.draws(seed=seed) if self.has_draws else None
@@ -394,12 +394,12 @@ def _points_of(sampling: SamplingDensity, seed: int) -> Array:
     return sampling.sample(_POINTS, rng)
 
 
-def _figures(where: str) -> Any:
+def _figures(label: str) -> Any:
     """Return the module that draws, which needs Matplotlib."""
     try:
         return import_module("llm_elicit.density.plots.figures")
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         raise DensityError(
-            f"{where}: {missing} is not installed; run: pip install {missing}"
+            f"{label}: {missing} is not installed; run: pip install {missing}"
         ) from None

@@ -69,19 +69,19 @@ class Ranges:
     def __init__(
         self, first: npt.ArrayLike, second: npt.ArrayLike, log_odds: npt.ArrayLike
     ) -> None:
-        one, other = numbers("Ranges: first", first), numbers("Ranges: second", second)
-        if one.ndim != 3 or one.shape[2] != 2 or one.shape != other.shape or 0 in one.shape:
+        a, b = numbers("Ranges: first", first), numbers("Ranges: second", second)
+        if a.ndim != 3 or a.shape[2] != 2 or a.shape != b.shape or 0 in a.shape:
             raise DensityError(
-                f"Ranges: first has shape {one.shape} and second {other.shape}; both are (n, d, 2),"
+                f"Ranges: first has shape {a.shape} and second {b.shape}; both are (n, d, 2),"
                 " the bounds of every feature of every range."
             )
         value = finite("Ranges: log_odds", log_odds)
-        if value.shape != (len(one),):
+        if value.shape != (len(a),):
             raise DensityError(
                 f"Ranges: log_odds has shape {value.shape}; one number per question is needed, "
-                f"shape ({len(one)},)."
+                f"shape ({len(a)},)."
             )
-        for name, side in (("first", one), ("second", other)):
+        for name, side in (("first", a), ("second", b)):
             _check_bounds(name, side)
             object.__setattr__(self, name, side)
         object.__setattr__(self, "log_odds", value)
@@ -149,10 +149,10 @@ class RangeLikelihood:
         if not self.widths_differ:
             return None
         rows = self._rows(powers)
-        bound = [each.maximum(free=False).value for each in rows]
-        found = [each.maximum(free=True) for each in rows]
-        free = [each.value for each in found]
-        best = found[int(np.argmax(free))]
+        bound = [row.maximum(free=False).value for row in rows]
+        maxima = [row.maximum(free=True) for row in rows]
+        free = [maximum.value for maximum in maxima]
+        best = maxima[int(np.argmax(free))]
         k = powers[int(np.argmax(free))]
         ratio = 2.0 * max(_top(powers, free) - _top(powers, bound), 0.0)
         freedom = max(len(self.value) - 4, 1)
@@ -171,13 +171,13 @@ class RangeLikelihood:
 
     def _make_rows(self, powers: Array) -> list[_Rows]:
         path = self.paths(self.boxes, powers, _PARTICLES)
-        made = []
+        rows = []
         for at, points in enumerate(path.points):
             mean = _means(self.deviations, points[:, :_AVERAGED])
             spread = (mean[:, self.one] - mean[:, self.other]).T / self.share[:, None]
             mass = path.log_mass[self.one, at] - path.log_mass[self.other, at]
-            made.append(_Rows.of(self, float(powers[at]), mass, spread))
-        return made
+            rows.append(_Rows.of(self, float(powers[at]), mass, spread))
+        return rows
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class _Rows:
     def of(cls, likelihood: RangeLikelihood, power: float, mass: Array, spread: Array) -> _Rows:
         variance, axes = np.linalg.eigh(spread @ spread.T)
         columns = (likelihood.value, mass, likelihood.width, likelihood.side)
-        value, mass, width, side = (axes.T @ (each / likelihood.share) for each in columns)
+        value, mass, width, side = (axes.T @ (column / likelihood.share) for column in columns)
         return cls(power, value, mass, width, side, np.maximum(variance, 0.0), likelihood.prior)
 
     def maximum(self, *, free: bool) -> _Maximum:
@@ -223,12 +223,12 @@ class _Rows:
         for _ in range(_NEWTON):
             slope, curvature = self._slope(theta, free=free)
             step = np.linalg.solve(curvature, slope)
-            tried = theta + np.outer(_SHARES, step.clip(-1.0, 1.0))
-            best = int(self._logs(tried, free=free)[0].argmax())
-            theta = tried[best]
+            candidates = theta + np.outer(_SHARES, step.clip(-1.0, 1.0))
+            best = int(self._logs(candidates, free=free)[0].argmax())
+            theta = candidates[best]
             if _SHARES[best] * float(abs(step).max()) < 1e-5:
                 break
-        logs, coefficients, errors = (float(each[0]) for each in self._logs(theta[None], free=free))
+        logs, coefficients, errors = (float(v[0]) for v in self._logs(theta[None], free=free))
         integral = logs + np.log(2.0 * np.pi) - 0.5 * np.linalg.slogdet(curvature)[1]
         return _Maximum(theta, logs, float(integral), coefficients, errors)
 
@@ -240,11 +240,11 @@ class _Rows:
         """Return θ by least squares."""
         design = np.stack([self.mass, *self._effects(free=free)], -1)
         beta = np.linalg.lstsq(design, self.value, rcond=None)[0]
-        rest = self.value - design @ beta
+        e = self.value - design @ beta
         mean, sd = self.prior
         # A negative scale means that the answers do not follow the masses: start from a small one.
         scale = max(float(beta[0]) * self.power, float(np.exp(mean[0] - 2.0 * sd[0])))
-        return np.array([np.log(scale), 0.5 * np.log(np.mean(rest**2) + np.exp(2.0 * mean[1] - 6))])
+        return np.array([np.log(scale), 0.5 * np.log(np.mean(e**2) + np.exp(2.0 * mean[1] - 6))])
 
     def _slope(self, theta: Array, *, free: bool) -> tuple[Array, Array]:
         """Return the gradient (2,) and minus the Hessian (2, 2), made positive definite."""

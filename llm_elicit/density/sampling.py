@@ -119,12 +119,12 @@ def check_draw(n: int, rng: np.random.Generator) -> None:
     instance("sample: rng", rng, np.random.Generator, "pass numpy.random.default_rng(seed)")
 
 
-def inside(where: str, points: Array, sampling: SamplingDensity) -> Array:
+def inside(label: str, points: Array, sampling: SamplingDensity) -> Array:
     """Return points (n, d) after a check that all are in λ's support."""
     outside = np.flatnonzero(~sampling.contains(points))
     if outside.size:
         raise DensityError(
-            f"{where}[{outside[0]}] = {np.round(points[outside[0]], 6).tolist()} lies outside the "
+            f"{label}[{outside[0]}] = {np.round(points[outside[0]], 6).tolist()} lies outside the "
             f"support of the sampling density {sampling!r} ({outside.size} such rows); leave them "
             "out, or widen λ."
         )
@@ -145,6 +145,6 @@ def bisect(below: Callable[[Array], Flags], low: Array, high: Array, steps: int 
     """
     for _ in range(steps):
         middle = 0.5 * (low + high)
-        left = below(middle)
-        low, high = np.where(left, middle, low), np.where(left, high, middle)
+        is_below = below(middle)
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
     return np.asarray(0.5 * (low + high))

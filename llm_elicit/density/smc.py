@@ -92,13 +92,13 @@ class _Particles:
         target = (self.target[0][index], self.target[1][index])
         return _Particles(self.points[index], start, target)
 
-    def replaced(self, by: _Particles, where: Tensor) -> _Particles:
+    def replaced(self, by: _Particles, mask: Tensor) -> _Particles:
         """Return these particles, those of ``by`` where the mask (n,) is set."""
 
         def pick(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            return torch.where(where, a[0], b[0]), torch.where(where[:, None], a[1], b[1])
+            return torch.where(mask, a[0], b[0]), torch.where(mask[:, None], a[1], b[1])
 
-        points = torch.where(where[:, None], by.points, self.points)
+        points = torch.where(mask[:, None], by.points, self.points)
         return _Particles(points, pick(by.start, self.start), pick(by.target, self.target))
 
     def bridge(self, beta: float) -> tuple[Tensor, Tensor]:
@@ -269,10 +269,10 @@ class Proposal:
         rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         labels = kmeans2(points.numpy(), count, minit="++", rng=rng)[1]
         share = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), count).double()
-        made = _weighted(points, share, step)
+        fit = _weighted(points, share, step)
         for _ in range(_ITERATIONS):
-            made = _weighted(points, torch.softmax(made._log_parts(points)[0], 1), step)
-        return Proposal(made.weights, made.means, math.sqrt(_WIDER) * made.factors, made.step)
+            fit = _weighted(points, torch.softmax(fit._log_parts(points)[0], 1), step)
+        return Proposal(fit.weights, fit.means, math.sqrt(_WIDER) * fit.factors, fit.step)
 
     def turned(self, matrix: Tensor) -> Proposal:
         """Return the density of g M, for an orthogonal M (d, d)."""
@@ -283,24 +283,24 @@ class Proposal:
     def draw(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
         """Return n draws (n, d) of q; the number of those from λ is fixed."""
         of_sampling = round(_SHARE_SAMPLING * n)
-        rest = n - of_sampling
-        which = torch.multinomial(self.weights, rest, replacement=True, generator=generator)
-        white = torch.randn(rest, self.means.shape[1], generator=generator, dtype=torch.float64)
-        return torch.cat([latent.draw(of_sampling, generator), self._gaussian(which, white)])
+        count = n - of_sampling
+        index = torch.multinomial(self.weights, count, replacement=True, generator=generator)
+        white = torch.randn(count, self.means.shape[1], generator=generator, dtype=torch.float64)
+        return torch.cat([latent.draw(of_sampling, generator), self._gaussian(index, white)])
 
     def draw_evenly(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
         """Return n points (n, d) of q, more even than those of `draw`: a Sobol sequence."""
         of_sampling = round(_SHARE_SAMPLING * n)
         cube = uniforms_evenly(n - of_sampling, 1 + self.means.shape[1], generator)
         edges = self.weights.cumsum(0)
-        which = torch.searchsorted(edges, cube[:, 0].contiguous()).clamp(max=len(edges) - 1)
+        index = torch.searchsorted(edges, cube[:, 0].contiguous()).clamp(max=len(edges) - 1)
         white = torch.special.ndtri(cube[:, 1:])
         even = latent.draw_evenly(of_sampling, generator)
-        return torch.cat([even, self._gaussian(which, white)])
+        return torch.cat([even, self._gaussian(index, white)])
 
-    def _gaussian(self, which: Tensor, white: Tensor) -> Tensor:
-        """Return points (n, d) of the Gaussians ``which`` (n,) from standard normal ones (n, d)."""
-        return self.means[which] + torch.einsum("nij,nj->ni", self.factors[which], white)
+    def _gaussian(self, index: Tensor, white: Tensor) -> Tensor:
+        """Return points (n, d) of the Gaussians ``index`` (n,) from standard normal ones (n, d)."""
+        return self.means[index] + torch.einsum("nij,nj->ni", self.factors[index], white)
 
     def log_density(self, latent: Latent, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return log q (n,) and its gradient (n, d) at latent points (n, d)."""
@@ -314,14 +314,14 @@ class Proposal:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every array by name."""
-        return {f"start.{each.name}": getattr(self, each.name) for each in fields(self)}
+        return {f"start.{field.name}": getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Proposal | None:
         """Return the inverse of `tensors`; None if they hold no proposal."""
         if "start.step" not in tensors:
             return None
-        return cls(*(tensors[f"start.{each.name}"] for each in fields(cls)))
+        return cls(*(tensors[f"start.{field.name}"] for field in fields(cls)))
 
     def _value_and_slope(self, g: Tensor) -> tuple[Tensor, Tensor]:
         logs, white, inverse = self._log_parts(g)
@@ -332,8 +332,8 @@ class Proposal:
     def _log_parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log weight + log density (n, k), L⁻¹(g − m) (n, k, d), and L⁻¹ (k, d, d)."""
         k, d = self.means.shape
-        one = torch.eye(d, dtype=g.dtype).expand(k, d, d)
-        inverse = torch.linalg.solve_triangular(self.factors, one, upper=False)
+        identity = torch.eye(d, dtype=g.dtype).expand(k, d, d)
+        inverse = torch.linalg.solve_triangular(self.factors, identity, upper=False)
         centre = (inverse @ self.means[..., None]).reshape(-1)
         white = (g @ inverse.reshape(k * d, d).T - centre).reshape(len(g), k, d)
         scale = self.factors.diagonal(dim1=1, dim2=2).log().sum(1)
@@ -413,12 +413,12 @@ def even_points(
     They are resampled systematically along a space-filling curve (Gerber, Chopin and Whiteley,
     2019), which keeps them even: their mean varies less than that of independent draws.
     """
-    found = weigh_points(latent, lambda g: log_density(g)[None], proposal, _POINTS, generator)
-    if float(found.effective[0]) < max(_LEAST_SHARE * _POINTS, n):
+    sample = weigh_points(latent, lambda g: log_density(g)[None], proposal, _POINTS, generator)
+    if float(sample.effective[0]) < max(_LEAST_SHARE * _POINTS, n):
         return None
-    order = torch.from_numpy(np.argsort(_morton(found.points.numpy())))
-    kept = order[systematic(found.weights[0][order].log(), generator, n)]
-    return found.points[kept[torch.randperm(n, generator=generator)]]
+    order = torch.from_numpy(np.argsort(_morton(sample.points.numpy())))
+    rows = order[systematic(sample.weights[0][order].log(), generator, n)]
+    return sample.points[rows[torch.randperm(n, generator=generator)]]
 
 
 def _morton(points: Array) -> npt.NDArray[np.uint64]:

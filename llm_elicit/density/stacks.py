@@ -53,9 +53,9 @@ class ComponentStack:
         """The three tensors."""
         return [self.whiten, self.offset, self.height]
 
-    def select(self, which: Sequence[int]) -> ComponentStack:
-        """Return copies of the mixtures numbered ``which``."""
-        whiten, offset, height = (p.detach()[list(which)].clone() for p in self.parameters)
+    def select(self, indices: Sequence[int]) -> ComponentStack:
+        """Return copies of the mixtures numbered ``indices``."""
+        whiten, offset, height = (p.detach()[list(indices)].clone() for p in self.parameters)
         return ComponentStack(whiten, offset, height, self.share)
 
     def turned(self, matrix: Tensor) -> ComponentStack:
@@ -87,10 +87,10 @@ class ComponentStack:
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """Return features (n, d), double, of the first mixture as if its ``share`` were 1."""
         masses = torch.softmax(self._log_masses[0], 0)
-        which = torch.multinomial(masses, n, replacement=True, generator=generator)
+        components = torch.multinomial(masses, n, replacement=True, generator=generator)
         white = torch.randn(n, self.dimension, generator=generator, dtype=torch.float64)
         inverse = torch.linalg.inv(self.whiten[0].double())
-        t: Tensor = ((white + self.offset[0, which])[:, None] @ inverse[which]).squeeze(1)
+        t: Tensor = ((white + self.offset[0, components])[:, None] @ inverse[components]).squeeze(1)
         return t
 
     @property
@@ -177,9 +177,9 @@ class FourierStack:
         """Number of functions S."""
         return len(self.weights)
 
-    def select(self, which: Sequence[int]) -> FourierStack:
-        """Return the functions numbered ``which``."""
-        return replace(self, weights=self.weights[list(which)])
+    def select(self, indices: Sequence[int]) -> FourierStack:
+        """Return the functions numbered ``indices``."""
+        return replace(self, weights=self.weights[list(indices)])
 
     def turned(self, matrix: Tensor) -> FourierStack:
         """Return the functions of M t, for M (d, d)."""

@@ -152,11 +152,11 @@ def weighted_quantiles(
     [[1.0], [1.5]]
     """
     order = np.argsort(x, axis=0) if order is None else order
-    found = np.empty((len(levels), x.shape[1]))
+    quantiles = np.empty((len(levels), x.shape[1]))
     for j, ranked in enumerate(order.T):
         reached = np.cumsum(weights[ranked]) - 0.5 * weights[ranked]
-        found[:, j] = np.interp(levels, reached, x[ranked, j])
-    return found
+        quantiles[:, j] = np.interp(levels, reached, x[ranked, j])
+    return quantiles
 
 
 @dataclass(frozen=True)
@@ -213,8 +213,8 @@ def find_mode(log_prob: LogProb, draws: Array, reach: Array | None = None) -> Ar
         return (-float(value[0]), -slope) if np.isfinite(value[0]) else (1e10, 0.0 * slope)
 
     def best_of(starts: Array) -> tuple[Array, float]:
-        found = [minimize(downhill, x / scale, jac=True, method="L-BFGS-B").x for x in starts]
-        points = np.concatenate([starts, np.stack(found) * scale])
+        optima = [minimize(downhill, x / scale, jac=True, method="L-BFGS-B").x for x in starts]
+        points = np.concatenate([starts, np.stack(optima) * scale])
         values = log_prob(points)
         return points[int(np.argmax(values))], float(np.max(values))
 

@@ -124,8 +124,8 @@ def minimize(
         (slope,) = torch.autograd.grad(value, [at])
         return float(value.detach()), slope.numpy()
 
-    found = optimize.minimize(value_and_slope, start, jac=True, method="L-BFGS-B", bounds=bounds)
-    return np.asarray(found.x)
+    optimum = optimize.minimize(value_and_slope, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    return np.asarray(optimum.x)
 
 
 def ascend(

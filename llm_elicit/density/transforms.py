@@ -447,23 +447,23 @@ class CopulaLatent(_TaperedLatent):
         within = np.clip(self.sampling.to_scale(x), marginals.low, marginals.high)
         finite = np.isfinite(within)
         median = marginals.value(torch.zeros(1, x.shape[1], dtype=torch.float64)).numpy()
-        known = np.where(finite, within, median)
-        return np.where(finite, marginals.score(known), within)
+        filled = np.where(finite, within, median)
+        return np.where(finite, marginals.score(filled), within)
 
     @property
     def root(self) -> Array:
         return np.asarray(self.sampling.cholesky, dtype=np.float64)
 
 
-def reordering(latent: Latent, other: Latent, order: Sequence[int]) -> tuple[Tensor, Tensor]:
+def reordering(latent: Latent, new: Latent, order: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return G (d, d), orthogonal, and the permutation M (p, p): g' = G g and t' = M t of a point.
 
-    g and t are its latent point and features by ``latent``, and g' and t' those by ``other``, which
+    g and t are its latent point and features by ``latent``, and g' and t' those by ``new``, which
     has the features numbered ``order``.
     """
     moved = np.eye(len(order))[list(order)]
-    turn = torch.from_numpy(np.linalg.solve(other.root, moved @ latent.root))
-    owners = np.asarray(order)[other.owners]
+    turn = torch.from_numpy(np.linalg.solve(new.root, moved @ latent.root))
+    owners = np.asarray(order)[new.owners]
     columns = torch.zeros(len(owners), len(owners), dtype=torch.float64)
     columns[np.argsort(owners, kind="stable"), np.argsort(latent.owners, kind="stable")] = 1.0
     return turn, columns

@@ -87,9 +87,9 @@ class Uniform(NamedFeatures):
         self.periodic = self._mask("periodic", periodic)
         self.discrete = self.categorical | self.integer
         self.constraints = tuple(
-            constraint_of(each, self.dimension, self.names) for each in constraints
+            constraint_of(rule, self.dimension, self.names) for rule in constraints
         )
-        self._constrained = sorted({i for each in self.constraints for i in each.involved})
+        self._constrained = sorted({i for rule in self.constraints for i in rule.involved})
         self._check_kinds()
         # A whole number is a cell as wide as one, so that a density is one per whole number.
         cell = np.where(self.discrete, 0.5, 0.0)
@@ -97,16 +97,16 @@ class Uniform(NamedFeatures):
         self.scale_high = self._to_scale(self.high + cell)
         self.share = self._share_of_box() if self.constraints else 1.0
 
-    def _mask(self, name: str, given: npt.ArrayLike | None) -> Flags:
-        if given is None:
+    def _mask(self, name: str, mask: npt.ArrayLike | None) -> Flags:
+        if mask is None:
             return np.zeros(self.low.size, bool)
-        given, self.names = in_order(f"Uniform: {name}", given, self.names)
-        if np.ndim(given) != 1:
+        mask, self.names = in_order(f"Uniform: {name}", mask, self.names)
+        if np.ndim(mask) != 1:
             raise DensityError(
-                f"Uniform: {name} = {given!r}; it must mark each of the {self.low.size} features "
+                f"Uniform: {name} = {mask!r}; it must mark each of the {self.low.size} features "
                 "True or False; leave it out where none is."
             )
-        return flags(f"Uniform: {name}", given, self.low.size)
+        return flags(f"Uniform: {name}", mask, self.low.size)
 
     def _check_kinds(self) -> None:
         low, high = self.low, self.high
@@ -138,8 +138,8 @@ class Uniform(NamedFeatures):
             ),
         ]
         rules += [
-            (getattr(self, one) & getattr(self, other), f"is marked {one} and {other}; choose one")
-            for one, other in _NOT_BOTH
+            (getattr(self, a) & getattr(self, b), f"is marked {a} and {b}; choose one")
+            for a, b in _NOT_BOTH
         ]
         for wrong, rule in rules:
             for i in np.flatnonzero(wrong):
@@ -173,19 +173,19 @@ class Uniform(NamedFeatures):
         >>> ordered.conditional({0: 0.25}).contains([[0.2], [0.3]]).tolist()
         [False, True]
         """
-        kept = np.setdiff1d(np.arange(self.dimension), list(given))
-        left = [each.conditional(given, kept.tolist()) for each in self.constraints]
+        free = np.setdiff1d(np.arange(self.dimension), list(given))
+        remaining = [rule.conditional(given, free.tolist()) for rule in self.constraints]
         point = self.low.copy()
         point[list(given)] = list(given.values())
-        for each, rest in zip(self.constraints, left, strict=True):
-            if rest is None and not each.holds(point[None], self.high - self.low)[0]:
-                raise DensityError(f"given: {dict(given)} does not keep {each}; give other values.")
-        return self._of(kept.tolist(), [each for each in left if each is not None])
+        for rule, remainder in zip(self.constraints, remaining, strict=True):
+            if remainder is None and not rule.holds(point[None], self.high - self.low)[0]:
+                raise DensityError(f"given: {dict(given)} does not keep {rule}; give other values.")
+        return self._of(free.tolist(), [rule for rule in remaining if rule is not None])
 
     def reordered(self, order: Sequence[int]) -> Uniform:
         """Return λ with the features of these numbers, in this order."""
-        moved = (each.conditional({}, order) for each in self.constraints)
-        return self._of(order, [each for each in moved if each is not None])
+        moved = (rule.conditional({}, order) for rule in self.constraints)
+        return self._of(order, [rule for rule in moved if rule is not None])
 
     def _of(self, features: Sequence[int], constraints: Iterable[object]) -> Uniform:
         """Return λ of some features under constraints on them."""
@@ -225,8 +225,8 @@ class Uniform(NamedFeatures):
     def within(self, x: Array) -> Flags:
         """Return whether points (n, d) of the box keep all constraints, (n,)."""
         inside = np.ones(len(x), dtype=np.bool_)
-        for each in self.constraints:
-            inside &= each.holds(x, self.high - self.low)
+        for rule in self.constraints:
+            inside &= rule.holds(x, self.high - self.low)
         return inside
 
     def _share_of_box(self) -> float:
@@ -237,17 +237,17 @@ class Uniform(NamedFeatures):
         """
         involved = self._constrained
         sobol = qmc.Sobol(max(len(involved), 1), rng=np.random.default_rng(0))
-        drawn = kept = 0
-        while kept < _ENOUGH and drawn < _MOST and kept >= _LEAST_SHARE * (drawn - _BATCH):
+        drawn = hits = 0
+        while hits < _ENOUGH and drawn < _MOST and hits >= _LEAST_SHARE * (drawn - _BATCH):
             cube = np.full((_BATCH, self.dimension), 0.5)
             cube[:, involved] = sobol.random(_BATCH)[:, : len(involved)]
-            drawn, kept = drawn + _BATCH, kept + int(self.within(self.from_cube(cube)).sum())
-        if kept < _LEAST_SHARE * drawn:
+            drawn, hits = drawn + _BATCH, hits + int(self.within(self.from_cube(cube)).sum())
+        if hits < _LEAST_SHARE * drawn:
             raise DensityError(
-                f"Uniform: the constraints hold in {kept} of {drawn} points of the box; less than "
+                f"Uniform: the constraints hold in {hits} of {drawn} points of the box; less than "
                 f"{_LEAST_SHARE:.1%} is left; check them, or narrow low and high to the region."
             )
-        return kept / drawn
+        return hits / drawn
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,) per natural unit; a logarithmic feature contributes −log x.
@@ -337,7 +337,7 @@ class Uniform(NamedFeatures):
         masks = {name: getattr(self, name) for name in _MASKS[1:]}
         text |= {name: mask.tolist() for name, mask in masks.items() if mask.any()}
         if self.constraints:
-            text["constraints"] = [each.to_dict() for each in self.constraints]
+            text["constraints"] = [rule.to_dict() for rule in self.constraints]
         return self._text(text)
 
 

@@ -176,23 +176,23 @@ def normalized(
     latent: Latent, utility: Utility, generator: torch.Generator, annealing: AnnealingSettings
 ) -> Fitted:
     """Return the density ∝ exp(f), with its normalizing constant, draws and even points."""
-    found = estimate_log_normalizer(latent, utility, generator, annealing)
-    density = UtilityDensity(latent, utility, found.value, annealing, found.start)
-    even = even_points(latent, density.log_density, found.start, _EVEN, generator)
-    return Fitted(density, replace(found, even=even), {})
+    normalizer = estimate_log_normalizer(latent, utility, generator, annealing)
+    density = UtilityDensity(latent, utility, normalizer.value, annealing, normalizer.start)
+    even = even_points(latent, density.log_density, normalizer.start, _EVEN, generator)
+    return Fitted(density, replace(normalizer, even=even), {})
 
 
 def in_coordinates(fitted: Fitted, latent: Latent, order: Sequence[int]) -> Fitted:
     """Return a utility density in other coordinates, of which it has the features ``order``."""
-    model, found = fitted.model, fitted.normalizer
+    model, normalizer = fitted.model, fitted.normalizer
     assert isinstance(model, UtilityDensity)
     turn, columns = reordering(latent, model.latent, order)
-    start = None if found.start is None else found.start.turned(turn)
-    even = None if found.even is None else found.even @ turn
-    draws = replace(found.draws, points=found.draws.points @ turn)
+    start = None if normalizer.start is None else normalizer.start.turned(turn)
+    even = None if normalizer.even is None else normalizer.even @ turn
+    draws = replace(normalizer.draws, points=normalizer.draws.points @ turn)
     return replace(
         fitted,
         model=replace(model, latent=latent, utility=model.utility.turned(columns), start=start),
-        normalizer=replace(found, draws=draws, start=start, even=even),
+        normalizer=replace(normalizer, draws=draws, start=start, even=even),
         draws=None if fitted.draws is None else fitted.draws.turned(columns),
     )

@@ -65,8 +65,8 @@ class WinnerDensity:
         at = g.numpy()
         return latent.natural_slope(at, slope.numpy()), latent.natural_slope(at, of_winners.numpy())
 
-    def _latent_points(self, where: str, x: npt.ArrayLike) -> Tensor:
-        return torch.from_numpy(self.belief._latent.to_latent(self.belief.inside(f"{where}: x", x)))
+    def _latent_points(self, label: str, x: npt.ArrayLike) -> Tensor:
+        return torch.from_numpy(self.belief._latent.to_latent(self.belief.inside(f"{label}: x", x)))
 
 
 def winner_density(belief: BeliefDensity, *, points: int = 8192, seed: int = 0) -> WinnerDensity:

@@ -142,9 +142,9 @@ _REFERENCE = 2048
 
 def fit_protocol(problem: Problem) -> Fitted:
     """Fit the score of winners (and losers), de-tempered by the field at this package's utility."""
-    found = fit_choice_utility(problem)
-    fitted = fit_score(problem, found.utility, constant=_settings(problem).constant)
-    report = found.diagnostics
+    utility_fit = fit_choice_utility(problem)
+    fitted = fit_score(problem, utility_fit.utility, constant=_settings(problem).constant)
+    report = utility_fit.diagnostics
     held_out = {"held_out_log_likelihood": report["held_out"][report["form"]]}
     diagnostics = {**held_out, "utility": report, **fitted.diagnostics}
     return Fitted(fitted.model, fitted.normalizer, diagnostics)
@@ -174,7 +174,7 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
     )
     star = _optimal_constants(problem, utility, tempering, belief.draws.points)
     mode = replace(parts.mode, cap=cap, constant=star[settings.side] if constant else None)
-    model, found = _normalized(problem, replace(parts, tempering=tempering, mode=mode), belief)
+    model, normalizer = _normalized(problem, replace(parts, tempering=tempering, mode=mode), belief)
     notes = {
         "side": settings.side,
         "tau_star": star["winners"],
@@ -187,15 +187,15 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
     if not constant and trained.choice is not None:
         # The score is evaluated on pairs that were held out of its training, as the utility is.
         notes["held_out_log_likelihood"] = trained.choice.log_likelihood
-    return Fitted(replace(model, log_normalizer=found.value), found, notes)
+    return Fitted(replace(model, log_normalizer=normalizer.value), normalizer, notes)
 
 
 def _points_of_sampling(problem: Problem) -> Tensor:
     """Return latent draws (m, d) of λ: compared points and Sobol points."""
     compared = torch.cat([problem.winners, problem.losers])
     if len(compared) > _MOST_COMPARED:
-        kept = torch.randperm(len(compared), generator=problem.generator)[:_MOST_COMPARED]
-        compared = compared[kept]
+        rows = torch.randperm(len(compared), generator=problem.generator)[:_MOST_COMPARED]
+        compared = compared[rows]
     sampling = problem.latent.sampling
     sobol = qmc.Sobol(sampling.dimension, rng=problem.rng).random_base2(_LOG2_SOBOL)
     quasi = problem.latent.to_latent(sampling.from_cube(sobol))
@@ -244,10 +244,10 @@ def _train(problem: Problem, parts: ScoreParts, data: PairData) -> TrainedScore:
     settings = _settings(problem)
     seed = int(problem.rng.integers(2**62))
     held = data.held_out(settings.training.hold_out, seed)
-    rest = HeldOut(data.winners[held], data.losers[held], data.weights[held], problem.noise)
+    held_out = HeldOut(data.winners[held], data.losers[held], data.weights[held], problem.noise)
     judge = None
     if settings.sigmas is not None and bool(held.any()):
-        judge = ChoiceJudge(parts, rest, settings.sigmas)
+        judge = ChoiceJudge(parts, held_out, settings.sigmas)
     training, progress = settings.training, problem.progress
     return train_score(data, training, seed, progress, judge=judge, device=problem.settings.device)
 
@@ -274,14 +274,14 @@ def _estimate_field(problem: Problem, parts: ScoreParts, points: Tensor) -> Temp
         return parts.tempering
     draws = _winner_draws(problem, parts)
     if settings.expectation == "winners":
-        where = draws.points
-        weights = winner_weights(draws, latent.log_sampling(where), settings.clip)
+        nodes = draws.points
+        weights = winner_weights(draws, latent.log_sampling(nodes), settings.clip)
     else:
         inner = latent.from_outer(points) if isinstance(latent, CubeLatent) else points
         order = torch.randperm(len(inner), generator=problem.generator)
         densities = (latent.log_sampling, _winner_flow(problem, parts))
-        where, weights = defensive_mixture(inner[order], draws, densities)
-    utilities = utility_at(latent, parts.utility, where)
+        nodes, weights = defensive_mixture(inner[order], draws, densities)
+    utilities = utility_at(latent, parts.utility, nodes)
     return Tempering.tabulate(utilities.numpy(), problem.noise, weights.numpy())
 
 

@@ -93,24 +93,24 @@ class ScoreNetwork(nn.Module):
         self.outlet = UnitLinear(width, 2 * dimension, generator)
         self.gain = nn.Parameter(torch.tensor(0.1))
 
-    def forward(self, pair: Tensor, sigma: Tensor, seen: Tensor) -> Tensor:
-        """Denoised pair (n, 2d) from a noisy pair (n, 2d), σ (n, 1) and ``seen`` (n, 2).
+    def forward(self, pair: Tensor, sigma: Tensor, visible: Tensor) -> Tensor:
+        """Denoised pair (n, 2d) from a noisy pair (n, 2d), σ (n, 1) and ``visible`` (n, 2).
 
-        ``seen`` says with 1 which of (winner, loser) is data; the other half must be N(0, σ²I)
+        ``visible`` says with 1 which of (winner, loser) is data; the other half must be N(0, σ²I)
         noise, and its output means nothing. (1, 1) is the joint density, (1, 0) the marginal of
         winners, (0, 1) that of losers.
         """
         variance = self.sigma_data**2
         total = sigma.square() + variance
-        raw = self._raw(pair / total.sqrt(), sigma, seen)
+        raw = self._raw(pair / total.sqrt(), sigma, visible)
         return (variance / total) * pair + (sigma * self.sigma_data / total.sqrt()) * raw
 
-    def _raw(self, scaled: Tensor, sigma: Tensor, seen: Tensor) -> Tensor:
-        one = torch.ones_like(sigma)
+    def _raw(self, scaled: Tensor, sigma: Tensor, visible: Tensor) -> Tensor:
+        ones = torch.ones_like(sigma)
         log_sigma = torch.log(sigma) / 2.0
-        flags = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), 2.0 * seen - 1.0, one], 1)
+        flags = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), 2.0 * visible - 1.0, ones], 1)
         context: Tensor = self.condition(flags)
-        hidden = _silu(_blend(self.inlet(torch.cat([scaled, one], 1)), context))
+        hidden = _silu(_blend(self.inlet(torch.cat([scaled, ones], 1)), context))
         for layer in self.hidden:
             hidden = _silu(_blend(layer(hidden), context))
         out: Tensor = self.outlet(hidden) * self.gain
@@ -123,11 +123,11 @@ class ScoreNetwork(nn.Module):
         """
         n, d = point.shape
         level = point.new_full((2 * n, 1), sigma)
-        seen = torch.eye(2, dtype=point.dtype, device=point.device).repeat_interleave(n, 0)
+        visible = torch.eye(2, dtype=point.dtype, device=point.device).repeat_interleave(n, 0)
         pairs = torch.cat([torch.cat([point, masked], 1), torch.cat([masked, point], 1)])
         variance = self.sigma_data**2
         total = sigma**2 + variance
-        raw = self._raw(pairs / math.sqrt(total), level, seen)
+        raw = self._raw(pairs / math.sqrt(total), level, visible)
         winner, loser = raw[:n, :d], raw[n:, d:]
         # (D − x)/σ² without the cancellation that small σ would bring.
         scale = self.sigma_data / (sigma * math.sqrt(total))
@@ -209,13 +209,13 @@ def draw_seen(n: int, joint: float, generator: torch.Generator, alone: str = "ei
     return torch.cat([winner, loser], dim=1)
 
 
-def hide_unseen(pair: Tensor, seen: Tensor) -> Tensor:
+def hide_unseen(pair: Tensor, visible: Tensor) -> Tensor:
     """Zero the unseen half of pairs (n, 2d): with noise added it is N(0, σ²I), the mask."""
-    return _spread_flags(seen, pair) * pair
+    return _spread_flags(visible, pair) * pair
 
 
-def _spread_flags(seen: Tensor, pair: Tensor) -> Tensor:
-    return seen.repeat_interleave(pair.shape[1] // 2, dim=1)
+def _spread_flags(visible: Tensor, pair: Tensor) -> Tensor:
+    return visible.repeat_interleave(pair.shape[1] // 2, dim=1)
 
 
 @dataclass(frozen=True)
@@ -225,11 +225,11 @@ class _Noisy:
     clean: Tensor
     noisy: Tensor
     sigma: Tensor
-    seen: Tensor
+    visible: Tensor
 
     def to(self, like: Tensor) -> _Noisy:
         """Return the same rows on the device and in the precision of ``like``."""
-        parts = (self.clean, self.noisy, self.sigma, self.seen)
+        parts = (self.clean, self.noisy, self.sigma, self.visible)
         return _Noisy(*(part.to(like) for part in parts))
 
 
@@ -268,22 +268,22 @@ class _Trainer:
         """Noise and mask pairs (n, 2d); mirrored noise returns 2n rows."""
         n = len(pair)
         sigma = self.draw_sigma(n, generator)
-        seen = draw_seen(n, self.settings.joint, generator, self.settings.alone)
+        visible = draw_seen(n, self.settings.joint, generator, self.settings.alone)
         noise = sigma * torch.randn(pair.shape, generator=generator)
-        shown = hide_unseen(pair, seen)
-        noisy = shown + noise
+        clean = hide_unseen(pair, visible)
+        noisy = clean + noise
         if self.settings.mirrored:
-            noisy = torch.cat([noisy, shown - noise])
-            pair, sigma, seen = pair.repeat(2, 1), sigma.repeat(2, 1), seen.repeat(2, 1)
-        return _Noisy(pair, noisy, sigma, seen)
+            noisy = torch.cat([noisy, clean - noise])
+            pair, sigma, visible = pair.repeat(2, 1), sigma.repeat(2, 1), visible.repeat(2, 1)
+        return _Noisy(pair, noisy, sigma, visible)
 
     def loss(self, rows: _Noisy) -> Tensor:
         """EDM-weighted denoising loss of each row (n,), on the CPU as the rows are."""
         rows = rows.to(self.network.gain)
-        counts = _spread_flags(rows.seen, rows.clean)
+        counts = _spread_flags(rows.visible, rows.clean)
         variance = self.network.sigma_data**2
         weight = (rows.sigma.square() + variance) / (rows.sigma.square() * variance)
-        denoised = self.network(rows.noisy, rows.sigma, rows.seen)
+        denoised = self.network(rows.noisy, rows.sigma, rows.visible)
         error: Tensor = (denoised - rows.clean).square() * counts
         return ((weight * error).sum(1) / counts.sum(1)).cpu()
 
@@ -354,10 +354,10 @@ def train_score(
             progress("score", step, settings.steps)
         if not len(trainer.held[0]):
             continue
-        loss, found = _judged(trainer, judge, step)
+        loss, candidate = _judged(trainer, judge, step)
         since_highest = 0 if -loss > highest else since_highest + 1
         highest = max(-loss, highest)
-        best = found if found.score > best.score else best
+        best = candidate if candidate.score > best.score else best
         if since_highest > settings.patience:
             break
     trainer.load(best.values)

@@ -170,8 +170,8 @@ class ScoreParts:
         """Return the field times the network's score (n, d); zero beyond the compared points."""
         with torch.no_grad():
             winner, loser = self.scores(g, masked, sigma)
-            both = self.mode.side == "both"
-            excess = winner - (loser if both else self.latent.sampling_score(g, sigma))
+            two_sided = self.mode.side == "both"
+            excess = winner - (loser if two_sided else self.latent.sampling_score(g, sigma))
             inside = g.norm(dim=1, keepdim=True) <= self.latent.radius
             return torch.where(inside, self.field(g)[:, None] * excess, torch.zeros_like(g))
 
@@ -249,11 +249,11 @@ def utility_by_flow(
     latent, mode = parts.latent, parts.mode
     shrink = (latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
     inner = g * shrink
-    both = mode.side == "both"
-    ratio = log_flow(inner, 0) - (log_flow(inner, 1) if both else latent.log_sampling(inner))
+    two_sided = mode.side == "both"
+    ratio = log_flow(inner, 0) - (log_flow(inner, 1) if two_sided else latent.log_sampling(inner))
     if mode.constant is not None:
         u = mode.constant * ratio
-    elif both:
+    elif two_sided:
         u = parts.tempering.utility_of_odds(ratio)
     else:
         u = parts.tempering.utility_of_log(ratio - math.log(2.0))

@@ -51,12 +51,12 @@ CORRECTIONS = (
 _SIGMA_MIN = 0.002
 
 
-def one_of(owner: str, name: str, value: object, known: Sequence[object]) -> None:
+def one_of(owner: str, name: str, value: object, choices: Sequence[object]) -> None:
     """Refuse a value that is not among the known ones."""
-    if value not in known:
-        choices = ", ".join(str(choice) for choice in known)
+    if value not in choices:
+        listed = ", ".join(str(choice) for choice in choices)
         raise DensityError(
-            f"{owner}: {name} {value!r} is unknown; the choices are {choices}; choose one of them."
+            f"{owner}: {name} {value!r} is unknown; the choices are {listed}; choose one of them."
         )
 
 

@@ -28,17 +28,17 @@ _SIZE, _TICKS = 8, 7  # points, of labels and tick labels
 _MOST_TICKS = 4  # of an axis of a corner plot
 
 
-def marginals_figure(shown: PlotData, theme: Theme = LIGHT) -> Figure:
+def marginals_figure(plot: PlotData, theme: Theme = LIGHT) -> Figure:
     """Return all marginals in one figure, one panel per feature."""
-    columns = min(_COLUMNS, shown.dimension)
-    rows = -(-shown.dimension // columns)
-    handles = legend(theme, shown.data is not None, shown.bands is not None)
+    columns = min(_COLUMNS, plot.dimension)
+    rows = -(-plot.dimension // columns)
+    handles = legend(theme, plot.data is not None, plot.bands is not None)
     beside = min(len(handles), max(int(_WIDE * columns / _ENTRY), 1))
     above = _LEGEND * (1 - (-len(handles) // beside))
     figure = blank(_WIDE * columns, _HIGH * rows + above, theme)
-    for column, axis in enumerate(shown.axes):
+    for column, axis in enumerate(plot.axes):
         axes = figure.add_subplot(rows, columns, column + 1)
-        draw_marginal(axes, shown, column, theme)
+        draw_marginal(axes, plot, column, theme)
         _name(axes.xaxis, axis, _INSIDE * _WIDE, theme)
     figure.legend(
         handles=handles,
@@ -51,45 +51,45 @@ def marginals_figure(shown: PlotData, theme: Theme = LIGHT) -> Figure:
     return figure
 
 
-def corner_figure(shown: PlotData, theme: Theme = LIGHT) -> Figure:
+def corner_figure(plot: PlotData, theme: Theme = LIGHT) -> Figure:
     """Return the corner plot: a panel for every pair of features, marginals on the diagonal.
 
     Of one feature it is the marginal.
     """
-    if shown.dimension == 1:
-        return marginals_figure(shown, theme)
-    figure = corner_panels(shown, theme)
-    fill_corner(figure, shown, theme)
+    if plot.dimension == 1:
+        return marginals_figure(plot, theme)
+    figure = corner_panels(plot, theme)
+    fill_corner(figure, plot, theme)
     return figure
 
 
-def fill_corner(figure: Figure, shown: PlotData, theme: Theme = LIGHT) -> None:
+def fill_corner(figure: Figure, plot: PlotData, theme: Theme = LIGHT) -> None:
     """Draw the belief, the marginals and the legend on the panels of a corner plot."""
-    for axes, row, column in corner_places(figure, shown.dimension):
+    for axes, row, column in corner_places(figure, plot.dimension):
         if row == column:
-            draw_marginal(axes, shown, row, theme, _MOST_TICKS)
-            _label(axes, shown.axes, (column, row), theme)
+            draw_marginal(axes, plot, row, theme, _MOST_TICKS)
+            _label(axes, plot.axes, (column, row), theme)
         else:
-            pair = PanelPair.of(shown, column, row)
-            draw_belief_regions(axes, shown.belief, pair, is_flat(pair, shown), theme)
-    handles = legend(theme, shown.data is not None, shown.bands is not None)
+            pair = PanelPair.of(plot, column, row)
+            draw_belief_regions(axes, plot.belief, pair, is_flat(pair, plot), theme)
+    handles = legend(theme, plot.data is not None, plot.bands is not None)
     figure.legend(
         handles=handles, loc="upper right", frameon=False, labelcolor=theme.ink, fontsize=_SIZE
     )
 
 
-def corner_panels(shown: PlotData, theme: Theme = LIGHT) -> Figure:
+def corner_panels(plot: PlotData, theme: Theme = LIGHT) -> Figure:
     """Return the panels without a belief; marginals are empty, because their axes change."""
-    d = shown.dimension
+    d = plot.dimension
     figure = NotebookFigure(facecolor=theme.background)
     for row in range(d):
         for column in range(row + 1):
             axes = figure.add_subplot(d, d, row * d + column + 1)
             if row == column:
-                dress_marginal(axes, shown.axes[row], theme, _MOST_TICKS)
+                dress_marginal(axes, plot.axes[row], theme, _MOST_TICKS)
             else:
-                draw_panel(axes, shown, PanelPair.of(shown, column, row), theme, _MOST_TICKS)
-            _label(axes, shown.axes, (column, row), theme)
+                draw_panel(axes, plot, PanelPair.of(plot, column, row), theme, _MOST_TICKS)
+            _label(axes, plot.axes, (column, row), theme)
     _set_size(figure, d)
     return figure
 
@@ -133,20 +133,20 @@ def _least(drawn: list[Axis]) -> tuple[float, float]:
 
 
 def _label(
-    axes: Axes, shown: tuple[FeatureAxis, ...], place: tuple[int, int], theme: Theme
+    axes: Axes, features: tuple[FeatureAxis, ...], place: tuple[int, int], theme: Theme
 ) -> None:
     """Label the outer panels only."""
     column, row = place
-    room = _panel(len(shown))
+    room = _panel(len(features))
     axes.tick_params(labelsize=_TICKS, length=2)
-    if row == len(shown) - 1:
-        _name(axes.xaxis, shown[column], room, theme)
+    if row == len(features) - 1:
+        _name(axes.xaxis, features[column], room, theme)
         for label in axes.get_xticklabels():
             label.set(rotation=45, ha="right", va="top", rotation_mode="anchor")
     else:
         axes.tick_params(labelbottom=False)
     if column == 0 and row > 0:
-        _name(axes.yaxis, shown[row], room, theme)
+        _name(axes.yaxis, features[row], room, theme)
     else:
         axes.tick_params(labelleft=False)
 

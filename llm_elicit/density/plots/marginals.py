@@ -21,24 +21,24 @@ _LINE = 1.6
 _SHADE = 0.28
 
 
-def draw_marginal(axes: Axes, shown: PlotData, column: int, theme: Theme, most: int = 5) -> None:
+def draw_marginal(axes: Axes, plot: PlotData, column: int, theme: Theme, most: int = 5) -> None:
     """Draw data, λ, a belief and its band on styled axes with at most ``most`` ticks."""
-    axis, belief = shown.axes[column], shown.belief[:, column]
+    axis, belief = plot.axes[column], plot.belief[:, column]
     dress_marginal(axes, axis, theme, most)
-    draw_data(axes, shown, column, theme)
-    draw_sampling(axes, shown, column, theme)
+    draw_data(axes, plot, column, theme)
+    draw_sampling(axes, plot, column, theme)
     draw_belief(axes, axis, belief, theme)
-    axes.set_ylim(0, top_of(shown, belief, column))
-    if shown.bands is not None:
-        draw_band(axes, axis, shown.bands[column], theme)
+    axes.set_ylim(0, top_of(plot, belief, column))
+    if plot.bands is not None:
+        draw_band(axes, axis, plot.bands[column], theme)
 
 
-def top_of(shown: PlotData, belief: Array, column: int) -> float:
+def top_of(plot: PlotData, belief: Array, column: int) -> float:
     """Return the upper end of a marginal's density axis, above data, λ and belief (n,)."""
-    axis = shown.axes[column]
-    lines = [axis.line(shown.sampling[:, column]), axis.line(belief)]
-    if shown.data is not None:
-        lines.append(axis.bars(shown.data[:, column]))
+    axis = plot.axes[column]
+    lines = [axis.line(plot.sampling[:, column]), axis.line(belief)]
+    if plot.data is not None:
+        lines.append(axis.bars(plot.data[:, column]))
     return 1.05 * float(np.concatenate(lines).max())
 
 
@@ -50,22 +50,22 @@ def dress_marginal(axes: Axes, axis: FeatureAxis, theme: Theme, most: int = 5) -
     set_axis(axes, "x", axis, most)
 
 
-def draw_data(axes: Axes, shown: PlotData, column: int, theme: Theme) -> list[Artist]:
+def draw_data(axes: Axes, plot: PlotData, column: int, theme: Theme) -> list[Artist]:
     """Draw the data as bars, if there are any."""
-    axis = shown.axes[column]
-    if shown.data is None:
+    axis = plot.axes[column]
+    if plot.data is None:
         return []
-    bars = axis.bars(shown.data[:, column])
+    bars = axis.bars(plot.data[:, column])
     if axis.by_value:
         return list(axes.bar(axis.centres, bars, _BAR, color=theme.data))
     return [axes.stairs(bars, axis.edges(BINS), fill=True, color=theme.data)]
 
 
-def draw_sampling(axes: Axes, shown: PlotData, column: int, theme: Theme) -> list[Artist]:
+def draw_sampling(axes: Axes, plot: PlotData, column: int, theme: Theme) -> list[Artist]:
     """Draw λ as a dashed line."""
-    axis = shown.axes[column]
+    axis = plot.axes[column]
     dashes = (0, (2, 1)) if axis.by_value else (0, (4, 2))
-    return _draw_line(axes, axis, shown.sampling[:, column], theme.sampling, dashes)
+    return _draw_line(axes, axis, plot.sampling[:, column], theme.sampling, dashes)
 
 
 def draw_belief(axes: Axes, axis: FeatureAxis, values: Array, theme: Theme) -> list[Artist]:

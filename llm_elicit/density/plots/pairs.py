@@ -46,9 +46,9 @@ class PanelPair:
     columns: tuple[int, int]
 
     @classmethod
-    def of(cls, shown: PlotData, column: int, row: int) -> PanelPair:
+    def of(cls, plot: PlotData, column: int, row: int) -> PanelPair:
         """Return the pair of two features of a figure."""
-        return cls((shown.axes[column], shown.axes[row]), (column, row))
+        return cls((plot.axes[column], plot.axes[row]), (column, row))
 
     @property
     def single(self) -> bool:
@@ -73,11 +73,11 @@ class PanelPair:
         return np.asarray(counts.reshape(*points.shape[:-2], cells) / points.shape[-2])
 
 
-def draw_panel(axes: Axes, shown: PlotData, pair: PanelPair, theme: Theme, most: int) -> None:
+def draw_panel(axes: Axes, plot: PlotData, pair: PanelPair, theme: Theme, most: int) -> None:
     """Draw the axes of two features, with at most ``most`` ticks, and the data between them."""
-    if shown.data is not None:
+    if plot.data is not None:
         edges = [axis.edges(CELLS) for axis in pair.axes]
-        counts = histogram(shown.data[:, pair.columns], edges)
+        counts = histogram(plot.data[:, pair.columns], edges)
         image = np.sqrt(counts.T / max(counts.max(), 1))
         shades = ramp(theme, theme.ink)
         axes.pcolormesh(*edges, image, cmap=shades, vmin=0, vmax=1.6, rasterized=True)
@@ -104,7 +104,7 @@ def draw_regions(axes: Axes, points: Array, pair: PanelPair, theme: Theme) -> li
     single = [axis.by_value for axis in pair.axes]
     density = gaussian_filter(
         histogram(points[:, pair.columns], edges),
-        [0.0 if each else width for each in single],
+        [0.0 if is_discrete else width for is_discrete in single],
         mode=["wrap" if axis.periodic else "reflect" for axis in pair.axes],
     )
     if all(single):
@@ -188,7 +188,7 @@ def smoothing(count: int) -> float:
     return float(min(_WIDTH * (_USUAL / count) ** (1 / 6), _WIDEST))
 
 
-def is_flat(pair: PanelPair, shown: PlotData) -> bool:
+def is_flat(pair: PanelPair, plot: PlotData) -> bool:
     """Return whether a belief cannot be told apart from λ in a panel; see the module's text.
 
     Of two features of single values the shares are drawn as they are, so that a belief is never
@@ -196,7 +196,7 @@ def is_flat(pair: PanelPair, shown: PlotData) -> bool:
     """
     if pair.single:
         return False
-    return is_noise(pair, shown.belief, shown.sampling) or is_uncertain(pair, shown)
+    return is_noise(pair, plot.belief, plot.sampling) or is_uncertain(pair, plot)
 
 
 def is_noise(pair: PanelPair, points: Array, sampling: Array) -> bool:
@@ -206,24 +206,24 @@ def is_noise(pair: PanelPair, points: Array, sampling: Array) -> bool:
     return _variation(pair, points, sampling) < _TIMES * noise
 
 
-def is_uncertain(pair: PanelPair, shown: PlotData) -> bool:
+def is_uncertain(pair: PanelPair, plot: PlotData) -> bool:
     """Return whether a belief varies by less than its posterior's draws do around it.
 
     Multiplying the utility by a constant multiplies both by the constant's square, to first order.
     """
-    if shown.draws is None:
+    if plot.draws is None:
         return False
-    flat = pair.shares(shown.sampling)
-    asked = flat > 0
-    shares = pair.shares(shown.draws)[:, asked]
-    spread = shares.var(axis=0, ddof=1) - _scatter(shares.mean(axis=0), shown.draws.shape[1])
-    return _variation(pair, shown.belief, shown.sampling) < float((spread / flat[asked]).sum())
+    flat = pair.shares(plot.sampling)
+    occupied = flat > 0
+    shares = pair.shares(plot.draws)[:, occupied]
+    spread = shares.var(axis=0, ddof=1) - _scatter(shares.mean(axis=0), plot.draws.shape[1])
+    return _variation(pair, plot.belief, plot.sampling) < float((spread / flat[occupied]).sum())
 
 
 def _variation(pair: PanelPair, points: Array, sampling: Array) -> float:
     p, flat = pair.shares(points), pair.shares(sampling)
-    asked = flat > 0
-    p, flat = p[asked], flat[asked]
+    occupied = flat > 0
+    p, flat = p[occupied], flat[occupied]
     chance = _scatter(p, len(points)) + _scatter(flat, len(sampling))
     return float((((p - flat) ** 2 - chance) / flat).sum())
 

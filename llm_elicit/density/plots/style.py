@@ -70,17 +70,17 @@ def dress(axes: Axes, theme: Theme) -> None:
     axes.title.set_color(theme.ink)
 
 
-def set_axis(axes: Axes, which: Literal["x", "y"], axis: FeatureAxis, most: int = 5) -> None:
+def set_axis(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis, most: int = 5) -> None:
     """Set an axis to a feature's range and scale, with at most ``most`` ticks."""
-    drawn = axes.xaxis if which == "x" else axes.yaxis
-    if which == "x":
+    drawn = axes.xaxis if direction == "x" else axes.yaxis
+    if direction == "x":
         axes.set_xscale("log" if axis.log else "linear")
         axes.set_xlim(axis.ends)
     else:
         axes.set_yscale("log" if axis.log else "linear")
         axes.set_ylim(axis.ends)
     if axis.categories:
-        _set_words(axes, which, axis)
+        _set_words(axes, direction, axis)
         return
     drawn.set_minor_locator(NullLocator())
     if axis.date:
@@ -119,13 +119,13 @@ def _set_dates(drawn: Axis, axis: FeatureAxis, most: int) -> None:
     drawn.set_major_formatter(formatter(style))
 
 
-def _set_words(axes: Axes, which: Literal["x", "y"], axis: FeatureAxis) -> None:
+def _set_words(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis) -> None:
     """Set ticks at a feature's categories; their names are not parsed as mathematics."""
     # With many categories only some are labelled; tables list all.
     chosen = range(0, len(axis.categories), -(-len(axis.categories) // _MOST_WORDS))
     words = _shortened([axis.categories[at] for at in chosen])
     places = [axis.low + at for at in chosen]
-    if which == "y":
+    if direction == "y":
         axes.set_yticks(places, words, parse_math=False)
         return
     axes.set_xticks(places, words, parse_math=False)
@@ -136,9 +136,9 @@ def _set_words(axes: Axes, which: Literal["x", "y"], axis: FeatureAxis) -> None:
 
 def _shortened(words: Sequence[str]) -> list[str]:
     """Return names shortened to the room on an axis: at the end, or inside if these are alike."""
-    ended = [_cut(word) for word in words]
-    if len(set(ended)) == len(set(words)):
-        return ended
+    shortened = [_cut(word) for word in words]
+    if len(set(shortened)) == len(set(words)):
+        return shortened
     half = _LONGEST // 2
     return [w if len(w) <= _LONGEST else f"{w[: half - 1]}…{w[-half:]}" for w in words]
 

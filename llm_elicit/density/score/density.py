@@ -74,8 +74,8 @@ class Calibration:
         The grid has ``knots`` points, at quantiles of u_σ; the logarithm of the slope is smoothed
         by a penalty on its differences, a random walk with standard deviation 1/√2 a piece.
         """
-        both = torch.cat(sides).numpy()
-        grid = np.unique(np.quantile(both, np.linspace(0.0, 1.0, knots)))
+        pooled = torch.cat(sides).numpy()
+        grid = np.unique(np.quantile(pooled, np.linspace(0.0, 1.0, knots)))
         if len(grid) < 2:  # every point has the same utility
             return cls(torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.0, 0.0]).double())
         pieces = torch.from_numpy(_pieces(sides[0].numpy(), grid))

@@ -69,23 +69,21 @@ class ScoreNetworks(nn.Module):
         self.linear.copy_(start.linear[..., None])
         self.quadratic.copy_(start.curvature)
 
-    def forward(
-        self, t: Tensor, sigma: Tensor, which: slice = slice(None)
-    ) -> tuple[Tensor, Tensor]:
-        """u_σ (K, n) of the networks ``which`` and its gradient (K, n, p), in units of the noise.
+    def forward(self, t: Tensor, sigma: Tensor, nets: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """u_σ (K, n) of the networks ``nets`` and its gradient (K, n, p), in units of the noise.
 
         Features are (K, n, p) and levels (K, n, 1).
         """
         log_sigma = 0.5 * torch.log(sigma)
         context = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), torch.ones_like(sigma)], -1)
-        inlet, outlet, curvature = self.inlet[which], self.outlet[which], self.quadratic[which]
-        weights = [hidden[which] for hidden in self.hidden]
-        biases = [bias[which] for bias in self.biases]
-        hidden, first = _silu(t @ inlet + context @ self.condition[which] + biases[0])
+        inlet, outlet, curvature = self.inlet[nets], self.outlet[nets], self.quadratic[nets]
+        weights = [hidden[nets] for hidden in self.hidden]
+        biases = [bias[nets] for bias in self.biases]
+        hidden, first = _silu(t @ inlet + context @ self.condition[nets] + biases[0])
         hidden, second = _silu(torch.baddbmm(biases[1], hidden, weights[0]))
         hidden, third = _silu(torch.baddbmm(biases[2], hidden, weights[1]))
         bent = t @ (curvature + curvature.mT)
-        linear = self.linear[which]
+        linear = self.linear[nets]
         value = (hidden @ outlet + t @ linear)[..., 0] + 0.5 * (bent * t).sum(-1)
         back = (third * outlet.mT) @ weights[1].mT
         back = ((back * second) @ weights[0].mT * first) @ inlet.mT
@@ -93,12 +91,12 @@ class ScoreNetworks(nn.Module):
         return scale[..., 0] * value, scale * (back + bent + linear.mT)
 
     @torch.no_grad()
-    def mean(self, t: Tensor, sigma: float, which: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """Return the average u_σ (n,) over the networks ``which`` at features (n, p), and slope."""
-        count, parts = len(range(self.count)[which]), []
+    def mean(self, t: Tensor, sigma: float, nets: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return the average u_σ (n,) over the networks ``nets`` at features (n, p), and slope."""
+        count, parts = len(range(self.count)[nets]), []
         for chunk in torch.split(t.to(self.outlet), _CHUNK):
             repeated = chunk.expand(count, *chunk.shape)
-            value, slope = self(repeated, torch.full_like(repeated[..., :1], sigma), which)
+            value, slope = self(repeated, torch.full_like(repeated[..., :1], sigma), nets)
             parts.append((value.mean(0), slope.mean(0)))
         values, slopes = (torch.cat(part).to(t) for part in zip(*parts, strict=True))
         return values, slopes

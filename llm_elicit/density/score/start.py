@@ -83,8 +83,8 @@ def _path(
         difference = torch.empty(len(columns), dtype=torch.float64)
         for fold in range(count):
             held = fold_of == fold
-            seen = (~held).nonzero()[:_MOST_ROWS, 0]
-            betas[fold] = _maximize(columns[seen], weights[seen], noise, ridge, betas[fold])
+            training = (~held).nonzero()[:_MOST_ROWS, 0]
+            betas[fold] = _maximize(columns[training], weights[training], noise, ridge, betas[fold])
             difference[held] = columns[held] @ betas[fold]
         yield betas.clone(), float(noise.log_cdf(difference) @ weights / weights.sum())
 

@@ -119,9 +119,9 @@ class Tempering:
     def _interpolate(self, u: Tensor, table: Tensor) -> Tensor:
         spacing = (self.grid[-1] - self.grid[0]) / (len(self.grid) - 1)
         place = ((u.double() - self.grid[0]) / spacing).clamp(0.0, len(self.grid) - 1.001)
-        left = place.floor().long()
-        share = place - left
-        return (table[left] * (1.0 - share) + table[left + 1] * share).to(u.dtype)
+        index = place.floor().long()
+        share = place - index
+        return (table[index] * (1.0 - share) + table[index + 1] * share).to(u.dtype)
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class ConstantTempered:
         return self._value(u), self.constant * slope / field[:, None]
 
     def _value(self, u: Tensor) -> Tensor:
-        both = self.side == "both"
-        log = self.tempering.log_odds(u) if both else self.tempering.log_win_at(u)
+        two_sided = self.side == "both"
+        log = self.tempering.log_odds(u) if two_sided else self.tempering.log_win_at(u)
         return self.constant * log
 
 

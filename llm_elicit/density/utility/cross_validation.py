@@ -120,9 +120,9 @@ class CrossValidation:
 
     def everywhere(self, held_out: HeldOut) -> Array:
         """Return f(winner) − f(loser) of every row (n,); NaN of rows not used for validation."""
-        found = np.full(self.size, np.nan)
-        found[self.rows.numpy()] = held_out.difference
-        return found
+        differences = np.full(self.size, np.nan)
+        differences[self.rows.numpy()] = held_out.difference
+        return differences
 
     def score(self, held_out: HeldOut) -> float:
         """Return the mean moderated log-likelihood of the validation rows, nats per comparison."""
@@ -139,10 +139,10 @@ def calibration(held_out: HeldOut, weights: Array, response: Response) -> dict[s
     empty bins are left out. ``error`` is the mean absolute difference of the two, weighted by share
     (the expected calibration error of Naeini, Cooper and Hauskrecht, 2015).
     """
-    seen = response.seen(torch.from_numpy(held_out.difference))
+    scaled = response.seen(torch.from_numpy(held_out.difference))
     spread = response.spread(torch.from_numpy(held_out.spread))
     win, lose = (
-        torch.exp(response.noise.moderated_log_cdf(sign * seen, spread)).numpy()
+        torch.exp(response.noise.moderated_log_cdf(sign * scaled, spread)).numpy()
         for sign in (1.0, -1.0)
     )
     # Given that it is not a tie.
@@ -152,11 +152,11 @@ def calibration(held_out: HeldOut, weights: Array, response: Response) -> dict[s
     mass = np.bincount(place, weights, len(_EDGES) - 1)
     bins, error = [], 0.0
     for k in np.flatnonzero(mass > 0):
-        here = place == k
-        predicted, found = (np.average(v[here], weights=weights[here]) for v in (confidence, hit))
+        at = place == k
+        predicted, observed = (np.average(v[at], weights=weights[at]) for v in (confidence, hit))
         share = float(mass[k] / mass.sum())
-        error += share * abs(float(found - predicted))
-        bins.append({"share": share, "predicted": float(predicted), "observed": float(found)})
+        error += share * abs(float(observed - predicted))
+        bins.append({"share": share, "predicted": float(predicted), "observed": float(observed)})
     return {"bins": bins, "error": error}
 
 
@@ -189,16 +189,16 @@ def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> Fo
         for name in ("difference", "spread")
     )
 
-    def weigh(seen: npt.NDArray[np.bool_]) -> tuple[Array, float]:
-        weights = validation.data.weights[rows[seen]]
+    def weigh(train: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+        weights = validation.data.weights[rows[train]]
         power = _LIKELIHOOD_POWER * len(weights) / weights.sum()
         generator = torch.Generator().manual_seed(_SEED)
-        shares = bootstrapped_shares(power * weights * logs[:, seen], groups[seen], generator)
+        shares = bootstrapped_shares(power * weights * logs[:, train], groups[train], generator)
         shares = (
             np.where(shares < _LEAST_WEIGHT, 0.0, shares) / shares[shares >= _LEAST_WEIGHT].sum()
         )
-        response = validation.response.at(validation.rows[torch.from_numpy(seen)])
-        return shares, best_factor(shares @ difference[:, seen], weights, response)
+        response = validation.response.at(validation.rows[torch.from_numpy(train)])
+        return shares, best_factor(shares @ difference[:, train], weights, response)
 
     predicted = np.empty((2, len(rows)))
     for fold in range(validation.count):

@@ -40,11 +40,11 @@ class MixturePosterior:
     response: Response
     prior: MixturePrior
 
-    def subset(self, which: Tensor) -> MixturePosterior:
-        """Return the posterior given only the choices numbered ``which``."""
-        points = torch.cat([side[which] for side in self.points.chunk(2)])
+    def subset(self, rows: Tensor) -> MixturePosterior:
+        """Return the posterior given only the choices numbered ``rows``."""
+        points = torch.cat([side[rows] for side in self.points.chunk(2)])
         return replace(
-            self, points=points, weights=self.weights[which], response=self.response.at(which)
+            self, points=points, weights=self.weights[rows], response=self.response.at(rows)
         )
 
     @cached_property
@@ -98,8 +98,8 @@ class MixturePosterior:
         root = inverse_root(self.derivatives(mixture)[1])
         differences, spreads = [], []
         winners, losers = points.chunk(2)
-        for both in zip(torch.split(winners, _CHUNK), torch.split(losers, _CHUNK), strict=True):
-            y = mixture.whitened(torch.cat(both))
+        for pair in zip(torch.split(winners, _CHUNK), torch.split(losers, _CHUNK), strict=True):
+            y = mixture.whitened(torch.cat(pair))
             of_winners, of_losers = torch.logsumexp(mixture.forms(y), 0).chunk(2)
             slopes = _slopes(mixture, y).chunk(2, 1)
             differences.append(of_winners - of_losers)

@@ -88,9 +88,9 @@ def fit_utility(
         return _describe(plain, settings, step)
     terms, weighted = _judge_terms(data, data.context, noise, rng, settings)
     response = terms.response(data.context, noise)
-    found = _describe(CrossValidation(weighted, response, settings.folds, rng), settings, step)
+    fitted = _describe(CrossValidation(weighted, response, settings.folds, rng), settings, step)
     judging = {"judging": terms.report(data.context, noise)}
-    return replace(found, diagnostics={**found.diagnostics, **judging})
+    return replace(fitted, diagnostics={**fitted.diagnostics, **judging})
 
 
 def _judge_terms(
@@ -192,11 +192,11 @@ def _best_forms(
     bent = _Forms(warped(validation, warp), settings, warp)
     rows = validation.rows.numpy()
     response, weights = validation.response.at(validation.rows), validation.data.weights[rows]
-    best, other = (
+    bent_logs, plain_logs = (
         max((f.log_likelihood(response) for f in forms.held_out.values()), key=weights.dot)
         for forms in (bent, plain)
     )
-    gain = _gain(best - other, weights, validation.data.groups[rows])
+    gain = _gain(bent_logs - plain_logs, weights, validation.data.groups[rows])
     if gain["mean"] <= _CLEARLY * gain["se"]:
         return plain
     bent.add_mixtures(settings, None)

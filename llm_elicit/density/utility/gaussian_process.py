@@ -188,15 +188,15 @@ class _Process:
 
     def _search(self) -> None:
         """Maximize the marginal likelihood of at most `rows` rows."""
-        kept = torch.nonzero(self.exact | self.fixed_variance.isfinite())[:, 0]
-        if len(kept) > self.settings.rows:
-            mixed = torch.randperm(len(kept), generator=self.generator)
-            kept = kept[mixed[: self.settings.rows]]
+        rows = torch.nonzero(self.exact | self.fixed_variance.isfinite())[:, 0]
+        if len(rows) > self.settings.rows:
+            mixed = torch.randperm(len(rows), generator=self.generator)
+            rows = rows[mixed[: self.settings.rows]]
         self.likelihood = MarginalLikelihood(
-            self.rows, self.hyper, self.effect_variance, kept, self.target, self.fixed_variance
+            self.rows, self.hyper, self.effect_variance, rows, self.target, self.fixed_variance
         )
-        found = self.likelihood.maximize(self.theta, self.settings.iterations)
-        self.theta, self.log_evidence = found
+        optimum = self.likelihood.maximize(self.theta, self.settings.iterations)
+        self.theta, self.log_evidence = optimum
 
     def _solve(self) -> None:
         """Compute the posterior of all coefficients at the variances found."""
@@ -206,8 +206,7 @@ class _Process:
         fourier = fourier_features(first, self.frequencies)
         fourier = fourier - fourier_features(second, self.frequencies)
         self.plain = torch.cat([self.rows.quadratic, fourier], 1)
-        found = self._posterior(self.theta)
-        self.columns, self.mean, self.root, self.weight = found
+        self.columns, self.mean, self.root, self.weight = self._posterior(self.theta)
         self.fitted = self.columns @ self.mean
 
     def _posterior(self, theta: Array) -> _Posterior:
@@ -267,8 +266,8 @@ class _Process:
     def _axes(self) -> tuple[Tensor, Tensor]:
         """Return the curvatures (p,) of the quadratic form, ascending, and their axes (p, p)."""
         terms = self.rows.terms
-        found = torch.linalg.eigh(terms.forms(self.mean[None, : len(terms)])[1][0].double())
-        return found.eigenvalues, found.eigenvectors
+        eigen = torch.linalg.eigh(terms.forms(self.mean[None, : len(terms)])[1][0].double())
+        return eigen.eigenvalues, eigen.eigenvectors
 
     def _extension(self) -> float:
         """Return how much longer the belief would be under a wider prior; see the fit."""
@@ -297,9 +296,9 @@ class _Process:
         parts = normal.chunk(_GAINS, dim=1)
         curvature = self.likelihood.curvature(self.theta)
         thetas = self.hyper.with_gains(self.theta, curvature, len(parts))
-        found = [self._posterior(theta) for theta in thetas]
+        posteriors = [self._posterior(theta) for theta in thetas]
         return torch.cat(
-            [p.mean[:, None] + p.root @ z for p, z in zip(found, parts, strict=True)], 1
+            [p.mean[:, None] + p.root @ z for p, z in zip(posteriors, parts, strict=True)], 1
         ).T
 
     def _predicted(self) -> Array:
@@ -315,8 +314,8 @@ class _Process:
         for group in np.unique(self.rows.group[~alone]):
             at = np.flatnonzero(self.rows.group == group)
             smoother = (leverage[at] @ leverage[at].T).numpy() * weight[at]
-            left = np.linalg.lstsq(np.eye(len(at)) - smoother, residual[at], rcond=None)[0]
-            predicted[at] = target[at] - left
+            deleted = np.linalg.lstsq(np.eye(len(at)) - smoother, residual[at], rcond=None)[0]
+            predicted[at] = target[at] - deleted
         return predicted
 
 

@@ -81,24 +81,24 @@ def sample_hmc(
     if not (count and root.shape[1]):
         return torch.zeros(count, len(root))
     long = replace(settings, trajectories=_LONGER * settings.trajectories)
-    kept = [long.trajectories * (part + 1) // _KEPT - 1 for part in range(_KEPT)]
+    thinned = [long.trajectories * (part + 1) // _KEPT - 1 for part in range(_KEPT)]
     chains = max(-(-count // _KEPT), _FEWEST)  # fewer chains do not show a covariance
     root, angle = root.double(), root.shape[1] ** -0.5
     z = _START * torch.randn((min(chains, settings.chains), root.shape[1]), generator=generator)
-    for left in reversed(range(settings.windows)):
+    for remaining in reversed(range(settings.windows)):
         axes = root.float()
         slope = slope_of(log_density) if guide is None else guide(z @ axes.T)
         density = _Potential(log_density, slope, axes)
-        effort = settings if left else long
+        effort = settings if remaining else long
         trace, angle = _window(density, z, angle, generator, effort)
         z = trace[-1]
-        if left == 1:
+        if remaining == 1:
             # The last positions of all chains first, then those before.
             z = trace.flip(0).flatten(0, 1).repeat(-(-chains // trace[..., 0].numel()), 1)[:chains]
-        if left:
+        if remaining:
             spread = _spread(trace[len(trace) // 2 :])
             root, z = root @ spread, torch.linalg.solve(spread, z.double().T).T.float()
-    return (trace[kept[::-1]].flatten(0, 1) @ axes.T)[:count]
+    return (trace[thinned[::-1]].flatten(0, 1) @ axes.T)[:count]
 
 
 def slope_of(log_density: LogDensity) -> Slope:

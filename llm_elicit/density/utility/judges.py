@@ -79,8 +79,8 @@ class JudgeTerms:
         if context is None or not (context.pick != UNKNOWN).any():
             return data
         response = self.response(context, noise)
-        known = np.zeros(len(data.weights)) if difference is None else difference
-        odds = response.seen(torch.from_numpy(known)).numpy() / noise.scale
+        differences = np.zeros(len(data.weights)) if difference is None else difference
+        odds = response.seen(torch.from_numpy(differences)).numpy() / noise.scale
         weights, picked = data.weights.copy(), context.pick != UNKNOWN
         weights[picked] *= pick_weights(context.pick[picked], odds[picked])
         return replace(data, weights=weights)
@@ -88,12 +88,12 @@ class JudgeTerms:
     def estimate(self, data: ChoiceData, noise: Noise, difference: Array) -> JudgeTerms:
         """Return the most likely terms where ``difference`` (n,) is known; NaN elsewhere."""
         context = data.context
-        known = ~np.isnan(difference)
-        if context is None or not len(self.errors) or not known.any():
+        finite = ~np.isnan(difference)
+        if context is None or not len(self.errors) or not finite.any():
             return self
-        problem = _Terms(data, context, noise, np.flatnonzero(known), difference[known])
-        found = problem.maximize(self._packed())
-        return self._unpacked(found, problem.errors(found))
+        problem = _Terms(data, context, noise, np.flatnonzero(finite), difference[finite])
+        values = problem.maximize(self._packed())
+        return self._unpacked(values, problem.errors(values))
 
     def _packed(self) -> Array:
         ties = [] if self.log_ties is None else [self.log_ties]
@@ -118,10 +118,10 @@ class JudgeTerms:
             level = noise.level * ratio if noise.family == "exponential" else noise.level / ratio
             error = float(self.errors[b + at - 1]) if at else 0.0
             bias: dict[str, list[dict[str, float]]] = {}
-            for term, (judge, shown, place) in enumerate(context.places):
+            for term, (judge, size, place) in enumerate(context.places):
                 if judge == name:
                     values = {"nats": float(self.order[term]), "se": float(self.errors[term])}
-                    bias.setdefault(str(shown), []).append({"place": place, **values})
+                    bias.setdefault(str(size), []).append({"place": place, **values})
             judges[name] = {"level": level, "log_level_se": error, "order_bias": bias}
         ties = None if self.log_ties is None else math.exp(self.log_ties)
         return {"judges": judges, "ties": ties}
@@ -151,11 +151,11 @@ class _Terms:
         """Return minus the log-posterior () of packed terms."""
         b, j = self.order.shape[1], self.judge.shape[1]
         bias, log_gain = values[:b], values[b : b + j]
-        seen = torch.exp(self.judge @ log_gain) * self.difference + self.order @ bias
+        predictor = torch.exp(self.judge @ log_gain) * self.difference + self.order @ bias
         prior = 0.5 * (self.precision * values.square()).sum()
         if self.tied is None:
-            return prior - (self.noise.log_cdf(seen) * self.weights).sum()
-        log_ties, t = values[-1], seen / self.scale
+            return prior - (self.noise.log_cdf(predictor) * self.weights).sum()
+        log_ties, t = values[-1], predictor / self.scale
         total = torch.logaddexp(torch.logaddexp(0.5 * t, -0.5 * t), log_ties.expand_as(t))
         fit = ((0.5 * t - total) * self.weights).sum() + self.tied * log_ties
         return prior - fit

@@ -194,9 +194,9 @@ class Hyperparameters:
         root = torch.linalg.cholesky(covariance[gains][:, gains])
         slope = torch.linalg.solve_triangular(root, covariance[gains], upper=False)
         even = qmc.Sobol(len(gains), scramble=False).random(count) + 0.5 / count
-        found = np.tile(theta, (count, 1))
-        found[:, moving] += stats.norm.ppf(even) @ slope.numpy()
-        return found
+        thetas = np.tile(theta, (count, 1))
+        thetas[:, moving] += stats.norm.ppf(even) @ slope.numpy()
+        return thetas
 
 
 class MarginalLikelihood:
@@ -215,20 +215,20 @@ class MarginalLikelihood:
         rows: Observations,
         hyper: Hyperparameters,
         effect_variance: Tensor,
-        kept: Tensor,
+        subset: Tensor,
         target: Tensor,
         variance: Tensor,
     ) -> None:
-        self._hyper, self._kept = hyper, kept
-        self._target, self._variance = target[kept], variance[kept]
-        self._exact = torch.from_numpy(rows.exact)[kept]
-        self._share = len(kept) / len(rows)
-        halves = [rows.quadratic[kept] @ block for block in rows.blocks]
+        self._hyper, self._subset = hyper, subset
+        self._target, self._variance = target[subset], variance[subset]
+        self._exact = torch.from_numpy(rows.exact)[subset]
+        self._share = len(subset) / len(rows)
+        halves = [rows.quadratic[subset] @ block for block in rows.blocks]
         self._parts = [half @ half.T for half in halves]
-        first, second = rows.first.double()[kept], rows.second.double()[kept]
+        first, second = rows.first.double()[subset], rows.second.double()[subset]
         pairs = ((first, first), (second, second), (first, second))
         self._distances = [torch.cdist(x, y).square() for x, y in pairs]
-        effects = torch.from_numpy(rows.effects)[kept]
+        effects = torch.from_numpy(rows.effects)[subset]
         self._effects = (effects * effect_variance) @ effects.T
 
     def loss_and_slope(self, theta: Array) -> tuple[float, Array]:
@@ -244,12 +244,12 @@ class MarginalLikelihood:
 
     def _value_and_slopes(self, terms: Terms) -> tuple[float, Terms]:
         """Return minus the log marginal likelihood, and its derivatives by the terms."""
-        kept = self._kept
-        one, two, across = (torch.exp(-0.5 * r / terms.length**2) for r in self._distances)
-        parts = [*self._parts, one + two - across - across.T]
+        subset = self._subset
+        xx, yy, xy = (torch.exp(-0.5 * r / terms.length**2) for r in self._distances)
+        parts = [*self._parts, xx + yy - xy - xy.T]
         utility = sum(v * part for v, part in zip(terms.variances, parts, strict=True))
-        gain = terms.gain[kept]
-        variance = torch.where(self._exact, terms.measurement[kept], self._variance)
+        gain = terms.gain[subset]
+        variance = torch.where(self._exact, terms.measurement[subset], self._variance)
         covariance = gain[:, None] * utility * gain + self._effects + torch.diag(variance)
         factor, failed = torch.linalg.cholesky_ex(covariance)
         if failed:
@@ -260,11 +260,11 @@ class MarginalLikelihood:
         # The derivative by the covariance, and by that of the utility's differences.
         slope = 0.5 * (inverse - torch.outer(pull, pull))
         inner = gain[:, None] * slope * gain
-        one, two, across = (r * e for r, e in zip(self._distances, (one, two, across), strict=True))
-        of_length = (inner * (one + two - across - across.T)).sum()
+        xx, yy, xy = (r * e for r, e in zip(self._distances, (xx, yy, xy), strict=True))
+        of_length = (inner * (xx + yy - xy - xy.T)).sum()
         of_gain, of_measurement = torch.zeros(2, len(terms.gain), dtype=torch.float64)
-        of_gain[kept] = 2.0 * ((slope * utility) @ gain)
-        of_measurement[kept] = torch.where(self._exact, slope.diagonal(), 0.0)
+        of_gain[subset] = 2.0 * ((slope * utility) @ gain)
+        of_measurement[subset] = torch.where(self._exact, slope.diagonal(), 0.0)
         return float(value), Terms(
             torch.stack([(inner * part).sum() for part in parts]),
             of_length * terms.variances[-1] / terms.length**3,
@@ -274,11 +274,11 @@ class MarginalLikelihood:
 
     def maximize(self, theta: Array, iterations: int) -> tuple[Array, float]:
         """Return the maximum (T,) found from θ, and its log marginal likelihood and log prior."""
-        found = minimize(
+        optimum = minimize(
             self.loss_and_slope, theta, jac=True, method="L-BFGS-B", bounds=self._hyper.bounds,
             options={"maxiter": iterations},
         )  # fmt: skip
-        return np.asarray(found.x), -float(found.fun)
+        return np.asarray(optimum.x), -float(optimum.fun)
 
     def curvature(self, theta: Array) -> Tensor:
         """Return the second derivatives (T, T) of the loss, as of all rows."""
@@ -287,8 +287,8 @@ class MarginalLikelihood:
             np.stack([self.loss_and_slope(theta + step)[1] for step in way])
             for way in (steps, -steps)
         )
-        found = torch.from_numpy(up - down) / (2.0 * _STEP)
-        return 0.5 * (found + found.T) / self._share
+        hessian = torch.from_numpy(up - down) / (2.0 * _STEP)
+        return 0.5 * (hessian + hessian.T) / self._share
 
 
 def _places(numbers: list[int]) -> Tensor:

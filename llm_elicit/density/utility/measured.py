@@ -88,9 +88,9 @@ def _position_columns(
     for judge in judges:
         side = np.where(pairs.judge == judge, pairs.side, 0.0)
         if side.any():
-            known = pairs.position_effect(judge)
+            effect = pairs.position_effect(judge)
             columns.append(np.concatenate([side, np.zeros(choices)]))
-            spread.append(known[1] / np.sqrt(known[2]) if known and known[2] > 1 else np.nan)
+            spread.append(effect[1] / np.sqrt(effect[2]) if effect and effect[2] > 1 else np.nan)
     if context is not None:
         for column in context.order.T:
             columns.append(np.concatenate([np.zeros(len(pairs)), column]))
@@ -129,20 +129,20 @@ def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit)
 def _of_judge(
     pairs: PairContrasts, judge: int, fit: GaussianProcessFit, source: int, effect: float
 ) -> dict[str, Any]:
-    here, dispersion = pairs.judge == judge, float(fit.dispersion[source])
-    known = pairs.position_effect(judge)
+    rows, dispersion = pairs.judge == judge, float(fit.dispersion[source])
+    estimate = pairs.position_effect(judge)
     mean, spread = effect, None
-    if known is not None:
+    if estimate is not None:
         # Rows in one order shift the mean of the half sums.
-        mean = known[0] + (effect if known[2] > 1 else 0.0)
-        spread = float(np.sqrt(max(known[1] ** 2 - 0.5 * dispersion**2, 0.0)))
+        mean = estimate[0] + (effect if estimate[2] > 1 else 0.0)
+        spread = float(np.sqrt(max(estimate[1] ** 2 - 0.5 * dispersion**2, 0.0)))
     return {
-        **_r2(pairs, fit, here),
+        **_r2(pairs, fit, rows),
         "dispersion": dispersion,
         "gain": float(fit.gain[source]),
         "position": {"mean": mean, "sd": spread},
-        "pairs": int(here.sum()),
-        "both_orders": int((pairs.side[here] == 0).sum()),
+        "pairs": int(rows.sum()),
+        "both_orders": int((pairs.side[rows] == 0).sum()),
     }
 
 
@@ -176,10 +176,10 @@ def _left_out_effect(pairs: PairContrasts, use: npt.NDArray[np.bool_]) -> Array:
     """
     effect = np.zeros(len(pairs))
     for judge in np.unique(pairs.judge[use]):
-        known = pairs.position_effect(judge)
+        estimate = pairs.position_effect(judge)
         alone = use & (pairs.judge == judge) & (pairs.side != 0)
-        if alone.sum() > 1 and (known is None or known[2] < 2):
-            shown = pairs.side[alone] * pairs.value[alone]
-            others = (shown.sum() - shown) / (len(shown) - 1)
+        if alone.sum() > 1 and (estimate is None or estimate[2] < 2):
+            signed = pairs.side[alone] * pairs.value[alone]
+            others = (signed.sum() - signed) / (len(signed) - 1)
             effect[alone] = pairs.side[alone] * others
     return effect

@@ -101,7 +101,7 @@ def fit_mixtures(
     if category is not None and (category >= 0).sum() > settings.most_categories:
         return fits
     free, one_factor = _parameters(validation.dimension)
-    for tried, count in enumerate(settings.counts, 1):
+    for step, count in enumerate(settings.counts, 1):
         if fits and isinstance(fits[-1].mode, FactorMixture):
             free = math.inf
         if validation.size < _EACH * count * min(free, one_factor):
@@ -116,7 +116,7 @@ def fit_mixtures(
         fits.append(max(of_count, key=lambda fit: fit.score))
         scores.append(fits[-1].score)
         if on_step is not None:
-            on_step(tried)
+            on_step(step)
         if len(scores) - 1 - int(np.argmax(scores)) >= _PATIENCE:
             break
     return fits
@@ -138,10 +138,10 @@ class _CountFit:
     def fit(self, starts: Sequence[Mixture]) -> MixtureFit:
         """Return the mode given all comparisons, and its cross-validated predictions."""
         validation, settings = self.validation, self.settings
-        mode, seen = self._search(starts), self._given(self.seen, settings.prior)
+        mode, training = self._search(starts), self._given(self.seen, settings.prior)
         members = []
         for strength in _STRENGTHS:
-            posterior = replace(seen, prior=replace(settings.prior, strength=strength))
+            posterior = replace(training, prior=replace(settings.prior, strength=strength))
             mode = maximize(posterior, mode, settings.steps)[0]
             members.append((mode, posterior.prior, self._predicted(posterior, mode, self.unseen)))
         scores = [self._score(predicted) for *_, predicted in members]
@@ -154,13 +154,13 @@ class _CountFit:
         """Return the start, maximized, that best predicts the first fold, by successive halving."""
         mixed = torch.randperm(len(self.seen), generator=self.validation.generator)
         posterior = self._given(self.seen[mixed[:_SEARCH_ROWS]], self.settings.prior)
-        left = list(starts)
+        leading = list(starts)
         for steps, divisor in _HALVINGS:
-            maximized = [maximize(posterior, start, steps) for start in left]
-            maximized.sort(key=lambda found: -found[1])
-            left = [mixture for mixture, _ in maximized[: max(2, len(maximized) // divisor)]]
-        left = [maximize(posterior, start, self.settings.search_steps)[0] for start in left]
-        return max(left, key=lambda m: self._score(self._predicted(posterior, m, self.unseen)))
+            maximized = [maximize(posterior, start, steps) for start in leading]
+            maximized.sort(key=lambda fit: -fit[1])
+            leading = [mixture for mixture, _ in maximized[: max(2, len(maximized) // divisor)]]
+        leading = [maximize(posterior, start, self.settings.search_steps)[0] for start in leading]
+        return max(leading, key=lambda m: self._score(self._predicted(posterior, m, self.unseen)))
 
     def _given(self, rows: Tensor | slice, prior: MixturePrior) -> MixturePosterior:
         """Return the posterior given some of the comparisons."""
@@ -201,7 +201,7 @@ def draw_starts(validation: CrossValidation, count: int, starts: int) -> list[Mi
     data, rng = validation.data, validation.rng
     share = data.weights / data.weights.sum()
     size = min(_CLUSTERED, validation.size)
-    found = []
+    mixtures = []
     for start in range(starts):
         winners = data.winners[rng.choice(validation.size, size, p=share)]
         if start % 4 == 3:
@@ -209,8 +209,8 @@ def draw_starts(validation: CrossValidation, count: int, starts: int) -> list[Mi
         else:
             labels = kmeans2(winners, count, minit="++", rng=rng)[1].astype(np.int64)
         sweeps = _SWEEPS if start % 2 else 1
-        found.append(_gaussians(winners, np.eye(count)[labels], sweeps))
-    return found
+        mixtures.append(_gaussians(winners, np.eye(count)[labels], sweeps))
+    return mixtures
 
 
 def _nearest_lines(points: Array, count: int, rng: np.random.Generator) -> Index:

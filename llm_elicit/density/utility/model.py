@@ -128,12 +128,12 @@ class FactorMixture(Mixture):
         variance, axes = torch.linalg.eigh(inverse.mT @ inverse)
         logs = variance.log()
         elongated = logs[:, -1] - logs[:, :-1].mean(1) > logs[:, 1:].mean(1) - logs[:, 0]
-        rest = torch.where(elongated, logs[:, :-1].mean(1), logs[:, 1:].mean(1))
-        ratio = torch.where(elongated, logs[:, -1] - rest, rest - logs[:, 0]).exp()
+        common = torch.where(elongated, logs[:, :-1].mean(1), logs[:, 1:].mean(1))
+        ratio = torch.where(elongated, logs[:, -1] - common, common - logs[:, 0]).exp()
         axis = torch.where(elongated[:, None], axes[:, :, -1], axes[:, :, 0])
         loading = axis * (ratio - 1.0).clamp(min=0.0).sqrt()[:, None]
         centre = (mixture.offset[:, None] @ inverse).squeeze(1)
-        return FactorMixture.of(elongated, mixture.height, centre, 0.5 * rest, loading)
+        return FactorMixture.of(elongated, mixture.height, centre, 0.5 * common, loading)
 
     def moved(self, step: Tensor) -> FactorMixture:
         """Return the mixture after a step (..., K·(2d + 2)), changes of (h, m W, log s, b)."""

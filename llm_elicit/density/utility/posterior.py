@@ -71,10 +71,10 @@ def draw_posterior(
     beta, fourier, size = torch.cat(drawn), None, sizes.pop(0)
     if smooth is not None and size:
         more = _draw_linear(smooth.regression, smooth.mode, size, generator)
-        rest, process = smooth.split(more)
+        coefficients, process = smooth.split(more)
         none = torch.zeros(len(beta), process.weights.shape[1])
         fourier = replace(process, weights=torch.cat([none, process.weights]))
-        beta = torch.cat([beta, rest])
+        beta = torch.cat([beta, coefficients])
     stacks = [
         draw_mixtures(validation, fit, size, generator)
         for fit, size in zip(mixtures.values(), sizes, strict=True)

@@ -57,8 +57,8 @@ class QuadraticTerms:
         category : (p,) the categorical feature that each column belongs to; −1 of others.
         """
         i, j = np.triu_indices(len(category))
-        kept = (category[i] != category[j]) | (category[i] < 0)
-        return cls(len(category), i[kept], j[kept])
+        distinct = (category[i] != category[j]) | (category[i] < 0)
+        return cls(len(category), i[distinct], j[distinct])
 
     def __len__(self) -> int:
         return self.dimension + len(self.first)
@@ -74,11 +74,11 @@ class QuadraticTerms:
 
     def products(self, direction: Tensor) -> Tensor:
         """Return the coefficients (P, p) of (u·t) t_i, at u (p,)."""
-        p, each = self.dimension, np.arange(len(self.first))
-        found = torch.zeros(len(self), p, dtype=torch.float64)
-        found[p + each, self.first] += direction[self.second]
-        found[p + each, self.second] += direction[self.first] * torch.from_numpy(~self.squares)
-        return found
+        p, index = self.dimension, np.arange(len(self.first))
+        products = torch.zeros(len(self), p, dtype=torch.float64)
+        products[p + index, self.first] += direction[self.second]
+        products[p + index, self.second] += direction[self.first] * torch.from_numpy(~self.squares)
+        return products
 
     def forms(self, beta: Tensor) -> tuple[Tensor, Tensor]:
         """Return linear terms (S, p) and symmetric curvatures (S, p, p) of coefficients (S, P)."""
@@ -232,10 +232,10 @@ class QuadraticFit:
         (MacKay, 1992). Held-out likelihood would select ridges that are too large, because a mode
         that is too flat predicts best.
         """
-        suited, found = self.suited(), list[RidgedFit]()
+        suited, fits = self.suited(), list[RidgedFit]()
         for factor in sorted(factors, reverse=True):
-            found.append(self.fit(suited.times(factor), found[-1] if found else None))
-        return sorted(found, key=lambda fit: -fit.posterior)
+            fits.append(self.fit(suited.times(factor), fits[-1] if fits else None))
+        return sorted(fits, key=lambda fit: -fit.posterior)
 
     def fit(self, ridges: Ridges, near: RidgedFit | None = None) -> RidgedFit:
         """Return the posterior mode under ridges; ``near`` is a fit that it starts from."""
@@ -293,8 +293,8 @@ def _kinds(terms: QuadraticTerms) -> tuple[tuple[_Kind, ...], Array]:
     """Return the kinds in the order of `Ridges`, and the unpenalized direction (P,)."""
     d, squares = terms.dimension, terms.squares
     linear, alike, crossed = (
-        np.concatenate(which).astype(float)
-        for which in (
+        np.concatenate(blocks).astype(float)
+        for blocks in (
             (np.ones(d), np.zeros(len(squares))),
             (np.zeros(d), squares),
             (np.zeros(d), ~squares),

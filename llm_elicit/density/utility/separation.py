@@ -51,15 +51,15 @@ def separated_rows(columns: Array) -> Flags:
         some = scaled[rows]
         # The most of Σ s with x·β >= s and 0 <= s <= 1.
         rules = np.hstack([-some, np.eye(len(rows))])
-        found = linprog(
+        solution = linprog(
             np.concatenate([np.zeros(terms), -np.ones(len(rows))]),
             A_ub=rules,
             b_ub=np.zeros(len(rows)),
             bounds=[(None, None)] * terms + [(0.0, 1.0)] * len(rows),
         )
-        if found.x is None or float(np.sum(found.x[terms:])) < 0.5:
+        if solution.x is None or float(np.sum(solution.x[terms:])) < 0.5:
             break
-        sides = scaled @ found.x[:terms]
+        sides = scaled @ solution.x[:terms]
         worst = np.argsort(sides)[:_MORE]
         against = np.setdiff1d(worst[sides[worst] < -_TOLERANCE], rows)
         if not len(against):
@@ -88,18 +88,18 @@ def find_separation(
     by_position = separated_rows(order).sum()
 
     def separated(terms: int) -> Flags:
-        found = separated_rows(np.concatenate([design[:, :terms], order], axis=1))
-        return found if found.sum() > by_position else np.zeros(len(found), dtype=bool)
+        decided = separated_rows(np.concatenate([design[:, :terms], order], axis=1))
+        return decided if decided.sum() > by_position else np.zeros(len(decided), dtype=bool)
 
     terms = design.shape[1] if design.shape[1] <= _MOST_TERMS else linear
-    found = separated(terms)
-    if not found.any():
+    decided = separated(terms)
+    if not decided.any():
         return None
-    if terms > linear and separated(linear).sum() == found.sum():
+    if terms > linear and separated(linear).sum() == decided.sum():
         terms = linear
     rule = "linear" if terms == linear else "quadratic"
     differ = (design != 0.0).any(axis=1)
-    return _report(rule, terms + order.shape[1], pairs[found], pairs[differ])
+    return _report(rule, terms + order.shape[1], pairs[decided], pairs[differ])
 
 
 def find_agreement(
@@ -118,8 +118,8 @@ def find_agreement(
     return _report("fitted", max(parameters, 1.0), pairs[differ], pairs[differ])
 
 
-def _report(rule: str, terms: float, decided: Index, asked: Index) -> dict[str, Any]:
-    count, total = len(np.unique(decided)), len(np.unique(asked))
+def _report(rule: str, terms: float, decided: Index, informative: Index) -> dict[str, Any]:
+    count, total = len(np.unique(decided)), len(np.unique(informative))
     chance = float(stats.binom.cdf(np.ceil(terms) - 1.0, count - 1, 0.5))
     of_all = "all" if count == total else f"{count:,} of {total:,}"
     message = (

@@ -148,9 +148,9 @@ def _most_likely(regression: Regression, process: Tensor) -> tuple[Tensor, Tenso
     for _ in range(_UPDATES):
         mode, factor = _with_variances(regression, process, variances).maximize(mode, _CONVERGED)
         uncertain = torch.cholesky_inverse(factor).diagonal()[-len(process) :]
-        left = torch.zeros_like(counts).index_add(0, process, uncertain)
+        trace = torch.zeros_like(counts).index_add(0, process, uncertain)
         size = torch.zeros_like(counts).index_add(0, process, mode[-len(process) :].square())
-        determined = (counts - left / variances).clamp(min=1e-9)
+        determined = (counts - trace / variances).clamp(min=1e-9)
         before, variances = variances, (size / determined).clamp(*_VARIANCES)
         if float((variances / before).log().abs().max()) < _SETTLED:
             break

@@ -48,19 +48,19 @@ def choose_warp(quadratic: QuadraticFit, ridges: Ridges) -> Warp | None:
         return bent.value(mode) - float(root.diagonal().log().sum())
 
     strengths = np.zeros((d, 2))
-    now = evidence(strengths, ridges)
+    log_evidence = evidence(strengths, ridges)
     for _ in range(_SWEEPS):
         better = {}
         for j in (j for j in numbers if not strengths[j].any()):
-            tried = [(evidence(s, ridges), s) for s in _changed(strengths, j, _FIRST * _ENDS)]
-            likeliest = max(tried, key=itemgetter(0))
-            if likeliest[0] > now + _GAIN:
+            candidates = [(evidence(s, ridges), s) for s in _changed(strengths, j, _FIRST * _ENDS)]
+            likeliest = max(candidates, key=itemgetter(0))
+            if likeliest[0] > log_evidence + _GAIN:
                 better[j] = likeliest
         if not better:
             break
         together = strengths + sum(changed - strengths for _, changed in better.values())
         joint = evidence(together, ridges), together
-        now, strengths = max([*better.values(), joint], key=itemgetter(0))
+        log_evidence, strengths = max([*better.values(), joint], key=itemgetter(0))
     if not strengths.any():
         return None
     for _ in range(_REFINEMENTS):
