@@ -79,12 +79,11 @@ class BeliefFlow(torch.nn.Module):
       of zuko (Rozet et al., 2022); they start as the identity, and stay so beyond |t_j| = 5, so
       the tails are normal whatever was learned.
 
-    Examples
-    --------
-    >>> import torch
-    >>> flow = BeliefFlow(FlowShape(2, 1, 4, 8, stretched=False), seed=0)
-    >>> flow.log_prob(torch.zeros(1, 2)).exp().mul(2 * torch.pi).round(decimals=6).tolist()
-    [1.0]
+    Example:
+        >>> import torch
+        >>> flow = BeliefFlow(FlowShape(2, 1, 4, 8, stretched=False), seed=0)
+        >>> flow.log_prob(torch.zeros(1, 2)).exp().mul(2 * torch.pi).round(decimals=6).tolist()
+        [1.0]
     """
 
     def __init__(self, shape: FlowShape, seed: int) -> None:
@@ -267,28 +266,25 @@ Groups = list[tuple[list[torch.nn.Parameter], float]]
 class FlowSettings:
     """Settings of the preferential normalizing flow; the defaults serve every target.
 
-    Parameters
-    ----------
-    members : flows in the mixture; each holds out its own fold of the pairs, of ``folds``.
-    transforms, bins, width : spline layers, bins of each spline, hidden units of each network.
-    batch : comparisons per step.
-    affine_steps, short_steps, steps : steps of the linear layer alone, of all layers from the
-        other start, and of all layers from the better of the two.
-    affine_rate, learning_rate : Adam's rates for the linear layer and for the splines.
-    prior_weight : weight α of the functional prior, first and last; see
-        the module's text.
-    averaging : rate of the moving average over the parameters that is kept.
-    check_every : steps between evaluations on the held-out comparisons.
+    Args:
+        members: flows in the mixture; each holds out its own fold of the pairs, of ``folds``.
+        transforms, bins, width: spline layers, bins of each spline, hidden units of each network.
+        batch: comparisons per step.
+        affine_steps, short_steps, steps: steps of the linear layer alone, of all layers from the
+            other start, and of all layers from the better of the two.
+        affine_rate, learning_rate: Adam's rates for the linear layer and for the splines.
+        prior_weight: weight α of the functional prior, first and last; see
+            the module's text.
+        averaging: rate of the moving average over the parameters that is kept.
+        check_every: steps between evaluations on the held-out comparisons.
 
-    Raises
-    ------
-    DensityError : a count below one, a rate or a prior weight that is not positive, fewer
-        than two folds, or more members than folds.
+    Raises:
+        DensityError: a count below one, a rate or a prior weight that is not positive, fewer
+            than two folds, or more members than folds.
 
-    Examples
-    --------
-    >>> FlowSettings(members=1).folds
-    5
+    Example:
+        >>> FlowSettings(members=1).folds
+        5
     """
 
     members: int = 3

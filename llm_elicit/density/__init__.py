@@ -3,13 +3,12 @@
 `fit_belief` and `fit_evidence` return a `BeliefDensity`, with methods to sample, evaluate and save
 it; `fit_power` estimates its scale where comparisons do not determine it.
 
-Examples
---------
->>> from llm_elicit.density import Noise, Uniform
->>> Uniform([0.0, 1.0], [10.0, 100.0], log=[False, True]).dimension
-2
->>> Noise("normal", 1.0).family
-'normal'
+Example:
+    >>> from llm_elicit.density import Noise, Uniform
+    >>> Uniform([0.0, 1.0], [10.0, 100.0], log=[False, True]).dimension
+    2
+    >>> Noise("normal", 1.0).family
+    'normal'
 """
 
 from llm_elicit.density.belief import BeliefDensity

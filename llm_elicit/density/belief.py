@@ -96,10 +96,9 @@ class Substitution:
 def condition(latent: Latent, values: Mapping[int, float]) -> tuple[BoxLatent, Substitution]:
     """Return the coordinates of the free features, and what is substituted for the others.
 
-    Parameters
-    ----------
-    values : values of features by their numbers, natural units, as `FeatureNames.values` checked
-        them.
+    Args:
+        values: values of features by their numbers, natural units, as `FeatureNames.values` checked
+            them.
     """
     sampling = latent.sampling
     if not isinstance(latent, BoxLatent) or not isinstance(sampling, Uniform):
@@ -141,42 +140,40 @@ class BeliefDensity(PresentedDensity):
     Points are arrays (n, d), one column for each feature, or data frames, whose columns are matched
     by name and may have the words of categories. `named` gives the features names.
 
-    Attributes
-    ----------
-    diagnostics : a JSON-able report of the fit. For every method it has
+    Attributes:
+        diagnostics: a JSON-able report of the fit. For every method it has
 
-        * ``held_out_log_likelihood``, nats per comparison, unless the fit is of log-odds; random
-          choices have ``coin_log_likelihood`` = −log 2;
-        * ``sampler``: the number of ``draws`` of the fit and of their ``genealogies`` (initial
-          particles), their ``effective`` sample size, and its share of the draws
-          (``effective_share``), which is that of `sample`, too;
-        * ``bounds``: the shares of the belief within 1 % of a feature's range from its bounds, and
-          beyond the compared points; see `llm_elicit.density.diagnostics.bound_facts`;
-        * ``log_prob_error``, nats: the standard error of log Z (``log_normalizer``, also
-          ``log_normalizer_se``), the measured errors of ``evaluation`` and of the ``path``, and
-          their ``total``.
+            * ``held_out_log_likelihood``, nats per comparison, unless the fit is of log-odds;
+              random choices have ``coin_log_likelihood`` = −log 2;
+            * ``sampler``: the number of ``draws`` of the fit and of their ``genealogies`` (initial
+              particles), their ``effective`` sample size, and its share of the draws
+              (``effective_share``), which is that of `sample`, too;
+            * ``bounds``: the shares of the belief within 1 % of a feature's range from its bounds,
+              and beyond the compared points; see `llm_elicit.density.diagnostics.bound_facts`;
+            * ``log_prob_error``, nats: the standard error of log Z (``log_normalizer``, also
+              ``log_normalizer_se``), the measured errors of ``evaluation`` and of the ``path``, and
+              their ``total``.
 
-    Examples
-    --------
-    >>> import numpy as np, tempfile
-    >>> from llm_elicit.density import Uniform, fit_belief
-    >>> rng = np.random.default_rng(0)
-    >>> a, b = rng.uniform(-1, 1, (2, 40, 1))
-    >>> nearer = abs(a) < abs(b)                      # this judge prefers values near zero
-    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-    ...                     sampling=Uniform([-1.0], [1.0]), method="utility").named(["age"])
-    >>> belief
-    BeliefDensity('utility', 40 judgments, Uniform of 'age')
-    >>> x = belief.sample(100, seed=1)
-    >>> float(belief.log_prob([[2.0]])[0])            # outside the support
-    -inf
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     belief.save(folder)
-    ...     same = BeliefDensity.load(folder)
-    >>> bool((same.sample(100, seed=1) == x).all())
-    True
-    >>> belief.named(["age"]).to_pandas(5).columns.to_list()
-    ['age']
+    Example:
+        >>> import numpy as np, tempfile
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-1, 1, (2, 40, 1))
+        >>> nearer = abs(a) < abs(b)                      # this judge prefers values near zero
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-1.0], [1.0]), method="utility").named(["age"])
+        >>> belief
+        BeliefDensity('utility', 40 judgments, Uniform of 'age')
+        >>> x = belief.sample(100, seed=1)
+        >>> float(belief.log_prob([[2.0]])[0])            # outside the support
+        -inf
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     belief.save(folder)
+        ...     same = BeliefDensity.load(folder)
+        >>> bool((same.sample(100, seed=1) == x).all())
+        True
+        >>> belief.named(["age"]).to_pandas(5).columns.to_list()
+        ['age']
     """
 
     def __init__(
@@ -212,28 +209,27 @@ class BeliefDensity(PresentedDensity):
         points that share a value have no information on that value's own probability, which is
         not used here.
 
-        Parameters
-        ----------
-        given : values by the features' names or numbers, natural units; of a category its word or
-            code.
-        seed : of the normalizing constant and the draws kept.
+        Args:
+            given: values by the features' names or numbers, natural units; of a category its word
+                or code.
+            seed: of the normalizing constant and the draws kept.
 
-        Raises
-        ------
-        DensityError : the method is neither "utility" nor "auto", and as
-            `llm_elicit.density.conditional.condition`.
+        Raises:
+            DensityError: the method is neither "utility" nor "auto", and as
+                `llm_elicit.density.conditional.condition`.
 
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from llm_elicit.density import Uniform, fit_belief
-        >>> rng = np.random.default_rng(0)
-        >>> a, b = rng.uniform(-3, 3, (2, 100, 2))
-        >>> nearer = abs(a[:, 0] - a[:, 1]) < abs(b[:, 0] - b[:, 1])     # both alike
-        >>> belief = fit_belief(np.where(nearer[:, None], a, b), np.where(nearer[:, None], b, a),
-        ...                     sampling=Uniform([-3.0, -3.0], [3.0, 3.0]))
-        >>> bool(belief.given({1: 2.0}).mean()[0] > 0.5 > -0.5 > belief.given({1: -2.0}).mean()[0])
-        True
+        Example:
+            >>> import numpy as np
+            >>> from llm_elicit.density import Uniform, fit_belief
+            >>> rng = np.random.default_rng(0)
+            >>> a, b = rng.uniform(-3, 3, (2, 100, 2))
+            >>> nearer = abs(a[:, 0] - a[:, 1]) < abs(b[:, 0] - b[:, 1])     # both alike
+            >>> belief = fit_belief(np.where(nearer[:, None], a, b),
+            ...                     np.where(nearer[:, None], b, a),
+            ...                     sampling=Uniform([-3.0, -3.0], [3.0, 3.0]))
+            >>> bool(belief.given({1: 2.0}).mean()[0] > 0.5
+            ...      > -0.5 > belief.given({1: -2.0}).mean()[0])
+            True
         """
         model = self.utility_model("given")
         values = self._features.values("given", given)
@@ -249,9 +245,8 @@ class BeliefDensity(PresentedDensity):
     def sample_given(self, given: Mapping[Any, float | str], n: int, *, seed: int = 0) -> Array:
         """Return n points (n, d) with the values of some features given, natural units.
 
-        Raises
-        ------
-        DensityError : as `given`.
+        Raises:
+            DensityError: as `given`.
         """
         integer("sample_given: n", n)
         values = self._features.values("sample_given", given)
@@ -269,10 +264,9 @@ class BeliefDensity(PresentedDensity):
         compared points of a λ that is not uniform the density is tapered regardless of the answers;
         ``tapered=False`` leaves that out.
 
-        Raises
-        ------
-        DensityError : the method is neither "utility" nor "auto", or points lie outside the
-            support.
+        Raises:
+            DensityError: the method is neither "utility" nor "auto", or points lie outside the
+                support.
         """
         model, points = self.utility_model("utility"), self.inside("utility: x", x)
         with one_thread():
@@ -285,9 +279,8 @@ class BeliefDensity(PresentedDensity):
 
         Each is known up to a constant of its own; see `utility`.
 
-        Raises
-        ------
-        DensityError : the belief has no draws.
+        Raises:
+            DensityError: the belief has no draws.
         """
         g = torch.from_numpy(self._latent.to_latent(self.inside("utilities: x", x)))
         with one_thread():
@@ -305,9 +298,8 @@ class BeliefDensity(PresentedDensity):
         A convention for a belief whose power is unknown: the resulting density does not change when
         all log-odds are multiplied by a constant. Infinite for a flat belief.
 
-        Raises
-        ------
-        DensityError : the method is neither "utility" nor "auto".
+        Raises:
+            DensityError: the method is neither "utility" nor "auto".
         """
         at = self.sampling.sample(_UNIT_POINTS, np.random.default_rng(_UNIT_POINTS))
         spread = float(self.utility(at).std())
@@ -319,27 +311,24 @@ class BeliefDensity(PresentedDensity):
         Comparisons determine f up to a factor, which `llm_elicit.density.fit_power` estimates. With
         its `Power`, the `draws` include the power's uncertainty.
 
-        Parameters
-        ----------
-        power : a number > 0, or a `Power`; relative to this belief's f.
-        seed : of the normalizing constant and the draws kept.
+        Args:
+            power: a number > 0, or a `Power`; relative to this belief's f.
+            seed: of the normalizing constant and the draws kept.
 
-        Raises
-        ------
-        DensityError : the power is not finite and > 0, or the method is neither "utility" nor
-            "auto".
+        Raises:
+            DensityError: the power is not finite and > 0, or the method is neither "utility" nor
+                "auto".
 
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from llm_elicit.density import Uniform, fit_belief
-        >>> rng = np.random.default_rng(0)
-        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
-        >>> log_odds = 0.1 * (abs(b) - abs(a))[:, 0]         # weakly prefers values near zero
-        >>> belief = fit_belief(a, b, log_odds=log_odds, sampling=Uniform([-3.0], [3.0]))
-        >>> sharper = belief.tempered(10.0)
-        >>> bool(sharper.sample(1000).std() < belief.sample(1000).std()), sharper.power
-        (True, 10.0)
+        Example:
+            >>> import numpy as np
+            >>> from llm_elicit.density import Uniform, fit_belief
+            >>> rng = np.random.default_rng(0)
+            >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
+            >>> log_odds = 0.1 * (abs(b) - abs(a))[:, 0]         # weakly prefers values near zero
+            >>> belief = fit_belief(a, b, log_odds=log_odds, sampling=Uniform([-3.0], [3.0]))
+            >>> sharper = belief.tempered(10.0)
+            >>> bool(sharper.sample(1000).std() < belief.sample(1000).std()), sharper.power
+            (True, 10.0)
         """
         value, log_sd = (
             (power.value, power.log_sd)
@@ -364,18 +353,16 @@ class BeliefDensity(PresentedDensity):
         `llm_elicit.density.utility.posterior`). They take seconds, and are equal for equal seeds.
         Those of seed 0 and of the last other seed are kept, at the default level.
 
-        Parameters
-        ----------
-        log_level_sd : standard deviation of the logarithm of the noise level. Each draw gets a
-            level of its own, log-normal about the assumed one. Choices do not determine the level
-            (see `at_noise`), so that this prior is the posterior. The default is that of the
-            `Power` by which the belief was `tempered`, or else 0.
-        progress : called as progress("draws", done, total).
+        Args:
+            log_level_sd: standard deviation of the logarithm of the noise level. Each draw gets a
+                level of its own, log-normal about the assumed one. Choices do not determine the
+                level (see `at_noise`), so that this prior is the posterior. The default is that of
+                the `Power` by which the belief was `tempered`, or else 0.
+            progress: called as progress("draws", done, total).
 
-        Raises
-        ------
-        DensityError : ``log_level_sd`` is negative, or the belief has no draws, because of its
-            method or because it was fitted with ``PosteriorSettings(draws=0)``.
+        Raises:
+            DensityError: ``log_level_sd`` is negative, or the belief has no draws, because of its
+                method or because it was fitted with ``PosteriorSettings(draws=0)``.
         """
         by_default = log_level_sd is None
         callback("draws: progress", progress)
@@ -406,10 +393,9 @@ class BeliefDensity(PresentedDensity):
         p becomes p^c, with c the ratio of the new scale to the old one (`Noise.scale`), and so do
         the `draws`. The form of the utility, which was chosen on held-out choices, stays.
 
-        Raises
-        ------
-        DensityError : the level is not a positive finite number, or the method is neither
-            "utility" nor "auto".
+        Raises:
+            DensityError: the level is not a positive finite number, or the method is neither
+                "utility" nor "auto".
         """
         noise = replace(self.noise, level=level)
         diagnostics = at_level(self.diagnostics, noise, self.noise)
@@ -469,9 +455,8 @@ class BeliefDensity(PresentedDensity):
     def load(cls, folder: str | Path) -> BeliefDensity:
         """Return the belief that `save` wrote: the same samples and log-densities, bit for bit.
 
-        Raises
-        ------
-        DensityError : the folder holds no belief, one of another format, one that was changed
-            since `save` wrote it, or one of a method that is not installed.
+        Raises:
+            DensityError: the folder holds no belief, one of another format, one that was changed
+                since `save` wrote it, or one of a method that is not installed.
         """
         return cls(**vars(read_belief(folder)))

@@ -45,25 +45,23 @@ class BeliefDraws:
 
     Results have an axis of length S in front, which `band` turns into a credible band.
 
-    Attributes
-    ----------
-    points : S arrays (m, d), natural units.
-    weights : S arrays (m,) that sum to one: each density is represented by weighted points.
+    Attributes:
+        points: S arrays (m, d), natural units.
+        weights: S arrays (m,) that sum to one: each density is represented by weighted points.
 
     Features are given by number or name, and data frames are matched by name.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from llm_elicit.density import Uniform, band, fit_belief
-    >>> rng = np.random.default_rng(0)
-    >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
-    >>> nearer = abs(a - 1) < abs(b - 1)
-    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-    ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
-    >>> low, high = band(belief.draws().mean())
-    >>> bool(low < 1 < high)
-    True
+    Example:
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, band, fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+        >>> low, high = band(belief.draws().mean())
+        >>> bool(low < 1 < high)
+        True
     """
 
     points: tuple[Array, ...]
@@ -122,9 +120,8 @@ class BeliefDraws:
 
         Mass beyond the edges counts in the first and the last bin.
 
-        Raises
-        ------
-        DensityError : an unknown feature, or edges that do not increase.
+        Raises:
+            DensityError: an unknown feature, or edges that do not increase.
         """
         place = self._features.place("marginal", feature)
         limits = finite("marginal: edges", numbers("marginal: edges", edges))
@@ -153,9 +150,8 @@ class BeliefDraws:
     def shares(self, feature: int | str) -> Array:
         """Return shares of mass (S, K) of the K categories, or whole numbers, of one feature.
 
-        Raises
-        ------
-        DensityError : the feature has neither.
+        Raises:
+            DensityError: the feature has neither.
         """
         place = self._features.place("shares", feature)
         sampling = self._latent.sampling
@@ -171,9 +167,8 @@ class BeliefDraws:
 
         They are −inf outside the support. The columns of a data frame are matched by name.
 
-        Raises
-        ------
-        DensityError : points of another shape than (n, d), or a frame that lacks a feature.
+        Raises:
+            DensityError: points of another shape than (n, d), or a frame that lacks a feature.
         """
         x = self._features.points("log_prob: x", x)
         at = points_of("log_prob: x", x, self._latent.sampling.dimension, infinite=True)
@@ -214,12 +209,11 @@ def make_draws(
     Draws share points where their weights leave enough of them (`share_points`). Any other draw is
     sampled for itself: from its mixture components if possible, else by annealing.
 
-    Parameters
-    ----------
-    model : the belief; None if it has no utility of its own.
-    progress : called as progress("draws", done, total).
-    log_level_sd : standard deviation of log factors (normal, mean 0) of the draws' utilities,
-        which represent noise levels.
+    Args:
+        model: the belief; None if it has no utility of its own.
+        progress: called as progress("draws", done, total).
+        log_level_sd: standard deviation of log factors (normal, mean 0) of the draws' utilities,
+            which represent noise levels.
     """
     if number("draws: log_level_sd", log_level_sd) < 0.0:
         raise DensityError(

@@ -39,13 +39,12 @@ _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], Densit
 class BeliefParts:
     """All that a belief consists of.
 
-    Parameters
-    ----------
-    latent, model : the coordinates, and the density in them.
-    reference : (m, d) latent draws kept with the fit.
-    diagnostics : the JSON-able report of the fit.
-    draws : draws of the posterior over utilities; None if the belief was fitted without.
-    features : names of the features; None if they have none.
+    Args:
+        latent, model: the coordinates, and the density in them.
+        reference: (m, d) latent draws kept with the fit.
+        diagnostics: the JSON-able report of the fit.
+        draws: draws of the posterior over utilities; None if the belief was fitted without.
+        features: names of the features; None if they have none.
     """
 
     latent: Latent

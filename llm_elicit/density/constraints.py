@@ -50,22 +50,19 @@ class Constraint(Protocol):
 class LinearConstraint:
     """The region where Σ_j a_j x_j <= bound, in natural units.
 
-    Parameters
-    ----------
-    coefficients : a (d,), one of each feature, 0 where the feature does not matter; or a mapping or
-        Series of those that do, by name, for a λ with names.
-    bound : the largest value allowed.
+    Args:
+        coefficients: a (d,), one of each feature, 0 where the feature does not matter; or a mapping
+            or Series of those that do, by name, for a λ with names.
+        bound: the largest value allowed.
 
-    Raises
-    ------
-    DensityError : values that are not finite numbers, or coefficients that are all 0.
+    Raises:
+        DensityError: values that are not finite numbers, or coefficients that are all 0.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> low_below_high = LinearConstraint([1.0, -1.0], 0.0)       # x_0 <= x_1
-    >>> low_below_high.holds(np.array([[1.0, 2.0], [2.0, 1.0]]), np.ones(2)).tolist()
-    [True, False]
+    Example:
+        >>> import numpy as np
+        >>> low_below_high = LinearConstraint([1.0, -1.0], 0.0)       # x_0 <= x_1
+        >>> low_below_high.holds(np.array([[1.0, 2.0], [2.0, 1.0]]), np.ones(2)).tolist()
+        [True, False]
     """
 
     coefficients: Sequence[float]
@@ -110,22 +107,19 @@ class LinearConstraint:
 class PolygonConstraint:
     """The region of two features within a polygon, in natural units.
 
-    Parameters
-    ----------
-    features : the numbers of the two features, such as those of longitude and latitude.
-    vertices : (v, 2) corners in order, three or more; the last is joined to the first. Where the
-        outline crosses itself, a point is inside by the even–odd rule.
+    Args:
+        features: the numbers of the two features, such as those of longitude and latitude.
+        vertices: (v, 2) corners in order, three or more; the last is joined to the first. Where the
+            outline crosses itself, a point is inside by the even–odd rule.
 
-    Raises
-    ------
-    DensityError : other features than two different ones, or vertices of another shape.
+    Raises:
+        DensityError: other features than two different ones, or vertices of another shape.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> triangle = PolygonConstraint((0, 1), [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    >>> triangle.holds(np.array([[0.2, 0.2], [0.8, 0.8], [0.5, 0.5]]), np.ones(2)).tolist()
-    [True, False, True]
+    Example:
+        >>> import numpy as np
+        >>> triangle = PolygonConstraint((0, 1), [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+        >>> triangle.holds(np.array([[0.2, 0.2], [0.8, 0.8], [0.5, 0.5]]), np.ones(2)).tolist()
+        [True, False, True]
     """
 
     features: tuple[int, int]
@@ -190,21 +184,18 @@ class IntervalConstraint:
 
     A polygon is this for one of its features given the other.
 
-    Parameters
-    ----------
-    feature : the feature's number.
-    intervals : (m, 2) ends, one interval or more.
+    Args:
+        feature: the feature's number.
+        intervals: (m, 2) ends, one interval or more.
 
-    Raises
-    ------
-    DensityError : intervals of another shape.
+    Raises:
+        DensityError: intervals of another shape.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> morning_or_evening = IntervalConstraint(0, [[6.0, 10.0], [16.0, 20.0]])
-    >>> morning_or_evening.holds(np.array([[8.0], [12.0], [20.0]]), np.ones(1)).tolist()
-    [True, False, True]
+    Example:
+        >>> import numpy as np
+        >>> morning_or_evening = IntervalConstraint(0, [[6.0, 10.0], [16.0, 20.0]])
+        >>> morning_or_evening.holds(np.array([[8.0], [12.0], [20.0]]), np.ones(1)).tolist()
+        [True, False, True]
     """
 
     feature: int
@@ -264,10 +255,9 @@ def constraint_of(
 
     One of named features is put in the order of λ's ``names``.
 
-    Examples
-    --------
-    >>> constraint_of({"kind": "linear", "coefficients": [1.0, 2.0], "bound": 3.0}, 2)
-    LinearConstraint(coefficients=(1.0, 2.0), bound=3.0)
+    Example:
+        >>> constraint_of({"kind": "linear", "coefficients": [1.0, 2.0], "bound": 3.0}, 2)
+        LinearConstraint(coefficients=(1.0, 2.0), bound=3.0)
     """
     kinds = {
         "linear": LinearConstraint,

@@ -61,16 +61,14 @@ BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(smooth=SmoothSettings(frequ
 class SuggestSettings:
     """Settings of `suggest_pairs`.
 
-    Parameters
-    ----------
-    uniform : share of the pairs that are drawn from λ.
-    candidates : number of pairs that the others are chosen from. Their points are drawn from the
-        belief, from the flatter belief ∝ exp(f/temperature), and from λ.
-    temperature : > 0.
+    Args:
+        uniform: share of the pairs that are drawn from λ.
+        candidates: number of pairs that the others are chosen from. Their points are drawn from the
+            belief, from the flatter belief ∝ exp(f/temperature), and from λ.
+        temperature: > 0.
 
-    Raises
-    ------
-    DensityError : a setting is out of range.
+    Raises:
+        DensityError: a setting is out of range.
     """
 
     uniform: float = 0.2
@@ -94,29 +92,26 @@ def suggest_pairs(
     They are equal for equal seeds. Their answers may be added to the others in the next fit,
     because methods ``utility`` and ``auto`` condition on the pairs.
 
-    Parameters
-    ----------
-    belief : fitted by "auto" or "utility", with draws of its posterior.
-    n : number of pairs, at least 1.
-    seed : of the random choices.
-    settings : `SuggestSettings`.
+    Args:
+        belief: fitted by "auto" or "utility", with draws of its posterior.
+        n: number of pairs, at least 1.
+        seed: of the random choices.
+        settings: `SuggestSettings`.
 
-    Raises
-    ------
-    DensityError : n < 1, or the belief has no draws of its posterior.
+    Raises:
+        DensityError: n < 1, or the belief has no draws of its posterior.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from llm_elicit.density import Uniform, fit_belief
-    >>> rng = np.random.default_rng(0)
-    >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
-    >>> nearer = abs(a - 1) < abs(b - 1)
-    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-    ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
-    >>> first, second = suggest_pairs(belief, 10, seed=2)
-    >>> first.shape, second.shape
-    ((10, 1), (10, 1))
+    Example:
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+        >>> first, second = suggest_pairs(belief, 10, seed=2)
+        >>> first.shape, second.shape
+        ((10, 1), (10, 1))
     """
     instance("suggest_pairs: belief", belief, BeliefDensity, "fit one first")
     integer("suggest_pairs: n", n, least=1, most=_MOST_PAIRS)
@@ -143,11 +138,10 @@ def suggest_pairs(
 class Candidates:
     """Points that pairs may be made of.
 
-    Parameters
-    ----------
-    points : (M, d) in natural units.
-    values : (S, M) utilities by every draw of the posterior, nats.
-    log_density : (M,) of the points themselves; both are per unit of the features' scales.
+    Args:
+        points: (M, d) in natural units.
+        values: (S, M) utilities by every draw of the posterior, nats.
+        log_density: (M,) of the points themselves; both are per unit of the features' scales.
     """
 
     points: Array

@@ -141,10 +141,9 @@ def self_report(latent: Latent, model: DensityModel, normalizer: LogNormalizer) 
 def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
     """Return whether choices bound a belief's sharpness from below only, and not by chance.
 
-    Examples
-    --------
-    >>> bounded_below({"separation": {"rule": "linear", "by_chance": False}}), bounded_below({})
-    (True, False)
+    Example:
+        >>> bounded_below({"separation": {"rule": "linear", "by_chance": False}}), bounded_below({})
+        (True, False)
     """
     separation = diagnostics.get("separation")
     return separation is not None and not separation["by_chance"]
@@ -153,10 +152,9 @@ def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
 def fit_warnings(diagnostics: Mapping[str, Any]) -> list[str]:
     """Return a line on each uncertainty of a belief that its bands do not show.
 
-    Examples
-    --------
-    >>> fit_warnings({"separation": None, "extent": {"factor": 2.0, "message": "it is long"}})
-    ['it is long']
+    Example:
+        >>> fit_warnings({"separation": None, "extent": {"factor": 2.0, "message": "it is long"}})
+        ['it is long']
     """
     facts = (diagnostics.get(name) for name in ("separation", "extent"))
     return [str(fact["message"]) for fact in facts if isinstance(fact, Mapping)]

@@ -41,11 +41,10 @@ Array = npt.NDArray[np.float64]
 class Distribution:
     """A density over the features: draws, log densities, moments and quantiles.
 
-    Parameters
-    ----------
-    latent, model : the coordinates, and the density in them.
-    reference : (m, d) latent draws, from which moments and quantiles are computed.
-    features : names of the features; x0, x1, ... by default.
+    Args:
+        latent, model: the coordinates, and the density in them.
+        reference: (m, d) latent draws, from which moments and quantiles are computed.
+        features: names of the features; x0, x1, ... by default.
     """
 
     def __init__(
@@ -84,10 +83,9 @@ class Distribution:
         Points may then be data frames, and features be given by name. Dates are the numbers of
         features that count days since 1 January 1970.
 
-        Raises
-        ------
-        DensityError : not one name for each feature, each of its own, or fewer words than a
-            feature has categories.
+        Raises:
+            DensityError: not one name for each feature, each of its own, or fewer words than a
+                feature has categories.
         """
         words = {place: tuple(labels) for place, labels in (categories or {}).items()}
         features = FeatureNames(tuple(names), words, frozenset(dates))
@@ -122,9 +120,8 @@ class Distribution:
     def shares(self, feature: int | str) -> dict[str, float]:
         """Return the share of each category of a feature, from draws kept with the fit.
 
-        Raises
-        ------
-        DensityError : there is no such feature, or it has no categories.
+        Raises:
+            DensityError: there is no such feature, or it has no categories.
         """
         place = self.place("shares", feature)
         words = words_of(self.sampling, self._features, place)
@@ -139,18 +136,16 @@ class Distribution:
     def marginal(self, feature: int | str) -> Marginal:
         """Return the marginal of one feature, by its number or name.
 
-        Raises
-        ------
-        DensityError : there is no such feature.
+        Raises:
+            DensityError: there is no such feature.
         """
         return self.marginals[self.place("marginal", feature)]
 
     def place(self, label: str, feature: int | str) -> int:
         """Return the number of a feature given by its number or name, for use in the core.
 
-        Raises
-        ------
-        DensityError : there is no such feature.
+        Raises:
+            DensityError: there is no such feature.
         """
         return self._features.place(label, feature)
 
@@ -195,9 +190,8 @@ class Distribution:
     def credible_region(self, level: float = 0.9) -> CredibleRegion:
         """Return the smallest region that holds a share ``level`` of the belief.
 
-        Raises
-        ------
-        DensityError : the level is not between 0 and 1.
+        Raises:
+            DensityError: the level is not between 0 and 1.
         """
         fraction("credible_region: level", level)
         threshold = float(np.quantile(self.log_prob(self._kept), 1.0 - level))
@@ -206,9 +200,8 @@ class Distribution:
     def sample(self, n: int, *, seed: int = 0) -> Array:
         """Return n points (n, d) in natural units, inside the support; equal for equal seeds.
 
-        Raises
-        ------
-        DensityError : n is negative.
+        Raises:
+            DensityError: n is negative.
         """
         generator = generator_of(seed)
         if integer("sample: n", n) == 0:
@@ -226,9 +219,8 @@ class Distribution:
 
         They are −inf outside the support. The columns of a data frame are matched by name.
 
-        Raises
-        ------
-        DensityError : points of another shape than (n, d), or a frame that lacks a feature.
+        Raises:
+            DensityError: points of another shape than (n, d), or a frame that lacks a feature.
         """
         x = self._features.points("log_prob: x", x)
         points = points_of("log_prob: x", x, self.dimension, infinite=True)
@@ -258,21 +250,21 @@ class Prior:
     It is made by `BeliefDensity.as_prior`. Densities are per natural unit of every feature. The
     columns of data frames are matched by name.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from llm_elicit.density import Uniform, fit_belief
-    >>> rng = np.random.default_rng(0)
-    >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
-    >>> nearer = abs(a - 1) < abs(b - 1)
-    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-    ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
-    >>> prior = belief.as_prior()
-    >>> prior.rvs(5, random_state=1).shape, prior.logpdf([1.0]).shape, prior.pdf([[9.0]]).tolist()
-    ((5, 1), (), [0.0])
-    >>> _, gradient = prior.logpdf_and_gradient([[0.0], [2.0]])
-    >>> (gradient[:, 0] > 0).tolist()                # uphill is towards 1
-    [True, False]
+    Example:
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+        >>> prior = belief.as_prior()
+        >>> (prior.rvs(5, random_state=1).shape, prior.logpdf([1.0]).shape,
+        ...  prior.pdf([[9.0]]).tolist())
+        ((5, 1), (), [0.0])
+        >>> _, gradient = prior.logpdf_and_gradient([[0.0], [2.0]])
+        >>> (gradient[:, 0] > 0).tolist()                # uphill is towards 1
+        [True, False]
     """
 
     def __init__(self, density: Distribution) -> None:
@@ -302,10 +294,9 @@ class Prior:
 
         The gradient is in nats per natural unit. Outside the support they are −inf and 0.
 
-        Raises
-        ------
-        DensityError : the method is neither "utility" nor "auto", or a feature has categories or
-            whole numbers.
+        Raises:
+            DensityError: the method is neither "utility" nor "auto", or a feature has categories or
+                whole numbers.
         """
         model, sampling = self._density._model, self._density.sampling
         if not isinstance(model, UtilityDensity):

@@ -35,19 +35,17 @@ class Marginals:
     beyond the table, so that tails are normal on the scale of y. T_j keeps the support: the
     identity without bounds, low + eʸ or high − e⁻ʸ with one, low + (high − low)·Φ(y) with both.
 
-    Parameters
-    ----------
-    knots : (k,) equally spaced normal scores.
-    values : (d, k) the increasing y at the knots.
-    low, high : (d,) bounds in natural units, −inf and +inf where there are none.
+    Args:
+        knots: (k,) equally spaced normal scores.
+        values: (d, k) the increasing y at the knots.
+        low, high: (d,) bounds in natural units, −inf and +inf where there are none.
 
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> line = Marginals(np.array([-1.0, 0.0, 1.0]), np.array([[1.0, 3.0, 5.0]]),
-    ...                  np.array([-np.inf]), np.array([np.inf]))       # N(3, 2²)
-    >>> line.value(torch.tensor([[2.0]], dtype=torch.float64)).tolist()
-    [[7.0]]
+    Example:
+        >>> import numpy as np, torch
+        >>> line = Marginals(np.array([-1.0, 0.0, 1.0]), np.array([[1.0, 3.0, 5.0]]),
+        ...                  np.array([-np.inf]), np.array([np.inf]))       # N(3, 2²)
+        >>> line.value(torch.tensor([[2.0]], dtype=torch.float64)).tolist()
+        [[7.0]]
     """
 
     def __init__(self, knots: Array, values: Array, low: Array, high: Array) -> None:
@@ -191,29 +189,26 @@ class Empirical(NamedFeatures):
     belief is nevertheless right if the pairs are drawn from this λ. The quantile functions are
     those of each feature's scale z.
 
-    Parameters
-    ----------
-    points : (n, d) data in natural units, n >= 20. Ties are smoothed apart. The columns of a data
-        frame name the features; bounds and masks with names are matched by them.
-    low, high : (d,) bounds of the support, −inf or +inf where there are none; ``None`` means
-        no bounds. Unbounded features have normal tails.
-    log : (d,) bool mask of features with a logarithmic scale (their data must be > 0);
-        ``None`` means all linear.
+    Args:
+        points: (n, d) data in natural units, n >= 20. Ties are smoothed apart. The columns of a
+            data frame name the features; bounds and masks with names are matched by them.
+        low, high: (d,) bounds of the support, −inf or +inf where there are none; ``None`` means
+            no bounds. Unbounded features have normal tails.
+        log: (d,) bool mask of features with a logarithmic scale (their data must be > 0);
+            ``None`` means all linear.
 
-    Raises
-    ------
-    DensityError : points that are too few, not finite, constant in a feature or outside the
-        bounds; bounds of another shape or crossed; data <= 0 on a logarithmic scale.
+    Raises:
+        DensityError: points that are too few, not finite, constant in a feature or outside the
+            bounds; bounds of another shape or crossed; data <= 0 on a logarithmic scale.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> data = np.random.default_rng(0).gamma(2.0, size=(2000, 1))
-    >>> density = Empirical(data, low=[0.0])
-    >>> bool(abs(np.median(density.from_cube([[0.5]])) - 1.678) < 0.1)    # Gamma(2)'s median
-    True
-    >>> float(density.log_prob([[-1.0]])[0])
-    -inf
+    Example:
+        >>> import numpy as np
+        >>> data = np.random.default_rng(0).gamma(2.0, size=(2000, 1))
+        >>> density = Empirical(data, low=[0.0])
+        >>> bool(abs(np.median(density.from_cube([[0.5]])) - 1.678) < 0.1)    # Gamma(2)'s median
+        True
+        >>> float(density.log_prob([[-1.0]])[0])
+        -inf
     """
 
     def __init__(

@@ -29,13 +29,12 @@ class DensityError(ValueError):
 
     The message is one line: the argument, its value, the rule it breaks, and what to do.
 
-    Examples
-    --------
-    >>> from llm_elicit.density import Uniform
-    >>> Uniform([0.0], [0.0])
-    Traceback (most recent call last):
-    ...
-    llm_elicit.density.errors.DensityError: Uniform: low[0] = 0.0 is not below high[0] = 0.0; \
+    Example:
+        >>> from llm_elicit.density import Uniform
+        >>> Uniform([0.0], [0.0])
+        Traceback (most recent call last):
+        ...
+        llm_elicit.density.errors.DensityError: Uniform: low[0] = 0.0 is not below high[0] = 0.0; \
 every lower bound must lie below its upper bound; swap or widen the bounds.
     """
 
@@ -43,10 +42,9 @@ every lower bound must lie below its upper bound; swap or widen the bounds.
 def brief(text: str, most: int = 400) -> str:
     """Return the representation of an object, cut in the middle if it is long.
 
-    Examples
-    --------
-    >>> brief("Uniform(low=[0.0, 0.0, 0.0])", 20)
-    'Uniform( ... , 0.0])'
+    Example:
+        >>> brief("Uniform(low=[0.0, 0.0, 0.0])", 20)
+        'Uniform( ... , 0.0])'
     """
     return text if len(text) <= most else f"{text[: most // 2 - 2]} ... {text[3 - most // 2 :]}"
 

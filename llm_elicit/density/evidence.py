@@ -42,30 +42,28 @@ class Evidence:
 
     It is made by `comparisons`, `rankings`, `log_odds` and `probabilities`.
 
-    Parameters
-    ----------
-    winners, losers : (n, d) points in natural units.
-    weights : (n,) >= 0.
-    judge : (n,) numbers of ``judges``.
-    positions : (n, 2) positions, from 0, at which winner and loser were shown; −1 if unknown.
-    shown : (n,) number of points shown in the question.
-    tie : (n,) whether the row is half of a tie.
-    pick : (n,) number of the pick of a ranking; −1 for none.
-    asked : (n,) number of a question with several alternatives; −1 for a pair.
-    judges : names of the judges.
-    measured : the log-odds.
-    features : names of the features, if the points were data frames.
+    Args:
+        winners, losers: (n, d) points in natural units.
+        weights: (n,) >= 0.
+        judge: (n,) numbers of ``judges``.
+        positions: (n, 2) positions, from 0, at which winner and loser were shown; −1 if unknown.
+        shown: (n,) number of points shown in the question.
+        tie: (n,) whether the row is half of a tie.
+        pick: (n,) number of the pick of a ranking; −1 for none.
+        asked: (n,) number of a question with several alternatives; −1 for a pair.
+        judges: names of the judges.
+        measured: the log-odds.
+        features: names of the features, if the points were data frames.
 
     Points are arrays (n, d), or data frames, whose columns are matched by name.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> pairs = Evidence.comparisons([[0.0], [1.0]], [[2.0], [3.0]], [1.0, 0.2], judge="one")
-    >>> ranks = Evidence.rankings([[[0.0], [1.0], [2.0]]], [[2, 0, 1]], judge="two")
-    >>> both = pairs + ranks
-    >>> len(both), both.judges
-    (6, ('one', 'two'))
+    Example:
+        >>> import numpy as np
+        >>> pairs = Evidence.comparisons([[0.0], [1.0]], [[2.0], [3.0]], [1.0, 0.2], judge="one")
+        >>> ranks = Evidence.rankings([[[0.0], [1.0], [2.0]]], [[2, 0, 1]], judge="two")
+        >>> both = pairs + ranks
+        >>> len(both), both.judges
+        (6, ('one', 'two'))
     """
 
     winners: Array
@@ -131,33 +129,32 @@ class Evidence:
         probability is then known only to be at most that of the last token listed. Such a
         log-odds is censored: give ``lower`` and ``upper`` bounds in place of ``log_odds``.
 
-        Parameters
-        ----------
-        first, second : (n, d) the points shown first and second, natural units.
-        log_odds : (n,) log P(first) / P(second), nats, finite.
-        lower, upper : (n,) bounds of the log-odds, nats: equal where it is known, −∞ or ∞ where
-            there is no bound on that side (as everywhere without the argument).
-        judge : the judge's name.
+        Args:
+            first, second: (n, d) the points shown first and second, natural units.
+            log_odds: (n,) log P(first) / P(second), nats, finite.
+            lower, upper: (n,) bounds of the log-odds, nats: equal where it is known, −∞ or ∞ where
+                there is no bound on that side (as everywhere without the argument).
+            judge: the judge's name.
 
-        Raises
-        ------
-        DensityError : shapes that do not fit, a log-odds that is not finite, values beside
-            bounds, a lower bound above the upper one, or a row without either.
+        Raises:
+            DensityError: shapes that do not fit, a log-odds that is not finite, values beside
+                bounds, a lower bound above the upper one, or a row without either.
 
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from llm_elicit.density import Uniform, fit_evidence
-        >>> rng = np.random.default_rng(0)
-        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
-        >>> log_odds = 0.1 * (abs(b - 1) - abs(a - 1))[:, 0] + 0.3    # prefers 1, and what is first
-        >>> belief = fit_evidence(Evidence.log_odds(a, b, log_odds), sampling=Uniform([-3], [3]))
-        >>> round(belief.diagnostics["response"]["position"]["mean"], 1)
-        0.3
-        >>> at_least_4 = Evidence.log_odds([[0.0], [0.0]], [[1.0], [2.0]], lower=[1.5, 4.0],
-        ...                                upper=[1.5, np.inf])
-        >>> at_least_4.measured.value.tolist(), at_least_4.measured.censored.tolist()
-        ([1.5, 4.0], [0, 1])
+        Example:
+            >>> import numpy as np
+            >>> from llm_elicit.density import Uniform, fit_evidence
+            >>> rng = np.random.default_rng(0)
+            >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
+            >>> log_odds = (0.1 * (abs(b - 1) - abs(a - 1))[:, 0]
+            ...             + 0.3)    # prefers 1, and what is first
+            >>> belief = fit_evidence(Evidence.log_odds(a, b, log_odds),
+            ...                       sampling=Uniform([-3], [3]))
+            >>> round(belief.diagnostics["response"]["position"]["mean"], 1)
+            0.3
+            >>> at_least_4 = Evidence.log_odds([[0.0], [0.0]], [[1.0], [2.0]], lower=[1.5, 4.0],
+            ...                                upper=[1.5, np.inf])
+            >>> at_least_4.measured.value.tolist(), at_least_4.measured.censored.tolist()
+            ([1.5, 4.0], [0, 1])
         """
         x_first, x_second, names = _sides(("Evidence: first", "Evidence: second"), first, second)
         if lower is not None or upper is not None:
@@ -189,16 +186,14 @@ class Evidence:
         They are log-odds known up to ``rounding``, the step between values that can be stated. A
         probability within half a step of 0 or 1 is censored.
 
-        Raises
-        ------
-        DensityError : shapes that do not fit, a probability outside [0, 1], or a rounding outside
-            (0, 0.5].
+        Raises:
+            DensityError: shapes that do not fit, a probability outside [0, 1], or a rounding
+                outside (0, 0.5].
 
-        Examples
-        --------
-        >>> stated = Evidence.probabilities([[0.0], [0.0]], [[1.0], [2.0]], [0.73, 1.0])
-        >>> stated.measured.value.round(2).tolist(), stated.measured.censored.tolist()
-        ([0.99, 5.29], [0, 1])
+        Example:
+            >>> stated = Evidence.probabilities([[0.0], [0.0]], [[1.0], [2.0]], [0.73, 1.0])
+            >>> stated.measured.value.round(2).tolist(), stated.measured.censored.tolist()
+            ([0.99, 5.29], [0, 1])
         """
         x_first, x_second, names = _sides(("Evidence: first", "Evidence: second"), first, second)
         p = column("Evidence: probability", probability, len(x_first))
@@ -242,19 +237,17 @@ class Evidence:
     ) -> Evidence:
         """Return judgments of pairs.
 
-        Parameters
-        ----------
-        a, b : (n, d) the two points.
-        preference : (n,) probability in 0..1 that a is preferred: 1 and 0 are hard judgments.
-        tie : (n,) whether the judge called the two equal; ``preference`` is then ignored.
-        first : (n,) whether a was shown first; None if the order is unknown or irrelevant.
-        weights : (n,) how many judgments each row stands for.
-        judge : the judge's name.
+        Args:
+            a, b: (n, d) the two points.
+            preference: (n,) probability in 0..1 that a is preferred: 1 and 0 are hard judgments.
+            tie: (n,) whether the judge called the two equal; ``preference`` is then ignored.
+            first: (n,) whether a was shown first; None if the order is unknown or irrelevant.
+            weights: (n,) how many judgments each row stands for.
+            judge: the judge's name.
 
-        Raises
-        ------
-        DensityError : shapes that differ, a preference that is not a probability, or a negative
-            weight.
+        Raises:
+            DensityError: shapes that differ, a preference that is not a probability, or a negative
+                weight.
         """
         x_a, x_b, names = _sides(("Evidence: a", "Evidence: b"), a, b)
         n = len(x_a)
@@ -292,17 +285,15 @@ class Evidence:
     ) -> Evidence:
         """Return rankings of k points each, by the Plackett–Luce model.
 
-        Parameters
-        ----------
-        points : (n, k, d) the points of each question in the order they were shown, or a list of k
-            data frames, of those shown first, second, ...
-        ranking : (n, r) their numbers, best first; r < k ranks the best r above the others.
-        positions : whether a position effect is to be estimated.
-        judge : the judge's name.
+        Args:
+            points: (n, k, d) the points of each question in the order they were shown, or a list of
+                k data frames, of those shown first, second, ...
+            ranking: (n, r) their numbers, best first; r < k ranks the best r above the others.
+            positions: whether a position effect is to be estimated.
+            judge: the judge's name.
 
-        Raises
-        ------
-        DensityError : a ranking that does not consist of different numbers of 0..k−1.
+        Raises:
+            DensityError: a ranking that does not consist of different numbers of 0..k−1.
         """
         if not isinstance(positions, bool | np.bool_):
             raise DensityError(f"Evidence: positions = {positions!r}; it must be True or False.")

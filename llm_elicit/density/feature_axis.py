@@ -37,22 +37,20 @@ _WIDTHS, _FINEST = 5.0, 10  # central ranges of two standard deviations on an ax
 class FeatureAxis:
     """The axis of one feature.
 
-    Parameters
-    ----------
-    label : its name, with the unit if it has one.
-    low, high : the lowest and the highest value shown, natural units.
-    log : whether the scale is logarithmic.
-    whole : whether the values are whole numbers; codes of categories are.
-    periodic : whether high, or the number after it, is low again.
-    categories : the words of the codes low, low + 1, ...
-    factor : of natural units in the units of tick labels.
-    date : whether values are days since 1 January 1970.
-    finer : by how much the bins of a belief are finer than those of data, because it is narrow.
+    Args:
+        label: its name, with the unit if it has one.
+        low, high: the lowest and the highest value shown, natural units.
+        log: whether the scale is logarithmic.
+        whole: whether the values are whole numbers; codes of categories are.
+        periodic: whether high, or the number after it, is low again.
+        categories: the words of the codes low, low + 1, ...
+        factor: of natural units in the units of tick labels.
+        date: whether values are days since 1 January 1970.
+        finer: by how much the bins of a belief are finer than those of data, because it is narrow.
 
-    Examples
-    --------
-    >>> FeatureAxis("rooms", 1.0, 4.0, whole=True).edges(BINS).tolist()
-    [0.5, 1.5, 2.5, 3.5, 4.5]
+    Example:
+        >>> FeatureAxis("rooms", 1.0, 4.0, whole=True).edges(BINS).tolist()
+        [0.5, 1.5, 2.5, 3.5, 4.5]
     """
 
     label: str
@@ -120,9 +118,8 @@ class FeatureAxis:
     def line(self, values: Array, weights: Array | None = None) -> Array:
         """Return the histogram of a belief (n,), smoothed unless each value has its own share.
 
-        Parameters
-        ----------
-        weights : (n,) that sum to one; equal ones by default.
+        Args:
+            weights: (n,) that sum to one; equal ones by default.
         """
         return self.smoothed(self._histogram(values, self.edges(self.finer * BINS), weights))
 
@@ -174,9 +171,8 @@ def without_codes(
 ) -> Array:
     """Return values (..., d) of features, not-a-number for codes of categories.
 
-    Parameters
-    ----------
-    ordered : whether to leave out categories in an order, too, which have quantiles and no mean.
+    Args:
+        ordered: whether to leave out categories in an order, too, which have quantiles and no mean.
     """
     places = range(sampling.dimension)
     nominal = sampling.categorical if isinstance(sampling, Uniform) else np.zeros(len(places), bool)

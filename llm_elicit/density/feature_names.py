@@ -19,19 +19,17 @@ _SHOWN = 8
 class FeatureNames:
     """The names of d features.
 
-    Parameters
-    ----------
-    names : one name for each feature, no two alike.
-    categories : the words of a feature's codes 0, 1, ..., by its number.
-    dates : the numbers of features that are days since 1 January 1970.
+    Args:
+        names: one name for each feature, no two alike.
+        categories: the words of a feature's codes 0, 1, ..., by its number.
+        dates: the numbers of features that are days since 1 January 1970.
 
-    Examples
-    --------
-    >>> known = FeatureNames(("species", "mass"), {0: ("Adelie", "Gentoo")})
-    >>> known.values("given", {"species": "Gentoo"})
-    {0: 1.0}
-    >>> FeatureNames(("day",), dates=frozenset([0])).values("given", {"day": "2020-03-14"})
-    {0: 18335.0}
+    Example:
+        >>> known = FeatureNames(("species", "mass"), {0: ("Adelie", "Gentoo")})
+        >>> known.values("given", {"species": "Gentoo"})
+        {0: 1.0}
+        >>> FeatureNames(("day",), dates=frozenset([0])).values("given", {"day": "2020-03-14"})
+        {0: 18335.0}
     """
 
     names: tuple[str, ...]
@@ -68,9 +66,8 @@ class FeatureNames:
     def places(self, label: str, features: Any = None) -> list[int]:
         """Return the numbers of features, each given by its number or name; of all for None.
 
-        Raises
-        ------
-        DensityError : there is no such feature, none was given, or one was given twice.
+        Raises:
+            DensityError: there is no such feature, none was given, or one was given twice.
         """
         if features is None:
             return list(range(len(self.names)))
@@ -191,14 +188,12 @@ def labels(label: str, x: Any) -> tuple[str, ...] | None:
 
     Numbers from 0 in their order are no names.
 
-    Raises
-    ------
-    DensityError : two names are equal, or names are not texts: their order would go unnoticed.
+    Raises:
+        DensityError: two names are equal, or names are not texts: their order would go unnoticed.
 
-    Examples
-    --------
-    >>> labels("low", {"age": 0.0, "income": 1.0})
-    ('age', 'income')
+    Example:
+        >>> labels("low", {"age": 0.0, "income": 1.0})
+        ('age', 'income')
     """
     if isinstance(x, Mapping):
         names = list(x)
@@ -224,14 +219,12 @@ def in_order(label: str, x: Any, names: Sequence[str] | None) -> tuple[Any, tupl
     Without ``names`` the values' own are taken. Arrays are returned as they are. Of a list, each
     entry is put in order, and of a square frame, such as a covariance, the rows as well.
 
-    Raises
-    ------
-    DensityError : the values are of other features, or only some of a list have names.
+    Raises:
+        DensityError: the values are of other features, or only some of a list have names.
 
-    Examples
-    --------
-    >>> in_order("high", {"income": 9.0, "age": 5.0}, ("age", "income"))
-    ([5.0, 9.0], ('age', 'income'))
+    Example:
+        >>> in_order("high", {"income": 9.0, "age": 5.0}, ("age", "income"))
+        ([5.0, 9.0], ('age', 'income'))
     """
     x, order = as_frame(x), None if names is None else tuple(names)
     if isinstance(x, list | tuple):
@@ -263,9 +256,8 @@ def limits_in_order(
 ) -> tuple[Any, Any, tuple[str, ...] | None]:
     """Return two limits in the order of the first one's names, and the names.
 
-    Raises
-    ------
-    DensityError : as `in_order`, or only one of the limits has names.
+    Raises:
+        DensityError: as `in_order`, or only one of the limits has names.
     """
     named = [labels(name, as_frame(side)) for name, side in zip(sides, (low, high), strict=True)]
     if (named[0] is None) != (named[1] is None):
@@ -285,10 +277,9 @@ def frame_names(x: Any) -> FeatureNames | None:
     The categories of a column of pandas' dtype "category" are its words, if they are texts, and
     columns of times are dates.
 
-    Examples
-    --------
-    >>> frame_names([[1.0, 2.0]]) is None
-    True
+    Example:
+        >>> frame_names([[1.0, 2.0]]) is None
+        True
     """
     columns = list(x.columns) if hasattr(x, "columns") and hasattr(x, "to_numpy") else []
     texts = all(isinstance(name, str) for name in columns)
@@ -312,9 +303,8 @@ def named_sides(
 
     Arrays are returned as they are, with None.
 
-    Raises
-    ------
-    DensityError : as `FeatureNames.points`.
+    Raises:
+        DensityError: as `FeatureNames.points`.
     """
     first, second = as_frame(first), as_frame(second)
     names = frame_names(first)
@@ -331,9 +321,8 @@ def named_sides(
 def stacked_frames(label: str, points: Any) -> tuple[Any, FeatureNames | None]:
     """Return a list of k data frames as an array (n, k, d), with their names; others as they are.
 
-    Raises
-    ------
-    DensityError : as `FeatureNames.points`, or frames of different lengths.
+    Raises:
+        DensityError: as `FeatureNames.points`, or frames of different lengths.
     """
     frames = [as_frame(frame) for frame in points] if isinstance(points, list | tuple) else []
     named = [frame_names(frame) for frame in frames]

@@ -60,51 +60,48 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
 ) -> BeliefDensity:
     """Estimate a judge's belief density from pairwise comparisons.
 
-    Parameters
-    ----------
-    winners, losers : (n, d) floats in natural units; row i says winners[i] beat losers[i]. Columns
-        of data frames are matched by name, in the order of ``winners``, and name the features;
-        those of dtype "category" with words are codes 0, 1, ... in the order of the categories, and
-        dates are days since 1 January 1970.
-    sampling : λ, the density the compared points were drawn from: `Uniform`,
-        `GaussianMixture` or `Empirical`. A `Uniform` may give features a logarithmic scale, and
-        the belief that enters the utility is then the density per unit of that scale.
-    method : ``"auto"``, the utility as a sum of forms weighted by held-out choices,
-        with the reason in ``diagnostics["reason"]``; ``"score"``, networks trained on pairs by
-        denoising score matching (after Mikkola, Acerbi and Klami, 2026), which take longer and
-        share no part with ``"utility"``;
-        ``"score-constant"``, the belief that one constant in place of their tempering field
-        implies (Proposition 3.2);
-        ``"utility"``, the Bradley–Terry utility density exp(f); or an external method, such as
-        the baseline ``"flow"``, a preferential normalizing flow (Mikkola, Acerbi and
-        Klami, 2024).
-    noise : the judge's `Noise`; None is Bradley–Terry with s = √6/π.
-    weights : (n,) >= 0, how many judgments a row stands for. A share q of votes for a over b is
-        two rows: (a, b) with weight q and (b, a) with weight 1 − q. A judge who gives a
-        probability gives a measurement instead: see ``log_odds``.
-    log_odds : (n,) measured log-odds of the points in ``winners``, which are then those shown
-        first, over the points in ``losers``, those shown second; as `Evidence.log_odds`.
-    seed : of every random number of the fit; the same inputs and seed give the same belief.
-    settings : `FitSettings`; the default suits problems of every size.
-    progress : called as progress(stage, done, total).
+    Args:
+        winners, losers: (n, d) floats in natural units; row i says winners[i] beat losers[i].
+            Columns of data frames are matched by name, in the order of ``winners``, and name the
+            features; those of dtype "category" with words are codes 0, 1, ... in the order of the
+            categories, and dates are days since 1 January 1970.
+        sampling: λ, the density the compared points were drawn from: `Uniform`,
+            `GaussianMixture` or `Empirical`. A `Uniform` may give features a logarithmic scale, and
+            the belief that enters the utility is then the density per unit of that scale.
+        method: ``"auto"``, the utility as a sum of forms weighted by held-out choices,
+            with the reason in ``diagnostics["reason"]``; ``"score"``, networks trained on pairs by
+            denoising score matching (after Mikkola, Acerbi and Klami, 2026), which take longer and
+            share no part with ``"utility"``;
+            ``"score-constant"``, the belief that one constant in place of their tempering field
+            implies (Proposition 3.2);
+            ``"utility"``, the Bradley–Terry utility density exp(f); or an external method, such as
+            the baseline ``"flow"``, a preferential normalizing flow (Mikkola, Acerbi and
+            Klami, 2024).
+        noise: the judge's `Noise`; None is Bradley–Terry with s = √6/π.
+        weights: (n,) >= 0, how many judgments a row stands for. A share q of votes for a over b is
+            two rows: (a, b) with weight q and (b, a) with weight 1 − q. A judge who gives a
+            probability gives a measurement instead: see ``log_odds``.
+        log_odds: (n,) measured log-odds of the points in ``winners``, which are then those shown
+            first, over the points in ``losers``, those shown second; as `Evidence.log_odds`.
+        seed: of every random number of the fit; the same inputs and seed give the same belief.
+        settings: `FitSettings`; the default suits problems of every size.
+        progress: called as progress(stage, done, total).
 
     Diagnostics of the fit are in ``diagnostics``; see `BeliefDensity`.
 
-    Raises
-    ------
-    DensityError : an argument that cannot be used; the message says which, why, and what to do.
+    Raises:
+        DensityError: an argument that cannot be used; the message says which, why, and what to do.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from llm_elicit.density import Uniform
-    >>> rng = np.random.default_rng(0)
-    >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
-    >>> nearer = abs(a - 1) < abs(b - 1)              # this judge likes values near one
-    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-    ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
-    >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
-    True
+    Example:
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)              # this judge likes values near one
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+        >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
+        True
     """
     request = _Request(method, sampling, noise, seed, settings, progress)
     winners, losers, names = named_sides(
@@ -145,30 +142,27 @@ def fit_evidence(
     `llm_elicit.density.utility.measured.fit_measured`. Without choices beside them the utility is
     in units of the log-odds and leaves the belief's sharpness open; see `fit_power`.
 
-    Parameters
-    ----------
-    evidence : `Evidence`; all its judges have one belief. If it was made from data frames, these
-        name the features.
-    sampling, noise, seed, settings, progress : as in `fit_belief`. Rankings and ties need Gumbel
-        noise, and ``noise.ties`` is estimated, not read.
-    method : ``"auto"`` or ``"utility"``; any other method of `fit_belief` only if the evidence is
-        plain comparisons by one judge.
+    Args:
+        evidence: `Evidence`; all its judges have one belief. If it was made from data frames, these
+            name the features.
+        sampling, noise, seed, settings, progress: as in `fit_belief`. Rankings and ties need Gumbel
+            noise, and ``noise.ties`` is estimated, not read.
+        method: ``"auto"`` or ``"utility"``; any other method of `fit_belief` only if the evidence
+            is plain comparisons by one judge.
 
-    Raises
-    ------
-    DensityError : as `fit_belief`.
+    Raises:
+        DensityError: as `fit_belief`.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from llm_elicit.density import BETWEEN_ROUNDS, Uniform
-    >>> rng = np.random.default_rng(0)
-    >>> sets = rng.uniform(-3, 3, (40, 3, 1))
-    >>> ranking = abs(sets[..., 0] - 1).argsort(axis=1)    # this judge likes values near one
-    >>> belief = fit_evidence(Evidence.rankings(sets, ranking), sampling=Uniform([-3.0], [3.0]),
-    ...                       settings=BETWEEN_ROUNDS)
-    >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
-    True
+    Example:
+        >>> import numpy as np
+        >>> from llm_elicit.density import BETWEEN_ROUNDS, Uniform
+        >>> rng = np.random.default_rng(0)
+        >>> sets = rng.uniform(-3, 3, (40, 3, 1))
+        >>> ranking = abs(sets[..., 0] - 1).argsort(axis=1)    # this judge likes values near one
+        >>> belief = fit_evidence(Evidence.rankings(sets, ranking), sampling=Uniform([-3.0], [3.0]),
+        ...                       settings=BETWEEN_ROUNDS)
+        >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
+        True
     """
     request = _Request(method, sampling, noise, seed, settings, progress)
     instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
@@ -462,11 +456,10 @@ def _words(sampling: SamplingDensity) -> list[int]:
 def seconds_of(n: int, sampling: SamplingDensity) -> float:
     """Return about how many seconds of one core a fit by "auto" to n comparisons takes, with draws.
 
-    Examples
-    --------
-    >>> square = Uniform([0.0, 0.0], [1.0, 1.0])
-    >>> seconds_of(200, square) < 60 < seconds_of(100_000, square)
-    True
+    Example:
+        >>> square = Uniform([0.0, 0.0], [1.0, 1.0])
+        >>> seconds_of(200, square) < 60 < seconds_of(100_000, square)
+        True
     """
     return float(3.0 * (n / 200.0) ** 0.6 + 1.3e-8 * terms_of(sampling) ** 3)
 

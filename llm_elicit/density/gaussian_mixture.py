@@ -20,24 +20,21 @@ _LOG_2PI = float(np.log(2.0 * np.pi))
 class GaussianMixture(NamedFeatures):
     """λ = Σ_k weights[k] · N(means[k], covariances[k]); one component gives a Gaussian.
 
-    Parameters
-    ----------
-    weights : (k,) >= 0, summing to one.
-    means : (k, d) in natural units. A data frame, or a list of Series, names the features.
-    covariances : (k, d, d) variances and covariances, not standard deviations; a list of data
-        frames is matched by name.
+    Args:
+        weights: (k,) >= 0, summing to one.
+        means: (k, d) in natural units. A data frame, or a list of Series, names the features.
+        covariances: (k, d, d) variances and covariances, not standard deviations; a list of data
+            frames is matched by name.
 
-    Raises
-    ------
-    DensityError : shapes that do not fit, weights that are not probabilities, or a
-        covariance that is not symmetric positive definite.
+    Raises:
+        DensityError: shapes that do not fit, weights that are not probabilities, or a
+            covariance that is not symmetric positive definite.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> normal = GaussianMixture([1.0], [[0.0]], [[[4.0]]])     # standard deviation 2
-    >>> float(normal.to_cube([[0.0]])[0, 0])
-    0.5
+    Example:
+        >>> import numpy as np
+        >>> normal = GaussianMixture([1.0], [[0.0]], [[[4.0]]])     # standard deviation 2
+        >>> float(normal.to_cube([[0.0]])[0, 0])
+        0.5
     """
 
     def __init__(

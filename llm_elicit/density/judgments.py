@@ -23,14 +23,13 @@ _LIGHTEST, _HEAVIEST = 1e-9, 1e12
 class Context:
     """The circumstances of n comparisons, if there are any to model.
 
-    Parameters
-    ----------
-    judges : names of the judges.
-    judge : (n,) numbers of ``judges``.
-    places : (judge, points shown, position) of each of B position effects.
-    order : (n, B) how often each effect counts for the winner, less how often for the loser.
-    tie, pick : (n,) as in `Evidence`.
-    group : (n,) numbers; rows of one group stay together in cross-validation.
+    Args:
+        judges: names of the judges.
+        judge: (n,) numbers of ``judges``.
+        places: (judge, points shown, position) of each of B position effects.
+        order: (n, B) how often each effect counts for the winner, less how often for the loser.
+        tie, pick: (n,) as in `Evidence`.
+        group: (n,) numbers; rows of one group stay together in cross-validation.
     """
 
     judges: tuple[str, ...]
@@ -56,14 +55,13 @@ class Judgments:
     twice equals a row of weight two, and a soft judgment of probability one equals a hard one,
     exactly.
 
-    Parameters
-    ----------
-    winners, losers : (n, d) points in natural units.
-    weights : (n,) > 0.
-    pairs : (n,) numbers of the pairs, the same in either order.
-    context : the circumstances; None if all are plain comparisons by one judge.
-    measured : the log-odds by pair.
-    judges : names of the judges' numbers.
+    Args:
+        winners, losers: (n, d) points in natural units.
+        weights: (n,) > 0.
+        pairs: (n,) numbers of the pairs, the same in either order.
+        context: the circumstances; None if all are plain comparisons by one judge.
+        measured: the log-odds by pair.
+        judges: names of the judges' numbers.
     """
 
     winners: Array

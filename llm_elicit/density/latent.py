@@ -21,11 +21,10 @@ LOG_2PI = math.log(2.0 * math.pi)
 def uniforms_evenly(n: int, dimension: int, generator: torch.Generator) -> Tensor:
     """Return a scrambled Sobol sequence (n, dimension), uniform on the open unit cube.
 
-    Examples
-    --------
-    >>> cube = uniforms_evenly(256, 2, torch.Generator().manual_seed(0))
-    >>> bool((cube.mean(0) - 0.5).abs().max() < 0.005)         # random: about 0.02
-    True
+    Example:
+        >>> cube = uniforms_evenly(256, 2, torch.Generator().manual_seed(0))
+        >>> bool((cube.mean(0) - 0.5).abs().max() < 0.005)         # random: about 0.02
+        True
     """
     seed = int(torch.randint(2**31, (), generator=generator))
     engine = SobolEngine(dimension, scramble=True, seed=seed)  # type: ignore[no-untyped-call]
@@ -38,10 +37,9 @@ class Coordinates(ABC):
 
     The methods given here are those of coordinates in which λ is N(0, I) on a bounded space.
 
-    Attributes
-    ----------
-    sampling : λ itself.
-    radius : the distance |g| of the farthest compared point; infinite where λ has no tails.
+    Attributes:
+        sampling: λ itself.
+        radius: the distance |g| of the farthest compared point; infinite where λ has no tails.
     """
 
     sampling: SamplingDensity

@@ -55,23 +55,21 @@ _NODES = 16
 class Noise:
     """The noise of a judge's choices: its family and level (see the table above).
 
-    Parameters
-    ----------
-    family : ``"gumbel"`` (Bradley–Terry), ``"exponential"`` or ``"normal"`` (Thurstone–Mosteller).
-    level : s > 0, in nats of log-density (in 1/nats for ``exponential``, where it is a rate).
-        The default gives Gumbel noise of variance one, s = √6/π.
-    ties : Davidson's ν >= 0 (see above); only for ``"gumbel"``.
+    Args:
+        family: ``"gumbel"`` (Bradley–Terry), ``"exponential"`` or ``"normal"``
+            (Thurstone–Mosteller).
+        level: s > 0, in nats of log-density (in 1/nats for ``exponential``, where it is a rate).
+            The default gives Gumbel noise of variance one, s = √6/π.
+        ties: Davidson's ν >= 0 (see above); only for ``"gumbel"``.
 
-    Raises
-    ------
-    DensityError : unknown family, a level that is not a positive finite number, or ties that are
-        negative or combined with another family.
+    Raises:
+        DensityError: unknown family, a level that is not a positive finite number, or ties that are
+            negative or combined with another family.
 
-    Examples
-    --------
-    >>> import torch
-    >>> float(Noise().log_cdf(torch.tensor(0.0)).exp())
-    0.5
+    Example:
+        >>> import torch
+        >>> float(Noise().log_cdf(torch.tensor(0.0)).exp())
+        0.5
     """
 
     family: str = "gumbel"
@@ -102,12 +100,11 @@ class Noise:
     def log_cdf(self, difference: Tensor) -> Tensor:
         """Return log F(u − u'), of a win, elementwise, without overflow in either tail.
 
-        Examples
-        --------
-        >>> import torch
-        >>> far = torch.tensor(-1e3, dtype=torch.float64)
-        >>> bool(Noise("normal", 1.0).log_cdf(far).isfinite())
-        True
+        Example:
+            >>> import torch
+            >>> far = torch.tensor(-1e3, dtype=torch.float64)
+            >>> bool(Noise("normal", 1.0).log_cdf(far).isfinite())
+            True
         """
         t = difference / self.scale
         if self.ties:
@@ -160,13 +157,13 @@ class Noise:
         This is MacKay's (1992) moderated output, by Gauss–Hermite quadrature. Where d is large but
         uncertain it bounds the loss by a single wrong prediction.
 
-        Examples
-        --------
-        >>> import torch
-        >>> sure, unsure = torch.tensor([0.0, 10.0])
-        >>> wrong = torch.tensor(-8.0)
-        >>> bool(Noise().moderated_log_cdf(wrong, sure) < Noise().moderated_log_cdf(wrong, unsure))
-        True
+        Example:
+            >>> import torch
+            >>> sure, unsure = torch.tensor([0.0, 10.0])
+            >>> wrong = torch.tensor(-8.0)
+            >>> bool(Noise().moderated_log_cdf(wrong, sure)
+            ...      < Noise().moderated_log_cdf(wrong, unsure))
+            True
         """
         nodes, masses = np.polynomial.hermite_e.hermegauss(_NODES)
         z, log_mass = difference.new_tensor(nodes), difference.new_tensor(np.log(masses))
@@ -187,11 +184,11 @@ def simulate_choices(
 ) -> npt.NDArray[np.bool_]:
     """Return whether a beats b (n,), with random noise on the utilities (n,) of both, nats.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> bool(simulate_choices(np.array([99.0]), np.zeros(1), Noise(), np.random.default_rng(0))[0])
-    True
+    Example:
+        >>> import numpy as np
+        >>> bool(simulate_choices(np.array([99.0]), np.zeros(1), Noise(),
+        ...                       np.random.default_rng(0))[0])
+        True
     """
     instance("simulate_choices: noise", noise, Noise, "pass Noise()")
     instance("simulate_choices: rng", rng, np.random.Generator, "pass numpy.random.default_rng(0)")
@@ -210,24 +207,21 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
     estimated only if u is known (a simulated judge, points of known density), and not together with
     the belief: p with noise s and p^(1/2) with noise s/2 give the same choices.
 
-    Parameters
-    ----------
-    differences : (n,) utilities u(winner) − u(loser), nats; some choices must go against them.
-    family : see `Noise`.
+    Args:
+        differences: (n,) utilities u(winner) − u(loser), nats; some choices must go against them.
+        family: see `Noise`.
 
-    Raises
-    ------
-    DensityError : no difference is negative, so that the level would be zero, or none is
-        positive.
+    Raises:
+        DensityError: no difference is negative, so that the level would be zero, or none is
+            positive.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> u, v = rng.normal(0, 2, (2, 20_000))
-    >>> wins = simulate_choices(u, v, Noise("normal", 1.5), rng)
-    >>> round(estimate_level(np.where(wins, u - v, v - u), "normal").level, 1)
-    1.5
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> u, v = rng.normal(0, 2, (2, 20_000))
+        >>> wins = simulate_choices(u, v, Noise("normal", 1.5), rng)
+        >>> round(estimate_level(np.where(wins, u - v, v - u), "normal").level, 1)
+        1.5
     """
     values = column("estimate_level: differences", differences, np.size(differences))
     difference = torch.as_tensor(values)
@@ -258,9 +252,8 @@ class Response:
 
     Differences are (..., n). Without gain and offset it is the `Noise` itself, bit for bit.
 
-    Parameters
-    ----------
-    gain, offset : (n,) g and o, nats, of F(g (u − u') + o).
+    Args:
+        gain, offset: (n,) g and o, nats, of F(g (u − u') + o).
     """
 
     noise: Noise

@@ -25,14 +25,13 @@ Index = npt.NDArray[np.int64]
 class LogOdds:
     """m measured log-odds, one row per question: log P(first shown) / P(second shown).
 
-    Parameters
-    ----------
-    first, second : (m, d) points in natural units.
-    value : (m,) nats.
-    spread : (m,) standard deviation due to rounding, nats.
-    censored : (m,) 1 if the log-odds are known only to be at least ``value``, −1 if at most, else
-        0.
-    judge : (m,) numbers of the evidence's judges.
+    Args:
+        first, second: (m, d) points in natural units.
+        value: (m,) nats.
+        spread: (m,) standard deviation due to rounding, nats.
+        censored: (m,) 1 if the log-odds are known only to be at least ``value``, −1 if at most,
+            else 0.
+        judge: (m,) numbers of the evidence's judges.
     """
 
     first: Array
@@ -89,18 +88,17 @@ class LogOdds:
 class PairContrasts:
     """n measurements of g(a) − g(b), one for each pair and judge.
 
-    Parameters
-    ----------
-    a, b : (n, d) points in natural units.
-    value : (n,) nats. If only one order was asked, the judge's mean position effect is subtracted,
-        if other pairs determine it.
-    share, extra : (n,) the variance of the value is share · σ² + extra, with σ the judge's
-        dispersion.
-    censored : (n,) as in `LogOdds`.
-    judge : (n,) numbers of the judges.
-    position : (n,) half sums; NaN if only one order was asked, or one alone is known exactly.
-    side : (n,) the coefficient of the position effect in the value: ±1 if only one order was asked,
-        else 0.
+    Args:
+        a, b: (n, d) points in natural units.
+        value: (n,) nats. If only one order was asked, the judge's mean position effect is
+            subtracted, if other pairs determine it.
+        share, extra: (n,) the variance of the value is share · σ² + extra, with σ the judge's
+            dispersion.
+        censored: (n,) as in `LogOdds`.
+        judge: (n,) numbers of the judges.
+        position: (n,) half sums; NaN if only one order was asked, or one alone is known exactly.
+        side: (n,) the coefficient of the position effect in the value: ±1 if only one order was
+            asked, else 0.
     """
 
     a: Array

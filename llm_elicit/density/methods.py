@@ -35,13 +35,12 @@ Settings = TypeVar("Settings")
 class Problem:
     """The input of one fit.
 
-    Attributes
-    ----------
-    judgments, noise, settings, progress : as given to `llm_elicit.density.fit_belief`, checked.
-    latent : the latent coordinates.
-    winners, losers : (n, d) latent points.
-    weights : (n,) of the comparisons.
-    rng, generator : the random numbers of the fit, from one seed.
+    Attributes:
+        judgments, noise, settings, progress: as given to `llm_elicit.density.fit_belief`, checked.
+        latent: the latent coordinates.
+        winners, losers: (n, d) latent points.
+        weights: (n,) of the comparisons.
+        rng, generator: the random numbers of the fit, from one seed.
     """
 
     def __init__(
@@ -72,11 +71,10 @@ class Problem:
 class EvaluationError:
     """Root mean square errors of a log-density over draws of the belief, nats.
 
-    Parameters
-    ----------
-    numerical : the error of arithmetic, quadrature and solvers.
-    path : along the straight line between two draws, the difference of log-densities less the
-        integral of the force that moves the sampler; zero where the force is a gradient.
+    Args:
+        numerical: the error of arithmetic, quadrature and solvers.
+        path: along the straight line between two draws, the difference of log-densities less the
+            integral of the force that moves the sampler; zero where the force is a gradient.
     """
 
     numerical: float = 0.0
@@ -135,12 +133,11 @@ class LogNormalizer:
 class Fitted:
     """What a method returns.
 
-    Parameters
-    ----------
-    model, normalizer : the density, and its log Z with draws.
-    diagnostics : JSON-able.
-    draws : of the posterior over utilities; None for a method without.
-    utility_seconds : of the time of the fit, what the utility took.
+    Args:
+        model, normalizer: the density, and its log Z with draws.
+        diagnostics: JSON-able.
+        draws: of the posterior over utilities; None for a method without.
+        utility_seconds: of the time of the fit, what the utility took.
     """
 
     model: DensityModel
@@ -161,10 +158,9 @@ class ExternalMethod:
 def known_methods() -> tuple[str, ...]:
     """Return the names of the core's own methods and of the external ones installed.
 
-    Examples
-    --------
-    >>> known_methods()[:2]
-    ('auto', 'score')
+    Example:
+        >>> known_methods()[:2]
+        ('auto', 'score')
     """
     return (*OWN, *sorted(entry_points(group=GROUP).names))
 
@@ -194,9 +190,8 @@ def external_method(name: str) -> ExternalMethod:
 def external_settings(problem: Problem, kind: type[Settings], method: str) -> Settings:
     """Return the settings that `FitSettings.external` gives a method, or that method's defaults.
 
-    Raises
-    ------
-    DensityError : they are settings of another kind.
+    Raises:
+        DensityError: they are settings of another kind.
     """
     settings = problem.settings.external
     if settings is None:

@@ -36,12 +36,12 @@ def belief_html(
 ) -> str:
     """Return the table of a belief as HTML, without scripts and without colours.
 
-    Parameters
-    ----------
-    axes : one for each feature.
-    points : (m, d) points of the belief.
-    draws : those of the posterior, for 90 % bands; or whether it has some, if none were made yet.
-    diagnostics : the report of the fit.
+    Args:
+        axes: one for each feature.
+        points: (m, d) points of the belief.
+        draws: those of the posterior, for 90 % bands; or whether it has some, if none were made
+            yet.
+        diagnostics: the report of the fit.
     """
     bands = None if isinstance(draws, bool) else _Bands.of(draws)
     rows = [_row(axis, points[:, j], j, bands) for j, axis in enumerate(axes[:_MOST_ROWS])]
@@ -155,11 +155,10 @@ def _value(value: float, axis: FeatureAxis, sd: float) -> str:
 def _number(value: float, axis: FeatureAxis, sd: float) -> str:
     """Return a number with two digits of the standard deviation; on a log scale, three of its own.
 
-    Examples
-    --------
-    >>> age = FeatureAxis("age", 0.0, 90.0)
-    >>> _number(41.5678, age, 12.3), _number(-41567.8, age, 1234.5)
-    ('42', '−41,568')
+    Example:
+        >>> age = FeatureAxis("age", 0.0, 90.0)
+        >>> _number(41.5678, age, 12.3), _number(-41567.8, age, 1234.5)
+        ('42', '−41,568')
     """
     if axis.log or not 1e-6 < sd < 1e12:
         text = f"{value:,.0f}" if 100.0 <= abs(value) < 1e12 else f"{value:.3g}"

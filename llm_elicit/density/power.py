@@ -83,33 +83,32 @@ def fit_power(
     points alone, the value is the power at which *this fit* is nearest to them: where comparisons
     were few it is below the judge's own, of which the interval is.
 
-    Parameters
-    ----------
-    belief : fitted by "auto" or "utility"; the power is relative to it.
-    points : (m, d) points that the judge stated, or draws from its density, natural units. Columns
-        of data frames are matched by name, here and in ``ratios``.
-    quantiles : for each feature, by number or name, values of quantiles by level: {0: {0.5: 3.1}}.
-    ranges : `Ranges` that the judge compared.
-    ratios : (a, b, log_ratio), (n, d), (n, d) and (n,): the log of how many times as plausible
-        a is.
-    seed : of the random numbers of integration.
+    Args:
+        belief: fitted by "auto" or "utility"; the power is relative to it.
+        points: (m, d) points that the judge stated, or draws from its density, natural units.
+            Columns of data frames are matched by name, here and in ``ratios``.
+        quantiles: for each feature, by number or name, values of quantiles by level: {0: {0.5:
+            3.1}}.
+        ranges: `Ranges` that the judge compared.
+        ratios: (a, b, log_ratio), (n, d), (n, d) and (n,): the log of how many times as plausible
+            a is.
+        seed: of the random numbers of integration.
 
-    Raises
-    ------
-    DensityError : no source, points outside the support, quantiles that do not increase, ranges
-        outside the support, values that are not finite, a flat belief, or one by another method.
+    Raises:
+        DensityError: no source, points outside the support, quantiles that do not increase, ranges
+            outside the support, values that are not finite, a flat belief, or one by another
+            method.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from llm_elicit.density import Uniform, fit_belief
-    >>> rng = np.random.default_rng(0)
-    >>> a, b = rng.uniform(-3, 3, (2, 60, 1))
-    >>> log_odds = 0.1 * (b**2 - a**2)[:, 0] + 0.02 * rng.normal(size=60)   # a tenth of N(0, ½)
-    >>> belief = fit_belief(a, b, log_odds=log_odds, sampling=Uniform([-3.0], [3.0]))
-    >>> power = fit_power(belief, points=rng.normal(0, 0.5**0.5, (100, 1)))
-    >>> bool(power.low < 10 < power.high)
-    True
+    Example:
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 60, 1))
+        >>> log_odds = 0.1 * (b**2 - a**2)[:, 0] + 0.02 * rng.normal(size=60)   # a tenth of N(0, ½)
+        >>> belief = fit_belief(a, b, log_odds=log_odds, sampling=Uniform([-3.0], [3.0]))
+        >>> power = fit_power(belief, points=rng.normal(0, 0.5**0.5, (100, 1)))
+        >>> bool(power.low < 10 < power.high)
+        True
     """
     instance("fit_power: belief", belief, BeliefDensity, "fit one first")
     seed_of("fit_power: seed", seed)

@@ -43,10 +43,9 @@ _JITTER = 1e-9
 class TruncatedNormal:
     """A truncated normal for each of G boxes.
 
-    Parameters
-    ----------
-    low, high : (G, d) bounds of h; see `Latent.box`.
-    root : L (d, d).
+    Args:
+        low, high: (G, d) bounds of h; see `Latent.box`.
+        root: L (d, d).
     """
 
     low: Tensor
@@ -128,11 +127,10 @@ def _log_mass(a: Tensor, b: Tensor) -> Tensor:
 class PowerPath:
     """Masses and particles of exp(k f) within G boxes, at K powers.
 
-    Parameters
-    ----------
-    powers : (K,), increasing.
-    log_mass : (G, K) log ∫ exp(k f) dz over each box, nats.
-    points : K tensors (G, N, d) of latent particles.
+    Args:
+        powers: (K,), increasing.
+        log_mass: (G, K) log ∫ exp(k f) dz over each box, nats.
+        points: K tensors (G, N, d) of latent particles.
     """
 
     powers: Array

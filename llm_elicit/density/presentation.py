@@ -40,10 +40,9 @@ Variables = dict[str, tuple[tuple[str, ...], Array]]
 class ExportedFeatures:
     """The features of a belief.
 
-    Parameters
-    ----------
-    names, units : one for each feature; a unit may be empty.
-    categories : the words of categories, by the feature's number.
+    Args:
+        names, units: one for each feature; a unit may be empty.
+        categories: the words of categories, by the feature's number.
     """
 
     names: tuple[str, ...]
@@ -80,16 +79,14 @@ def arviz_data(
 ) -> Any:
     """Return chains of points and the posterior's draws; see `BeliefDensity.to_arviz`.
 
-    Parameters
-    ----------
-    points : (chain, draw, d), natural units; codes of categories count from 0.
-    drawn : the posterior's draws, or None.
-    features : their names, units and categories.
-    attributes : of every group.
+    Args:
+        points: (chain, draw, d), natural units; codes of categories count from 0.
+        drawn: the posterior's draws, or None.
+        features: their names, units and categories.
+        attributes: of every group.
 
-    Raises
-    ------
-    DensityError : arviz is not installed.
+    Raises:
+        DensityError: arviz is not installed.
     """
     arviz, xarray = _imported("arviz"), _imported("xarray")
     variables = {"posterior": _points(points, features)}
@@ -184,34 +181,30 @@ class PresentedDensity(Distribution, ABC):
         "flat" where the belief and λ cannot be told apart. Axes have the features' scales and show
         the central 99.8 % of the belief, and of the data if there are any.
 
-        Parameters
-        ----------
-        features : numbers or names of those that are shown, in this order; all by default.
-        data : points (m, d) that are drawn beside the belief, in grey: an array with all
-            features, or a data frame with those shown.
-        bands : whether marginals have 90 % bands, if the belief has `draws`. The first time these
-            take seconds.
-        n, seed : number and seed of the points that the figure is made from.
+        Args:
+            features: numbers or names of those that are shown, in this order; all by default.
+            data: points (m, d) that are drawn beside the belief, in grey: an array with all
+                features, or a data frame with those shown.
+            bands: whether marginals have 90 % bands, if the belief has `draws`. The first time
+                these take seconds.
+            n, seed: number and seed of the points that the figure is made from.
 
-        Returns
-        -------
-        A `matplotlib.figure.Figure`, without pyplot's state: notebooks show it, and ``savefig``
-        writes it.
+        Returns:
+            A `matplotlib.figure.Figure`, without pyplot's state: notebooks show it, and ``savefig``
+            writes it.
 
-        Raises
-        ------
-        DensityError : an unknown feature, points that cannot be used, or Matplotlib is missing.
+        Raises:
+            DensityError: an unknown feature, points that cannot be used, or Matplotlib is missing.
 
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from llm_elicit.density import Uniform, fit_belief
-        >>> a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 2))
-        >>> nearer = (abs(a) < abs(b)).all(1, keepdims=True)
-        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-        ...                     sampling=Uniform([-3.0, -3.0], [3.0, 3.0]), method="utility")
-        >>> len(belief.named(["age", "income"]).plot(bands=False).axes)
-        3
+        Example:
+            >>> import numpy as np
+            >>> from llm_elicit.density import Uniform, fit_belief
+            >>> a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 2))
+            >>> nearer = (abs(a) < abs(b)).all(1, keepdims=True)
+            >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+            ...                     sampling=Uniform([-3.0, -3.0], [3.0, 3.0]), method="utility")
+            >>> len(belief.named(["age", "income"]).plot(bands=False).axes)
+            3
         """
         plot = self._shown("plot", features, data, bands=bands, n=n, seed=seed)
         figure: Figure = _figures("plot").corner_figure(plot)
@@ -228,9 +221,8 @@ class PresentedDensity(Distribution, ABC):
     ) -> Figure:
         """Draw the density of every feature, or the shares of its values; arguments as in `plot`.
 
-        Raises
-        ------
-        DensityError : as `plot`.
+        Raises:
+            DensityError: as `plot`.
         """
         plot = self._shown("plot_marginals", features, data, bands=bands, n=n, seed=seed)
         figure: Figure = _figures("plot_marginals").marginals_figure(plot)
@@ -274,20 +266,18 @@ class PresentedDensity(Distribution, ABC):
     ) -> Any:
         """Return n draws as a `pandas.DataFrame`, codes as their words and days as dates.
 
-        Parameters
-        ----------
-        points : (n, d), such as pairs of `llm_elicit.density.suggest_pairs`, in place of draws.
+        Args:
+            points: (n, d), such as pairs of `llm_elicit.density.suggest_pairs`, in place of draws.
 
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from llm_elicit.density import Uniform, fit_belief
-        >>> a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 1))
-        >>> nearer = abs(a - 1) < abs(b - 1)
-        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-        ...                     sampling=Uniform([-3.0], [3.0]))
-        >>> belief.named(["age"]).to_pandas(5).columns.to_list()
-        ['age']
+        Example:
+            >>> import numpy as np
+            >>> from llm_elicit.density import Uniform, fit_belief
+            >>> a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 1))
+            >>> nearer = abs(a - 1) < abs(b - 1)
+            >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+            ...                     sampling=Uniform([-3.0], [3.0]))
+            >>> belief.named(["age"]).to_pandas(5).columns.to_list()
+            ['age']
         """
         # Not imported above: the core works without pandas.
         pandas = import_module("pandas")
@@ -347,25 +337,21 @@ class PresentedDensity(Distribution, ABC):
         The coordinate ``unit`` belongs to ``feature``. The attributes hold the method, the noise,
         the seed and the version of this package.
 
-        Parameters
-        ----------
-        chains, draws : number of chains of points, and of points in each.
-        seed : of the points and of the posterior draws.
-        units : one for each feature.
+        Args:
+            chains, draws: number of chains of points, and of points in each.
+            seed: of the points and of the posterior draws.
+            units: one for each feature.
 
-        Returns
-        -------
-        `arviz.InferenceData`, or `xarray.DataTree` for arviz 1.0 and later.
+        Returns:
+            `arviz.InferenceData`, or `xarray.DataTree` for arviz 1.0 and later.
 
-        Raises
-        ------
-        DensityError : arviz is not installed, there is not at least one chain and one point, or
-            not one unit for each feature.
+        Raises:
+            DensityError: arviz is not installed, there is not at least one chain and one point, or
+                not one unit for each feature.
 
-        References
-        ----------
-        Kumar, Carroll, Hartikainen and Martin (2019). ArviZ, a unified library for exploratory
-        analysis of Bayesian models in Python. *Journal of Open Source Software* 4(33).
+        References:
+            Kumar, Carroll, Hartikainen and Martin (2019). ArviZ, a unified library for exploratory
+            analysis of Bayesian models in Python. *Journal of Open Source Software* 4(33).
         """
         integer("to_arviz: chains", chains, least=1)
         integer("to_arviz: draws", draws, least=1)

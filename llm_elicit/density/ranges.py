@@ -41,22 +41,19 @@ _SHARES = np.array([1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 1e-3, 0.0])  # step lengths
 class Ranges:
     """n comparisons of two ranges, one row per question; the other order is another row.
 
-    Parameters
-    ----------
-    first, second : (n, d, 2) the lower and upper bounds of each feature, natural units; a free
-        feature has (−inf, inf).
-    log_odds : (n,) log P(first) / P(second), nats.
+    Args:
+        first, second: (n, d, 2) the lower and upper bounds of each feature, natural units; a free
+            feature has (−inf, inf).
+        log_odds: (n,) log P(first) / P(second), nats.
 
-    Raises
-    ------
-    DensityError : shapes that do not fit, log-odds that are not finite, or reversed bounds.
+    Raises:
+        DensityError: shapes that do not fit, log-odds that are not finite, or reversed bounds.
 
-    Examples
-    --------
-    >>> free = (-float("inf"), float("inf"))
-    >>> ranges = Ranges([[(50, 55), free]], [[(60, 80), free]], [-0.4])
-    >>> ranges.first.shape
-    (1, 2, 2)
+    Example:
+        >>> free = (-float("inf"), float("inf"))
+        >>> ranges = Ranges([[(50, 55), free]], [[(60, 80), free]], [-0.4])
+        >>> ranges.first.shape
+        (1, 2, 2)
     """
 
     first: Array

@@ -26,12 +26,11 @@ _BATCH = 2**16  # draws at once
 class SamplingDensity(Protocol):
     """The interface of a sampling density λ over d features, in natural units.
 
-    Attributes
-    ----------
-    categorical : (d,) bools, which features have categories; values are the categories' numbers.
-    integer : (d,) bools, which features have whole numbers for values.
-    periodic : (d,) bools, which features lie on a circle.
-    names : of the features, by which data frames are matched; None if it was made from arrays.
+    Attributes:
+        categorical: (d,) bools, which features have categories; values are the categories' numbers.
+        integer: (d,) bools, which features have whole numbers for values.
+        periodic: (d,) bools, which features lie on a circle.
+        names: of the features, by which data frames are matched; None if it was made from arrays.
     """
 
     categorical: Flags
@@ -137,11 +136,10 @@ def bisect(below: Callable[[Array], Flags], low: Array, high: Array, steps: int 
     Elementwise, ``steps`` halvings of the interval. SciPy's root finders either take one equation
     at a time or fail where rounding leaves both ends with one sign.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> bisect(lambda x: x**2 < [4.0, 9.0], np.zeros(2), np.full(2, 5.0)).round(6).tolist()
-    [2.0, 3.0]
+    Example:
+        >>> import numpy as np
+        >>> bisect(lambda x: x**2 < [4.0, 9.0], np.zeros(2), np.full(2, 5.0)).round(6).tolist()
+        [2.0, 3.0]
     """
     for _ in range(steps):
         middle = 0.5 * (low + high)

@@ -16,18 +16,16 @@ Progress = Callable[[str, int, int], None]
 class AnnealingSettings:
     """Settings of annealed sequential Monte Carlo.
 
-    Parameters
-    ----------
-    ess : effective share of particles that each temperature keeps, between 0 and 1.
-    moves : Langevin moves at each temperature.
-    final_moves : moves at the last temperature, at most.
-    acceptance : the share of accepted moves that the step is adapted to.
-    settled : the last moves stop once a further move increases the mean squared distance of
-        particles from where they were resampled, in every direction, by at most this share.
+    Args:
+        ess: effective share of particles that each temperature keeps, between 0 and 1.
+        moves: Langevin moves at each temperature.
+        final_moves: moves at the last temperature, at most.
+        acceptance: the share of accepted moves that the step is adapted to.
+        settled: the last moves stop once a further move increases the mean squared distance of
+            particles from where they were resampled, in every direction, by at most this share.
 
-    Raises
-    ------
-    DensityError : a setting is out of range.
+    Raises:
+        DensityError: a setting is out of range.
     """
 
     ess: float = 0.5
@@ -48,19 +46,18 @@ class AnnealingSettings:
 class MixturePrior:
     """Prior of a mixture's components; features have variance one under λ.
 
-    Parameters
-    ----------
-    concentration : parameter of the symmetric Dirichlet prior of the masses, as a density of
-        their logarithms (its mode is at equal masses).
-    strength : degrees of freedom of the Wishart-like prior of the precisions.
-    width : standard deviation of the components around which that prior is centred.
-    centring : precision of the normal prior of the centres.
-    width_doubt : each component's squared width is multiplied by a gamma variable of mean 1 and
-        1/``width_doubt`` degrees of freedom, which is integrated out. At 0 thin components are
-        all but excluded.
-    size_power : the Dirichlet prior is of each mass over its component's size (the geometric mean
-        of its standard deviations) to this power, so that thin components are expected to hold
-        less mass.
+    Args:
+        concentration: parameter of the symmetric Dirichlet prior of the masses, as a density of
+            their logarithms (its mode is at equal masses).
+        strength: degrees of freedom of the Wishart-like prior of the precisions.
+        width: standard deviation of the components around which that prior is centred.
+        centring: precision of the normal prior of the centres.
+        width_doubt: each component's squared width is multiplied by a gamma variable of mean 1 and
+            1/``width_doubt`` degrees of freedom, which is integrated out. At 0 thin components are
+            all but excluded.
+        size_power: the Dirichlet prior is of each mass over its component's size (the geometric
+            mean of its standard deviations) to this power, so that thin components are expected to
+            hold less mass.
     """
 
     concentration: float = 3.0
@@ -75,15 +72,14 @@ class MixturePrior:
 class MixtureSettings:
     """Settings of the mixtures' fit.
 
-    Parameters
-    ----------
-    counts : numbers of components that are tried.
-    starts : starts for each of them.
-    search_steps : most Newton steps of the starts that are left.
-    steps : most Newton steps of every later fit.
-    most_categories : with more columns of categories, mixtures are left out: with 50 categories
-        they took a hundred times as long and the shares were not more accurate.
-    prior : of the components; its strength is chosen by held-out choices.
+    Args:
+        counts: numbers of components that are tried.
+        starts: starts for each of them.
+        search_steps: most Newton steps of the starts that are left.
+        steps: most Newton steps of every later fit.
+        most_categories: with more columns of categories, mixtures are left out: with 50 categories
+            they took a hundred times as long and the shares were not more accurate.
+        prior: of the components; its strength is chosen by held-out choices.
     """
 
     counts: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
@@ -104,12 +100,11 @@ class MixtureSettings:
 class SmoothSettings:
     """Settings of the smooth remainder.
 
-    Parameters
-    ----------
-    frequencies : about their number in each process, fewer where comparisons are few; 0 for no
-        such form.
-    search_rows : most comparisons that the variances are estimated from.
-    most_features : with more features there is one process of each feature only.
+    Args:
+        frequencies: about their number in each process, fewer where comparisons are few; 0 for no
+            such form.
+        search_rows: most comparisons that the variances are estimated from.
+        most_features: with more features there is one process of each feature only.
     """
 
     frequencies: int = 96
@@ -151,15 +146,13 @@ class GaussianProcessSettings:
 class UtilitySettings:
     """Settings of the utility fit.
 
-    Parameters
-    ----------
-    folds : of the cross-validation.
-    mixture, smooth, posterior : of the forms and the draws.
-    process : of the fit to log-odds; the others are for choices.
+    Args:
+        folds: of the cross-validation.
+        mixture, smooth, posterior: of the forms and the draws.
+        process: of the fit to log-odds; the others are for choices.
 
-    Raises
-    ------
-    DensityError : a number of folds below two.
+    Raises:
+        DensityError: a number of folds below two.
     """
 
     folds: int = 8
@@ -176,31 +169,29 @@ class UtilitySettings:
 class ScoreSettings:
     """Settings of the score method; the defaults serve every target.
 
-    Parameters
-    ----------
-    networks : number of networks. Each is trained without one fold of the pairs, of as many folds;
-        the held-out pairs select the start, the step and the noise level, and calibrate u.
-    width : units of each of the three hidden layers.
-    steps, passes, batch, learning_rate : of Adam, along whose steps the rate falls as a cosine.
-        ``batch`` counts pairs; there are as many steps as make ``passes`` over all pairs, but at
-        least ``steps`` and at most twice that.
-    sigma_min, sigma_max : range of the noise levels of the training, in latent coordinates.
-    sigmas : noise levels at which the networks may be evaluated.
-    outcome_weight : weight of −log P(outcome | noisy pair) beside the denoising loss, times d²,
-        since that loss and its noise grow with the number of features d. Scores do not determine
-        the relative weight of separated modes, which this does.
-    check_every, patience : steps between evaluations on held-out pairs; training stops after
-        ``patience`` evaluations without improvement.
-    knots : points of the grid of the calibration.
+    Args:
+        networks: number of networks. Each is trained without one fold of the pairs, of as many
+            folds; the held-out pairs select the start, the step and the noise level, and calibrate
+            u.
+        width: units of each of the three hidden layers.
+        steps, passes, batch, learning_rate: of Adam, along whose steps the rate falls as a cosine.
+            ``batch`` counts pairs; there are as many steps as make ``passes`` over all pairs, but
+            at least ``steps`` and at most twice that.
+        sigma_min, sigma_max: range of the noise levels of the training, in latent coordinates.
+        sigmas: noise levels at which the networks may be evaluated.
+        outcome_weight: weight of −log P(outcome | noisy pair) beside the denoising loss, times d²,
+            since that loss and its noise grow with the number of features d. Scores do not
+            determine the relative weight of separated modes, which this does.
+        check_every, patience: steps between evaluations on held-out pairs; training stops after
+            ``patience`` evaluations without improvement.
+        knots: points of the grid of the calibration.
 
-    Raises
-    ------
-    DensityError : a setting out of its range.
+    Raises:
+        DensityError: a setting out of its range.
 
-    Examples
-    --------
-    >>> ScoreSettings(networks=2).width
-    64
+    Example:
+        >>> ScoreSettings(networks=2).width
+        64
     """
 
     networks: int = 5
@@ -240,10 +231,9 @@ class ScoreSettings:
     def steps_for(self, pairs: int) -> int:
         """Return the number of steps for so many pairs.
 
-        Examples
-        --------
-        >>> ScoreSettings().steps_for(2000), ScoreSettings().steps_for(10_000)
-        (1000, 1953)
+        Example:
+            >>> ScoreSettings().steps_for(2000), ScoreSettings().steps_for(10_000)
+            (1000, 1953)
         """
         return min(max(self.steps, int(self.passes * pairs / self.batch)), 2 * self.steps)
 
@@ -252,24 +242,21 @@ class ScoreSettings:
 class FitSettings:
     """All settings of a fit, a group for each part; the defaults serve every target.
 
-    Parameters
-    ----------
-    utility, annealing, score : settings of the utility, of its sampler, and of the score method.
-    external : settings of an external method, such as the baseline "flow"; None takes the
-        defaults of that method.
-    device : where fitted utilities and score networks are evaluated and score networks trained:
-        "cpu", "cuda" or "cuda:0". All else (the fit of the utility, random numbers, coordinates in
-        double precision) stays on the CPU, so that seeds mean the same on both. A belief read back
-        by `load` is on the CPU.
+    Args:
+        utility, annealing, score: settings of the utility, of its sampler, and of the score method.
+        external: settings of an external method, such as the baseline "flow"; None takes the
+            defaults of that method.
+        device: where fitted utilities and score networks are evaluated and score networks trained:
+            "cpu", "cuda" or "cuda:0". All else (the fit of the utility, random numbers, coordinates
+            in double precision) stays on the CPU, so that seeds mean the same on both. A belief
+            read back by `load` is on the CPU.
 
-    Raises
-    ------
-    DensityError : a device of another name, or one that is not there.
+    Raises:
+        DensityError: a device of another name, or one that is not there.
 
-    Examples
-    --------
-    >>> FitSettings().device
-    'cpu'
+    Example:
+        >>> FitSettings().device
+        'cpu'
     """
 
     utility: UtilitySettings = field(default_factory=UtilitySettings)

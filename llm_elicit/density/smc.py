@@ -51,11 +51,10 @@ class Draws:
     Draws of one genealogy descend from the same particle and are dependent; draws of different
     genealogies are independent.
 
-    Examples
-    --------
-    >>> import torch
-    >>> Draws.independent(torch.zeros(3, 2)).genealogies.tolist()
-    [0, 1, 2]
+    Example:
+        >>> import torch
+        >>> Draws.independent(torch.zeros(3, 2)).genealogies.tolist()
+        [0, 1, 2]
     """
 
     points: Tensor
@@ -119,9 +118,8 @@ def anneal(
 
     ``step`` is the first Langevin step, in units of the particles' covariance.
 
-    Raises
-    ------
-    DensityError : a log-density is NaN or +∞ at a point, or −∞ at all of them.
+    Raises:
+        DensityError: a log-density is NaN or +∞ at a point, or −∞ at all of them.
     """
     particles = _Particles(points, start(points), target(points))
     _check_values(particles)
@@ -246,10 +244,9 @@ def _spread(x: Tensor) -> Tensor:
 class Proposal:
     """q = 0.1 λ + 0.9 Σ_k w_k N(m_k, L_k L_kᵀ) in latent coordinates.
 
-    Parameters
-    ----------
-    weights, means, factors : w (k,), m (k, d) and L (k, d, d), double precision.
-    step : () the adapted Langevin step of the draws that the mixture was fitted to.
+    Args:
+        weights, means, factors: w (k,), m (k, d) and L (k, d, d), double precision.
+        step: () the adapted Langevin step of the draws that the mixture was fitted to.
     """
 
     weights: Tensor
@@ -390,10 +387,9 @@ def share_points(
     draws' densities, estimated from points of an earlier mixture: adaptive importance sampling
     (Cappé, Douc, Guillin, Marin and Robert, 2008). What error the points have, the draws share.
 
-    Parameters
-    ----------
-    log_densities : (S, m) at latent points (m, d), per unit of the scales; each unnormalized.
-    start : the first mixture; None for λ alone.
+    Args:
+        log_densities: (S, m) at latent points (m, d), per unit of the scales; each unnormalized.
+        start: the first mixture; None for λ alone.
     """
     first = weigh_points(latent, log_densities, start, _FIRST, generator)
     parents = systematic(first.weights.mean(0).log(), generator)

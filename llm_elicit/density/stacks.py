@@ -27,10 +27,9 @@ class ComponentStack:
     Component k has its centre where t W = o, precision W Wᵀ, and log-mass h − log|det W| up to a
     constant.
 
-    Parameters
-    ----------
-    whiten, offset, height : W (S, K, d, d), o (S, K, d) and h (S, K).
-    share : the factor a of the logarithm.
+    Args:
+        whiten, offset, height: W (S, K, d, d), o (S, K, d) and h (S, K).
+        share: the factor a of the logarithm.
     """
 
     whiten: Tensor
@@ -141,10 +140,9 @@ def products(t: Tensor) -> Tensor:
 def draw_frequencies(count: int, dimension: int, generator: torch.Generator) -> Tensor:
     """Return frequencies (d, M) of a process of length scale one.
 
-    Examples
-    --------
-    >>> draw_frequencies(8, 2, torch.Generator().manual_seed(0)).shape
-    torch.Size([2, 8])
+    Example:
+        >>> draw_frequencies(8, 2, torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 8])
     """
     # Orthogonal directions spread better than independent ones (Yu and others, 2016).
     blocks = []

@@ -32,12 +32,11 @@ class Marginal:
 class Coherence:
     """How a judge reacts to the width of ranges.
 
-    Parameters
-    ----------
-    width : (value, low, high), the coefficient of the difference of log-widths in the log-odds,
-        beside that of the mean density within the ranges, with its 95 % interval.
-    expected : the coefficient of a judge who has a density and otherwise answers alike.
-    p_value : of the test that the judge is one.
+    Args:
+        width: (value, low, high), the coefficient of the difference of log-widths in the log-odds,
+            beside that of the mean density within the ranges, with its 95 % interval.
+        expected: the coefficient of a judge who has a density and otherwise answers alike.
+        p_value: of the test that the judge is one.
     """
 
     width: tuple[float, float, float]
@@ -54,20 +53,20 @@ class Coherence:
 class Power:
     """A power k with its 90 % credible interval, under a prior flat in log k.
 
-    Parameters
-    ----------
-    value, low, high : the median and the ends of the interval. By points alone, the value is the
-        power at which the fit is nearest to them, and the interval that of the judge's own power.
-    source : what determines it: "points", "quantiles", "ranges", "ratios", joined by " + ".
-    log_sd : the standard deviation of log k.
-    sources : the powers by each single source.
-    agreement : the p-value of a χ² test that all sources have one k; None for one source.
-    coherence : the judge's reaction to width, if there are ranges.
-    above_flat : by how many nats the maximum of the likelihood exceeds that of the flattest power.
+    Args:
+        value, low, high: the median and the ends of the interval. By points alone, the value is the
+            power at which the fit is nearest to them, and the interval that of the judge's own
+            power.
+        source: what determines it: "points", "quantiles", "ranges", "ratios", joined by " + ".
+        log_sd: the standard deviation of log k.
+        sources: the powers by each single source.
+        agreement: the p-value of a χ² test that all sources have one k; None for one source.
+        coherence: the judge's reaction to width, if there are ranges.
+        above_flat: by how many nats the maximum of the likelihood exceeds that of the flattest
+            power.
 
-    Raises
-    ------
-    DensityError : a value that is not finite and > 0, or a log_sd that is not finite.
+    Raises:
+        DensityError: a value that is not finite and > 0, or a log_sd that is not finite.
     """
 
     value: float
@@ -92,12 +91,11 @@ class Power:
 def summarize(x: Array) -> tuple[Marginal, ...]:
     """Return the marginal of each feature of draws (m, d).
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> (found,) = summarize(np.array([[1.0], [2.0], [3.0]]))
-    >>> found.mean, found.quantiles[0.5]
-    (2.0, 2.0)
+    Example:
+        >>> import numpy as np
+        >>> (found,) = summarize(np.array([[1.0], [2.0], [3.0]]))
+        >>> found.mean, found.quantiles[0.5]
+        (2.0, 2.0)
     """
     quantiles = np.quantile(x, _LEVELS, axis=0)
     return tuple(
@@ -113,17 +111,15 @@ def summarize(x: Array) -> tuple[Marginal, ...]:
 def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
     """Return the lower and upper ends of the central credible band of values (S, ...) by draw.
 
-    Raises
-    ------
-    DensityError : no values, or a level that is not between 0 and 1. Values that are not-a-number
-        in every draw, as the means of categories, have such a band.
+    Raises:
+        DensityError: no values, or a level that is not between 0 and 1. Values that are
+            not-a-number in every draw, as the means of categories, have such a band.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> low, high = band(np.arange(1.0, 100.0), 0.9)
-    >>> float(low.round(6)), float(high.round(6))
-    (5.0, 95.0)
+    Example:
+        >>> import numpy as np
+        >>> low, high = band(np.arange(1.0, 100.0), 0.9)
+        >>> float(low.round(6)), float(high.round(6))
+        (5.0, 95.0)
     """
     fraction("band: level", level)
     values = numbers("band: values", values)
@@ -144,12 +140,11 @@ def weighted_quantiles(
 
     ``order`` (m, d) sorts each column; it saves time for many weights of the same points.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> x, weights = np.array([[1.0], [2.0], [9.0]]), np.array([0.5, 0.5, 0.0])
-    >>> weighted_quantiles(x, weights, np.array([0.25, 0.5])).tolist()
-    [[1.0], [1.5]]
+    Example:
+        >>> import numpy as np
+        >>> x, weights = np.array([[1.0], [2.0], [9.0]]), np.array([0.5, 0.5, 0.0])
+        >>> weighted_quantiles(x, weights, np.array([0.25, 0.5])).tolist()
+        [[1.0], [1.5]]
     """
     order = np.argsort(x, axis=0) if order is None else order
     quantiles = np.empty((len(levels), x.shape[1]))
@@ -163,12 +158,11 @@ def weighted_quantiles(
 class CredibleRegion:
     """The points of log density ``threshold`` or more: the smallest region of mass ``level``.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> region = CredibleRegion(0.68, -0.5, lambda x: -0.5 * np.square(x).sum(1))   # of N(0, 1)
-    >>> region.contains([[0.5], [2.0]]).tolist()
-    [True, False]
+    Example:
+        >>> import numpy as np
+        >>> region = CredibleRegion(0.68, -0.5, lambda x: -0.5 * np.square(x).sum(1))   # of N(0, 1)
+        >>> region.contains([[0.5], [2.0]]).tolist()
+        [True, False]
     """
 
     level: float
@@ -187,18 +181,16 @@ def find_mode(log_prob: LogProb, draws: Array, reach: Array | None = None) -> Ar
     deviations. Whole numbers are then changed by powers of two, one feature at a time, in turns
     with L-BFGS, until nothing is higher.
 
-    Parameters
-    ----------
-    reach : (d,) the largest change of each whole number, 0 of other features; None if there are
-        no whole numbers.
+    Args:
+        reach: (d,) the largest change of each whole number, 0 of other features; None if there are
+            no whole numbers.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> peak = np.array([1.0, -2.0])
-    >>> draws = np.random.default_rng(0).normal(peak, 1.0, (500, 2))
-    >>> find_mode(lambda x: -((np.asarray(x) - peak) ** 2).sum(1), draws).round(2).tolist()
-    [1.0, -2.0]
+    Example:
+        >>> import numpy as np
+        >>> peak = np.array([1.0, -2.0])
+        >>> draws = np.random.default_rng(0).normal(peak, 1.0, (500, 2))
+        >>> find_mode(lambda x: -((np.asarray(x) - peak) ** 2).sum(1), draws).round(2).tolist()
+        [1.0, -2.0]
     """
     scale = draws.std(axis=0).clip(min=1e-12)
     highest = draws[np.argsort(log_prob(draws))[::-1][:_STARTS]]

@@ -112,10 +112,10 @@ def minimize(
 ) -> npt.NDArray[np.float64]:
     """Return the point (P,) within bounds where a differentiable loss is least, by L-BFGS-B.
 
-    Examples
-    --------
-    >>> minimize(lambda x: (x - 3).square().sum(), np.zeros(2), [(0, 9), (0, 1)]).round().tolist()
-    [3.0, 1.0]
+    Example:
+        >>> minimize(lambda x: (x - 3).square().sum(), np.zeros(2),
+        ...          [(0, 9), (0, 1)]).round().tolist()
+        [3.0, 1.0]
     """
 
     def value_and_slope(point: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
@@ -140,20 +140,19 @@ def ascend(
 
     Steps are damped as by Marquardt (1963) until the value rises.
 
-    Parameters
-    ----------
-    derivatives : the gradient (P,), and the curvature (P, P), positive where the value is concave.
-    moved : the point after a step (P,).
-    least_gain : the last step is the first that gains less.
+    Args:
+        derivatives: the gradient (P,), and the curvature (P, P), positive where the value is
+            concave.
+        moved: the point after a step (P,).
+        least_gain: the last step is the first that gains less.
 
-    Examples
-    --------
-    >>> import torch
-    >>> def derivatives(x): return -4.0 * (x - 3.0) ** 3, torch.diag(12.0 * (x - 3.0) ** 2)
-    >>> at, top = ascend(torch.zeros(1), lambda x: -float((x - 3.0) ** 4), derivatives,
-    ...                  torch.add, 60, 1e-9)
-    >>> bool(abs(at - 3.0) < 0.01)
-    True
+    Example:
+        >>> import torch
+        >>> def derivatives(x): return -4.0 * (x - 3.0) ** 3, torch.diag(12.0 * (x - 3.0) ** 2)
+        >>> at, top = ascend(torch.zeros(1), lambda x: -float((x - 3.0) ** 4), derivatives,
+        ...                  torch.add, 60, 1e-9)
+        >>> bool(abs(at - 3.0) < 0.01)
+        True
     """
     at, best, damping, rose = start, value(start), 0.1, True
     for _ in range(steps):
@@ -182,15 +181,14 @@ class Adam:
     It calls the function behind `torch.optim.Adam`, because building that class imports PyTorch's
     compiler, which takes seconds.
 
-    Examples
-    --------
-    >>> import torch
-    >>> at = torch.tensor([3.0])
-    >>> adam = Adam([at])
-    >>> for _ in range(100):
-    ...     adam.step([2.0 * at], rate=0.1)               # the gradient of at²
-    >>> bool(at.abs() < 0.1)
-    True
+    Example:
+        >>> import torch
+        >>> at = torch.tensor([3.0])
+        >>> adam = Adam([at])
+        >>> for _ in range(100):
+        ...     adam.step([2.0 * at], rate=0.1)               # the gradient of at²
+        >>> bool(at.abs() < 0.1)
+        True
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:

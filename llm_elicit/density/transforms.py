@@ -61,13 +61,12 @@ class Columns:
 
     Numbers come first, then periodic features, then categories.
 
-    Examples
-    --------
-    >>> import torch
-    >>> columns = Columns(Uniform([0.0, 0.0], [1.0, 23.0], integer=[True, True],
-    ...                           periodic=[False, True]))
-    >>> columns(torch.tensor([[-1.0, 0.1], [-2.0, 0.1]]).double()).numpy().round(2).tolist()
-    [[-1.0, -1.4, -0.18], [-1.0, -1.4, -0.18]]
+    Example:
+        >>> import torch
+        >>> columns = Columns(Uniform([0.0, 0.0], [1.0, 23.0], integer=[True, True],
+        ...                           periodic=[False, True]))
+        >>> columns(torch.tensor([[-1.0, 0.1], [-2.0, 0.1]]).double()).numpy().round(2).tolist()
+        [[-1.0, -1.4, -0.18], [-1.0, -1.4, -0.18]]
     """
 
     def __init__(self, sampling: Uniform) -> None:
@@ -380,13 +379,12 @@ class CopulaLatent(_TaperedLatent):
     may fill only a corner of it. A judge without preferences thus has the uniform density on the
     image of the ball |g| <= radius, which falls off outside.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> data = np.random.default_rng(0).standard_normal((1000, 2))
-    >>> latent = CopulaLatent(Empirical(data))
-    >>> bool(np.allclose(latent.from_latent(latent.to_latent(data)), data))
-    True
+    Example:
+        >>> import numpy as np
+        >>> data = np.random.default_rng(0).standard_normal((1000, 2))
+        >>> latent = CopulaLatent(Empirical(data))
+        >>> bool(np.allclose(latent.from_latent(latent.to_latent(data)), data))
+        True
     """
 
     sampling: Empirical

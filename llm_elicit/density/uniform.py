@@ -28,44 +28,43 @@ _LEAST_SHARE = 0.001
 class Uniform(NamedFeatures):
     """Uniform λ on a box, each feature on its own scale; see `llm_elicit.density.sampling`.
 
-    Parameters
-    ----------
-    low, high : (d,) bounds in natural units, low < high. A mapping or a Series names the features:
-        both, and masks with names, are matched by them, and so are the points of a fit.
-    log : (d,) bool mask of features with a logarithmic scale (their low must be > 0);
-        ``None`` means all linear.
-    categorical : (d,) bool mask of features whose values are categories, numbered by the whole
-        numbers from low to high; ``None`` means that all are numbers. The order of the numbers
-        has no meaning. The density of such a feature is a probability per category.
-    integer : (d,) bool mask of features whose values are the whole numbers from low to high.
-        Number k is the cell from k − ½ to k + ½ on the feature's scale: its probability under λ
-        is the cell's width, and a belief is a probability per whole number. A logarithmic one
-        needs low >= 1. Ordered categories are such numbers.
-    periodic : (d,) bool mask of features on a circle, such as hours and directions. Low and high
-        are the same point; of whole numbers, low follows high.
-    constraints : `LinearConstraint` and `PolygonConstraint` objects; λ is uniform on the part of
-        the box in which all of them hold.
+    Args:
+        low, high: (d,) bounds in natural units, low < high. A mapping or a Series names the
+            features: both, and masks with names, are matched by them, and so are the points of a
+            fit.
+        log: (d,) bool mask of features with a logarithmic scale (their low must be > 0);
+            ``None`` means all linear.
+        categorical: (d,) bool mask of features whose values are categories, numbered by the whole
+            numbers from low to high; ``None`` means that all are numbers. The order of the numbers
+            has no meaning. The density of such a feature is a probability per category.
+        integer: (d,) bool mask of features whose values are the whole numbers from low to high.
+            Number k is the cell from k − ½ to k + ½ on the feature's scale: its probability under λ
+            is the cell's width, and a belief is a probability per whole number. A logarithmic one
+            needs low >= 1. Ordered categories are such numbers.
+        periodic: (d,) bool mask of features on a circle, such as hours and directions. Low and high
+            are the same point; of whole numbers, low follows high.
+        constraints: `LinearConstraint` and `PolygonConstraint` objects; λ is uniform on the part of
+            the box in which all of them hold.
 
-    Raises
-    ------
-    DensityError : bounds of different shapes, not finite, low >= high, a logarithmic feature
-        whose lower bound is not positive, whole numbers or categories whose bounds are not whole,
-        kinds that exclude each other, or constraints that hold in less than 0.1 % of the box.
+    Raises:
+        DensityError: bounds of different shapes, not finite, low >= high, a logarithmic feature
+            whose lower bound is not positive, whole numbers or categories whose bounds are not
+            whole, kinds that exclude each other, or constraints that hold in less than 0.1 % of the
+            box.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> box = Uniform([0.0, 1.0], [2.0, 100.0], log=[False, True])
-    >>> box.from_cube([[0.5, 0.5]]).round(6).tolist()
-    [[1.0, 10.0]]
-    >>> float(box.log_prob([[3.0, 10.0]])[0])
-    -inf
-    >>> three = Uniform([0.0, 0.0], [2.0, 2.0], categorical=[False, True])   # 0, 1 or 2
-    >>> three.contains([[1.5, 1.0], [1.5, 1.5]]).tolist()
-    [True, False]
-    >>> rooms = Uniform([1.0], [4.0], integer=[True])
-    >>> np.exp(rooms.log_prob([[1.0], [2.0], [2.5], [4.0]])).round(6).tolist()
-    [0.25, 0.25, 0.0, 0.25]
+    Example:
+        >>> import numpy as np
+        >>> box = Uniform([0.0, 1.0], [2.0, 100.0], log=[False, True])
+        >>> box.from_cube([[0.5, 0.5]]).round(6).tolist()
+        [[1.0, 10.0]]
+        >>> float(box.log_prob([[3.0, 10.0]])[0])
+        -inf
+        >>> three = Uniform([0.0, 0.0], [2.0, 2.0], categorical=[False, True])   # 0, 1 or 2
+        >>> three.contains([[1.5, 1.0], [1.5, 1.5]]).tolist()
+        [True, False]
+        >>> rooms = Uniform([1.0], [4.0], integer=[True])
+        >>> np.exp(rooms.log_prob([[1.0], [2.0], [2.5], [4.0]])).round(6).tolist()
+        [0.25, 0.25, 0.0, 0.25]
     """
 
     def __init__(
@@ -162,16 +161,15 @@ class Uniform(NamedFeatures):
     def conditional(self, given: Mapping[int, float]) -> Uniform:
         """Return λ of the other features, given values of some by number.
 
-        Raises
-        ------
-        DensityError : the constraints hold nowhere, or nearly so, given these.
+        Raises:
+            DensityError: the constraints hold nowhere, or nearly so, given these.
 
-        Examples
-        --------
-        >>> from llm_elicit.density.constraints import LinearConstraint
-        >>> ordered = Uniform([0.0, 0.0], [1.0, 1.0], constraints=[LinearConstraint([1, -1], 0)])
-        >>> ordered.conditional({0: 0.25}).contains([[0.2], [0.3]]).tolist()
-        [False, True]
+        Example:
+            >>> from llm_elicit.density.constraints import LinearConstraint
+            >>> ordered = Uniform([0.0, 0.0], [1.0, 1.0],
+            ...                   constraints=[LinearConstraint([1, -1], 0)])
+            >>> ordered.conditional({0: 0.25}).contains([[0.2], [0.3]]).tolist()
+            [False, True]
         """
         free = np.setdiff1d(np.arange(self.dimension), list(given))
         remaining = [rule.conditional(given, free.tolist()) for rule in self.constraints]
@@ -290,10 +288,9 @@ class Uniform(NamedFeatures):
     def in_cells(self, y: npt.ArrayLike) -> Array:
         """Return points (n, d) of the cube in natural units, whole numbers not rounded.
 
-        Examples
-        --------
-        >>> Uniform([1.0], [4.0], integer=[True]).in_cells([[0.0], [0.375], [1.0]]).tolist()
-        [[0.5], [2.0], [4.5]]
+        Example:
+            >>> Uniform([1.0], [4.0], integer=[True]).in_cells([[0.0], [0.375], [1.0]]).tolist()
+            [[0.5], [2.0], [4.5]]
         """
         cube = self._points(y)
         z = self.scale_low + cube * (self.scale_high - self.scale_low)
@@ -316,10 +313,9 @@ class Uniform(NamedFeatures):
     def wrap(self, x: Array) -> Array:
         """Return points (n, d) with periodic features brought back into their period.
 
-        Examples
-        --------
-        >>> Uniform([0.0], [24.0], periodic=[True]).wrap(np.array([[25.0], [-1.0]])).tolist()
-        [[1.0], [23.0]]
+        Example:
+            >>> Uniform([0.0], [24.0], periodic=[True]).wrap(np.array([[25.0], [-1.0]])).tolist()
+            [[1.0], [23.0]]
         """
         period = self.high - self.low + self.integer
         turned = self.low + np.mod(x - self.low, period)
@@ -344,10 +340,9 @@ class Uniform(NamedFeatures):
 def other_than_numbers(sampling: SamplingDensity) -> str | None:
     """Return in words what λ has other than continuous numbers; None if it has nothing else.
 
-    Examples
-    --------
-    >>> other_than_numbers(Uniform([0.0, 1.0], [1.0, 12.0], periodic=[False, True]))
-    'feature 1 is periodic'
+    Example:
+        >>> other_than_numbers(Uniform([0.0, 1.0], [1.0, 12.0], periodic=[False, True]))
+        'feature 1 is periodic'
     """
     kinds = {
         "has categories": sampling.categorical,

@@ -42,12 +42,11 @@ def utility_and_slope(latent: Coordinates, utility: Potential, g: Tensor) -> tup
 class UtilityDensity:
     """The belief p ∝ exp(f) per scale unit, a `llm_elicit.density.methods.DensityModel`.
 
-    Parameters
-    ----------
-    latent, utility : the coordinates, and f in them.
-    log_normalizer : log ∫ exp(u) dz, nats.
-    annealing : settings of the sampler.
-    start : where annealing starts; None for λ.
+    Args:
+        latent, utility: the coordinates, and f in them.
+        log_normalizer: log ∫ exp(u) dz, nats.
+        annealing: settings of the sampler.
+        start: where annealing starts; None for λ.
     """
 
     latent: Latent

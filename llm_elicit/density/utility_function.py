@@ -74,19 +74,17 @@ class _Sum:
 class Utility(_Sum):
     """f(t) = b·t + tᵀA t + means of mixtures and Fourier terms, up to a constant.
 
-    Parameters
-    ----------
-    linear, curvature : b (d,) and A (d, d), symmetric.
-    components : stacks of mixtures, each of which adds its mean.
-    fourier : None if there are none.
-    warp : what is applied to the features first; None for nothing.
+    Args:
+        linear, curvature: b (d,) and A (d, d), symmetric.
+        components: stacks of mixtures, each of which adds its mean.
+        fourier: None if there are none.
+        warp: what is applied to the features first; None for nothing.
 
-    Examples
-    --------
-    >>> import torch
-    >>> f = Utility(torch.zeros(1), -0.5 * torch.eye(1))
-    >>> f(torch.tensor([[2.0]])).tolist()
-    [-2.0]
+    Example:
+        >>> import torch
+        >>> f = Utility(torch.zeros(1), -0.5 * torch.eye(1))
+        >>> f(torch.tensor([[2.0]])).tolist()
+        [-2.0]
     """
 
     @classmethod
@@ -194,19 +192,17 @@ def share_tensor(stack: ComponentStack) -> Tensor:
 class UtilityDraws(_Sum):
     """S draws of the posterior over utilities: quadratic forms, then mixtures.
 
-    Parameters
-    ----------
-    linear, curvature : (Q, d) and (Q, d, d) coefficients of the quadratic forms.
-    components : mixtures; each stack has those with one number of components.
-    fourier : Q functions that are added to the quadratic forms, or None.
-    warp : what is applied to the features first; None for nothing.
+    Args:
+        linear, curvature: (Q, d) and (Q, d, d) coefficients of the quadratic forms.
+        components: mixtures; each stack has those with one number of components.
+        fourier: Q functions that are added to the quadratic forms, or None.
+        warp: what is applied to the features first; None for nothing.
 
-    Examples
-    --------
-    >>> import torch
-    >>> draws = UtilityDraws(torch.zeros(3, 2), -0.5 * torch.eye(2).expand(3, 2, 2))
-    >>> draws(torch.ones(5, 2)).shape, len(draws), len(list(draws))
-    (torch.Size([3, 5]), 3, 3)
+    Example:
+        >>> import torch
+        >>> draws = UtilityDraws(torch.zeros(3, 2), -0.5 * torch.eye(2).expand(3, 2, 2))
+        >>> draws(torch.ones(5, 2)).shape, len(draws), len(list(draws))
+        (torch.Size([3, 5]), 3, 3)
     """
 
     def __len__(self) -> int:
@@ -282,18 +278,16 @@ class UtilityDraws(_Sum):
 class DeferredDraws:
     """Draws that are made when they are first asked for.
 
-    Parameters
-    ----------
-    make : returns the draws, the same ones every time it is called.
-    count : their number.
+    Args:
+        make: returns the draws, the same ones every time it is called.
+        count: their number.
 
-    Examples
-    --------
-    >>> import torch
-    >>> flat = UtilityDraws(torch.zeros(3, 2), torch.zeros(3, 2, 2))
-    >>> draws = DeferredDraws(lambda: flat, 3)
-    >>> len(draws), draws.get() is flat
-    (3, True)
+    Example:
+        >>> import torch
+        >>> flat = UtilityDraws(torch.zeros(3, 2), torch.zeros(3, 2, 2))
+        >>> draws = DeferredDraws(lambda: flat, 3)
+        >>> len(draws), draws.get() is flat
+        (3, True)
     """
 
     def __init__(self, make: Callable[[], UtilityDraws], count: int) -> None:

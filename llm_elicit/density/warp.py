@@ -21,19 +21,17 @@ class Warp:
     are, and others are standardized. A utility of warped features is still a function of t, so that
     no Jacobian enters.
 
-    Parameters
-    ----------
-    parameters : (6, p) lower end, range, a, b, mean and standard deviation of each feature.
+    Args:
+        parameters: (6, p) lower end, range, a, b, mean and standard deviation of each feature.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> grid = np.linspace(0.0, 1.0, 1001)[:, None]
-    >>> warp = Warp.of(grid, np.array([1e3]), np.array([0.0]))
-    >>> t = torch.tensor([[0.01], [0.1], [1.0]], dtype=torch.float64)
-    >>> steps = warp(t).diff(dim=0)[:, 0]                # of a logarithm: nearly equal
-    >>> round(float(steps[0] / steps[1]), 2)
-    0.94
+    Example:
+        >>> import numpy as np
+        >>> grid = np.linspace(0.0, 1.0, 1001)[:, None]
+        >>> warp = Warp.of(grid, np.array([1e3]), np.array([0.0]))
+        >>> t = torch.tensor([[0.01], [0.1], [1.0]], dtype=torch.float64)
+        >>> steps = warp(t).diff(dim=0)[:, 0]                # of a logarithm: nearly equal
+        >>> round(float(steps[0] / steps[1]), 2)
+        0.94
     """
 
     parameters: Tensor

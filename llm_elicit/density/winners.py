@@ -34,10 +34,9 @@ Array = npt.NDArray[np.float64]
 class WinnerDensity:
     """p_w and τ of a belief, at points (n, d) of the support in natural units.
 
-    Attributes
-    ----------
-    belief, potential : the belief, and its utility.
-    tempering : w and w′ on a grid of utilities, by quadrature over λ.
+    Attributes:
+        belief, potential: the belief, and its utility.
+        tempering: w and w′ on a grid of utilities, by quadrature over λ.
     """
 
     belief: BeliefDensity
@@ -72,27 +71,24 @@ class WinnerDensity:
 def winner_density(belief: BeliefDensity, *, points: int = 8192, seed: int = 0) -> WinnerDensity:
     """Return the marginal winner density of a belief and its tempering field.
 
-    Parameters
-    ----------
-    belief : by "score", "score-constant", "utility" or "auto".
-    points : of λ, in the quadrature.
+    Args:
+        belief: by "score", "score-constant", "utility" or "auto".
+        points: of λ, in the quadrature.
 
-    Raises
-    ------
-    DensityError : a belief by another method, which has no gradient.
+    Raises:
+        DensityError: a belief by another method, which has no gradient.
 
-    Examples
-    --------
-    >>> from llm_elicit.density import Uniform, fit_belief
-    >>> rng = np.random.default_rng(0)
-    >>> a, b = rng.uniform(-3, 3, (2, 100, 1))
-    >>> nearer = abs(a - 1) < abs(b - 1)
-    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-    ...                     sampling=Uniform([-3.0], [3.0]))
-    >>> winners = winner_density(belief)
-    >>> of_belief, of_winners = winners.scores([[0.5]])
-    >>> bool(np.allclose(of_belief, winners.tempering_field([[0.5]]) * of_winners))
-    True
+    Example:
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 100, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]))
+        >>> winners = winner_density(belief)
+        >>> of_belief, of_winners = winners.scores([[0.5]])
+        >>> bool(np.allclose(of_belief, winners.tempering_field([[0.5]]) * of_winners))
+        True
     """
     model, latent = belief._model, belief._latent
     if not isinstance(model, UtilityDensity | ScoreDensity):

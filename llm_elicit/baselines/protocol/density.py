@@ -50,10 +50,9 @@ def finer(settings: LikelihoodSettings) -> LikelihoodSettings:
 
     Single-precision networks are noisy at the scale of 1e-6, which stops an adaptive solver.
 
-    Examples
-    --------
-    >>> finer(LikelihoodSettings(solver="implicit_adams")).solver
-    'dopri5'
+    Example:
+        >>> finer(LikelihoodSettings(solver="implicit_adams")).solver
+        'dopri5'
     """
     if settings.solver in FIXED:
         return replace(settings, solver="dopri5", rtol=1e-5, atol=1e-5)
@@ -319,9 +318,8 @@ def importance_log_normalizer(
     where the mass is, and its share of λ bounds the weights elsewhere (Hesterberg, 1995). The
     standard error is by the delta method.
 
-    Parameters
-    ----------
-    unnormalized : u (n,) at latent points (n, d), nats per scale unit.
+    Args:
+        unnormalized: u (n,) at latent points (n, d), nats per scale unit.
     """
     proposal = Proposal.fit(draws.points, 0.5, generator)
     g = proposal.draw(latent, points, generator)

@@ -67,18 +67,17 @@ def _blend(a: Tensor, b: Tensor) -> Tensor:
 class ScoreNetwork(nn.Module):
     """Scores of the pair (winner, loser), of the winner alone or of the loser alone, at noise σ.
 
-    Parameters
-    ----------
-    dimension : features d. width : units per layer; one input and four hidden layers.
-    sigma_data : standard deviation of the compared points in latent coordinates.
+    Args:
+        dimension: features d.
+        width: units per layer; one input and four hidden layers.
+        sigma_data: standard deviation of the compared points in latent coordinates.
 
-    Examples
-    --------
-    >>> import torch
-    >>> network = ScoreNetwork(2, 16, 1.0, torch.Generator().manual_seed(0))
-    >>> winner, loser = network.side_scores(torch.zeros(5, 2), torch.zeros(5, 2), 0.5)
-    >>> winner.shape
-    torch.Size([5, 2])
+    Example:
+        >>> import torch
+        >>> network = ScoreNetwork(2, 16, 1.0, torch.Generator().manual_seed(0))
+        >>> winner, loser = network.side_scores(torch.zeros(5, 2), torch.zeros(5, 2), 0.5)
+        >>> winner.shape
+        torch.Size([5, 2])
     """
 
     def __init__(
@@ -178,10 +177,9 @@ class TrainedScore:
 def cosine_schedule(levels: int, sigma_min: float, sigma_max: float) -> Tensor:
     """Noise levels (levels,) falling from σ_max to σ_min along a cosine in log σ.
 
-    Examples
-    --------
-    >>> [round(v, 3) for v in cosine_schedule(3, 0.01, 1.0).tolist()]
-    [1.0, 0.1, 0.01]
+    Example:
+        >>> [round(v, 3) for v in cosine_schedule(3, 0.01, 1.0).tolist()]
+        [1.0, 0.1, 0.01]
     """
     place = 0.5 * (1.0 + torch.cos(torch.linspace(0.0, math.pi, levels, dtype=torch.float64)))
     return torch.exp(math.log(sigma_min) + place * math.log(sigma_max / sigma_min))

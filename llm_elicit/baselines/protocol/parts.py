@@ -34,14 +34,13 @@ class CubeLatent(Coordinates):
     Points beyond the cube count as the nearest point of it. ``outer`` are the coordinates the
     utility was fitted in.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from llm_elicit.density import Uniform
-    >>> from llm_elicit.density.transforms import make_latent
-    >>> cube = CubeLatent(make_latent(Uniform([0.0], [1.0])), side=6.0)
-    >>> cube.to_latent(np.array([[0.5], [1.0]])).round(6).tolist()
-    [[0.0], [3.0]]
+    Example:
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform
+        >>> from llm_elicit.density.transforms import make_latent
+        >>> cube = CubeLatent(make_latent(Uniform([0.0], [1.0])), side=6.0)
+        >>> cube.to_latent(np.array([[0.5], [1.0]])).round(6).tolist()
+        [[0.0], [3.0]]
     """
 
     def __init__(self, outer: Latent, side: float) -> None:
@@ -222,12 +221,11 @@ def path_integral(
 
     For a gradient this is the difference of its potential. By Gauss–Legendre quadrature.
 
-    Examples
-    --------
-    >>> import torch
-    >>> start, end = torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
-    >>> round(path_integral(lambda x: 2 * x, start, end).item(), 4)      # x² + y²
-    25.0
+    Example:
+        >>> import torch
+        >>> start, end = torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
+        >>> round(path_integral(lambda x: 2 * x, start, end).item(), 4)      # x² + y²
+        25.0
     """
     places, shares = np.polynomial.legendre.leggauss(nodes)
     along = end - start

@@ -91,15 +91,14 @@ def flow_log_prob(
 ) -> Tensor:
     """Return log p_w (n,) at latent points (n, d).
 
-    Examples
-    --------
-    >>> import torch
-    >>> standard = FlowPrior(torch.zeros(1).double(), torch.eye(1).double())
-    >>> settings = LikelihoodSettings(sigma_min=1e-3)
-    >>> x = torch.zeros(1, 1).double()
-    >>> value = flow_log_prob(x, lambda y, s: -y / (1 + s**2), standard, settings)
-    >>> round(float(value.item()), 2)
-    -0.92
+    Example:
+        >>> import torch
+        >>> standard = FlowPrior(torch.zeros(1).double(), torch.eye(1).double())
+        >>> settings = LikelihoodSettings(sigma_min=1e-3)
+        >>> x = torch.zeros(1, 1).double()
+        >>> value = flow_log_prob(x, lambda y, s: -y / (1 + s**2), standard, settings)
+        >>> round(float(value.item()), 2)
+        -0.92
     """
     parts = torch.split(x, settings.chunk)
     return torch.cat([_solve(part, score, prior, settings) for part in parts])
@@ -147,11 +146,10 @@ Field = Callable[[Tensor], tuple[Tensor, Tensor]]
 def langevin_levels(settings: LangevinSettings) -> list[float]:
     """Return the noise levels, decreasing to ``sigma_end``; a single level is ``sigma_end``.
 
-    Examples
-    --------
-    >>> levels = langevin_levels(LangevinSettings(levels=3, sigma_start=1.0, sigma_end=0.01))
-    >>> [round(sigma, 3) for sigma in levels]
-    [1.0, 0.1, 0.01]
+    Example:
+        >>> levels = langevin_levels(LangevinSettings(levels=3, sigma_start=1.0, sigma_end=0.01))
+        >>> [round(sigma, 3) for sigma in levels]
+        [1.0, 0.1, 0.01]
     """
     if settings.levels == 1:
         return [settings.sigma_end]
@@ -246,10 +244,9 @@ _CHUNK = 8192
 def edm_steps(settings: HeunSettings) -> list[float]:
     """Noise levels falling from σ_max to σ_min, then 0.
 
-    Examples
-    --------
-    >>> [round(s, 3) for s in edm_steps(HeunSettings(steps=3, sigma_min=0.01, sigma_max=1.0))]
-    [1.0, 0.145, 0.01, 0.0]
+    Example:
+        >>> [round(s, 3) for s in edm_steps(HeunSettings(steps=3, sigma_min=0.01, sigma_max=1.0))]
+        [1.0, 0.145, 0.01, 0.0]
     """
     power = 1.0 / settings.rho
     ends = settings.sigma_max**power, settings.sigma_min**power
@@ -266,14 +263,13 @@ def sample_heun(
 ) -> Tensor:
     """Draw (n, d) points by going down the probability flow of ``score(x, σ)`` (n, d).
 
-    Examples
-    --------
-    >>> import torch
-    >>> standard = FlowPrior(torch.zeros(1).double(), torch.eye(1).double())
-    >>> draws = sample_heun(2000, lambda x, s: -x / (1 + s**2), standard,
-    ...                     HeunSettings(), torch.Generator().manual_seed(0))
-    >>> bool(abs(draws.std() - 1.0) < 0.1)
-    True
+    Example:
+        >>> import torch
+        >>> standard = FlowPrior(torch.zeros(1).double(), torch.eye(1).double())
+        >>> draws = sample_heun(2000, lambda x, s: -x / (1 + s**2), standard,
+        ...                     HeunSettings(), torch.Generator().manual_seed(0))
+        >>> bool(abs(draws.std() - 1.0) < 0.1)
+        True
     """
     x = prior.sample(n, settings.sigma_max, generator)
     return torch.cat(

@@ -238,14 +238,12 @@ class ProtocolSettings:
     Jacobian of the coordinates and returns p·λ; ``constant`` replaces the field by its best
     constant; ``cube`` works in the paper's coordinates, a cube of this side on which λ is uniform.
 
-    Raises
-    ------
-    DensityError : an unknown choice, a number out of range, or choices that exclude each other.
+    Raises:
+        DensityError: an unknown choice, a number out of range, or choices that exclude each other.
 
-    Examples
-    --------
-    >>> ProtocolSettings(side="winners").expectation
-    'sampling'
+    Example:
+        >>> ProtocolSettings(side="winners").expectation
+        'sampling'
     """
 
     training: TrainingSettings = field(default_factory=TrainingSettings)
@@ -304,17 +302,15 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
 
     Source: Mikkola, Acerbi and Klami (2026), section 4, algorithms 1 and 2, appendices C and E.
 
-    Raises
-    ------
-    DensityError : no feature, or a correction that is not in `CORRECTIONS`.
+    Raises:
+        DensityError: no feature, or a correction that is not in `CORRECTIONS`.
 
-    Examples
-    --------
-    >>> settings = paper_protocol(2)
-    >>> settings.training.steps, settings.langevin.step, settings.jacobian
-    (8192, 7.0, False)
-    >>> paper_protocol(2, corrected=["jacobian"]).jacobian
-    True
+    Example:
+        >>> settings = paper_protocol(2)
+        >>> settings.training.steps, settings.langevin.step, settings.jacobian
+        (8192, 7.0, False)
+        >>> paper_protocol(2, corrected=["jacobian"]).jacobian
+        True
     """
     within("paper_protocol", "dimension", dimension, 0.0)
     settings = ProtocolSettings(

@@ -180,10 +180,9 @@ def ramp(theme: Theme, colour: str) -> LinearSegmentedColormap:
 def smoothing(count: int) -> float:
     """Return the standard deviation, in bins, of the kernel for a panel of ``count`` points.
 
-    Examples
-    --------
-    >>> smoothing(25_000), round(smoothing(4_000), 1)
-    (1.6, 2.2)
+    Example:
+        >>> smoothing(25_000), round(smoothing(4_000), 1)
+        (1.6, 2.2)
     """
     return float(min(_WIDTH * (_USUAL / count) ** (1 / 6), _WIDEST))
 

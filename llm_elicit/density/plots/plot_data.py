@@ -17,10 +17,9 @@ Array = npt.NDArray[np.float64]
 class Band:
     """The band of one feature's density, per unit of its scale, or of its shares.
 
-    Parameters
-    ----------
-    at : (B,) where, natural units.
-    low, high : (B,) its ends.
+    Args:
+        at: (B,) where, natural units.
+        low, high: (B,) its ends.
     """
 
     at: Sequence[float] | Array
@@ -32,13 +31,12 @@ class Band:
 class PlotData:
     """A belief beside λ and data; columns are features.
 
-    Parameters
-    ----------
-    axes : one for each of d features.
-    belief, sampling : (n, d) points of the belief and of λ.
-    data : (m, d) points drawn beside them, or None.
-    bands : one for each feature, or None.
-    draws : (S, k, d) points of S draws of the posterior, or None.
+    Args:
+        axes: one for each of d features.
+        belief, sampling: (n, d) points of the belief and of λ.
+        data: (m, d) points drawn beside them, or None.
+        bands: one for each feature, or None.
+        draws: (S, k, d) points of S draws of the posterior, or None.
     """
 
     axes: tuple[FeatureAxis, ...]

@@ -150,10 +150,9 @@ def _cut(text: str, longest: int = _LONGEST) -> str:
 def log_ticks(axis: FeatureAxis, most: int) -> list[float]:
     """Return ticks at 1, 2 and 5 times powers of ten in the units of labels, in natural units.
 
-    Examples
-    --------
-    >>> log_ticks(FeatureAxis("x", 3.0, 60.0, log=True), 5)
-    [5.0, 10.0, 20.0, 50.0]
+    Example:
+        >>> log_ticks(FeatureAxis("x", 3.0, 60.0, log=True), 5)
+        [5.0, 10.0, 20.0, 50.0]
     """
     low, high = axis.low * axis.factor, axis.high * axis.factor
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -174,10 +173,9 @@ def log_ticks(axis: FeatureAxis, most: int) -> list[float]:
 def short_labels(values: Sequence[float]) -> list[str]:
     """Return `short` labels with as few digits as tell the values apart, four or more.
 
-    Examples
-    --------
-    >>> short_labels([20231.2, 20231.4])
-    ['20.2312k', '20.2314k']
+    Example:
+        >>> short_labels([20231.2, 20231.4])
+        ['20.2312k', '20.2314k']
     """
     for digits in _DIGITS:
         labels = [short(value, digits) for value in values]
@@ -189,10 +187,9 @@ def short_labels(values: Sequence[float]) -> list[str]:
 def short(value: float, digits: int = 4) -> str:
     """Return a tick label: thousands as k, millions as M, no trailing zeros.
 
-    Examples
-    --------
-    >>> short(50_000), short(1_500_000), short(-122.0), short(0.5)
-    ('50k', '1.5M', '−122', '0.5')
+    Example:
+        >>> short(50_000), short(1_500_000), short(-122.0), short(0.5)
+        ('50k', '1.5M', '−122', '0.5')
     """
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
@@ -204,10 +201,9 @@ def short(value: float, digits: int = 4) -> str:
 def wrapped(label: str, inches: float, size: float) -> str:
     """Return a label in lines that fit a width at a font size, cut after the third.
 
-    Examples
-    --------
-    >>> wrapped("median income of a block group", 1.3, 8).splitlines()
-    ['median income of a', 'block group']
+    Example:
+        >>> wrapped("median income of a block group", 1.3, 8).splitlines()
+        ['median income of a', 'block group']
     """
     room = max(int(inches / (_LETTER * size)), 6)
     lines = textwrap.wrap(label, room) or [""]

@@ -52,14 +52,13 @@ _TABLES = fields(Tempering)
 class Calibration:
     """u = m(u_σ): ``utilities`` (G,) at the ``grid`` (G,), increasing, linear between and beyond.
 
-    Examples
-    --------
-    >>> import torch
-    >>> calibration = Calibration(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 2.0, 3.0]))
-    >>> calibration.utility(torch.tensor([0.5, 3.0])).tolist()
-    [1.0, 4.0]
-    >>> calibration.slope(torch.tensor([0.5, 3.0])).tolist()
-    [2.0, 1.0]
+    Example:
+        >>> import torch
+        >>> calibration = Calibration(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 2.0, 3.0]))
+        >>> calibration.utility(torch.tensor([0.5, 3.0])).tolist()
+        [1.0, 4.0]
+        >>> calibration.slope(torch.tensor([0.5, 3.0])).tolist()
+        [2.0, 1.0]
     """
 
     grid: Tensor
@@ -137,11 +136,10 @@ class ScoreUtility:
 class ScoreDensity:
     """p ∝ exp(u) per scale unit; see `llm_elicit.density.methods.DensityModel`.
 
-    Parameters
-    ----------
-    latent, utility : the coordinates, and the networks' u.
-    tempering : the field at u.
-    constant : ω* of ``score-constant``, whose belief has ω* log(w/(1 − w)) in place of u.
+    Args:
+        latent, utility: the coordinates, and the networks' u.
+        tempering: the field at u.
+        constant: ω* of ``score-constant``, whose belief has ω* log(w/(1 − w)) in place of u.
     """
 
     latent: Latent

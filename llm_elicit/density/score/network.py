@@ -138,13 +138,12 @@ class PairData:
 class Trained:
     """What training ends with.
 
-    Parameters
-    ----------
-    networks, sigma : u_σ, and the noise level that it is evaluated at.
-    winners, losers : u_σ (n,) of either side, by networks not trained on the pair.
-    log_likelihood : of those choices, nats per comparison, at the best multiple of u_σ.
-    step : that the networks are from.
-    start : the form that training started from.
+    Args:
+        networks, sigma: u_σ, and the noise level that it is evaluated at.
+        winners, losers: u_σ (n,) of either side, by networks not trained on the pair.
+        log_likelihood: of those choices, nats per comparison, at the best multiple of u_σ.
+        step: that the networks are from.
+        start: the form that training started from.
     """
 
     networks: ScoreNetworks

@@ -23,11 +23,10 @@ _STEPS, _CONVERGED = 30, 1e-3
 class Start:
     """A form for each fold, fitted without that fold's pairs.
 
-    Parameters
-    ----------
-    form : "constant", "linear" or "quadratic".
-    linear, curvature : b (K, p) and A (K, p, p) of b·t + tᵀA t, in units of the noise's scale.
-    log_likelihood : of the held-out choices, nats per comparison.
+    Args:
+        form: "constant", "linear" or "quadratic".
+        linear, curvature: b (K, p) and A (K, p, p) of b·t + tᵀA t, in units of the noise's scale.
+        log_likelihood: of the held-out choices, nats per comparison.
     """
 
     form: str
@@ -45,11 +44,10 @@ def fit_start(
 ) -> Start:
     """Return the form, and its ridge, that predict held-out choices best.
 
-    Parameters
-    ----------
-    sides : features (n, p) of winners and of losers, of unit variance under λ.
-    category : see `llm_elicit.density.latent.Latent.category`. Products within one feature's
-        categories would add nothing, and are left out.
+    Args:
+        sides: features (n, p) of winners and of losers, of unit variance under λ.
+        category: see `llm_elicit.density.latent.Latent.category`. Products within one feature's
+            categories would add nothing, and are left out.
     """
     p, count, fold_of = len(category), int(folds.max()) + 1, torch.from_numpy(folds)
     i, j = np.triu_indices(p)

@@ -46,12 +46,11 @@ class Tempering:
 
     Between grid points both are interpolated linearly; beyond the ends they are held constant.
 
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> field = Tempering.tabulate(np.zeros(3), Noise())   # every competitor has utility 0
-    >>> round(float(field.win_probability(torch.zeros(1)).item()), 4)
-    0.5
+    Example:
+        >>> import numpy as np, torch
+        >>> field = Tempering.tabulate(np.zeros(3), Noise())   # every competitor has utility 0
+        >>> round(float(field.win_probability(torch.zeros(1)).item()), 4)
+        0.5
     """
 
     grid: Tensor
@@ -128,17 +127,16 @@ class Tempering:
 class ConstantTempered:
     """``constant`` times the log-odds (side "both") or the log-chance (side "winners") of winning.
 
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> from llm_elicit.density.likelihood import Noise
-    >>> class Segment:
-    ...     def __call__(self, t): return t[:, 0]
-    ...     def value_and_slope(self, t): return t[:, 0], torch.ones_like(t)
-    >>> field = Tempering.tabulate(np.zeros(3), Noise(level=1.0))  # every rival has utility 0
-    >>> tempered = ConstantTempered(Segment(), field, "both", 2.0)
-    >>> round(float(tempered(torch.tensor([[0.7]]).double()).item()), 3)
-    1.4
+    Example:
+        >>> import numpy as np, torch
+        >>> from llm_elicit.density.likelihood import Noise
+        >>> class Segment:
+        ...     def __call__(self, t): return t[:, 0]
+        ...     def value_and_slope(self, t): return t[:, 0], torch.ones_like(t)
+        >>> field = Tempering.tabulate(np.zeros(3), Noise(level=1.0))  # every rival has utility 0
+        >>> tempered = ConstantTempered(Segment(), field, "both", 2.0)
+        >>> round(float(tempered(torch.tensor([[0.7]]).double()).item()), 3)
+        1.4
     """
 
     utility: Potential

@@ -61,10 +61,9 @@ class ChoiceData:
 class HeldOut:
     """Predictions of m rows by fits to other rows.
 
-    Parameters
-    ----------
-    difference : (m,) predicted f(winner) − f(loser), nats.
-    spread : (m,) its posterior standard deviation.
+    Args:
+        difference: (m,) predicted f(winner) − f(loser), nats.
+        spread: (m,) its posterior standard deviation.
     """
 
     difference: Array
@@ -82,13 +81,12 @@ class CrossValidation:
     Folds and what ``generator`` decides (frequencies, subsets of the rows) are the same for every
     seed, so that bands do not depend on them; ``rng`` is the seed's.
 
-    Attributes
-    ----------
-    points : (2n, d) float32, winners, then losers.
-    weights : (n,) number of judgments that each row stands for.
-    fold_of : (n,) the fold of each row.
-    rows : (m,) the validation rows, over which held-out likelihoods are taken: all, or as many as
-        are needed to rank the forms.
+    Attributes:
+        points: (2n, d) float32, winners, then losers.
+        weights: (n,) number of judgments that each row stands for.
+        fold_of: (n,) the fold of each row.
+        rows: (m,) the validation rows, over which held-out likelihoods are taken: all, or as many
+            as are needed to rank the forms.
     """
 
     def __init__(
@@ -218,19 +216,18 @@ def best_factor(difference: Array, weights: Array, response: Response) -> float:
     A weak penalty draws it towards one, which keeps it finite when every choice is predicted. The
     forms' spreads do not enter, because the utility is not averaged over its posterior.
 
-    Parameters
-    ----------
-    difference, weights : (m,) predicted f(winner) − f(loser) of the rows, nats, and their weights.
+    Args:
+        difference, weights: (m,) predicted f(winner) − f(loser) of the rows, nats, and their
+            weights.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from llm_elicit.density import Noise
-    >>> truth = np.random.default_rng(0).normal(0, 3, 4000)
-    >>> choices = np.sign(truth + np.random.default_rng(1).logistic(0, 0.78, 4000))
-    >>> found = best_factor(0.5 * truth * choices, np.ones(4000), Response(Noise()))
-    >>> bool(abs(found - 2.0) < 0.2)                               # the form is twice too flat
-    True
+    Example:
+        >>> import numpy as np
+        >>> from llm_elicit.density import Noise
+        >>> truth = np.random.default_rng(0).normal(0, 3, 4000)
+        >>> choices = np.sign(truth + np.random.default_rng(1).logistic(0, 0.78, 4000))
+        >>> found = best_factor(0.5 * truth * choices, np.ones(4000), Response(Noise()))
+        >>> bool(abs(found - 2.0) < 0.2)                               # the form is twice too flat
+        True
     """
     values, mass = torch.from_numpy(difference), torch.from_numpy(weights)
 
@@ -248,15 +245,14 @@ def bootstrapped_shares(logs: Array, groups: Index, generator: torch.Generator) 
     bootstraps of the rows' ``groups`` (m,), so that a form that leads by chance does not take all
     (pseudo-BMA+; Yao, Vehtari, Simpson and Gelman, 2018).
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> logs = rng.normal(-0.5, 0.3, (2, 400))                     # alike but for chance
-    >>> worse = np.vstack([logs, logs[:1] - 0.1])                 # and one clearly behind
-    >>> shares = bootstrapped_shares(worse, np.arange(400), torch.Generator().manual_seed(0))
-    >>> bool(shares[:2].min() > 0.1), bool(shares[2] < 0.01)
-    (True, True)
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> logs = rng.normal(-0.5, 0.3, (2, 400))                     # alike but for chance
+        >>> worse = np.vstack([logs, logs[:1] - 0.1])                 # and one clearly behind
+        >>> shares = bootstrapped_shares(worse, np.arange(400), torch.Generator().manual_seed(0))
+        >>> bool(shares[:2].min() > 0.1), bool(shares[2] < 0.01)
+        (True, True)
     """
     of_group = np.stack([np.bincount(groups, row) for row in logs])
     multiples = torch.empty(_BOOTSTRAPS, of_group.shape[1], dtype=torch.float64)

@@ -29,10 +29,9 @@ _IDENTIFIED = 1e-7
 class MixturePosterior:
     """The posterior of a mixture given m choices.
 
-    Parameters
-    ----------
-    points : (2m, d) features of the winners, then of the losers.
-    weights : (m,).
+    Args:
+        points: (2m, d) features of the winners, then of the losers.
+        weights: (m,).
     """
 
     points: Tensor
@@ -91,9 +90,8 @@ class MixturePosterior:
         Directions that the posterior does not identify (a common height) change no difference
         and are left out.
 
-        Parameters
-        ----------
-        points : (2m, d) features of m winners, then of their losers.
+        Args:
+            points: (2m, d) features of m winners, then of their losers.
         """
         root = inverse_root(self.derivatives(mixture)[1])
         differences, spreads = [], []

@@ -35,12 +35,11 @@ _LONGER, _KEPT = 2, 3  # of the last window: its length in others', and position
 class HmcSettings:
     """Effort of the sampler.
 
-    Parameters
-    ----------
-    windows : number of windows; all but the last adapt the coordinates.
-    chains : most chains of the windows that adapt.
-    trajectories : fresh velocities in each window that adapts.
-    leapfrog_steps : gradient evaluations in each trajectory.
+    Args:
+        windows: number of windows; all but the last adapt the coordinates.
+        chains: most chains of the windows that adapt.
+        trajectories: fresh velocities in each window that adapts.
+        leapfrog_steps: gradient evaluations in each trajectory.
     """
 
     windows: int = 5
@@ -62,21 +61,19 @@ def sample_hmc(
     They are positions of a third as many chains, at three times of the last window, which is twice
     as long as the others. Its chains begin where fewer ones have been in the window before.
 
-    Parameters
-    ----------
-    log_density : maps (S, P) to (S,), differentiable.
-    root : (P, F); draws of the normal approximation are root z, z ~ N(0, I).
-    guide : given the positions (S, P) at which a window begins, returns a cheaper gradient, which
-        maps (S, P) to (S, P) and is used in that window; `slope_of` without. Proposals are accepted
-        by ``log_density``, which therefore stays the invariant density.
+    Args:
+        log_density: maps (S, P) to (S,), differentiable.
+        root: (P, F); draws of the normal approximation are root z, z ~ N(0, I).
+        guide: given the positions (S, P) at which a window begins, returns a cheaper gradient,
+            which maps (S, P) to (S, P) and is used in that window; `slope_of` without. Proposals
+            are accepted by ``log_density``, which therefore stays the invariant density.
 
-    Examples
-    --------
-    >>> import torch
-    >>> found = sample_hmc(lambda x: -0.5 * (x.squeeze(1) / 2.0).square(), torch.ones(1, 1), 2000,
-    ...                    torch.Generator().manual_seed(0))
-    >>> bool(1.8 < found.std() < 2.2)
-    True
+    Example:
+        >>> import torch
+        >>> found = sample_hmc(lambda x: -0.5 * (x.squeeze(1) / 2.0).square(), torch.ones(1, 1),
+        ...                    2000, torch.Generator().manual_seed(0))
+        >>> bool(1.8 < found.std() < 2.2)
+        True
     """
     if not (count and root.shape[1]):
         return torch.zeros(count, len(root))

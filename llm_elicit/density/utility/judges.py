@@ -178,10 +178,9 @@ def pick_weights(pick: Index, odds: Array) -> Array:
 
     ``odds`` (m,) are f_w − f_j in units of the noise's scale; NaN where not known: equal utilities.
 
-    Examples
-    --------
-    >>> pick_weights(np.array([0, 0]), np.zeros(2)).round(2).tolist()    # one of three
-    [0.67, 0.67]
+    Example:
+        >>> pick_weights(np.array([0, 0]), np.zeros(2)).round(2).tolist()    # one of three
+        [0.67, 0.67]
     """
     picks = np.unique(pick, return_inverse=True)[1].reshape(-1)
     # log Σ_S e / e_w, over the losers of each pick and the winner itself.

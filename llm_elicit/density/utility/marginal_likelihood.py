@@ -118,11 +118,10 @@ class Terms(NamedTuple):
 class Hyperparameters:
     """The layout of θ and its prior, normal about ``centre`` (T,).
 
-    Parameters
-    ----------
-    rows : the observations.
-    units : (S,) the sizes of a log-odds of each source, nats; of choices, what the utility may
-        differ between two points.
+    Args:
+        rows: the observations.
+        units: (S,) the sizes of a log-odds of each source, nats; of choices, what the utility may
+            differ between two points.
     """
 
     def __init__(self, rows: Observations, units: Array) -> None:
@@ -182,9 +181,8 @@ class Hyperparameters:
         The posterior of θ is normal about its maximum (Laplace's approximation), except for ℓ,
         which stays.
 
-        Parameters
-        ----------
-        theta, curvature : the maximum (T,), and the second derivatives (T, T) of the loss there.
+        Args:
+            theta, curvature: the maximum (T,), and the second derivatives (T, T) of the loss there.
         """
         moving = [i for i in range(len(theta)) if i != VARIANCES]
         values, vectors = torch.linalg.eigh(curvature[moving][:, moving])
@@ -202,12 +200,11 @@ class Hyperparameters:
 class MarginalLikelihood:
     """The marginal likelihood of θ given measurements of some rows.
 
-    Parameters
-    ----------
-    rows, hyper : the observations, and the layout of θ.
-    effect_variance : (B,) of the priors of the position effects.
-    kept : (m,) numbers of the rows that are used.
-    target, variance : (n,) normal approximations of the rows that are not exact.
+    Args:
+        rows, hyper: the observations, and the layout of θ.
+        effect_variance: (B,) of the priors of the position effects.
+        subset: (m,) numbers of the rows that are used.
+        target, variance: (n,) normal approximations of the rows that are not exact.
     """
 
     def __init__(

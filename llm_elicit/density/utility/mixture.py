@@ -51,12 +51,11 @@ Step = Callable[[int], None]
 class MixtureFit:
     """The posterior mode given all comparisons, and how well it predicts.
 
-    Parameters
-    ----------
-    mode : the mixture.
-    held_out : predictions of the validation rows by fits to the other folds.
-    score : their mean moderated log-likelihood, nats per comparison.
-    prior : with the strength that was chosen.
+    Args:
+        mode: the mixture.
+        held_out: predictions of the validation rows by fits to the other folds.
+        score: their mean moderated log-likelihood, nats per comparison.
+        prior: with the strength that was chosen.
     """
 
     mode: Mixture
@@ -90,10 +89,9 @@ def fit_mixtures(
     better. The list is empty where comparisons are too few for the smallest number, or where there
     are more columns of categories than `MixtureSettings.most_categories`.
 
-    Parameters
-    ----------
-    first : the score of one component, the quadratic form.
-    on_step : called with the number of counts that are done.
+    Args:
+        first: the score of one component, the quadratic form.
+        on_step: called with the number of counts that are done.
     """
     fits: list[MixtureFit] = []
     scores = [first]

@@ -19,11 +19,10 @@ class Mixture:
     first order its form q = h − ½|y|² changes by η + s·y − yᵀΔy. Steps are therefore free of the
     scales of features and components.
 
-    Parameters
-    ----------
-    whiten : W (K, d, d); W Wᵀ is a component's precision.
-    offset : o (K, d).
-    height : h (K,).
+    Args:
+        whiten: W (K, d, d); W Wᵀ is a component's precision.
+        offset: o (K, d).
+        height: h (K,).
 
     `moved` by S steps at once, the arrays have a leading axis S.
     """
@@ -96,12 +95,11 @@ class FactorMixture(Mixture):
     height and centre these are 2d + 2 parameters, where a free covariance takes
     1 + d + d(d + 1)/2. They serve where comparisons are too few for free ones.
 
-    Parameters
-    ----------
-    elongated : (K,) bools; the other components are flattened.
-    centre : m (K, d).
-    log_scale : log s (K,).
-    loading : b (K, d).
+    Args:
+        elongated: (K,) bools; the other components are flattened.
+        centre: m (K, d).
+        log_scale: log s (K,).
+        loading: b (K, d).
     """
 
     elongated: Tensor

@@ -50,10 +50,9 @@ def draw_posterior(
 ) -> UtilityDraws:
     """Return ``count`` draws over all forms.
 
-    Parameters
-    ----------
-    weights : of the forms by their names, summing to one.
-    ridged : the quadratic form under each multiple of its ridges, the best first.
+    Args:
+        weights: of the forms by their names, summing to one.
+        ridged: the quadratic form under each multiple of its ridges, the best first.
     """
     validation, generator = quadratic.validation, torch.Generator().manual_seed(seed)
     likely = np.array([fit.posterior for fit in ridged])

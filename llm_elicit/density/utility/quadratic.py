@@ -34,11 +34,10 @@ _CONVERGED = 1e-3  # nats of the log-posterior
 class QuadraticTerms:
     """Linear terms of p columns, and products of the columns ``first`` (m,) and ``second`` (m,).
 
-    Examples
-    --------
-    >>> terms = QuadraticTerms.of(np.array([-1, 2, 2]))     # a number, and three categories
-    >>> terms.columns(np.array([[3.0, 1.0, 5.0]])).tolist()
-    [[3.0, 1.0, 5.0, 9.0, 3.0, 15.0]]
+    Example:
+        >>> terms = QuadraticTerms.of(np.array([-1, 2, 2]))     # a number, and three categories
+        >>> terms.columns(np.array([[3.0, 1.0, 5.0]])).tolist()
+        [[3.0, 1.0, 5.0, 9.0, 3.0, 15.0]]
     """
 
     dimension: int
@@ -52,9 +51,8 @@ class QuadraticTerms:
         Any function of a category is linear in the corners of its simplex, so that such products
         add nothing, and K categories would have K(K − 1)/2 of them.
 
-        Parameters
-        ----------
-        category : (p,) the categorical feature that each column belongs to; −1 of others.
+        Args:
+            category: (p,) the categorical feature that each column belongs to; −1 of others.
         """
         i, j = np.triu_indices(len(category))
         distinct = (category[i] != category[j]) | (category[i] < 0)
@@ -97,11 +95,10 @@ class QuadraticTerms:
 class Regression:
     """The posterior of coefficients β (P,) given choices with utility differences Xβ.
 
-    Parameters
-    ----------
-    columns : X (m, P), features of the winners less those of the losers, float64.
-    weights : (m,).
-    prior : precision (P, P) of the normal prior of β, whose mean is 0.
+    Args:
+        columns: X (m, P), features of the winners less those of the losers, float64.
+        weights: (m,).
+        prior: precision (P, P) of the normal prior of β, whose mean is 0.
     """
 
     columns: Tensor
@@ -316,17 +313,16 @@ def likelier_ridge(ridge: float, rank: int, trace: float, size: float) -> float:
     maximum. The standard deviation, the root of one over the ridge, therefore has a half-Cauchy
     prior (Gelman, 2006), under which none is so small that the choices could not tell.
 
-    Parameters
-    ----------
-    rank, trace, size : the rank of K, tr ΣK with Σ the posterior covariance, and βᵀKβ at the mode.
+    Args:
+        rank, trace, size: the rank of K, tr ΣK with Σ the posterior covariance, and βᵀKβ at the
+            mode.
 
-    Examples
-    --------
-    >>> ridge = 1.0                  # of three coefficients at 0 that choices measure to 1 ± 0.1
-    >>> for _ in range(50):
-    ...     ridge = likelier_ridge(ridge, 3, 3 / (100 + ridge), 0.0)
-    >>> 100 < ridge < 300
-    True
+    Example:
+        >>> ridge = 1.0                 # of three coefficients at 0 that choices measure to 1 ± 0.1
+        >>> for _ in range(50):
+        ...     ridge = likelier_ridge(ridge, 3, 3 / (100 + ridge), 0.0)
+        >>> 100 < ridge < 300
+        True
     """
     determined = rank - ridge * trace
     return max((determined + 1.0) / (size + 2.0 / (ridge + _LARGE**-2)), _LEAST_RIDGE)

@@ -35,12 +35,11 @@ _RULES = {
 def separated_rows(columns: Array) -> Flags:
     """Return which rows x (n, P) have x·β > 0, for the β with the most of them and x·β >= 0 of all.
 
-    Examples
-    --------
-    >>> separated_rows(np.array([[1.0], [2.0], [0.0]])).tolist()
-    [True, True, False]
-    >>> bool(separated_rows(np.array([[1.0], [-2.0]])).any())
-    False
+    Example:
+        >>> separated_rows(np.array([[1.0], [2.0], [0.0]])).tolist()
+        [True, True, False]
+        >>> bool(separated_rows(np.array([[1.0], [-2.0]])).any())
+        False
     """
     sizes = np.abs(columns).max(axis=0, initial=0.0)
     scaled = columns[:, sizes > 0.0] / sizes[sizes > 0.0]
@@ -73,12 +72,11 @@ def find_separation(
 ) -> dict[str, Any] | None:
     """Return the linear or quadratic rule that no choice contradicts; None if there is none.
 
-    Parameters
-    ----------
-    design : (n, P) terms of the winners less those of the losers, the first ``linear`` of them
-        linear.
-    order : (n, B) columns of position effects, which may explain choices, too.
-    pairs : (n,) their numbers; rows of one pair are one answer.
+    Args:
+        design: (n, P) terms of the winners less those of the losers, the first ``linear`` of them
+            linear.
+        order: (n, B) columns of position effects, which may explain choices, too.
+        pairs: (n,) their numbers; rows of one pair are one answer.
 
     Returns what is JSON-able: ``rule`` is "linear", "quadratic" or "fitted"; ``pairs`` are those in
     which it has a preference, and ``complete`` says whether that is all of them; ``chance`` is the
@@ -107,11 +105,10 @@ def find_agreement(
 ) -> dict[str, Any] | None:
     """Return the same of the fitted utility; None if a choice contradicts it.
 
-    Parameters
-    ----------
-    differ : (n,) whether a row is of two different points.
-    fitted : (n,) f(winner) − f(loser) by the fitted utility.
-    parameters : the number of its parameters that choices determine.
+    Args:
+        differ: (n,) whether a row is of two different points.
+        fitted: (n,) f(winner) − f(loser) by the fitted utility.
+        parameters: the number of its parameters that choices determine.
     """
     if not (differ.any() and (fitted[differ] > 0.0).all()):
         return None
