@@ -124,7 +124,9 @@ def suggest_pairs(
     belief = _at_known_power(belief, seed)
     with one_thread():
         pool = draw_candidates(belief, _POINTS, settings.temperature, seed)
-        first, second = _pair_up(len(pool.points), max(settings.candidates, n), rng)
+        count, size = len(pool.points), max(settings.candidates, n)
+        first = rng.integers(count, size=size)
+        second = (first + rng.integers(1, count, size=size)) % count  # another point
         energy = _energy(pool, _coordinates(pool.points, belief.sampling))
         answers = _Answers.of(pool, (first, second), belief)
         chosen = _choose(answers, energy, n - at_random)
@@ -170,13 +172,6 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
     logs = [part + math.log(share) for part, share in zip(parts, _SHARES, strict=True)]
     density = torch.logsumexp(torch.stack(logs), 0)
     return Candidates(latent.from_latent(g.numpy()), utilities_at(latent, draws, g), density)
-
-
-def _pair_up(count: int, size: int, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Return random pairs of different points, as numbers (wanted,) below ``count``."""
-    first = rng.integers(count, size=size)
-    second = (first + rng.integers(1, count, size=size)) % count
-    return first, second
 
 
 def _at_known_power(belief: BeliefDensity, seed: int) -> BeliefDensity:

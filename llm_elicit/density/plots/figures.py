@@ -114,7 +114,9 @@ def _set_size(figure: Figure, d: int) -> None:
     figure.set_size_inches(panels, panels)
     figure.subplots_adjust(0.0, 0.0, 1.0, 1.0, wspace=_SPACE, hspace=_SPACE)
     drawn = [*(axes.yaxis for axes in beside), *(axes.xaxis for axes in below)]
-    left, bottom = (_EDGE - end / figure.dpi for end in _least(drawn))
+    boxes = [box for axis in drawn if (box := axis.get_tightbbox()) is not None]
+    ends = min(0.0, *(box.x0 for box in boxes)), min(0.0, *(box.y0 for box in boxes))
+    left, bottom = (_EDGE - end / figure.dpi for end in ends)
     wide, high = panels + left + _EDGE, panels + bottom + _EDGE
     figure.set_size_inches(wide, high)
     figure.subplots_adjust(
@@ -124,12 +126,6 @@ def _set_size(figure: Figure, d: int) -> None:
 
 def _panel(d: int) -> float:
     return _PANEL.get(d, _LEAST_PANEL)
-
-
-def _least(drawn: list[Axis]) -> tuple[float, float]:
-    """Return the left and the lower end of axes with their labels, pixels."""
-    boxes = [box for axis in drawn if (box := axis.get_tightbbox()) is not None]
-    return min(0.0, *(box.x0 for box in boxes)), min(0.0, *(box.y0 for box in boxes))
 
 
 def _label(

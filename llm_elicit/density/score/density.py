@@ -247,7 +247,9 @@ def fit_score(problem: Problem, *, constant: bool) -> Fitted:
     winners, losers = (calibration.utility(side) for side in compared)
     normalizer = estimate_log_normalizer(latent, utility, generator, model.annealing)
     if constant:
-        star = _constant(model, normalizer.draws.points)
+        u, slope = utility_and_slope(latent, utility, normalizer.draws.points)
+        omega = tempering.omega(u)
+        star = optimal_constant(omega, slope / omega[:, None])
         winners, losers = (star * tempering.log_odds(side) for side in (winners, losers))
         model = replace(model, constant=star)
         normalizer = estimate_log_normalizer(latent, model.potential, generator, model.annealing)
@@ -261,10 +263,3 @@ def fit_score(problem: Problem, *, constant: bool) -> Fitted:
         "tempering_constant": model.constant,
     }
     return Fitted(model, normalizer, notes)
-
-
-def _constant(model: ScoreDensity, g: Tensor) -> float:
-    """Return ω* over draws g (n, d) of the belief."""
-    u, slope = utility_and_slope(model.latent, model.utility, g)
-    omega = model.tempering.omega(u)
-    return optimal_constant(omega, slope / omega[:, None])

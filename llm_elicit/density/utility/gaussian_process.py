@@ -155,7 +155,8 @@ class _Process:
     def find_ridge(self) -> None:
         """Give the products with the form's outermost direction a variance, if evidence rises."""
         rows, theta, evidence = self.rows, self.theta, self.log_evidence
-        curvature, axes = self._axes()
+        form = rows.terms.forms(self.mean[None, : len(rows.terms)])[1][0]
+        curvature, axes = torch.linalg.eigh(form.double())
         outermost = (curvature - curvature.median()).abs().argmax()
         self.rows = replace(rows, direction=axes[:, outermost])
         self.maximize()
@@ -262,12 +263,6 @@ class _Process:
             self.log_evidence,
             self._extension(),
         )
-
-    def _axes(self) -> tuple[Tensor, Tensor]:
-        """Return the curvatures (p,) of the quadratic form, ascending, and their axes (p, p)."""
-        terms = self.rows.terms
-        eigen = torch.linalg.eigh(terms.forms(self.mean[None, : len(terms)])[1][0].double())
-        return eigen.eigenvalues, eigen.eigenvectors
 
     def _extension(self) -> float:
         """Return how much longer the belief would be under a wider prior; see the fit."""
