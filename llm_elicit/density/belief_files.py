@@ -86,6 +86,8 @@ def read_belief(folder: object) -> BeliefParts:
     try:
         text = json.loads((source / "belief.json").read_text(encoding="utf-8"))
         tensors = load_file(source / "belief.safetensors")
+        # Of memory that is aligned as at the fit, so that sums round alike.
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     except (OSError, ValueError, SafetensorError) as error:
         raise DensityError(
             f"load: {source} holds no readable belief ({error}); a belief is the two files "

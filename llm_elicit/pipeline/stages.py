@@ -28,7 +28,7 @@ from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.ask import ask, ask_in_batches, export, write_tables
 from llm_elicit.pipeline.manifest import Manifest, write_atomically
-from llm_elicit.pipeline.run_folder import CAMPAIGN, PLAN, Run, find, open_runs
+from llm_elicit.pipeline.run_folder import CAMPAIGN, COMPARISONS, PLAN, Run, find, open_runs
 
 __all__ = [
     "arun", "ask", "ask_conditions", "ask_in_batches", "audit", "compare", "export", "fit",
@@ -177,6 +177,8 @@ def check_files(run: Run, stage: str, progress: Progress) -> None:
 
 def warn_of_gaps(run: Run, stage: str, progress: Progress) -> None:
     """Add a note for every judge whose questions are not all answered."""
+    if not (run.folder / COMPARISONS).is_file():
+        return  # the stage names the file that it misses
     counts = run.questions
     for judge, gap in run.missing.items():
         of_all = f"{gap:,} of {counts[judge]:,} questions have no answer"
