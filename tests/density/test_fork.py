@@ -69,5 +69,6 @@ assert torch.get_num_threads() == 2
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_process_fits_samples_and_evaluates() -> None:
     """OpenMP's threads do not survive a fork: with two, any larger operation hung for ever."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
+    threads = {f"{library}_NUM_THREADS": "2" for library in ("OMP", "MKL")}
+    environment = {**os.environ, **threads, "OMP_WAIT_POLICY": "passive"}
     subprocess.run([sys.executable, "-c", _FORKED], env=environment, check=True, timeout=120)
