@@ -23,7 +23,7 @@ from scipy.interpolate import CubicSpline
 from scipy.special import logsumexp
 
 from llm_elicit import density
-from llm_elicit._util.read_files import read_points
+from llm_elicit._util.files import read_points
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.distances import Estimate, common_size, estimate_of, wasserstein
 from llm_elicit.audit.inference import Interval, finite

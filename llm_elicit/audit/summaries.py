@@ -23,7 +23,7 @@ from pydantic import Field
 from scipy.stats import norm
 
 from llm_elicit import density
-from llm_elicit._util.read_files import read_points
+from llm_elicit._util.files import read_points
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Band, Interval, outside_band, wilson
 from llm_elicit.audit.reference import Reference, axis_of, by_value, category_shares

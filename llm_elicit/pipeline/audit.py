@@ -14,8 +14,8 @@ import numpy as np
 from llm_elicit import audit as audit_package
 from llm_elicit import density
 from llm_elicit import report as report_package
+from llm_elicit._util.files import read_json, read_parquet
 from llm_elicit._util.packages import installed_versions
-from llm_elicit._util.read_files import read_json, read_parquet
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.progress import Progress
@@ -45,29 +45,24 @@ def make(run: Run, progress: Progress, goal: str) -> None:
     if goal == "report":
         progress.note(run.campaign.name, f"report: {AUDIT} or one of its inputs was changed; "
                       "it is made again")  # fmt: skip
-    write_audit(run, progress)
-
-
-def write_audit(result: Run, progress: Progress) -> None:
-    """Write audit.json; the files that it reads are checked already."""
-    samples = read_samples(result)
-    rows = None if samples.data is None else result.space.table_rows()
-    reference = audit_package.Reference(result.space, samples.sampling, samples.data, rows)
-    table = result.comparisons
-    names = [judge.name for judge in result.campaign.judges if judge.name in table.judges]
-    evidence = [_evidence(result, table, name, samples) for name in names]
-    method = result.campaign.fit.methods[0]
-    written = [result.folder / AUDIT]
+    samples = read_samples(run)
+    rows = None if samples.data is None else run.space.table_rows()
+    reference = audit_package.Reference(run.space, samples.sampling, samples.data, rows)
+    table = run.comparisons
+    names = [judge.name for judge in run.campaign.judges if judge.name in table.judges]
+    evidence = [_evidence(run, table, name, samples) for name in names]
+    method = run.campaign.fit.methods[0]
+    written = [run.folder / AUDIT]
     for part in evidence:
         if part.powers is not None:
-            written.append(result.belief_folder(part.judge, method) / POWERS)
-            audit_package.write_powers(part.powers, result.space, written[-1])
+            written.append(run.belief_folder(part.judge, method) / POWERS)
+            audit_package.write_powers(part.powers, run.space, written[-1])
     show = partial(progress.stage, "audit", "distances and tests")
-    cards, seed = result.people_cards, result.campaign.seed
+    cards, seed = run.people_cards, run.campaign.seed
     people = None if cards is None else audit_package.PeopleEvidence(table, cards)
     numbers = audit_package.audit_run(evidence, reference, seed, show, people=people)
     numbers.save(written[0])
-    result.manifest.record("audit", _read_by_audit(result) | _shown_by_audit(result), written)
+    run.manifest.record("audit", _read_by_audit(run) | _shown_by_audit(run), written)
 
 
 def _read_by_audit(result: Run) -> dict[str, str]:
@@ -144,7 +139,7 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> audit_package.Judge
 def _verdicts(run: Run, progress: Progress) -> dict[str, str]:
     """Return the verdicts on a run's judges by name; the audit is made if it is not up to date."""
     if not ((run.folder / AUDIT).is_file() and not is_stale(run)):
-        write_audit(run, progress)
+        make(run, progress, "compare")
     return {judge.name: judge.verdict for judge in run.audit.judges}
 
 

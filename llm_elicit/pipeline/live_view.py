@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from llm_elicit._util.read_files import read_json
+from llm_elicit._util.files import read_json
 from llm_elicit._util.settings import StrictModel
 
 LIVE = "live.json"

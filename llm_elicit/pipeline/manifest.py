@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llm_elicit._util.write_files import unfinished
+from llm_elicit._util.files import unfinished
 from llm_elicit.errors import InputError
 
 FILE = "manifest.json"

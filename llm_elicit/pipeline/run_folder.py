@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llm_elicit._util.files import read_parquet
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.read_files import read_parquet
 from llm_elicit._util.reprs import brief_repr
 from llm_elicit._util.settings import read_yaml, validated
 from llm_elicit.comparisons.table import Comparisons

@@ -44,7 +44,7 @@ from starlette.requests import Request, cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
-from llm_elicit._util.write_files import unfinished
+from llm_elicit._util.files import unfinished
 from llm_elicit.backends.base import scrubbed
 from llm_elicit.errors import InputError
 from llm_elicit.service.problems import ProblemError

@@ -1,4 +1,7 @@
-"""Reading files of earlier stages; one that cannot be read is an error of one line."""
+"""Files of stages: reading those of earlier ones, and where new ones are written.
+
+A file that cannot be read is an error of one line.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 else:
     pd = LazyModule("pandas")
+import uuid
 
 T = TypeVar("T")
 
@@ -84,3 +88,15 @@ def read_json(path: Path, read: Callable[[bytes], T]) -> T:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:100]
         raise InputError(f"{path}: cannot be read ({reason}); {_WAY_OUT}") from None
+
+
+def unfinished(path: Path) -> Path:
+    """Return a hidden path beside a file, another one at each call.
+
+    Threads of one process, and work that goes on after its caller was cancelled, write theirs.
+
+    Example:
+        >>> unfinished(Path("a.txt")) == unfinished(Path("a.txt"))
+        False
+    """
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
