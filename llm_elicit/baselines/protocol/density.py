@@ -152,10 +152,13 @@ class ScoreDensity:
             masked = sigma * torch.randn(g.shape, generator=generator)
             return self.parts.force(g, masked, sigma)
 
+        def field(g: Tensor) -> tuple[Tensor, Tensor | None]:
+            if self.langevin.scaling == "field with drift":
+                return self.parts.field_and_slope(g)
+            return self.parts.field(g), None
+
         with torch.no_grad():
-            return sample_langevin(
-                points, drift, self.langevin, generator, self.parts.field_and_slope
-            )
+            return sample_langevin(points, drift, self.langevin, generator, field)
 
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""

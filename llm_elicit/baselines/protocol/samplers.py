@@ -139,8 +139,8 @@ def score_and_divergence(x: Tensor, score: Score, sigma: float) -> tuple[Tensor,
 
 
 Drift = Callable[[Tensor, float], Tensor]
-Field = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""τ (n,) and its gradient (n, d) at points (n, d)."""
+Field = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+"""τ (n,) at points (n, d) and its gradient (n, d), None for steps without the drift ε∇(1/τ)."""
 
 
 def langevin_levels(settings: LangevinSettings) -> list[float]:
@@ -167,7 +167,7 @@ def sample_langevin(
     """Move points (n, d) through decreasing noise levels; ``drift(x, σ)`` is ∇log π_σ (n, d).
 
     The step of the last level decreases to a tenth, which reduces the discretization error.
-    ``field`` is τ with its gradient, for steps ε/τ(x) only.
+    ``field`` is τ, for steps ε/τ(x) only, with its gradient where their drift is to be added.
     """
     if settings.scaling != "constant" and field is not None:
         return _sample_as_published(points, drift, settings, generator, field)
@@ -205,7 +205,7 @@ def _sample_as_published(
             tau, slope = field(points)
             step = settings.step * (sigma / settings.sigma_start) ** 2 / tau[:, None]
             force = drift(points, sigma)
-            if settings.scaling == "field with drift":
+            if slope is not None:
                 force = force - slope / tau[:, None]
             noise = torch.randn(points.shape, generator=generator, dtype=points.dtype)
             points = points + step * force + (2.0 * step).sqrt() * noise
