@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llm_elicit.audit import audit_rankings
+from llm_elicit.audit.rankings import audit_rankings
 
 
 def made_up(rng):

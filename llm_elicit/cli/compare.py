@@ -14,7 +14,7 @@ from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
-    from llm_elicit.audit import JudgeComparison
+    from llm_elicit.audit.judge_comparison import JudgeComparison
     from llm_elicit.orchestrator import progress as displays
     from llm_elicit.pipeline import run_folder, stages
 else:

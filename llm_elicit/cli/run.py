@@ -26,7 +26,7 @@ from llm_elicit.cli.status import batches
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
-    from llm_elicit.audit import Audit
+    from llm_elicit.audit.record import Audit
     from llm_elicit.orchestrator import progress as displays
     from llm_elicit.orchestrator import rate_sharing
     from llm_elicit.pipeline import run_folder, stages

@@ -317,6 +317,5 @@ def _with_hard_choices(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     a_won = (frame["verdict"] == "A") == (frame["order"] == "ab")
     return frame.assign(
-        probability=frame["probability"].mask(bare, a_won.astype(float)),
-        soft=frame["soft"] & ~bare,
+        probability=frame["probability"].mask(bare, a_won.astype(float)), soft=frame["soft"] & ~bare
     )

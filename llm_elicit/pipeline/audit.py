@@ -11,11 +11,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from llm_elicit import audit as audit_package
 from llm_elicit import density
 from llm_elicit import report as report_package
 from llm_elicit._util.files import read_json, read_parquet
 from llm_elicit._util.packages import installed_versions
+from llm_elicit.audit import belief_power, consistency, summaries
+from llm_elicit.audit.calibration import data_levels
+from llm_elicit.audit.direct_answers import DirectEvidence
+from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
+from llm_elicit.audit.people import PeopleEvidence
+from llm_elicit.audit.record import JudgeEvidence, audit_run
+from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.utility import utility_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.progress import Progress
@@ -47,7 +54,7 @@ def make(run: Run, progress: Progress, goal: str) -> None:
                       "it is made again")  # fmt: skip
     samples = read_samples(run)
     rows = None if samples.data is None else run.space.table_rows()
-    reference = audit_package.Reference(run.space, samples.sampling, samples.data, rows)
+    reference = Reference(run.space, samples.sampling, samples.data, rows)
     table = run.comparisons
     names = [judge.name for judge in run.campaign.judges if judge.name in table.judges]
     evidence = [_evidence(run, table, name, samples) for name in names]
@@ -56,11 +63,11 @@ def make(run: Run, progress: Progress, goal: str) -> None:
     for part in evidence:
         if part.powers is not None:
             written.append(run.belief_folder(part.judge, method) / POWERS)
-            audit_package.write_powers(part.powers, run.space, written[-1])
+            belief_power.write_powers(part.powers, run.space, written[-1])
     show = partial(progress.stage, "audit", "distances and tests")
     cards, seed = run.people_cards, run.campaign.seed
-    people = None if cards is None else audit_package.PeopleEvidence(table, cards)
-    numbers = audit_package.audit_run(evidence, reference, seed, show, people=people)
+    people = None if cards is None else PeopleEvidence(table, cards)
+    numbers = audit_run(evidence, reference, seed, show, people=people)
     numbers.save(written[0])
     run.manifest.record("audit", _read_by_audit(run) | _shown_by_audit(run), written)
 
@@ -103,7 +110,7 @@ def is_stale(run: Run, *, exactly: bool = False) -> bool:
     return before != _read_by_audit(run) | display or bool(run.manifest.changed("audit"))
 
 
-def compare_runs(runs: Sequence[Run], progress: Progress) -> audit_package.JudgeComparison:
+def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
     """Compare the judges of one or several runs; see `llm_elicit.audit.judge_comparison`.
 
     A judge is called by its name, or `run/judge` if two runs have judges of that name.
@@ -123,17 +130,15 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> audit_package.Judge
     sides = []
     for run in runs:
         table, beliefs, verdicts = run.comparisons, run.beliefs, _verdicts(run, progress)
-        reference = audit_package.Reference(run.space, _points_of_sampling(run), _data(run))
+        reference = Reference(run.space, _points_of_sampling(run), _data(run))
         for judge in run.campaign.judges:
             name = judge.name
             full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
             belief = beliefs.get(name)
             verdict = verdicts.get(name, "no answers")
-            sides.append(
-                audit_package.JudgeBelief(full, verdict, table.choices(name), belief, reference)
-            )
+            sides.append(JudgeBelief(full, verdict, table.choices(name), belief, reference))
     seed = min((run.campaign.seed for run in runs), default=0)
-    return audit_package.compare_judges(sides, seed, partial(progress.stage, "compare"))
+    return compare_judges(sides, seed, partial(progress.stage, "compare"))
 
 
 def _verdicts(run: Run, progress: Progress) -> dict[str, str]:
@@ -169,8 +174,8 @@ def read_samples(result: Run) -> report_package.Samples:
         data=_data(result),
         beliefs=read(lambda folder: _read_points(folder, space)),
         bands=read(_read_bands),
-        draws=read(lambda folder: audit_package.read_draws(folder / DRAWS)),
-        at_powers=read(lambda folder: audit_package.read_powers(folder / POWERS)),
+        draws=read(lambda folder: summaries.read_draws(folder / DRAWS)),
+        at_powers=read(lambda folder: belief_power.read_powers(folder / POWERS)),
     )
 
 
@@ -188,12 +193,12 @@ def _read_points(folder: Path, space: FeatureSpace) -> Floats | None:
         ) from None
 
 
-def _read_bands(folder: Path) -> audit_package.BeliefBands | None:
+def _read_bands(folder: Path) -> summaries.BeliefBands | None:
     """Read a belief's bands; None if its method has none."""
     path = folder / BANDS
     if not path.is_file():
         return None
-    return read_json(path, audit_package.BeliefBands.model_validate_json)
+    return read_json(path, summaries.BeliefBands.model_validate_json)
 
 
 def _read_power(folder: Path) -> density.Power | None:
@@ -201,12 +206,12 @@ def _read_power(folder: Path) -> density.Power | None:
     path = folder / POWER
     if not path.is_file():
         return None
-    return read_json(path, lambda text: audit_package.power_of(json.loads(text)))
+    return read_json(path, lambda text: belief_power.power_of(json.loads(text)))
 
 
 def _evidence(
     result: Run, comparisons: Comparisons, judge: str, samples: report_package.Samples
-) -> audit_package.JudgeEvidence:
+) -> JudgeEvidence:
     """Gather what the audit of one judge is based on.
 
     Args:
@@ -216,12 +221,10 @@ def _evidence(
         samples: the points of the beliefs by the first method.
     """
     seed, space = result.campaign.seed, result.space
-    triads = audit_package.find_triads(comparisons, judge)
-    direct = audit_package.DirectEvidence.read(result.direct, judge, space, seed)
+    triads = consistency.find_triads(comparisons, judge)
+    direct = DirectEvidence.read(result.direct, judge, space, seed)
     schedule = schedule_of(judge, result.campaign)
-    evidence = audit_package.JudgeEvidence(
-        judge, comparisons, triads=triads, direct=direct, schedule=schedule
-    )
+    evidence = JudgeEvidence(judge, comparisons, triads=triads, direct=direct, schedule=schedule)
     if judge not in samples.beliefs:
         return evidence
     first, *others = result.campaign.fit.methods
@@ -242,12 +245,12 @@ def _evidence(
         diagnostics=diagnostics,
         bands=samples.bands.get(judge),
         draws=samples.draws.get(judge),
-        levels=audit_package.data_levels(belief, space, points),
-        utility=audit_package.utility_of(belief, space, samples.data, seed),
-        powers=audit_package.at_powers(belief, space, points, samples.data, seed, pinned)
+        levels=data_levels(belief, space, points),
+        utility=utility_of(belief, space, samples.data, seed),
+        powers=belief_power.at_powers(belief, space, points, samples.data, seed, pinned)
         if belief.has_noise_levels
         else None,
-        triad_predictions=audit_package.predict_triads(belief, triads, seed),
+        triad_predictions=consistency.predict_triads(belief, triads, seed),
         direct=direct.with_noise_levels(belief, space, points, seed)
         if direct is not None and belief.has_noise_levels
         else direct,

@@ -19,10 +19,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from llm_elicit import audit as audit_package
 from llm_elicit import density
 from llm_elicit._util.packages import package_version
 from llm_elicit._util.settings import read_yaml
+from llm_elicit.audit import summaries
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
@@ -278,9 +278,9 @@ def _write(
         (folder / POWER).write_text(text + "\n", encoding="utf-8")
     if belief.has_draws:
         draws = belief.draws(seed=seed, progress=show)
-        bands = audit_package.measure_bands(draws, space)
+        bands = summaries.measure_bands(draws, space)
         (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
-        audit_package.write_draws(draws, space, folder / DRAWS)
+        summaries.write_draws(draws, space, folder / DRAWS)
     show("done", 1, 1)
     space.table_of(drawn).to_parquet(samples)
 

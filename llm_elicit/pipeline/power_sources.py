@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from llm_elicit import audit as audit_package
 from llm_elicit import density
+from llm_elicit.audit.direct_answers import DirectEvidence
 from llm_elicit.comparisons.fit_inputs import STATED_TO
 from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import Plan
@@ -89,7 +89,7 @@ def read_sources(
         seed: the campaign's, from which the ranges follow.
         plan: the campaign's pairs, for the ratios.
     """
-    read = audit_package.DirectEvidence.read(table, judge, space, seed)
+    read = DirectEvidence.read(table, judge, space, seed)
     if table is None or read is None:
         return PowerSources()
     rows = table[table["judge"] == judge]

@@ -39,11 +39,11 @@ from llm_elicit.spaces.features import FeatureSpace
 if TYPE_CHECKING:
     import pandas as pd
 
-    from llm_elicit import audit as auditing
     from llm_elicit import density
+    from llm_elicit.audit import record
 else:
     pd = LazyModule("pandas")
-    auditing, density = LazyModule("llm_elicit.audit"), LazyModule("llm_elicit.density")
+    record, density = LazyModule("llm_elicit.audit.record"), LazyModule("llm_elicit.density")
 
 CAMPAIGN = "campaign.yaml"
 """The file of the campaign as it was validated."""
@@ -233,9 +233,9 @@ class Run:
         return Beliefs(self, self.campaign.fit.methods[0])
 
     @property
-    def audit(self) -> auditing.Audit:
+    def audit(self) -> record.Audit:
         """The numbers of the report, audit.json."""
-        return auditing.Audit.load(self._as_written("audit", AUDIT))
+        return record.Audit.load(self._as_written("audit", AUDIT))
 
     @property
     def report_path(self) -> Path:

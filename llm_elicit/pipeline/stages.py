@@ -36,7 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from llm_elicit.audit import JudgeComparison
+    from llm_elicit.audit.judge_comparison import JudgeComparison
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)"
 _NUMBER = re.compile(
     rf"(?<![\w.,])(?P<sign>(?<!\d)-\s?|(?<!\d)\+)?[$€£]?\s?"
     rf"(?P<value>{_DIGITS}(?:\.\d+)?|\.\d+)(?P<power>[eE][+-]?\d+)?"
-    r"(?P<scale>\s?(?:k|thousand|million|billion|bn)\b)?",
+    r"(?P<scale>\s?(?:k|thousand|million|billion|bn)\b)?"
 )
 _LEVEL = r"(?:5|25|50|75|95)\s?(?:%|per\s?cent|th\b)(?:\s?(?:percentile|quantile))?"
 _LABEL = re.compile(rf"(?<![\d.,]){_LEVEL}\s*(?:[:=]|->|→|\bis\b)", re.IGNORECASE)

@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from llm_elicit.audit.belief_power import (
-    BeliefPowers,
-    IdentifiedPower,
-    SourcePower,
-    WidthResponse,
-)
+from llm_elicit.audit.belief_power import BeliefPowers, IdentifiedPower, SourcePower, WidthResponse
 from llm_elicit.audit.inference import p_text
 from llm_elicit.report.formatting import listed, number, times_saved
 

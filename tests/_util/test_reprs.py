@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import llm_elicit as le
-from llm_elicit.audit import Reference
+from llm_elicit.audit.reference import Reference
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.design import Design
 from llm_elicit.density import Evidence, GaussianMixture, Ranges, Uniform

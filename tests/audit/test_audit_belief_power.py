@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 from llm_elicit import density
-from llm_elicit.audit import Reference, at_powers, power_of, read_powers, write_powers
-from llm_elicit.audit.belief_power import FACTORS, measure_powers
+from llm_elicit.audit.belief_power import (
+    FACTORS,
+    at_powers,
+    measure_powers,
+    power_of,
+    read_powers,
+    write_powers,
+)
+from llm_elicit.audit.reference import Reference
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.spaces.features import Feature, FeatureSpace
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.planted import box
-from llm_elicit.audit import Reference
 from llm_elicit.audit.calibration import measure_boxes
+from llm_elicit.audit.reference import Reference
 from llm_elicit.report.formatting import box_text
 from llm_elicit.spaces.features import Feature, FeatureSpace
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
-from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
-from llm_elicit.audit.direct_answers import measure_direct
+from llm_elicit.audit.direct_answers import DirectEvidence, measure_direct
 from llm_elicit.audit.generated import (
     _neighbours,
     measure_generated,
     measure_row_completion,
     same_number,
 )
+from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.stated_quantiles import (
     NOISE_FACTORS,
     measure_stated,

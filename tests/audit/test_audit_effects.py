@@ -8,9 +8,9 @@ from scipy import stats
 
 from audit.planted import ask, box
 from llm_elicit import density
-from llm_elicit.audit import AuditSettings, utility_of
+from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response, response_of
-from llm_elicit.audit.utility import measure_effects
+from llm_elicit.audit.utility import measure_effects, utility_of
 from llm_elicit.comparisons.table import Choices
 from tests.density.targets import QUICK
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from audit.planted import box
-from llm_elicit.audit import JudgeBelief, JudgeComparison, Reference, compare_judges
+from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
+from llm_elicit.audit.reference import Reference
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import BeliefDensity, Uniform, fit_evidence
 from llm_elicit.density.evidence import Evidence

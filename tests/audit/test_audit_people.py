@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 
 from audit.planted import ask, box, constant
-from llm_elicit.audit import PeopleAudit, PeopleEvidence, audit_people
 from llm_elicit.audit.people import (
+    PeopleAudit,
+    PeopleEvidence,
     Ratings,
     agreement,
+    audit_people,
     choice_table,
     cohen_kappa,
     group_agreement,

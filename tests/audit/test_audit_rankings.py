@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from llm_elicit.audit import RankingAudit, audit_rankings
-from llm_elicit.audit.rankings import plackett_luce, plackett_luce_score
+from llm_elicit.audit.rankings import (
+    RankingAudit,
+    audit_rankings,
+    plackett_luce,
+    plackett_luce_score,
+)
 from llm_elicit.errors import InputError
 
 REAL = (

@@ -9,16 +9,10 @@ import pandas as pd
 import pytest
 
 from audit.planted import ask, box, circle, constant, contrarian, gaussian_expert
-from llm_elicit.audit import (
-    Audit,
-    AuditSettings,
-    JudgeEvidence,
-    Reference,
-    audit_run,
-    find_triads,
-    is_cross_check,
-    utility_of,
-)
+from llm_elicit.audit.consistency import find_triads
+from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run, is_cross_check
+from llm_elicit.audit.reference import AuditSettings, Reference
+from llm_elicit.audit.utility import utility_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.density import BETWEEN_ROUNDS, PosteriorSettings, Uniform, fit_belief
 from llm_elicit.errors import InputError

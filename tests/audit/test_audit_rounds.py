@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from audit.planted import ask, box, constant, gaussian_expert
-from llm_elicit.audit import AuditSettings
 from llm_elicit.audit.randomization import RandomizationTest
+from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response, response_of
 from llm_elicit.audit.utility import measure_effects
 from llm_elicit.comparisons.table import Choices

@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 from audit.planted import box
-from llm_elicit.audit import measure_bands
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.sample_size import (
@@ -14,6 +13,7 @@ from llm_elicit.audit.sample_size import (
     measure_band_precision,
     required_pairs,
 )
+from llm_elicit.audit.summaries import measure_bands
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import (
     FitSettings,

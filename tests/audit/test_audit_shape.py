@@ -8,13 +8,17 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
 from audit.planted import box
-from llm_elicit.audit import BeliefBands, Reference, measure_bands, read_draws, write_draws
 from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.summaries import (
+    BeliefBands,
     correlation_difference,
     correlation_interval,
     correlation_matrix,
+    measure_bands,
     measure_shape,
+    read_draws,
+    write_draws,
 )
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.density import BeliefDraws

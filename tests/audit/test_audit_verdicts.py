@@ -16,16 +16,12 @@ from audit.planted import Planted, ask, ask_each, constant
 from audit.verdict_campaigns import JUDGES as PLANTED
 from audit.verdict_campaigns import PREFERENCE, decided
 from llm_elicit import density
-from llm_elicit.audit import (
-    AuditSettings,
-    JudgeEvidence,
-    Reference,
-    at_powers,
-    audit_run,
-    utility_of,
-)
+from llm_elicit.audit.belief_power import at_powers
 from llm_elicit.audit.preference import decide_verdicts, measure_preference
+from llm_elicit.audit.record import JudgeEvidence, audit_run
+from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.responses import response_of
+from llm_elicit.audit.utility import utility_of
 from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
 from llm_elicit.config.campaign import Fit
 from llm_elicit.spaces.features import FeatureSpace

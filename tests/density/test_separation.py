@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from llm_elicit.audit import AuditSettings
+from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.utility import measure_effects, utility_of
 from llm_elicit.comparisons.fit_inputs import sampling_of

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
-from llm_elicit.audit.direct_answers import measure_direct
+from llm_elicit.audit.direct_answers import DirectEvidence, measure_direct
+from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.backends import Capabilities, SimulatedBackend
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.campaign import Campaign

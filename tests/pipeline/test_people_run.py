@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import llm_elicit as le
-from llm_elicit.audit import Audit
+from llm_elicit.audit.record import Audit
 from llm_elicit.orchestrator.journal.questions import is_begun
 from llm_elicit.orchestrator.people import People
 from llm_elicit.pipeline.audit import is_stale

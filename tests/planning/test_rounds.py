@@ -20,8 +20,8 @@ from fakes.batches import BatchProvider
 
 from llm_elicit import density
 from llm_elicit._util.settings import validated
-from llm_elicit.audit import AuditSettings
 from llm_elicit.audit.randomization import RandomizationTest
+from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import response_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.campaign import Campaign

@@ -14,8 +14,9 @@ import pandas as pd
 from audit.planted import Planted, ask_each
 
 from llm_elicit import density
-from llm_elicit.audit import AuditSettings, JudgeEvidence, Reference, audit_run, utility_of
-from llm_elicit.audit.record import Audit
+from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run
+from llm_elicit.audit.reference import AuditSettings, Reference
+from llm_elicit.audit.utility import utility_of
 from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign, Fit

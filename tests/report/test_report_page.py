@@ -7,16 +7,11 @@ import re
 from importlib import resources
 from itertools import pairwise
 
-from llm_elicit.audit import (
-    Audit,
-    AuditSettings,
-    JudgeEvidence,
-    Reference,
-    Transitivity,
-    audit_run,
-)
+from llm_elicit.audit.consistency import Transitivity
 from llm_elicit.audit.direct_answers import AnswerCounts
 from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run
+from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.config.design import Design
 from llm_elicit.report import formatting
 from llm_elicit.report.answers import filters
