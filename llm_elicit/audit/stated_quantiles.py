@@ -20,7 +20,7 @@ from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import finite
 from llm_elicit.audit.reference import Reference, Standardizer
-from llm_elicit.density.summaries import weighted_quantiles
+from llm_elicit.density.distribution import weighted_quantiles
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.judgments import assign_folds
-from llm_elicit.density.latent import Latent
+from llm_elicit.density.latent import BoxLatent, Latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
 from llm_elicit.density.methods import (
     EvaluationError,
@@ -46,7 +46,6 @@ from llm_elicit.density.methods import (
 )
 from llm_elicit.density.smc import Draws
 from llm_elicit.density.torch_utils import Adam
-from llm_elicit.density.transforms import BoxLatent
 
 __all__ = ["METHOD", "FlowSettings"]
 

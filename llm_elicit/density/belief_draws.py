@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from llm_elicit.density.distribution import weighted_quantiles
 from llm_elicit.density.errors import (
     DensityError,
     finite,
@@ -23,12 +24,11 @@ from llm_elicit.density.errors import (
 from llm_elicit.density.feature_axis import without_codes
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
+from llm_elicit.density.methods import UtilityDensity, anneal_belief, utility_at
+from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.settings import AnnealingSettings, Progress
 from llm_elicit.density.smc import share_points
 from llm_elicit.density.stacks import ComponentStack
-from llm_elicit.density.summaries import weighted_quantiles
-from llm_elicit.density.uniform import Uniform
-from llm_elicit.density.utility_density import UtilityDensity, anneal_belief, utility_at
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 Array = npt.NDArray[np.float64]

@@ -40,11 +40,10 @@ from torch import Tensor
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import utilities_at
 from llm_elicit.density.errors import DensityError, instance, integer, number, seed_of
-from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.methods import anneal_belief, utility_at
+from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
 from llm_elicit.density.torch_utils import generator_of, one_thread
-from llm_elicit.density.uniform import Uniform
-from llm_elicit.density.utility_density import anneal_belief, utility_at
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

@@ -29,11 +29,73 @@ from llm_elicit.density.errors import (
     table_of,
 )
 from llm_elicit.density.feature_names import FeatureNames, named_sides, stacked_frames
-from llm_elicit.density.log_odds import LogOdds, in_order
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class LogOdds:
+    """m measured log-odds, one row per question: log P(first shown) / P(second shown).
+
+    Args:
+        first, second: (m, d) points in natural units.
+        value: (m,) nats.
+        spread: (m,) standard deviation due to rounding, nats.
+        censored: (m,) 1 if the log-odds are known only to be at least ``value``, −1 if at most,
+            else 0.
+        judge: (m,) numbers of the evidence's judges.
+    """
+
+    first: Array
+    second: Array
+    value: Array
+    spread: Array
+    censored: Index
+    judge: Index
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    @classmethod
+    def of(cls, first: Array, second: Array, value: Array) -> LogOdds:
+        """Return exact log-odds by one judge."""
+        n = len(value)
+        censored, judge = np.zeros((2, n), dtype=np.int64)
+        return cls(first, second, value, np.zeros(n), censored, judge)
+
+    @classmethod
+    def bounded(cls, first: Array, second: Array, lower: Array, upper: Array) -> LogOdds:
+        """Return log-odds of which bounds (m,) are known, equal where the value is.
+
+        A finite interval counts as its middle, uniform within it.
+        """
+        above, below = np.isinf(upper), np.isinf(lower)
+        inside = ~(above | below)
+        value = np.where(above, lower, upper)
+        value[inside] = 0.5 * (lower[inside] + upper[inside])
+        spread = np.zeros(len(value))
+        spread[inside] = (upper[inside] - lower[inside]) / np.sqrt(12.0)
+        censored = above.astype(np.int64) - below
+        return replace(cls.of(first, second, value), spread=spread, censored=censored)
+
+    @classmethod
+    def stated(cls, first: Array, second: Array, probability: Array, rounding: float) -> LogOdds:
+        """Return the log-odds of stated probabilities (m,), known up to ``rounding``."""
+        half = 0.5 * rounding
+        inside = np.clip(probability, half, 1.0 - half)
+        censored = (probability >= 1.0 - half).astype(np.int64) - (probability <= half)
+        spread = rounding / np.sqrt(12.0) / (inside * (1.0 - inside))
+        spread[censored != 0] = 0.0
+        value = np.log(inside / (1.0 - inside))
+        return replace(cls.of(first, second, value), spread=spread, censored=censored)
+
+    @classmethod
+    def none(cls, dimension: int) -> LogOdds:
+        """Return log-odds without rows, of points with this many features."""
+        points = np.empty((0, dimension))
+        return cls.of(points, points, np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -453,3 +515,16 @@ def _ranked(ranking: npt.ArrayLike, n: int, k: int) -> Index:
     np.put_along_axis(ranked, order, True, axis=1)
     unranked = np.argsort(ranked, axis=1, kind="stable")[:, : k - order.shape[1]]
     return np.concatenate([order, unranked], axis=1)
+
+
+def in_order(first: Array, second: Array) -> tuple[Array, Array]:
+    """Return the lexically lesser and greater of both points (n, d) of each pair."""
+    swap = swapped(first, second)[:, None]
+    return np.where(swap, second, first), np.where(swap, first, second)
+
+
+def swapped(first: Array, second: Array) -> npt.NDArray[np.bool_]:
+    """Return whether the first point comes after the second in lexical order (n,)."""
+    unequal = (first != second).argmax(1)[:, None]
+    a, b = (np.take_along_axis(x, unequal, 1)[:, 0] for x in (first, second))
+    return np.asarray(a > b)

@@ -1,4 +1,4 @@
-"""The axis of a feature in a figure: its range, its bins, and histogram densities over them.
+"""What figures of a belief show: samples, bands, and axes with histogram densities over their bins.
 
 Bins are equal on the feature's scale. Those of whole numbers consist of whole cells, from k − ½ to
 k + ½, and every category has its own. Densities are per unit of the scale, and shares where each
@@ -17,8 +17,7 @@ from scipy.ndimage import gaussian_filter1d
 
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.feature_names import FeatureNames
-from llm_elicit.density.sampling import SamplingDensity
-from llm_elicit.density.uniform import Uniform
+from llm_elicit.density.sampling import SamplingDensity, Uniform
 
 Array = npt.NDArray[np.float64]
 
@@ -237,3 +236,42 @@ def _around(value: float, support: tuple[float, float]) -> tuple[float, float]:
     low, high = support
     reach = max(abs(value), 1.0)
     return low if np.isfinite(low) else value - reach, high if np.isfinite(high) else value + reach
+
+
+@dataclass(frozen=True)
+class Band:
+    """The band of one feature's density, per unit of its scale, or of its shares.
+
+    Args:
+        at: (B,) where, natural units.
+        low, high: (B,) its ends.
+    """
+
+    at: Sequence[float] | Array
+    low: Sequence[float] | Array
+    high: Sequence[float] | Array
+
+
+@dataclass(frozen=True)
+class PlotData:
+    """A belief beside λ and data; columns are features.
+
+    Args:
+        axes: one for each of d features.
+        belief, sampling: (n, d) points of the belief and of λ.
+        data: (m, d) points drawn beside them, or None.
+        bands: one for each feature, or None.
+        draws: (S, k, d) points of S draws of the posterior, or None.
+    """
+
+    axes: tuple[FeatureAxis, ...]
+    belief: Array
+    sampling: Array
+    data: Array | None = None
+    bands: Sequence[Band] | None = None
+    draws: Array | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return len(self.axes)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError, callback, instance, seed_of
 from llm_elicit.density.evidence import Evidence
@@ -26,16 +25,23 @@ from llm_elicit.density.judgments import (
     merge,
     plain_evidence,
 )
+from llm_elicit.density.latent import make_latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import OWN, Fitted, Problem, external_method, known_methods
-from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.methods import (
+    OWN,
+    Fitted,
+    Problem,
+    external_method,
+    in_coordinates,
+    known_methods,
+    normalized,
+    self_report,
+)
+from llm_elicit.density.sampling import SamplingDensity, Uniform, other_than_numbers
 from llm_elicit.density.score.density import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
-from llm_elicit.density.transforms import make_latent
-from llm_elicit.density.uniform import Uniform, other_than_numbers
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
-from llm_elicit.density.utility_density import in_coordinates, normalized
 from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
 
 JUDGE_METHODS = ("auto", "utility")
@@ -139,8 +145,8 @@ def fit_evidence(
 
     Log-odds and stated probabilities are measurements of the utility, with the position effect and
     the dispersion estimated from them, judge by judge: ``diagnostics["response"]``, see
-    `llm_elicit.density.utility.measured.fit_measured`. Without choices beside them the utility is
-    in units of the log-odds and leaves the belief's sharpness open; see `fit_power`.
+    `llm_elicit.density.utility.gaussian_process.fit_measured`. Without choices beside them the
+    utility is in units of the log-odds and leaves the belief's sharpness open; see `fit_power`.
 
     Args:
         evidence: `Evidence`; all its judges have one belief. If it was made from data frames, these

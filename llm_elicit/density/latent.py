@@ -1,17 +1,42 @@
-"""The interface of latent coordinates; those of each sampling density are in `transforms`."""
+"""Latent coordinates g: unbounded, with a simple λ, and every point inside the support.
+
+* For a `Uniform` λ, each feature's cube coordinate goes through the normal quantile function, so
+  λ becomes N(0, I) and the box has no edges.
+* For a `GaussianMixture`, g = L⁻¹(x − m) with the mixture's mean m and covariance LLᵀ, so λ stays
+  a mixture.
+* For an `Empirical` λ, x_j = Q_j(h_j) with h = L g, and λ becomes N(0, I).
+
+In each case λ smoothed by N(0, σ²I) is a Gaussian mixture whose score is known exactly at every
+noise level σ.
+
+The utility u = log p is a density *per unit of the feature's scale* z. In latent coordinates
+the belief therefore has log-density u + log|dz/dg|: dropping that Jacobian returns p·λ
+instead of p.
+
+**Beliefs on an unbounded space** must be integrable for any fitted utility. Beyond the radius of
+the compared points there are no data. The utility is constant there along each direction, with its
+value on the sphere of that radius, and the belief falls off like a standardized normal: the factor
+exp(−(|g|² − radius²)/2). Inside the radius nothing changes.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.linalg import helmert
+from scipy.special import ndtri
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.gaussian_mixture import GaussianMixture
+from llm_elicit.density.sampling import SamplingDensity, Uniform, accepted
 
 Array = npt.NDArray[np.float64]
 _MARGIN = 1e-10
@@ -145,3 +170,450 @@ class Latent(Coordinates):
     @abstractmethod
     def root(self) -> Array:
         """L (d, d), lower triangular; see `box`."""
+
+
+Index = npt.NDArray[np.int64]
+CUBE_MARGIN = 1e-12
+_SQRT_2, _SQRT_3 = math.sqrt(2.0), math.sqrt(3.0)
+_SQRT_2PI = math.sqrt(2.0 * math.pi)
+_FEW = 8  # with fewer whole numbers the slope does not help a sampler
+_CELLS = 10_000  # whose widths are summed; narrower ones add nothing
+
+
+class Columns:
+    """The columns (n, p) of latent points g = Φ⁻¹(cube), (n, d): the inputs of the utility.
+
+    They have mean 0 and variance 1 under λ:
+
+    * a number has one, linear in the feature on its scale;
+    * a whole number too, with the value of its cell's centre throughout the cell, so that the
+      utility is a step function of the latent point and the belief a probability per whole number;
+    * a periodic feature has √2 cos and √2 sin of its angle, so that the utility is periodic;
+    * a category has one of the K corners of a regular simplex in K − 1 columns, all equally far
+      from each other, so that categories have no order.
+
+    Numbers come first, then periodic features, then categories.
+
+    Example:
+        >>> import torch
+        >>> columns = Columns(Uniform([0.0, 0.0], [1.0, 23.0], integer=[True, True],
+        ...                           periodic=[False, True]))
+        >>> columns(torch.tensor([[-1.0, 0.1], [-2.0, 0.1]]).double()).numpy().round(2).tolist()
+        [[-1.0, -1.4, -0.18], [-1.0, -1.4, -0.18]]
+    """
+
+    def __init__(self, sampling: Uniform) -> None:
+        self._sampling = sampling
+        self._lines = np.flatnonzero(~(sampling.categorical | sampling.periodic)).tolist()
+        self._circles = np.flatnonzero(sampling.periodic).tolist()
+        self._corners = {
+            int(j): _simplex(round(sampling.high[j] - sampling.low[j]) + 1)
+            for j in np.flatnonzero(sampling.categorical)
+        }
+        self._unit = torch.ones(len(self._lines), dtype=torch.float64)
+        self._moves = torch.ones(sampling.dimension, dtype=torch.float64)
+        for at, j in enumerate(self._lines):
+            if sampling.integer[j]:
+                self._unit[at] = 1.0 / math.sqrt(1.0 - _within_cells(sampling, j))
+        few = sampling.integer & (sampling.high - sampling.low < _FEW)
+        self._moves[torch.from_numpy(few | sampling.categorical)] = 0.0
+
+    @property
+    def owners(self) -> Index:
+        """The feature that each column belongs to, (p,)."""
+        words = [j for j, corners in self._corners.items() for _ in range(corners.shape[1])]
+        return np.array(self._lines + 2 * self._circles + words, dtype=np.int64)
+
+    @property
+    def invertible(self) -> bool:
+        """Whether all columns are those of numbers, and linear in them."""
+        s = self._sampling
+        return not (s.discrete | s.periodic).any()
+
+    def __call__(self, g: Tensor) -> Tensor:
+        """Return the columns (n, p) of latent points (n, d)."""
+        if self.invertible:
+            return _SQRT_3 * torch.erf(g / _SQRT_2)
+        lines = _SQRT_3 * torch.erf(g[:, self._lines] / _SQRT_2)
+        for at, j in enumerate(self._lines):
+            if self._sampling.integer[j]:
+                middle = self._middle(torch.special.ndtr(g[:, j]), j)
+                lines[:, at] = self._unit[at] * _SQRT_3 * (2.0 * middle - 1.0)
+        angles = self._angles(g)
+        columns = [lines, _SQRT_2 * torch.cos(angles), _SQRT_2 * torch.sin(angles)]
+        for j, corners in self._corners.items():
+            category = (torch.special.ndtr(g[:, j]) * len(corners)).long()
+            columns.append(corners.to(g)[category.clamp(0, len(corners) - 1)])
+        return torch.cat(columns, 1)
+
+    def slope(self, g: Tensor, v: Tensor) -> Tensor:
+        """Return the gradient (n, d) in g of a function with gradient v (n, p) in the columns.
+
+        Of whole numbers it is that of the smooth map through the cells' centres, and 0 of a few;
+        of categories it is 0.
+        """
+        if self.invertible:
+            return v * (2.0 * _SQRT_3 / _SQRT_2PI) * torch.exp(-0.5 * g * g)
+        m, c = len(self._lines), len(self._circles)
+        by_cube = torch.zeros_like(g)
+        by_cube[:, self._lines] = 2.0 * _SQRT_3 * v[:, :m] * self._unit.to(g)
+        angles = self._angles(g)
+        turned = v[:, m + c : m + 2 * c] * torch.cos(angles) - v[:, m : m + c] * torch.sin(angles)
+        by_cube[:, self._circles] = 2.0 * math.pi * _SQRT_2 * turned
+        return by_cube * self._moves.to(g) / _SQRT_2PI * torch.exp(-0.5 * g * g)
+
+    def _angles(self, g: Tensor) -> Tensor:
+        """Return the angles (n, c) of the periodic features."""
+        cube = torch.special.ndtr(g[:, self._circles])
+        for at, j in enumerate(self._circles):
+            if self._sampling.integer[j]:
+                cube[:, at] = self._middle(cube[:, at], j)
+        angles: Tensor = 2.0 * math.pi * cube
+        return angles
+
+    def _middle(self, cube: Tensor, j: int) -> Tensor:
+        """Return the middles (n,) of the cells of whole numbers that cube coordinates lie in."""
+        s = self._sampling
+        low, width = float(s.scale_low[j]), float(s.scale_high[j] - s.scale_low[j])
+        z = low + cube * width
+        if not s.log[j]:
+            return (z.round().clamp(float(s.low[j]), float(s.high[j])) - low) / width
+        k = torch.exp(z).round().clamp(float(s.low[j]), float(s.high[j]))
+        return (0.5 * (torch.log(k - 0.5) + torch.log(k + 0.5)) - low) / width
+
+
+def _within_cells(sampling: Uniform, j: int) -> float:
+    """Return Σ_k w_k³ of the cells' shares of the scale: the share of variance within cells."""
+    if not sampling.log[j]:
+        return float((sampling.high[j] - sampling.low[j] + 1.0) ** -2)
+    last = min(sampling.high[j], sampling.low[j] + _CELLS)
+    edges = np.log(np.arange(sampling.low[j] - 0.5, last + 1.0))
+    return float(np.sum((np.diff(edges) / (sampling.scale_high[j] - sampling.scale_low[j])) ** 3))
+
+
+def _simplex(count: int) -> Tensor:
+    """Return the corners (K, K − 1) of a regular simplex around 0, columns of unit variance.
+
+    Any rotation of them would do for a fit. A saved belief needs the same ones, which a singular
+    value decomposition does not give on every processor.
+    """
+    return torch.from_numpy(math.sqrt(count) * helmert(count)[:, ::-1].T.copy())
+
+
+class BoxLatent(Latent):
+    """Latent coordinates of a `Uniform` λ: g = Φ⁻¹(cube), so that λ is N(0, I).
+
+    A whole number or a category is an interval of its axis; see `Columns` for the features. Where
+    a constraint does not hold the taper is −∞, and λ is N(0, I) truncated to where all do.
+    """
+
+    sampling: Uniform
+
+    def __init__(self, sampling: Uniform) -> None:
+        self.sampling = sampling
+        self._columns = Columns(sampling)
+        self._widths = sampling.scale_high - sampling.scale_low
+        self._log_widths = float(np.log(self._widths).sum())
+
+    @property
+    def owners(self) -> npt.NDArray[np.int64]:
+        return self._columns.owners
+
+    def to_latent(self, x: Array) -> Array:
+        """Return latent points; the faces of the box map to a large finite value."""
+        cube = np.clip(self.sampling.to_cube(x), CUBE_MARGIN, 1.0 - CUBE_MARGIN)
+        return np.asarray(ndtri(cube))
+
+    def from_latent(self, g: Array) -> Array:
+        return self.sampling.from_cube(torch.special.ndtr(torch.from_numpy(g)).numpy())
+
+    def draw(self, n: int, generator: torch.Generator) -> Tensor:
+        """Return n exact draws of λ."""
+        if not self.sampling.constraints:
+            return super().draw(n, generator)
+
+        def kept(count: int) -> Array:
+            g = super(BoxLatent, self).draw(count, generator)
+            return g[self._outside(g).logical_not()].numpy()
+
+        return torch.from_numpy(accepted(kept, n, self.sampling.share))
+
+    def draw_evenly(self, n: int, generator: torch.Generator) -> Tensor:
+        if self.sampling.constraints:
+            return self.draw(n, generator)
+        return super().draw_evenly(n, generator)
+
+    def from_cube(self, cube: Tensor) -> Tensor:
+        """Return normal points; natural units would lose the position within a cell."""
+        g: Tensor = torch.special.ndtri(cube.clamp(min=CUBE_MARGIN))
+        return g
+
+    @property
+    def category(self) -> npt.NDArray[np.int64]:
+        return np.where(self.sampling.categorical[self.owners], self.owners, -1)
+
+    def features(self, g: Tensor) -> Tensor:
+        """Return the columns: of numbers √3·(2Φ(g) − 1), linear in the scaled feature."""
+        return self._columns(g)
+
+    def from_features(self, t: Tensor) -> tuple[Tensor, float] | None:
+        """Return the inverse of `features` in the box; None unless all are numbers."""
+        if not self._columns.invertible:
+            return None
+        g = torch.special.ndtri(0.5 + t / (2.0 * _SQRT_3))  # NaN beyond [0, 1]
+        return g, self._log_widths - t.shape[1] * math.log(2.0 * _SQRT_3)
+
+    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+        """Return v times dt/dg = 2√3 φ(g), coordinate by coordinate; see `Columns.slope`."""
+        return self._columns.slope(g, v)
+
+    def taper(self, g: Tensor) -> Tensor:
+        """Return −∞ where a constraint does not hold, else 0."""
+        if not self.sampling.constraints:
+            return super().taper(g)
+        return torch.where(self._outside(g), -math.inf, 0.0).to(g)
+
+    def _outside(self, g: Tensor) -> Tensor:
+        x = self.from_latent(g.detach().cpu().double().numpy())
+        return torch.from_numpy(~self.sampling.within(x)).to(g.device)
+
+    def log_sampling(self, g: Tensor) -> Tensor:
+        if not self.sampling.constraints:
+            return super().log_sampling(g)
+        return super().log_sampling(g) - math.log(self.sampling.share) + self.taper(g)
+
+    def log_volume(self, g: Tensor) -> Tensor:
+        return super().log_sampling(g) + self._log_widths
+
+    def log_volume_slope(self, g: Tensor) -> Tensor:
+        return -g
+
+    def natural_slope(self, g: Array, v: Array) -> Array:
+        per_scale = v * math.sqrt(2.0 * math.pi) * np.exp(0.5 * g * g) / self._widths
+        # On a logarithmic scale z = log x and log|dz/dx| = −log x.
+        x = np.where(self.sampling.log, self.from_latent(g), 1.0)
+        return np.asarray((per_scale - self.sampling.log) / x)
+
+    def box(self, boxes: Array) -> tuple[Array, Array]:
+        """Return bounds of g; those at or beyond the support's are large and finite."""
+        cube = self.sampling.edges(boxes)
+        h = ndtri(cube.clip(CUBE_MARGIN, 1.0 - CUBE_MARGIN))
+        return h[..., 0], h[..., 1]
+
+    @property
+    def root(self) -> Array:
+        return np.eye(self.sampling.dimension)
+
+
+class _TaperedLatent(Latent):
+    """Coordinates on an unbounded space: beyond `radius` the belief is tapered."""
+
+    def _shrink(self, g: Tensor) -> Tensor:
+        """Return the factors (n, 1), at most 1, that bring points back to the sphere."""
+        norm: Tensor = g.norm(dim=-1, keepdim=True)
+        return (self.radius / norm.clamp(min=1e-30)).clamp(max=1.0)
+
+    def _frozen_slope(self, g: Tensor, v: Tensor) -> Tensor:
+        """Return the gradient in g of a function of g·shrink with gradient v there.
+
+        Beyond the sphere only the tangential part remains, shrunk.
+        """
+        shrink = self._shrink(g)
+        unit = g / g.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+        tangential = shrink * (v - unit * (unit * v).sum(-1, keepdim=True))
+        return torch.where(shrink < 1.0, tangential, v)
+
+    def taper(self, g: Tensor) -> Tensor:
+        """Return −(|g|² − radius²)/2 beyond the radius, else 0."""
+        return -0.5 * ((g * g).sum(-1) - self.radius**2).clamp(min=0.0)
+
+    def taper_slope(self, g: Tensor) -> Tensor:
+        return torch.where(g.norm(dim=-1, keepdim=True) > self.radius, -g, torch.zeros_like(g))
+
+
+class AffineLatent(_TaperedLatent):
+    """Latent coordinates of a `GaussianMixture` λ: g = L⁻¹(x − mean), covariance LLᵀ."""
+
+    sampling: GaussianMixture
+
+    def __init__(self, sampling: GaussianMixture) -> None:
+        self.sampling = sampling
+        self._low = np.linalg.cholesky(sampling.covariance)
+        self._mean = sampling.mean
+        whiten = np.linalg.inv(self._low)
+        covariances = whiten @ sampling.covariances @ whiten.T
+        values, vectors = np.linalg.eigh(covariances)
+        keep = sampling.weights > 0
+        self._log_weights = torch.from_numpy(np.log(sampling.weights[keep]))
+        self._means = torch.from_numpy((sampling.means - self._mean)[keep] @ whiten.T)
+        self._values = torch.from_numpy(np.maximum(values[keep], 1e-12))
+        self._vectors = torch.from_numpy(vectors[keep])
+        self._log_scale = float(np.log(np.diagonal(self._low)).sum())
+
+    def to_latent(self, x: Array) -> Array:
+        return np.asarray(np.linalg.solve(self._low, (x - self._mean).T).T)
+
+    def from_latent(self, g: Array) -> Array:
+        return np.asarray(g @ self._low.T + self._mean)
+
+    def features(self, g: Tensor) -> Tensor:
+        """Return g, brought back to the sphere of `radius` from beyond it."""
+        return g * self._shrink(g)
+
+    def from_features(self, t: Tensor) -> tuple[Tensor, float]:
+        """Return t itself, also beyond the sphere."""
+        return t, self._log_scale
+
+    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+        return self._frozen_slope(g, v)
+
+    def log_volume(self, g: Tensor) -> Tensor:
+        return torch.full_like(g[:, 0], self._log_scale)
+
+    def log_volume_slope(self, g: Tensor) -> Tensor:
+        return torch.zeros_like(g)
+
+    def natural_slope(self, g: Array, v: Array) -> Array:  # noqa: ARG002 - the same everywhere
+        return np.asarray(np.linalg.solve(self._low.T, v.T).T)
+
+    def box(self, boxes: Array) -> tuple[Array, Array]:
+        return boxes[..., 0] - self._mean, boxes[..., 1] - self._mean
+
+    @property
+    def root(self) -> Array:
+        return np.asarray(self._low)
+
+    def log_sampling(self, g: Tensor) -> Tensor:
+        return torch.logsumexp(self._log_parts(g, 0.0)[0], dim=-1)
+
+    def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
+        """Return the score of the mixture with σ²I added to every covariance."""
+        log_parts, scaled = self._log_parts(g, sigma)
+        share = torch.softmax(log_parts, dim=-1)
+        return -torch.einsum("nk,nkj,kij->ni", share, scaled, self._vectors.to(g.dtype))
+
+    def _log_parts(self, g: Tensor, sigma: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Return per component log weight + log density (n, k), and Λ⁻¹Vᵀ(g − μ) (n, k, d)."""
+        means, vectors = self._means.to(g.dtype), self._vectors.to(g.dtype)
+        variance = self._values.to(g.dtype) + torch.as_tensor(sigma * sigma)[..., None].to(g.dtype)
+        projected = torch.einsum("nki,kij->nkj", g[:, None] - means, vectors)
+        scaled = projected / variance
+        logs = -0.5 * (projected * scaled + torch.log(variance) + LOG_2PI).sum(-1)
+        return logs + self._log_weights.to(g.dtype), scaled
+
+
+class CopulaLatent(_TaperedLatent):
+    """Latent coordinates of an `Empirical` λ: h = L g and x_j = Q_j(h_j), so that λ is N(0, I).
+
+    |dz/dg| = |L| Π_j Q_j'(h_j), since the value z_j on its scale depends only on h_j. The
+    features are z, standardized by the mean and standard deviation of λ.
+
+    The belief is tapered beyond the compared points even when the support has bounds, because data
+    may fill only a corner of it. A judge without preferences thus has the uniform density on the
+    image of the ball |g| <= radius, which falls off outside.
+
+    Example:
+        >>> import numpy as np
+        >>> data = np.random.default_rng(0).standard_normal((1000, 2))
+        >>> latent = CopulaLatent(Empirical(data))
+        >>> bool(np.allclose(latent.from_latent(latent.to_latent(data)), data))
+        True
+    """
+
+    sampling: Empirical
+
+    def __init__(self, sampling: Empirical) -> None:
+        self.sampling = sampling
+        self._low = torch.from_numpy(sampling.cholesky)
+        self._log_scale = float(np.log(np.diagonal(sampling.cholesky)).sum())
+        mean, sd = sampling.marginals.moments()
+        self._mean, self._sd = torch.from_numpy(mean), torch.from_numpy(sd)
+
+    def to_latent(self, x: Array) -> Array:
+        return self.sampling.to_normal(x)
+
+    def from_latent(self, g: Array) -> Array:
+        return self.sampling.from_normal(g)
+
+    def features(self, g: Tensor) -> Tensor:
+        """Return (z − mean)/sd, brought back to the sphere of `radius` from beyond it."""
+        h = (g * self._shrink(g)).double() @ self._low.T
+        return ((self.sampling.marginals.value(h) - self._mean) / self._sd).to(g.dtype)
+
+    def from_features(self, t: Tensor) -> tuple[Tensor, float]:
+        x = self.sampling.from_scale((t.double() * self._sd + self._mean).numpy())
+        inside = self.sampling.contains(x)
+        g = torch.full_like(t, math.nan)
+        g[inside] = torch.from_numpy(self.to_latent(x[inside])).to(t)
+        return g, float(self._sd.log().sum())
+
+    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+        """Return v taken back through x_j(h_j) and L, and along the sphere beyond it."""
+        h = (g * self._shrink(g)).double() @ self._low.T
+        slope = torch.exp(self.sampling.marginals.log_slope(h)) / self._sd
+        return self._frozen_slope(g, ((v.double() * slope) @ self._low).to(g.dtype))
+
+    def log_volume(self, g: Tensor) -> Tensor:
+        h = g.double() @ self._low.T
+        return (self.sampling.marginals.log_slope(h).sum(-1) + self._log_scale).to(g.dtype)
+
+    def log_volume_slope(self, g: Tensor) -> Tensor:
+        h = g.double() @ self._low.T
+        return (self.sampling.marginals.log_slope_slope(h) @ self._low).to(g.dtype)
+
+    def natural_slope(self, g: Array, v: Array) -> Array:
+        h = torch.from_numpy(g) @ self._low.T
+        of_scores = np.linalg.solve(self.root.T, v.T).T
+        per_scale = of_scores * np.exp(-self.sampling.marginals.log_slope(h).numpy())
+        # On a logarithmic scale z = log x and log|dz/dx| = −log x.
+        log = self.sampling.log
+        return np.asarray((per_scale - log) / np.where(log, self.from_latent(g), 1.0))
+
+    def box(self, boxes: Array) -> tuple[Array, Array]:
+        return self._scores(boxes[..., 0]), self._scores(boxes[..., 1])
+
+    def _scores(self, x: Array) -> Array:
+        """Return h (G, d) of natural values, ±∞ where they are."""
+        marginals = self.sampling.marginals
+        within = np.clip(self.sampling.to_scale(x), marginals.low, marginals.high)
+        finite = np.isfinite(within)
+        median = marginals.value(torch.zeros(1, x.shape[1], dtype=torch.float64)).numpy()
+        filled = np.where(finite, within, median)
+        return np.where(finite, marginals.score(filled), within)
+
+    @property
+    def root(self) -> Array:
+        return np.asarray(self.sampling.cholesky, dtype=np.float64)
+
+
+def reordering(latent: Latent, new: Latent, order: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return G (d, d), orthogonal, and the permutation M (p, p): g' = G g and t' = M t of a point.
+
+    g and t are its latent point and features by ``latent``, and g' and t' those by ``new``, which
+    has the features numbered ``order``.
+    """
+    moved = np.eye(len(order))[list(order)]
+    turn = torch.from_numpy(np.linalg.solve(new.root, moved @ latent.root))
+    owners = np.asarray(order)[new.owners]
+    columns = torch.zeros(len(owners), len(owners), dtype=torch.float64)
+    columns[np.argsort(owners, kind="stable"), np.argsort(latent.owners, kind="stable")] = 1.0
+    return turn, columns
+
+
+def make_latent(sampling: SamplingDensity, points: Array | None = None) -> Latent:
+    """Return latent coordinates of λ, with the `radius` of the farthest of ``points`` (n, d)."""
+    latent: Latent
+    if isinstance(sampling, Uniform):
+        latent = BoxLatent(sampling)
+    elif isinstance(sampling, GaussianMixture):
+        latent = AffineLatent(sampling)
+    elif isinstance(sampling, Empirical):
+        latent = CopulaLatent(sampling)
+    else:
+        raise DensityError(
+            f"make_latent: no latent coordinates for a {type(sampling).__name__}; "
+            "the densities known here are Uniform, GaussianMixture and Empirical; pass one of them."
+        )
+    if points is not None:
+        latent.radius = float(np.linalg.norm(latent.to_latent(points), axis=1).max())
+    return latent

@@ -1,13 +1,33 @@
-"""The interface of estimation methods: a `Problem` in, a `Fitted` density out.
+"""Estimation methods: a `Problem` in, a `Fitted` density with its own report out.
 
 A package adds a method by an entry point of the group `GROUP`, whose name is the method's and
 whose object is an `ExternalMethod`. `llm_elicit.baselines` adds ``"flow"`` and ``"protocol"`` so.
+
+The density of a utility, p ∝ exp(f), is sampled and normalized by annealed sequential Monte Carlo.
+Every fit reports its sampler, its mass at bounds, and the error of its log-density.
+
+*Effective sample size.* Annealed particles that descend from the same initial draw share a
+genealogy. Moves make relatives independent as far as they mix, but relatives keep in common what
+moves cannot change, such as the mode they are in. The variance of a mean over particles is
+therefore estimated with genealogies as the unit,
+
+    V = F/(F − 1) · Σ_f S_f²/n²,   S_f = Σ_{i in genealogy f} (φ(x_i) − mean φ),
+
+the estimator of Lee and Whiteley (2018, "Variance estimation in the particle filter") for a
+normalized mean, with n²/Σ n_f² for the F of the small-sample factor. The effective sample size
+is the number of independent draws that would have this variance: Var φ/V. The smallest over the
+mean and the mean square of every feature is reported. It does not measure whether a mode was
+missed by all particles. Systematic resampling is less noisy than the multinomial resampling
+that the estimator assumes, so the size is conservative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
@@ -15,15 +35,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.judgments import Judgments
-from llm_elicit.density.latent import Latent
+from llm_elicit.density.latent import Array, Coordinates, Latent, make_latent, reordering
 from llm_elicit.density.likelihood import Noise
-from llm_elicit.density.sampling import SamplingDensity
-from llm_elicit.density.settings import FitSettings, Progress
-from llm_elicit.density.smc import Draws, Proposal
-from llm_elicit.density.transforms import make_latent
-from llm_elicit.density.utility_function import DeferredDraws, UtilityDraws
+from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.settings import AnnealingSettings, FitSettings, Progress
+from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal, even_points
+from llm_elicit.density.utility_function import (
+    DeferredDraws,
+    Potential,
+    Utility,
+    UtilityDraws,
+    rounding,
+)
 
 GROUP = "llm_elicit.density_methods"
 OWN = ("auto", "score", "score-constant", "utility")
@@ -202,3 +228,322 @@ def external_settings(problem: Problem, kind: type[Settings], method: str) -> Se
             f"{kind.__name__}."
         )
     return settings
+
+
+_ISLANDS, _PARTICLES = 8, 1024
+_FIRST = 4096
+_EVEN = 2048
+_LEAST_PARTICLES = 1024
+
+
+def utility_at(latent: Coordinates, utility: Potential, g: Tensor) -> Tensor:
+    """Return u (n,) at latent points (n, d): the utility with the taper of `Latent.taper`."""
+    return utility(latent.features(g)) + latent.taper(g)
+
+
+def utility_and_slope(latent: Coordinates, utility: Potential, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return u (n,) and its gradient (n, d) at latent points (n, d); see `utility_at`."""
+    value, slope = utility.value_and_slope(latent.features(g))
+    return value + latent.taper(g), latent.features_slope(g, slope) + latent.taper_slope(g)
+
+
+@dataclass(frozen=True)
+class UtilityDensity:
+    """The belief p ∝ exp(f) per scale unit, a `llm_elicit.density.methods.DensityModel`.
+
+    Args:
+        latent, utility: the coordinates, and f in them.
+        log_normalizer: log ∫ exp(u) dz, nats.
+        annealing: settings of the sampler.
+        start: where annealing starts; None for λ.
+    """
+
+    latent: Latent
+    utility: Utility
+    log_normalizer: float
+    annealing: AnnealingSettings
+    start: Proposal | None = None
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return "utility"
+
+    def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
+        """Return n latent draws (n, d), annealed from the start."""
+        settings, start = self.annealing, self.start
+        return draw_belief(self.latent, self.utility, n, generator, settings, start)
+
+    def log_density(self, g: Tensor) -> Tensor:
+        """Return normalized log-densities (n,) at latent points (n, d), nats per scale unit."""
+        return utility_at(self.latent, self.utility, g) - self.log_normalizer
+
+    def log_prob_and_slope(self, x: Array) -> tuple[Array, Array]:
+        """Return log densities (n,) and gradients (n, d) per natural unit at points inside."""
+        latent = self.latent
+        g = latent.to_latent(x)
+        value, slope = utility_and_slope(latent, self.utility, torch.from_numpy(g))
+        shift = latent.sampling.log_scale_slope(x) - self.log_normalizer
+        return value.numpy() + shift, latent.natural_slope(g, slope.numpy())
+
+    def evaluation_error(self, g: Tensor) -> EvaluationError:
+        """Return the error of single precision; the path has none, the force being a gradient."""
+        return EvaluationError(rounding(self.utility, self.latent.features(g)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the utility and of the start."""
+        start = {} if self.start is None else self.start.tensors()
+        return {**self.utility.tensors(), **start}
+
+    def config(self) -> dict[str, Any]:
+        """Return log Z and the sampler's settings."""
+        return {"log_normalizer": self.log_normalizer, "annealing": asdict(self.annealing)}
+
+    @classmethod
+    def restore(
+        cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
+    ) -> UtilityDensity:
+        """Return the density that `tensors` and `config` describe."""
+        annealing = AnnealingSettings(**config["annealing"])
+        utility, start = Utility.from_tensors(tensors), Proposal.from_tensors(tensors)
+        return cls(latent, utility, config["log_normalizer"], annealing, start)
+
+
+def anneal_belief(
+    latent: Latent,
+    utility: Potential,
+    n: int,
+    generator: torch.Generator,
+    settings: AnnealingSettings,
+    start: Proposal | None = None,
+) -> Annealed:
+    """Return n draws of p ∝ exp(u), annealed from draws of ``start``, or of λ."""
+
+    def from_sampling(g: Tensor) -> tuple[Tensor, Tensor]:
+        return latent.log_sampling(g), latent.sampling_score(g, 0.0)
+
+    def target(g: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = utility_and_slope(latent, utility, g)
+        return value + latent.log_volume(g), slope + latent.log_volume_slope(g)
+
+    if start is None:
+        points = latent.draw(n, generator)
+        return anneal(points, from_sampling, target, generator, settings)
+    points, density = start.draw(latent, n, generator), partial(start.log_density, latent)
+    return anneal(points, density, target, generator, settings, float(start.step))
+
+
+def draw_belief(
+    latent: Latent,
+    utility: Potential,
+    n: int,
+    generator: torch.Generator,
+    settings: AnnealingSettings,
+    start: Proposal | None = None,
+) -> Draws:
+    """Return any number n of draws as `anneal_belief` does, in random order."""
+    # A few particles cannot estimate their own covariance: anneal more, keep n.
+    count = max(n, _LEAST_PARTICLES)
+    draws = anneal_belief(latent, utility, count, generator, settings, start).draws
+    return draws.take(torch.randperm(count, generator=generator)[:n])
+
+
+def estimate_log_normalizer(
+    latent: Latent,
+    utility: Potential,
+    generator: torch.Generator,
+    settings: AnnealingSettings,
+) -> LogNormalizer:
+    """Return log ∫ exp(u) dz from independent annealing runs, whose spread is its standard error.
+
+    A first run goes from λ to the belief. The others start from a `Proposal` fitted to its draws,
+    or from λ if that took one temperature.
+    """
+    first = anneal_belief(latent, utility, _FIRST, generator, settings)
+    start = None
+    if first.temperatures > 1:
+        start = Proposal.fit(first.draws.points, first.step, generator)
+    runs = [
+        anneal_belief(latent, utility, _PARTICLES, generator, settings, start)
+        for _ in range(_ISLANDS)
+    ]
+    logs = torch.tensor([run.log_normalizer for run in runs], dtype=torch.float64)
+    value = float(torch.logsumexp(logs, 0)) - math.log(_ISLANDS)
+    # Relative spread of Z across runs, by the delta method.
+    error = float(torch.exp(logs - value).std()) / math.sqrt(_ISLANDS)
+    return LogNormalizer(value, error, _joined([run.draws for run in runs]), start)
+
+
+def _joined(islands: list[Draws]) -> Draws:
+    """Return the draws of all islands; no two islands have a genealogy in common."""
+    genealogies = [run.genealogies + i * len(run.points) for i, run in enumerate(islands)]
+    return Draws(torch.cat([run.points for run in islands]), torch.cat(genealogies))
+
+
+def normalized(
+    latent: Latent, utility: Utility, generator: torch.Generator, annealing: AnnealingSettings
+) -> Fitted:
+    """Return the density ∝ exp(f), with its normalizing constant, draws and even points."""
+    normalizer = estimate_log_normalizer(latent, utility, generator, annealing)
+    density = UtilityDensity(latent, utility, normalizer.value, annealing, normalizer.start)
+    even = even_points(latent, density.log_density, normalizer.start, _EVEN, generator)
+    return Fitted(density, replace(normalizer, even=even), {})
+
+
+def in_coordinates(fitted: Fitted, latent: Latent, order: Sequence[int]) -> Fitted:
+    """Return a utility density in other coordinates, of which it has the features ``order``."""
+    model, normalizer = fitted.model, fitted.normalizer
+    assert isinstance(model, UtilityDensity)
+    turn, columns = reordering(latent, model.latent, order)
+    start = None if normalizer.start is None else normalizer.start.turned(turn)
+    even = None if normalizer.even is None else normalizer.even @ turn
+    draws = replace(normalizer.draws, points=normalizer.draws.points @ turn)
+    return replace(
+        fitted,
+        model=replace(model, latent=latent, utility=model.utility.turned(columns), start=start),
+        normalizer=replace(normalizer, draws=draws, start=start, even=even),
+        draws=None if fitted.draws is None else fitted.draws.turned(columns),
+    )
+
+
+AT_BOUND = 0.01
+_MEASURED = 512
+
+
+def effective_size(genealogies: Tensor, values: Tensor) -> float:
+    """Return the effective number of draws for the means of values (n, k), the smallest of k."""
+    n = len(values)
+    centred = (values - values.mean(0)).double()
+    labels = torch.from_numpy(np.unique(genealogies.numpy(), return_inverse=True)[1])
+    count = int(labels.max()) + 1
+    if count == n:
+        return float(n)
+    sizes = torch.bincount(labels, minlength=count).double()
+    members = n**2 / float(sizes.square().sum())
+    if members <= 1.0:
+        return 1.0
+    sums = torch.zeros(count, centred.shape[1], dtype=torch.float64).index_add_(0, labels, centred)
+    between, within = sums.square().sum(0), centred.square().sum(0)
+    varies = within > 1e-12 * n
+    if not varies.any():
+        return float(members)
+    least = float((within[varies] / between[varies].clamp(min=1e-300)).min())
+    return max(1.0, min(n * least, float(n)) * (1.0 - 1.0 / members))
+
+
+def sampler_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
+    """Return the numbers of draws and of genealogies, and the effective sample size."""
+    t = latent.features(draws.points)
+    size = effective_size(draws.genealogies, torch.cat([t, t.square()], 1))
+    n = len(draws.points)
+    return {
+        "draws": n,
+        "genealogies": len(np.unique(draws.genealogies.numpy())),
+        "effective": round(size, 1),
+        "effective_share": round(size / n, 4),
+    }
+
+
+def bound_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
+    """Return the shares of draws near the bounds of λ's support and beyond the compared points.
+
+    ``each`` (d,) is the share within 1 % of a feature's range, on its scale, from either bound;
+    None if the feature has none. A flat belief has 0.02 of its mass there. ``any`` is the share
+    with at least one feature there. ``beyond_comparisons`` is the share farther out than every
+    compared point, where the belief is tapered and no answer is informative; 0 in a box.
+    """
+    near = near_bounds(latent.sampling, latent.from_latent(draws.points.numpy()))
+    beyond = draws.points.norm(dim=1) > latent.radius
+    in_box = isinstance(latent.sampling, Uniform)
+    return {
+        "each": [None if math.isnan(s) else s for s in near.mean(0).tolist()],
+        "any": None if np.isnan(near).all() else float((near == 1.0).any(1).mean()),
+        "beyond_comparisons": 0.0 if in_box else float(beyond.double().mean()),
+    }
+
+
+def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
+    """Return 1 where a feature of x (n, d) lies within 1 % of its range from a bound, else 0.
+
+    NaN if the feature has no bound, is periodic, has categories, or has whole numbers of
+    which one is more than 1 % of the range. The range of a feature with one bound is that of the
+    central 99.9 % of λ.
+    """
+    if isinstance(sampling, Uniform):
+        cube = sampling.to_cube(x)
+        near = np.minimum(cube, 1.0 - cube) < AT_BOUND
+        ends = np.stack([sampling.low, sampling.high])[..., None].repeat(2, -1)
+        coarse = (np.diff(sampling.edges(ends))[..., 0] > AT_BOUND).any(0)
+        unbounded = sampling.categorical | sampling.periodic | coarse
+        return np.where(unbounded, np.nan, near.astype(np.float64))
+    if not isinstance(sampling, Empirical):
+        return np.full(x.shape, np.nan)
+    low, high = sampling.marginals.low, sampling.marginals.high
+    tails = torch.tensor([[-3.29], [3.29]], dtype=torch.float64).expand(2, sampling.dimension)
+    first, last = sampling.marginals.value(tails).numpy()
+    width = np.where(np.isfinite(high), high, last) - np.where(np.isfinite(low), low, first)
+    z = sampling.to_scale(x)
+    near = np.minimum(z - low, high - z) < AT_BOUND * width
+    bounded = np.isfinite(low) | np.isfinite(high)
+    return np.where(bounded, near.astype(np.float64), np.nan)
+
+
+def self_report(latent: Latent, model: DensityModel, normalizer: LogNormalizer) -> dict[str, Any]:
+    """Return the part of ``diagnostics`` that is common to all methods; JSON-able.
+
+    ``log_prob_error`` (nats): the standard error of log Z, the root mean square error of
+    evaluation and of the path (see `llm_elicit.density.methods.EvaluationError`), and
+    the root of the sum of their squares; None where a solver failed.
+    """
+    chosen = torch.linspace(0, len(normalizer.draws.points) - 1, _MEASURED).long()
+    error = model.evaluation_error(normalizer.draws.points[chosen])
+    parts = (normalizer.standard_error, error.numerical, error.path)
+    names = ("log_normalizer", "evaluation", "path", "total")
+    stated = zip(names, (*parts, math.hypot(*parts)), strict=True)
+    return {
+        "log_normalizer": normalizer.value,
+        "log_normalizer_se": normalizer.standard_error,
+        "log_prob_error": {k: v if math.isfinite(v) else None for k, v in stated},
+        "sampler": sampler_facts(latent, normalizer.draws),
+        "bounds": bound_facts(latent, normalizer.draws),
+    }
+
+
+def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
+    """Return whether choices bound a belief's sharpness from below only, and not by chance.
+
+    Example:
+        >>> bounded_below({"separation": {"rule": "linear", "by_chance": False}}), bounded_below({})
+        (True, False)
+    """
+    separation = diagnostics.get("separation")
+    return separation is not None and not separation["by_chance"]
+
+
+def fit_warnings(diagnostics: Mapping[str, Any]) -> list[str]:
+    """Return a line on each uncertainty of a belief that its bands do not show.
+
+    Example:
+        >>> fit_warnings({"separation": None, "extent": {"factor": 2.0, "message": "it is long"}})
+        ['it is long']
+    """
+    facts = (diagnostics.get(name) for name in ("separation", "extent"))
+    return [str(fact["message"]) for fact in facts if isinstance(fact, Mapping)]
+
+
+def at_level(diagnostics: dict[str, Any], noise: Noise, before: Noise) -> dict[str, Any]:
+    """Return the report of a fit at another noise level: levels and position effects rescaled.
+
+    Held-out likelihoods are those of the same choices and do not change, but for that of λ as the
+    belief, which would need the comparisons and is left out.
+    """
+    report = {**copy.deepcopy(diagnostics), "noise": asdict(noise)}
+    report.get("null_models", {}).pop("sampling density", None)
+    judging = report.get("utility", {}).get("judging", {})
+    for judge in judging.get("judges", {}).values():
+        judge["level"] *= noise.level / before.level
+        for places in judge["order_bias"].values():
+            for place in places:
+                place["nats"] *= noise.scale / before.scale
+                place["se"] *= noise.scale / before.scale
+    return report

@@ -41,6 +41,7 @@ from scipy.interpolate import CubicSpline
 from scipy.special import logsumexp
 
 from llm_elicit.density.belief import BeliefDensity
+from llm_elicit.density.distribution import Coherence, Power
 from llm_elicit.density.errors import (
     DensityError,
     finite,
@@ -48,12 +49,17 @@ from llm_elicit.density.errors import (
     number,
     seed_of,
 )
-from llm_elicit.density.power_path import PowerPath, follow_powers, log_grid, whole
-from llm_elicit.density.ranges import RangeLikelihood, Ranges
-from llm_elicit.density.summaries import Coherence, Power
+from llm_elicit.density.methods import utility_at
+from llm_elicit.density.ranges import (
+    PowerPath,
+    RangeLikelihood,
+    Ranges,
+    follow_powers,
+    log_grid,
+    whole,
+)
+from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.torch_utils import one_thread
-from llm_elicit.density.uniform import Uniform
-from llm_elicit.density.utility_density import utility_at
 
 Array = npt.NDArray[np.float64]
 Curve = Callable[[Array], Array]

@@ -9,14 +9,26 @@ units. With all scales linear (the default) this is the setting of Mikkola, Acer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import qmc
 
-from llm_elicit.density.errors import DensityError, instance, integer, points_of, shaped
-from llm_elicit.density.feature_names import FeatureNames
+from llm_elicit.density.constraints import constraint_of
+from llm_elicit.density.errors import (
+    DensityError,
+    brief,
+    finite,
+    flags,
+    instance,
+    integer,
+    numbers,
+    points_of,
+    shaped,
+)
+from llm_elicit.density.feature_names import FeatureNames, in_order, limits_in_order
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -146,3 +158,372 @@ def bisect(below: Callable[[Array], Flags], low: Array, high: Array, steps: int 
         is_below = below(middle)
         low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
     return np.asarray(0.5 * (low + high))
+
+
+_NARROWEST = 1e-12
+_WHOLE = 1e-9  # how near a whole number is to itself
+_LARGEST_WHOLE = 2.0**52
+_MASKS = ("log", "categorical", "integer", "periodic")
+_NOT_BOTH = (("periodic", "log"), ("periodic", "categorical"), ("integer", "categorical"))
+_SHARE_BATCH, _ENOUGH, _MOST = 2**16, 100_000, 2**22  # points that estimate the share of a box
+_LEAST_SHARE = 0.001
+
+
+class Uniform(NamedFeatures):
+    """Uniform λ on a box, each feature on its own scale; see `llm_elicit.density.sampling`.
+
+    Args:
+        low, high: (d,) bounds in natural units, low < high. A mapping or a Series names the
+            features: both, and masks with names, are matched by them, and so are the points of a
+            fit.
+        log: (d,) bool mask of features with a logarithmic scale (their low must be > 0);
+            ``None`` means all linear.
+        categorical: (d,) bool mask of features whose values are categories, numbered by the whole
+            numbers from low to high; ``None`` means that all are numbers. The order of the numbers
+            has no meaning. The density of such a feature is a probability per category.
+        integer: (d,) bool mask of features whose values are the whole numbers from low to high.
+            Number k is the cell from k − ½ to k + ½ on the feature's scale: its probability under λ
+            is the cell's width, and a belief is a probability per whole number. A logarithmic one
+            needs low >= 1. Ordered categories are such numbers.
+        periodic: (d,) bool mask of features on a circle, such as hours and directions. Low and high
+            are the same point; of whole numbers, low follows high.
+        constraints: `LinearConstraint` and `PolygonConstraint` objects; λ is uniform on the part of
+            the box in which all of them hold.
+
+    Raises:
+        DensityError: bounds of different shapes, not finite, low >= high, a logarithmic feature
+            whose lower bound is not positive, whole numbers or categories whose bounds are not
+            whole, kinds that exclude each other, or constraints that hold in less than 0.1 % of the
+            box.
+
+    Example:
+        >>> import numpy as np
+        >>> box = Uniform([0.0, 1.0], [2.0, 100.0], log=[False, True])
+        >>> box.from_cube([[0.5, 0.5]]).round(6).tolist()
+        [[1.0, 10.0]]
+        >>> float(box.log_prob([[3.0, 10.0]])[0])
+        -inf
+        >>> three = Uniform([0.0, 0.0], [2.0, 2.0], categorical=[False, True])   # 0, 1 or 2
+        >>> three.contains([[1.5, 1.0], [1.5, 1.5]]).tolist()
+        [True, False]
+        >>> rooms = Uniform([1.0], [4.0], integer=[True])
+        >>> np.exp(rooms.log_prob([[1.0], [2.0], [2.5], [4.0]])).round(6).tolist()
+        [0.25, 0.25, 0.0, 0.25]
+    """
+
+    def __init__(
+        self,
+        low: npt.ArrayLike,
+        high: npt.ArrayLike,
+        log: npt.ArrayLike | None = None,
+        categorical: npt.ArrayLike | None = None,
+        integer: npt.ArrayLike | None = None,
+        periodic: npt.ArrayLike | None = None,
+        constraints: Iterable[object] = (),
+    ) -> None:
+        low, high, self.names = limits_in_order(("Uniform: low", "Uniform: high"), low, high)
+        self.low, self.high = _vector(low, "Uniform: low"), _vector(high, "Uniform: high")
+        _check_bounds(self.low, self.high)
+        self.log = self._mask("log", log)
+        self.categorical = self._mask("categorical", categorical)
+        self.integer = self._mask("integer", integer)
+        self.periodic = self._mask("periodic", periodic)
+        self.discrete = self.categorical | self.integer
+        self.constraints = tuple(
+            constraint_of(rule, self.dimension, self.names) for rule in constraints
+        )
+        self._constrained = sorted({i for rule in self.constraints for i in rule.involved})
+        self._check_kinds()
+        # A whole number is a cell as wide as one, so that a density is one per whole number.
+        cell = np.where(self.discrete, 0.5, 0.0)
+        self.scale_low = self._to_scale(self.low - cell)
+        self.scale_high = self._to_scale(self.high + cell)
+        self.share = self._share_of_box() if self.constraints else 1.0
+
+    def _mask(self, name: str, mask: npt.ArrayLike | None) -> Flags:
+        if mask is None:
+            return np.zeros(self.low.size, bool)
+        mask, self.names = in_order(f"Uniform: {name}", mask, self.names)
+        if np.ndim(mask) != 1:
+            raise DensityError(
+                f"Uniform: {name} = {mask!r}; it must mark each of the {self.low.size} features "
+                "True or False; leave it out where none is."
+            )
+        return flags(f"Uniform: {name}", mask, self.low.size)
+
+    def _check_kinds(self) -> None:
+        low, high = self.low, self.high
+        whole = (low == np.rint(low)) & (high == np.rint(high))
+        small = np.maximum(np.abs(low), np.abs(high)) < _LARGEST_WHOLE
+        rules = [
+            (
+                self.log & (low <= 0),
+                "has a logarithmic scale, which needs a positive lower bound (low > 0); raise the "
+                "bound or use a linear scale",
+            ),
+            (
+                self.categorical & (self.log | ~whole),
+                "is categorical; categories are numbered by whole numbers, never on a logarithmic "
+                "scale; give low = 0 and high = their number less one",
+            ),
+            (
+                self.integer & ~(whole & small),
+                "has whole numbers; both bounds must be whole, and less than 2**52 in size",
+            ),
+            (
+                self.periodic & self.integer & (high - low < 2),
+                "is periodic with two whole numbers; a circle needs three or more",
+            ),
+            (
+                self.categorical & np.isin(np.arange(self.dimension), self._constrained),
+                "is under a constraint, and its values are categories without an order; use "
+                "integer where they have one",
+            ),
+        ]
+        rules += [
+            (getattr(self, a) & getattr(self, b), f"is marked {a} and {b}; choose one")
+            for a, b in _NOT_BOTH
+        ]
+        for wrong, rule in rules:
+            for i in np.flatnonzero(wrong):
+                raise DensityError(f"Uniform: feature {i}, from {low[i]} to {high[i]}, {rule}.")
+
+    def __repr__(self) -> str:
+        masks = {name: getattr(self, name) for name in _MASKS}
+        marked = "".join(f", {k}={mask.tolist()}" for k, mask in masks.items() if mask.any())
+        marked += f", constraints={list(self.constraints)}" if self.constraints else ""
+        return brief(f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{marked})")
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return int(self.low.size)
+
+    def _to_scale(self, x: Array) -> Array:
+        return np.where(self.log, np.log(np.where(self.log & (x > 0), x, 1.0)), x)
+
+    def conditional(self, given: Mapping[int, float]) -> Uniform:
+        """Return λ of the other features, given values of some by number.
+
+        Raises:
+            DensityError: the constraints hold nowhere, or nearly so, given these.
+
+        Example:
+            >>> from llm_elicit.density.constraints import LinearConstraint
+            >>> ordered = Uniform([0.0, 0.0], [1.0, 1.0],
+            ...                   constraints=[LinearConstraint([1, -1], 0)])
+            >>> ordered.conditional({0: 0.25}).contains([[0.2], [0.3]]).tolist()
+            [False, True]
+        """
+        free = np.setdiff1d(np.arange(self.dimension), list(given))
+        remaining = [rule.conditional(given, free.tolist()) for rule in self.constraints]
+        point = self.low.copy()
+        point[list(given)] = list(given.values())
+        for rule, remainder in zip(self.constraints, remaining, strict=True):
+            if remainder is None and not rule.holds(point[None], self.high - self.low)[0]:
+                raise DensityError(f"given: {dict(given)} does not keep {rule}; give other values.")
+        return self._of(free.tolist(), [rule for rule in remaining if rule is not None])
+
+    def reordered(self, order: Sequence[int]) -> Uniform:
+        """Return λ with the features of these numbers, in this order."""
+        moved = (rule.conditional({}, order) for rule in self.constraints)
+        return self._of(order, [rule for rule in moved if rule is not None])
+
+    def _of(self, features: Sequence[int], constraints: Iterable[object]) -> Uniform:
+        """Return λ of some features under constraints on them."""
+        at = list(features)
+        masks = {name: getattr(self, name)[at] for name in _MASKS}
+        box = Uniform(self.low[at], self.high[at], constraints=constraints, **masks)
+        return box._name(self.names, at)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """Return n random points (n, d) in natural units."""
+        check_draw(n, rng)
+        if not self.constraints:
+            return self.from_cube(rng.random((n, self.dimension)))
+
+        def draw(count: int) -> Array:
+            x = self.from_cube(rng.random((count, self.dimension)))
+            return x[self.within(x)]
+
+        return accepted(draw, n, self.share)
+
+    def contains(self, x: npt.ArrayLike) -> Flags:
+        """Return whether each point lies in the closed box and keeps the constraints, (n,).
+
+        Categories and whole numbers must be whole.
+        """
+        points = self._points(x)
+        inside = self.in_box(points)
+        inside[inside] = self.within(points[inside])
+        return inside
+
+    def in_box(self, points: Array) -> Flags:
+        """Return whether points (n, d) lie in the support but for the constraints, (n,)."""
+        size = np.maximum(np.abs(points), 1.0)
+        named = ~self.discrete | (np.abs(points - np.rint(points)) < _WHOLE * size)
+        return np.asarray(((points >= self.low) & (points <= self.high) & named).all(axis=1))
+
+    def within(self, x: Array) -> Flags:
+        """Return whether points (n, d) of the box keep all constraints, (n,)."""
+        inside = np.ones(len(x), dtype=np.bool_)
+        for rule in self.constraints:
+            inside &= rule.holds(x, self.high - self.low)
+        return inside
+
+    def _share_of_box(self) -> float:
+        """Return the share of the box, on its scales, in which the constraints hold.
+
+        By Sobol points of a fixed seed over the features that the constraints are on, as many as
+        bring a hundred thousand accepted ones, or four million.
+        """
+        involved = self._constrained
+        sobol = qmc.Sobol(max(len(involved), 1), rng=np.random.default_rng(0))
+        drawn = hits = 0
+        while hits < _ENOUGH and drawn < _MOST and hits >= _LEAST_SHARE * (drawn - _SHARE_BATCH):
+            cube = np.full((_SHARE_BATCH, self.dimension), 0.5)
+            cube[:, involved] = sobol.random(_SHARE_BATCH)[:, : len(involved)]
+            drawn, hits = drawn + _SHARE_BATCH, hits + int(self.within(self.from_cube(cube)).sum())
+        if hits < _LEAST_SHARE * drawn:
+            raise DensityError(
+                f"Uniform: the constraints hold in {hits} of {drawn} points of the box; less than "
+                f"{_LEAST_SHARE:.1%} is left; check them, or narrow low and high to the region."
+            )
+        return hits / drawn
+
+    def log_prob(self, x: npt.ArrayLike) -> Array:
+        """Return log densities (n,) per natural unit; a logarithmic feature contributes −log x.
+
+        A whole number or a category has a probability, not a density.
+        """
+        points = self._points(x, no_nan=True)
+        inside = self.contains(points)
+        constant = -np.log(self.scale_high - self.scale_low).sum() - np.log(self.share)
+        return np.where(inside, constant + self.log_scale_slope(points), -np.inf)
+
+    def log_scale_slope(self, x: npt.ArrayLike) -> Array:
+        """Return log |d scale / d x| (n,), summed over the features.
+
+        It is −log x of a logarithmic feature and 0 of others; of a whole number, the logarithm of
+        its cell's width.
+        """
+        points = self._points(x)
+        # The cell from k − ½ to k + ½ is log(1 + 1/(k − ½)) wide on a logarithmic scale.
+        edge = np.where(self.integer, points - 0.5, points)
+        edge = np.where(self.log & (edge > 0), edge, 1.0)
+        slopes = np.where(self.integer, np.log(np.log1p(1.0 / edge)), -np.log(edge))
+        return np.asarray(np.where(self.log, slopes, 0.0).sum(axis=1))
+
+    def to_cube(self, x: npt.ArrayLike) -> Array:
+        """Return points of [0, 1]^d, linear in each scale; a whole number at its cell's middle.
+
+        With constraints, λ is uniform on the part of the cube where they hold.
+        """
+        points = self._points(x)
+        cell = np.where(self.integer, 0.5, 0.0)
+        z = 0.5 * (self._to_scale(points - cell) + self._to_scale(points + cell))
+        return (z - self.scale_low) / (self.scale_high - self.scale_low)
+
+    def from_cube(self, y: npt.ArrayLike) -> Array:
+        """Return the inverse of `to_cube`, clipped to the box."""
+        x = self.in_cells(y)
+        return np.clip(np.where(self.discrete, np.rint(x), x), self.low, self.high)
+
+    def in_cells(self, y: npt.ArrayLike) -> Array:
+        """Return points (n, d) of the cube in natural units, whole numbers not rounded.
+
+        Example:
+            >>> Uniform([1.0], [4.0], integer=[True]).in_cells([[0.0], [0.375], [1.0]]).tolist()
+            [[0.5], [2.0], [4.5]]
+        """
+        cube = self._points(y)
+        z = self.scale_low + cube * (self.scale_high - self.scale_low)
+        return np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
+
+    def edges(self, boxes: Array) -> Array:
+        """Return cube coordinates (G, d, 2) of the bounds of boxes (G, d, 2), ±∞ included.
+
+        Whole numbers count with their whole cells: from 2 to 4 is from 1½ to 4½ on the scale.
+        """
+        inside = np.clip(boxes, self.low[:, None], self.high[:, None])
+        low, high = inside[..., 0], inside[..., 1]
+        low = np.where(self.discrete, np.ceil(low) - 0.5, low)
+        high = np.where(self.discrete, np.floor(high) + 0.5, high)
+        z = np.stack([self._to_scale(low), self._to_scale(high)], axis=-1)
+        return np.asarray(
+            (z - self.scale_low[:, None]) / (self.scale_high - self.scale_low)[:, None]
+        )
+
+    def wrap(self, x: Array) -> Array:
+        """Return points (n, d) with periodic features brought back into their period.
+
+        Example:
+            >>> Uniform([0.0], [24.0], periodic=[True]).wrap(np.array([[25.0], [-1.0]])).tolist()
+            [[1.0], [23.0]]
+        """
+        period = self.high - self.low + self.integer
+        turned = self.low + np.mod(x - self.low, period)
+        outside = (x < self.low) | (x > self.high)
+        return np.where(self.periodic & outside, turned, x)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        text = {
+            "kind": "uniform",
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "log": self.log.tolist(),
+        }
+        masks = {name: getattr(self, name) for name in _MASKS[1:]}
+        text |= {name: mask.tolist() for name, mask in masks.items() if mask.any()}
+        if self.constraints:
+            text["constraints"] = [rule.to_dict() for rule in self.constraints]
+        return self._text(text)
+
+
+def other_than_numbers(sampling: SamplingDensity) -> str | None:
+    """Return in words what λ has other than continuous numbers; None if it has nothing else.
+
+    Example:
+        >>> other_than_numbers(Uniform([0.0, 1.0], [1.0, 12.0], periodic=[False, True]))
+        'feature 1 is periodic'
+    """
+    kinds = {
+        "has categories": sampling.categorical,
+        "has whole numbers": sampling.integer,
+        "is periodic": sampling.periodic,
+    }
+    for name, mask in kinds.items():
+        if mask.any():
+            return f"feature {int(mask.argmax())} {name}"
+    if isinstance(sampling, Uniform) and sampling.constraints:
+        return "the sampling density has constraints"
+    return None
+
+
+def _check_bounds(low: Array, high: Array) -> None:
+    if low.shape != high.shape:
+        raise DensityError(
+            f"Uniform: low has {low.size} features and high {high.size}; "
+            "they must agree; give one bound of each for every feature."
+        )
+    for i in np.flatnonzero(low >= high):
+        raise DensityError(
+            f"Uniform: low[{i}] = {low[i]} is not below high[{i}] = {high[i]}; "
+            "every lower bound must lie below its upper bound; swap or widen the bounds."
+        )
+    for i in np.flatnonzero(high - low < _NARROWEST * np.maximum(np.abs(low), np.abs(high))):
+        raise DensityError(
+            f"Uniform: low[{i}] = {low[i]} and high[{i}] = {high[i]} are too near "
+            "for floats to tell values between them apart; count from another origin."
+        )
+
+
+def _vector(values: npt.ArrayLike, name: str) -> Array:
+    array = numbers(name, values)
+    if array.ndim != 1 or array.size == 0:
+        raise DensityError(
+            f"{name} has shape {array.shape}; it must be one finite number for each feature, "
+            "shape (d,); pass a list or a 1-D array."
+        )
+    return finite(name, array.copy())

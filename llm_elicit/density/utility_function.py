@@ -1,7 +1,7 @@
 """Utility functions f, and draws of the posterior over them.
 
 exp(f) is the Bradley–Terry utility density up to a constant, and exp(f(x) − f(x')) the ratio of
-densities. A `Utility` is evaluated on the features of `llm_elicit.density.transforms`, in the
+densities. A `Utility` is evaluated on the features of `llm_elicit.density.latent`, in the
 precision and on the device of its coefficients; values come back where the features were.
 """
 

@@ -17,14 +17,14 @@ from scipy.ndimage import gaussian_filter
 
 from llm_elicit.audit.calibration import DataCoverage, PredictiveCheck
 from llm_elicit.audit.record import JudgeAudit
-from llm_elicit.density.feature_axis import BINS
+from llm_elicit.density.feature_axis import BINS, PlotData
 from llm_elicit.density.plots.figures import (
     corner_panels,
     corner_places,
     fill_corner,
     marginals_figure,
 )
-from llm_elicit.density.plots.pairs import (
+from llm_elicit.density.plots.panels import (
     PanelPair,
     draw_belief_regions,
     histogram,
@@ -32,7 +32,6 @@ from llm_elicit.density.plots.pairs import (
     is_uncertain,
     ramp,
 )
-from llm_elicit.density.plots.plot_data import PlotData
 from llm_elicit.density.plots.style import DARK, LIGHT, Theme, blank, dress, set_axis
 from llm_elicit.report.layers import (
     Layers,

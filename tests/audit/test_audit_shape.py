@@ -22,7 +22,7 @@ from llm_elicit.audit.summaries import (
 )
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.density import BeliefDraws
-from llm_elicit.density.transforms import make_latent
+from llm_elicit.density.latent import make_latent
 from llm_elicit.spaces.features import Feature
 
 SPACE = box(3, 9.0)

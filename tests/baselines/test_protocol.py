@@ -19,7 +19,7 @@ from llm_elicit.baselines.protocol import (
     TrainingSettings,
     paper_protocol,
 )
-from llm_elicit.baselines.protocol.density import finer
+from llm_elicit.baselines.protocol.density import CubeLatent, Mode, ScoreParts, finer, path_integral
 from llm_elicit.baselines.protocol.fit import (
     ChoiceJudge,
     HeldOut,
@@ -29,7 +29,6 @@ from llm_elicit.baselines.protocol.fit import (
     winner_weights,
 )
 from llm_elicit.baselines.protocol.network import PairData, ScoreNetwork, _Trainer, train_score
-from llm_elicit.baselines.protocol.parts import CubeLatent, Mode, ScoreParts, path_integral
 from llm_elicit.baselines.protocol.samplers import (
     FlowPrior,
     Resampler,
@@ -51,8 +50,8 @@ from llm_elicit.density import (
     UtilitySettings,
     fit_belief,
 )
-from llm_elicit.density.score.tempering import ConstantTempered, Tempering
-from llm_elicit.density.transforms import make_latent
+from llm_elicit.density.latent import make_latent
+from llm_elicit.density.score.density import ConstantTempered, Tempering
 from llm_elicit.density.utility_function import Utility
 from tests.density.targets import Array, ask
 

@@ -26,8 +26,8 @@ from llm_elicit.baselines.protocol.samplers import (
     score_and_divergence,
 )
 from llm_elicit.density import GaussianMixture, Uniform
+from llm_elicit.density.latent import make_latent
 from llm_elicit.density.smc import Draws
-from llm_elicit.density.transforms import make_latent
 
 
 def _network(d: int = 2) -> ScoreNetwork:

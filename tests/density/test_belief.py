@@ -21,8 +21,8 @@ from llm_elicit.density import (
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.belief_files import read_belief
-from llm_elicit.density.score.tempering import Tempering
+from llm_elicit.density.belief import read_belief
+from llm_elicit.density.score.density import Tempering
 from llm_elicit.density.stacks import ComponentStack
 from tests.density.conftest import BRIEF, QUICK
 from tests.density.targets import Array, ask, draw_on_grid, onemoon, wasserstein

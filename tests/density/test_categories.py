@@ -21,7 +21,7 @@ from llm_elicit.density import (
     suggest_pairs,
 )
 from llm_elicit.density.design import _coordinates
-from llm_elicit.density.transforms import make_latent
+from llm_elicit.density.latent import make_latent
 from tests.density.targets import QUICK
 
 BOX = Uniform([0.0, -4.0], [2.0, 4.0], categorical=[True, False])

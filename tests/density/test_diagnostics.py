@@ -19,7 +19,7 @@ from llm_elicit.density import (
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.diagnostics import at_level, effective_size, near_bounds
+from llm_elicit.density.methods import at_level, effective_size, near_bounds
 from tests.density.conftest import BRIEF, QUICK
 from tests.density.targets import Array, anneal_two_modes, ask
 

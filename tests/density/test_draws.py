@@ -31,9 +31,9 @@ from llm_elicit.density import (
     suggest_pairs,
 )
 from llm_elicit.density.belief_draws import from_components
+from llm_elicit.density.latent import make_latent
+from llm_elicit.density.methods import utility_at
 from llm_elicit.density.stacks import ComponentStack
-from llm_elicit.density.transforms import make_latent
-from llm_elicit.density.utility_density import utility_at
 from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
 from tests.density.targets import QUICK, ask
 

@@ -21,10 +21,9 @@ from llm_elicit.density import (
     Empirical,
     fit_belief,
 )
-from llm_elicit.density.belief_files import sampling_from_dict
-from llm_elicit.density.latent import Latent
-from llm_elicit.density.transforms import make_latent
-from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
+from llm_elicit.density.belief import sampling_from_dict
+from llm_elicit.density.latent import Latent, make_latent
+from llm_elicit.density.methods import UtilityDensity, estimate_log_normalizer
 from llm_elicit.density.utility_function import Utility
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, ask

@@ -12,9 +12,14 @@ from llm_elicit.density import GaussianMixture, MixturePrior, MixtureSettings, N
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.cross_validation import CrossValidation
-from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
 from llm_elicit.density.utility.mixture import fit_mixtures
-from llm_elicit.density.utility.model import FactorMixture, Mixture, log_prior
+from llm_elicit.density.utility.model import (
+    FactorMixture,
+    Mixture,
+    MixturePosterior,
+    log_prior,
+    maximize,
+)
 from tests.density.targets import ask
 
 

@@ -13,9 +13,8 @@ from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.cross_validation import CrossValidation
-from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
 from llm_elicit.density.utility.mixture import draw_starts
-from llm_elicit.density.utility.model import Mixture, log_prior
+from llm_elicit.density.utility.model import Mixture, MixturePosterior, log_prior, maximize
 from tests.density.targets import ask, check_judgments
 
 

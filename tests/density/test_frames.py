@@ -25,7 +25,7 @@ from llm_elicit.density import (
     fit_power,
     suggest_pairs,
 )
-from llm_elicit.density.belief_files import sampling_from_dict
+from llm_elicit.density.belief import sampling_from_dict
 from tests.density.targets import QUADRATIC
 
 WORDS = ["Adelie", "Chinstrap", "Gentoo"]

@@ -11,10 +11,14 @@ import torch
 
 from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
-from llm_elicit.density.utility.hmc import HmcSettings, sample_hmc, slope_of
-from llm_elicit.density.utility.model import Mixture, log_prior
-from llm_elicit.density.utility.posterior import MixtureDensity
+from llm_elicit.density.utility.model import (
+    Mixture,
+    MixturePosterior,
+    inverse_root,
+    log_prior,
+    maximize,
+)
+from llm_elicit.density.utility.posterior import HmcSettings, MixtureDensity, sample_hmc, slope_of
 from llm_elicit.density.utility.quadratic import Regression
 from tests.density.targets import ask
 

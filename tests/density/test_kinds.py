@@ -22,10 +22,10 @@ from llm_elicit.density import (
     simulate_choices,
     suggest_pairs,
 )
-from llm_elicit.density.belief_files import sampling_from_dict
+from llm_elicit.density.belief import sampling_from_dict
 from llm_elicit.density.design import _coordinates
-from llm_elicit.density.diagnostics import near_bounds
-from llm_elicit.density.transforms import BoxLatent, make_latent
+from llm_elicit.density.latent import BoxLatent, make_latent
+from llm_elicit.density.methods import near_bounds
 from tests.density.conftest import QUICK
 from tests.density.targets import QUADRATIC, Array
 

@@ -11,7 +11,7 @@ import pytest
 
 from llm_elicit.density import BeliefDensity, DensityError, FitSettings, Uniform, fit_belief
 from llm_elicit.density import methods as module
-from llm_elicit.density.belief_files import _digest
+from llm_elicit.density.belief import _digest
 from llm_elicit.density.methods import GROUP, OWN, external_method, known_methods
 from tests.density.conftest import QUICK
 from tests.density.targets import Array

@@ -17,8 +17,8 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.feature_axis import feature_axes
 from llm_elicit.density.feature_names import FeatureNames
-from llm_elicit.density.notebook import belief_html
-from llm_elicit.density.transforms import make_latent
+from llm_elicit.density.latent import make_latent
+from llm_elicit.density.presentation import belief_html
 from tests.density.targets import QUADRATIC
 
 SCRIPT = "<script>alert(1)</script>"

@@ -27,10 +27,9 @@ from llm_elicit.density import (
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.feature_axis import FeatureAxis, feature_axes
+from llm_elicit.density.feature_axis import FeatureAxis, PlotData, feature_axes
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.plots.figures import corner_figure, marginals_figure
-from llm_elicit.density.plots.plot_data import PlotData
 from llm_elicit.density.plots.style import LIGHT, short_labels, wrapped
 from tests.density.targets import QUADRATIC
 

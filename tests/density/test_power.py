@@ -22,8 +22,8 @@ from llm_elicit.density import (
     fit_belief,
     fit_power,
 )
-from llm_elicit.density.power_path import TruncatedNormal, follow_powers, log_grid, whole
-from llm_elicit.density.transforms import make_latent
+from llm_elicit.density.latent import make_latent
+from llm_elicit.density.ranges import TruncatedNormal, follow_powers, log_grid, whole
 from llm_elicit.density.utility_function import Utility
 from tests.density.targets import FEW_DRAWS, Array
 

@@ -19,10 +19,9 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.fit import _extent
 from llm_elicit.density.judgments import check_evidence
+from llm_elicit.density.latent import make_latent
 from llm_elicit.density.settings import GaussianProcessSettings
-from llm_elicit.density.transforms import make_latent
-from llm_elicit.density.utility.gaussian_process import GaussianProcessFit, _Process
-from llm_elicit.density.utility.measured import _observations
+from llm_elicit.density.utility.gaussian_process import GaussianProcessFit, _observations, _Process
 from llm_elicit.density.utility.quadratic import QuadraticTerms
 from llm_elicit.report.verdicts import _fit_sentences
 from tests.density.targets import Array

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from llm_elicit.density import DensityError, GaussianMixture, Uniform
-from llm_elicit.density.belief_files import sampling_from_dict
-from llm_elicit.density.transforms import make_latent
+from llm_elicit.density.belief import sampling_from_dict
+from llm_elicit.density.latent import make_latent
 
 MIXTURE = GaussianMixture(
     [0.3, 0.7],

@@ -12,10 +12,15 @@ import torch
 
 from llm_elicit.density import DensityError, GaussianMixture, Noise, ScoreSettings, fit_belief
 from llm_elicit.density import fit as fit_module
+from llm_elicit.density.latent import make_latent
 from llm_elicit.density.score.density import Calibration
-from llm_elicit.density.score.network import PairData, ScoreNetworks, _Trainer, train_networks
-from llm_elicit.density.score.start import fit_start
-from llm_elicit.density.transforms import make_latent
+from llm_elicit.density.score.network import (
+    PairData,
+    ScoreNetworks,
+    _Trainer,
+    fit_start,
+    train_networks,
+)
 from tests.density.conftest import BRIEF
 from tests.density.targets import Array, ask
 

@@ -10,7 +10,7 @@ from llm_elicit.audit.utility import measure_effects, utility_of
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, Uniform, bounded_below, fit_belief
-from llm_elicit.density.utility.separation import find_agreement, find_separation, separated_rows
+from llm_elicit.density.utility.fit import find_agreement, find_separation, separated_rows
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
 Array = np.ndarray

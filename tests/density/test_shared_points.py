@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from llm_elicit.density import BeliefDensity, Evidence, Uniform, band, fit_evidence
+from llm_elicit.density.latent import make_latent
 from llm_elicit.density.smc import even_points, share_points
-from llm_elicit.density.transforms import make_latent
 
 BOX = Uniform([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
 CENTRES = torch.tensor([[-0.5, 0.0, 0.5], [0.5, 0.0, -0.5]], dtype=torch.float64)

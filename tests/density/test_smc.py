@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from llm_elicit.density import AnnealingSettings, DensityError, GaussianMixture, Uniform
-from llm_elicit.density.latent import Latent
+from llm_elicit.density.latent import Latent, make_latent
+from llm_elicit.density.methods import anneal_belief, estimate_log_normalizer
 from llm_elicit.density.smc import Proposal
 from llm_elicit.density.stacks import ComponentStack
-from llm_elicit.density.transforms import make_latent
-from llm_elicit.density.utility_density import anneal_belief, estimate_log_normalizer
 from llm_elicit.density.utility_function import Utility
 from tests.density.targets import Array
 

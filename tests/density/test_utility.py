@@ -24,9 +24,9 @@ from llm_elicit.density import (
     simulate_choices,
 )
 from llm_elicit.density.judgments import assign_folds
+from llm_elicit.density.latent import make_latent
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.stacks import ComponentStack
-from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility.cross_validation import CrossValidation, HeldOut, weigh_forms
 from llm_elicit.density.utility.quadratic import QuadraticFit, QuadraticTerms, Ridges

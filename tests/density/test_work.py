@@ -7,7 +7,7 @@ import pytest
 
 from llm_elicit.density import DensityError, Uniform, fit_belief, seconds_of
 from llm_elicit.density.fit import features_of, terms_of
-from llm_elicit.density.transforms import make_latent
+from llm_elicit.density.latent import make_latent
 from llm_elicit.density.utility.quadratic import QuadraticTerms
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from llm_elicit.audit.reference import axis_of
-from llm_elicit.density.plots.pairs import PanelPair, draw_regions
+from llm_elicit.density.plots.panels import PanelPair, draw_regions
 from llm_elicit.density.plots.style import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.report.figures import (
     draw_corner,

@@ -21,23 +21,30 @@ import torch
 from scipy.stats import qmc
 from torch import Tensor
 
-from llm_elicit.baselines.protocol.density import ScoreDensity, importance_log_normalizer
-from llm_elicit.baselines.protocol.network import PairData, ScoreNetwork, TrainedScore, train_score
-from llm_elicit.baselines.protocol.parts import (
+from llm_elicit.baselines.protocol.density import (
     CubeLatent,
     Mode,
+    ScoreDensity,
     ScoreParts,
     flow_score,
+    importance_log_normalizer,
     path_integral,
 )
+from llm_elicit.baselines.protocol.network import PairData, ScoreNetwork, TrainedScore, train_score
 from llm_elicit.baselines.protocol.samplers import FlowPrior, Resampler, flow_log_prob, sample_heun
 from llm_elicit.baselines.protocol.settings import ProtocolSettings
 from llm_elicit.density.fit import fit_choice_utility
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
-from llm_elicit.density.methods import Fitted, LogNormalizer, Problem, external_settings
-from llm_elicit.density.score.tempering import Tempering, optimal_constant
-from llm_elicit.density.utility_density import estimate_log_normalizer, utility_at
+from llm_elicit.density.methods import (
+    Fitted,
+    LogNormalizer,
+    Problem,
+    estimate_log_normalizer,
+    external_settings,
+    utility_at,
+)
+from llm_elicit.density.score.density import Tempering, optimal_constant
 from llm_elicit.density.utility_function import Utility
 
 _MOST_COMPARED, _LOG2_SOBOL = 16_384, 12

@@ -9,10 +9,16 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
-from llm_elicit.density.feature_axis import FeatureAxis
-from llm_elicit.density.plots.marginals import draw_marginal, dress_marginal, legend
-from llm_elicit.density.plots.pairs import PanelPair, draw_belief_regions, draw_panel, is_flat
-from llm_elicit.density.plots.plot_data import PlotData
+from llm_elicit.density.feature_axis import FeatureAxis, PlotData
+from llm_elicit.density.plots.panels import (
+    PanelPair,
+    draw_belief_regions,
+    draw_marginal,
+    draw_panel,
+    dress_marginal,
+    is_flat,
+    legend,
+)
 from llm_elicit.density.plots.style import LIGHT, NotebookFigure, Theme, blank, wrapped
 
 _COLUMNS = 4

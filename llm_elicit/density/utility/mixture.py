@@ -33,8 +33,7 @@ from torch import Tensor
 from llm_elicit.density.settings import MixturePrior, MixtureSettings
 from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.utility.cross_validation import Array, CrossValidation, HeldOut, Index
-from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
-from llm_elicit.density.utility.model import FactorMixture, Mixture
+from llm_elicit.density.utility.model import FactorMixture, Mixture, MixturePosterior, maximize
 
 _PATIENCE = 3
 _SEARCH_ROWS = 6000  # most comparisons that the starts are compared on
