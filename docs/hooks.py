@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import griffe
-import typer.main
 from pydantic import BaseModel
 
-from llm_elicit.cli.main import app
+from llm_elicit.cli.main import COMMANDS, load
 from llm_elicit.config import campaign, design, judges
 from llm_elicit.report.glossary import GLOSSARY
 from llm_elicit.spaces import features
@@ -37,8 +36,9 @@ def report_terms() -> str:
 
 def commands() -> str:
     """Every command of the command line: its help, arguments and options."""
-    program = typer.main.get_command(app)
-    return "\n\n".join(_command(*each) for each in _nested(program, "llm-elicit"))
+    names = [path.rpartition(".")[2] for path in COMMANDS]
+    every = [part for name in names for part in _nested(load(name), f"llm-elicit {name}")]
+    return "\n\n".join(_command(*each) for each in every)
 
 
 def _nested(command: Any, name: str) -> Iterator[tuple[Any, str]]:

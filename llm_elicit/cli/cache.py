@@ -7,23 +7,20 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.cli.options import AsJson, out, print_json
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import cache as answer_cache
+from llm_elicit.orchestrator.cache import Cache
 
-if TYPE_CHECKING:
-    from llm_elicit.orchestrator import cache as answer_cache
-    from llm_elicit.orchestrator.cache import Cache
-else:
-    answer_cache = LazyModule("llm_elicit.orchestrator.cache")
-
-cache_app = typer.Typer(help="The answers kept across runs.", no_args_is_help=True)
+cache_app = typer.Typer(
+    add_completion=False, help="The answers kept across runs.", no_args_is_help=True
+)
 
 Runs = Annotated[Path, typer.Option(help="The folder of the runs; the cache lies in it.")]
 Key = Annotated[str, typer.Argument(help="A key, or as much of its beginning as is unique.")]

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from llm_elicit._util.packages import LazyModule
+from llm_elicit.audit.judge_comparison import JudgeComparison
 from llm_elicit.cli.options import AsJson, interval, print_json
 from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
-
-if TYPE_CHECKING:
-    from llm_elicit.audit.judge_comparison import JudgeComparison
-    from llm_elicit.orchestrator import progress as displays
-    from llm_elicit.pipeline import run_folder, stages
-else:
-    displays = LazyModule("llm_elicit.orchestrator.progress")
-    run_folder = LazyModule("llm_elicit.pipeline.run_folder")
-    stages = LazyModule("llm_elicit.pipeline.stages")
+from llm_elicit.orchestrator import progress as displays
+from llm_elicit.pipeline import run_folder, stages
 
 Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs: folders, or names.")]
 Out = Annotated[Path | None, typer.Option(help="Write the whole record here, as JSON.")]

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit.cli.options import AsJson, MaxCost, RunName, out, print_json, run_facts
 from llm_elicit.errors import InputError
-
-if TYPE_CHECKING:
-    from llm_elicit.orchestrator import judgments
-    from llm_elicit.orchestrator.journal import control as journal
-    from llm_elicit.pipeline import run_control, run_folder
-    from llm_elicit.pipeline.run_folder import Run
-else:
-    journal = LazyModule("llm_elicit.orchestrator.journal.control")
-    judgments = LazyModule("llm_elicit.orchestrator.judgments")
-    run_control = LazyModule("llm_elicit.pipeline.run_control")
-    run_folder = LazyModule("llm_elicit.pipeline.run_folder")
+from llm_elicit.orchestrator import judgments
+from llm_elicit.orchestrator.journal import control as journal
+from llm_elicit.pipeline import run_control, run_folder
+from llm_elicit.pipeline.run_folder import Run
 
 _LOOK = 0.2
 """Seconds between two looks at the run."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.rule import Rule
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.cli.options import (
     AsJson,
@@ -19,17 +18,11 @@ from llm_elicit.cli.options import (
     print_json,
     run_facts,
 )
-
-if TYPE_CHECKING:
-    from llm_elicit.orchestrator import estimates
-    from llm_elicit.pipeline import run_folder
-    from llm_elicit.pipeline.run_folder import Run
-    from llm_elicit.planning import detectable
-    from llm_elicit.questions import Prompt
-else:
-    detectable = LazyModule("llm_elicit.planning.detectable")
-    estimates = LazyModule("llm_elicit.orchestrator.estimates")
-    run_folder = LazyModule("llm_elicit.pipeline.run_folder")
+from llm_elicit.orchestrator import estimates
+from llm_elicit.pipeline import run_folder
+from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.planning import detectable
+from llm_elicit.questions import Prompt
 
 
 def estimate_command(campaign: CampaignName, as_json: AsJson = False) -> None:

@@ -4,31 +4,70 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from llm_elicit._util.packages import package_version
-from llm_elicit.cli import control, estimate, run, status
-from llm_elicit.cli.cache import cache_app
-from llm_elicit.cli.compare import compare_command
 from llm_elicit.cli.exit_codes import CommandGroup, run_app
-from llm_elicit.cli.models import backends_command, models_app
-from llm_elicit.cli.options import out
-from llm_elicit.cli.pilot import pilot_command
-from llm_elicit.cli.serve import bundle_command, serve_command
-from llm_elicit.cli.space import space_app
 
-app = typer.Typer(
-    cls=CommandGroup,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+COMMANDS = {
+    "run.run": "Plan, ask, fit, audit and report. Run it again to resume.",
+    "estimate.estimate": "Questions, tokens and USD by judge and model, before anything is sent.",
+    "run.plan": "Validate a campaign and draw its pairs.",
+    "run.ask": "Ask the questions that have no answer yet.",
+    "run.fit": "Estimate every judge's belief from its answers.",
+    "run.audit": "Compare the beliefs with the data.",
+    "run.report": "Write the report, its figures and its tables.",
+    "status.status": "Show a run's progress by judge; it works from another terminal, too.",
+    "control.pause": "Pause a run that another process asks, and wait for the answers in flight.",
+    "control.resume": "Let a paused run go on, or give a running one other limits.",
+    "control.cancel": "End a run that another process asks; every answer received is kept.",
+    "status.export": "Write the judgments as Parquet, JSONL or CSV.",
+    "compare.compare": "Judges side by side: do they prefer alike, believe alike, and which is "
+    "nearer to the data?",
+    "pilot.pilot": "Ask each candidate template a few pairs, and compare their reliability and "
+    "cost.",
+    "serve.bundle": "Write a run's page as one file, finished or not; it needs no server and no "
+    "network.",
+    "serve.serve": "Serve campaigns over HTTP, with a live page. Ctrl-C or SIGTERM drains and "
+    "stops.",
+    "models.backends": "List the backends that a campaign can name, with those of other packages "
+    "and their state.",
+    "models.models": "The local models: list them, download their weights.",
+    "space.space": "Feature spaces.",
+    "cache.cache": "The answers kept across runs.",
+}
+"""The first line of every command's help, by its module and its name."""
+
+
+def load(name: str) -> Any:
+    """Import a command, or a group of commands, and return it as Typer calls it."""
+    path = next(path for path in COMMANDS if path.endswith(f".{name}"))
+    module = import_module(f"llm_elicit.cli.{path.removesuffix(f'.{name}')}")
+    group = getattr(module, f"{name}_app", None)
+    if group is None:
+        group = typer.Typer(add_completion=False)
+        group.command(name)(getattr(module, f"{name}_command"))
+    return typer.main.get_command(group)
+
+
+class _Commands(CommandGroup):
+    """The commands; the module of one is imported when it is called, so that `--help` is fast."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name, the command and the arguments that are left."""
+        name, command, remaining = super().resolve_command(ctx, args)
+        return name, command and load(str(name)), remaining
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(requested: bool) -> None:
     if requested:
-        out.print(f"llm-elicit {package_version()}")
+        typer.echo(f"llm-elicit {package_version()}")
         raise typer.Exit
 
 
@@ -45,26 +84,8 @@ def options(
     del version  # its callback has printed it
 
 
-app.command("run")(run.run_command)
-app.command("estimate")(estimate.estimate_command)
-app.command("plan")(run.plan_command)
-app.command("ask")(run.ask_command)
-app.command("fit")(run.fit_command)
-app.command("audit")(run.audit_command)
-app.command("report")(run.report_command)
-app.command("status")(status.status_command)
-app.command("pause")(control.pause_command)
-app.command("resume")(control.resume_command)
-app.command("cancel")(control.cancel_command)
-app.command("export")(status.export_command)
-app.command("compare")(compare_command)
-app.command("pilot")(pilot_command)
-app.command("bundle")(bundle_command)
-app.command("serve")(serve_command)
-app.command("backends")(backends_command)
-app.add_typer(models_app, name="models")
-app.add_typer(space_app, name="space")
-app.add_typer(cache_app, name="cache")
+for _path, _help in COMMANDS.items():
+    app.command(_path.rpartition(".")[2], help=_help)(lambda: None)
 
 
 def main() -> None:

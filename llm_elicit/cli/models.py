@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from llm_elicit._util.packages import LazyModule, package_version
+from llm_elicit import backends
+from llm_elicit._util.packages import package_version
 from llm_elicit.cli.options import AsJson, out, print_json
+from llm_elicit.config import judges, plugins
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import progress as displays
 
-if TYPE_CHECKING:
-    from llm_elicit import backends
-    from llm_elicit.config import judges, plugins
-    from llm_elicit.orchestrator import progress as displays
-else:
-    backends = LazyModule("llm_elicit.backends")
-    judges = LazyModule("llm_elicit.config.judges")
-    displays = LazyModule("llm_elicit.orchestrator.progress")
-    plugins = LazyModule("llm_elicit.config.plugins")
-
-models_app = typer.Typer(help="The local models: list them, download their weights.")
+models_app = typer.Typer(
+    add_completion=False, help="The local models: list them, download their weights."
+)
 
 
 @models_app.callback(invoke_without_command=True)

@@ -7,21 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import pydantic_core
 import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import ElicitError
 
-if TYPE_CHECKING:
-    import pydantic_core
-
+if TYPE_CHECKING:  # `--help` waits for neither
     from llm_elicit.audit.inference import Interval
     from llm_elicit.pipeline.run_folder import Run
-else:
-    pydantic_core = LazyModule("pydantic_core")
 
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's folder or name, or a campaign.")

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.cli.options import AsJson, CampaignName, MaxCost, interval, out, print_json
-
-if TYPE_CHECKING:
-    from llm_elicit.config import campaign as campaign_settings
-    from llm_elicit.orchestrator import progress as displays
-    from llm_elicit.pipeline import pilot
-    from llm_elicit.planning import detectable
-else:
-    detectable = LazyModule("llm_elicit.planning.detectable")
-    campaign_settings = LazyModule("llm_elicit.config.campaign")
-    displays = LazyModule("llm_elicit.orchestrator.progress")
-    pilot = LazyModule("llm_elicit.pipeline.pilot")
+from llm_elicit.config import campaign as campaign_settings
+from llm_elicit.orchestrator import progress as displays
+from llm_elicit.pipeline import pilot
+from llm_elicit.planning import detectable
 
 Pairs = Annotated[int, typer.Option(metavar="N", help="The campaign's first N pairs are asked.")]
 

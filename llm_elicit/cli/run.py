@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.table import Table
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit.cli.estimate import print_estimate
 from llm_elicit.cli.exit_codes import frozen_gc
 from llm_elicit.cli.options import (
@@ -22,24 +22,13 @@ from llm_elicit.cli.options import (
     RunName,
     for_each,
 )
-from llm_elicit.cli.status import batches
 from llm_elicit.errors import InputError
-
-if TYPE_CHECKING:
-    from llm_elicit.audit.record import Audit
-    from llm_elicit.orchestrator import progress as displays
-    from llm_elicit.orchestrator import rate_sharing
-    from llm_elicit.pipeline import run_folder, stages
-    from llm_elicit.pipeline.run_folder import Run
-    from llm_elicit.planning import detectable
-    from llm_elicit.report import verdicts
-else:
-    verdicts = LazyModule("llm_elicit.report.verdicts")
-    detectable = LazyModule("llm_elicit.planning.detectable")
-    displays = LazyModule("llm_elicit.orchestrator.progress")
-    rate_sharing = LazyModule("llm_elicit.orchestrator.rate_sharing")
-    run_folder = LazyModule("llm_elicit.pipeline.run_folder")
-    stages = LazyModule("llm_elicit.pipeline.stages")
+from llm_elicit.orchestrator import batches as batch_mode
+from llm_elicit.orchestrator import progress as displays
+from llm_elicit.orchestrator import rate_sharing
+from llm_elicit.pipeline import run_folder, stages
+from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.planning import detectable
 
 
 def run_command(
@@ -61,7 +50,7 @@ def run_command(
         with frozen_gc():
             result = stages.run(cell, **asking)
         facts = _report_facts(result)
-        lines = [*_verdict_lines(result.audit), f"report: {result.report_path}", *result.remarks]
+        lines = [*_verdict_lines(result), f"report: {result.report_path}", *result.remarks]
         return Outcome(lines, facts | {"remarks": result.remarks}, result.problems)
 
     asking: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "retry_failed": retry_failed}
@@ -162,8 +151,7 @@ def audit_command(run: RunName, as_json: AsJson = False) -> None:
     def work(cell: Run) -> Outcome:
         with displays.Display() as progress:
             stages.audit(cell, progress)
-        audit = cell.audit
-        return Outcome(_verdict_lines(audit), {"audit": audit})
+        return Outcome(_verdict_lines(cell), {"audit": cell.audit})
 
     for_each(run_folder.open_runs(run), work, as_json)
 
@@ -186,15 +174,25 @@ def _condition_pages(cells: Sequence[Run]) -> Outcome:
     return Outcome([f"conditions: {path}" for path in paths], {"conditions": paths})
 
 
-def _verdicts(audit: Audit) -> dict[str, str]:
-    return {judge.name: judge.verdict for judge in audit.judges}
+def _verdict_lines(result: Run) -> list[str]:
+    from llm_elicit.report import verdicts  # with PyTorch, which asking needs not
 
-
-def _verdict_lines(audit: Audit) -> list[str]:
     return [
-        f"{judge.name}: {judge.verdict}{verdicts.without_answers(judge)}" for judge in audit.judges
+        f"{judge.name}: {judge.verdict}{verdicts.without_answers(judge)}"
+        for judge in result.audit.judges
     ]
 
 
 def _report_facts(result: Run) -> dict[str, Any]:
-    return {"verdicts": _verdicts(result.audit), "report": result.report_path}
+    verdicts = {judge.name: judge.verdict for judge in result.audit.judges}
+    return {"verdicts": verdicts, "report": result.report_path}
+
+
+def batches(result: Run) -> Outcome:
+    """Return the state of every batch of a run."""
+    table = Table("judge", "batch", "state", "questions", "done", box=None)
+    statuses = asyncio.run(batch_mode.batch_statuses(result.study))
+    for line in statuses:
+        counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
+        table.add_row(line.judge, line.batch, line.state, *counts)
+    return Outcome([table], {"batches": statuses})

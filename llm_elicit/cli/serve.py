@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import to_yaml
 from llm_elicit.cli.options import RunName, out
 from llm_elicit.errors import InputError
-
-if TYPE_CHECKING:
-    from llm_elicit.pipeline import live, run_folder, snapshot
-    from llm_elicit.service import rendering, server, settings
-else:
-    live = LazyModule("llm_elicit.pipeline.live")
-    run_folder = LazyModule("llm_elicit.pipeline.run_folder")
-    snapshot = LazyModule("llm_elicit.pipeline.snapshot")
-    rendering = LazyModule("llm_elicit.service.rendering")
-    server = LazyModule("llm_elicit.service.server")
-    settings = LazyModule("llm_elicit.service.settings")
+from llm_elicit.pipeline import run_folder, snapshot
 
 
 def serve_command(
@@ -56,6 +45,8 @@ def serve_command(
     """Serve campaigns over HTTP, with a live page. Ctrl-C or SIGTERM drains and stops."""
     options: dict[str, Any] = {"host": host, "port": port, "runs": runs, "journal": journal}
     try:
+        from llm_elicit.service import server, settings
+
         read = settings.ServerSettings() if config is None else settings.ServerSettings.load(config)
         stated = {name: value for name, value in options.items() if value is not None}
         server.serve(read.changed(stated), out.print, start or ())
@@ -73,6 +64,9 @@ def bundle_command(
     ] = None,
 ) -> None:
     """Write a run's page as one file, finished or not; it needs no server and no network."""
+    from llm_elicit.pipeline import live  # with PyTorch, which a service needs not
+    from llm_elicit.service import rendering
+
     cells = run_folder.open_runs(run)
     if len(cells) > 1:
         names = ", ".join(cell.campaign.name for cell in cells)

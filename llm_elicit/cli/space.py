@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.cli.options import AsJson, out, print_json
-
-if TYPE_CHECKING:
-    from llm_elicit.spaces import features
-    from llm_elicit.spaces.drafting import ColumnReport
-    from llm_elicit.spaces.feature import Feature
-else:
-    features = LazyModule("llm_elicit.spaces.features")
+from llm_elicit.spaces import features
+from llm_elicit.spaces.drafting import ColumnReport
+from llm_elicit.spaces.feature import Feature
 
 _WIDEST = 60
 """The most characters of a cell of the printed table."""
 
-space_app = typer.Typer(help="Feature spaces.", no_args_is_help=True)
+space_app = typer.Typer(add_completion=False, help="Feature spaces.", no_args_is_help=True)
 
 
 @space_app.callback()

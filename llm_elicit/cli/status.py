@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
 from rich.table import Table
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.cli.options import (
     AsJson,
-    Outcome,
     RunName,
     cell_name,
     cell_table,
@@ -26,22 +23,11 @@ from llm_elicit.cli.options import (
     run_facts,
 )
 from llm_elicit.errors import InputError
-
-if TYPE_CHECKING:
-    from llm_elicit.orchestrator import batches as batch_mode
-    from llm_elicit.orchestrator import judgments, open_run
-    from llm_elicit.orchestrator.journal import control as journal
-    from llm_elicit.orchestrator.journal.schema import Totals, Unanswered
-    from llm_elicit.pipeline import run_folder, stages
-    from llm_elicit.pipeline.run_folder import Run
-else:
-    batch_mode = LazyModule("llm_elicit.orchestrator.batches")
-    journal = LazyModule("llm_elicit.orchestrator.journal.control")
-    judgments = LazyModule("llm_elicit.orchestrator.judgments")
-    open_run = LazyModule("llm_elicit.orchestrator.open_run")
-    run_folder = LazyModule("llm_elicit.pipeline.run_folder")
-    stages = LazyModule("llm_elicit.pipeline.stages")
-
+from llm_elicit.orchestrator import judgments
+from llm_elicit.orchestrator.journal import control as journal
+from llm_elicit.orchestrator.journal.schema import Totals, Unanswered
+from llm_elicit.pipeline import run_folder
+from llm_elicit.pipeline.run_folder import Run
 
 _EVERY = 1.0
 """Seconds between two looks at a run that is watched."""
@@ -172,15 +158,8 @@ def export_command(
     if not path.parent.is_dir():
         raise InputError(f"{path}: there is no folder {path.parent}; make it, or name another")
     result = run_folder.Run.open(run)
-    out.print(stages.export(result, path, thinking=thinking))
-
-
-def batches(result: Run) -> Outcome:
-    """Return the state of every batch of a run."""
-    study = open_run.Study(result.campaign, result.space, result.plan, result.folder)
-    table = Table("judge", "batch", "state", "questions", "done", box=None)
-    statuses = asyncio.run(batch_mode.batch_statuses(study))
-    for line in statuses:
-        counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
-        table.add_row(line.judge, line.batch, line.state, *counts)
-    return Outcome([table], {"batches": statuses})
+    out.print(
+        judgments.write_judgments(
+            result.folder, result.campaign, result.space, result.plan, path, thinking=thinking
+        )
+    )

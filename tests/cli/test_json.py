@@ -4,11 +4,10 @@ import json
 
 import pandas as pd
 import pytest
-import typer
 from fakes.spaces import write_two_features
 
 from cli.conftest import CAMPAIGN
-from llm_elicit.cli.main import app
+from llm_elicit.cli.main import COMMANDS, load
 from llm_elicit.testing.provider import Fails, Provider
 
 GRID = (
@@ -21,18 +20,23 @@ WRITE_FILES = {"serve", "export", "bundle", "models pull"}
 """Commands whose results are files, which they name."""
 
 
-def _commands(group, name=""):
-    for word, command in group.commands.items():
-        path = f"{name} {word}".strip()
-        if getattr(command, "commands", None):
-            yield from _commands(command, path)
-        if command.callback and (not hasattr(command, "commands") or word == "models"):
-            yield path, {option for one in command.params for option in one.opts}
+def _commands(command, name):
+    for word, part in getattr(command, "commands", {}).items():
+        yield from _commands(part, f"{name} {word}")
+    if command.callback and (not hasattr(command, "commands") or name == "models"):
+        yield name, {option for one in command.params for option in one.opts}
 
 
 def test_every_command_that_prints_facts_has_the_option():
-    found = dict(_commands(typer.main.get_command(app)))
+    names = [path.rpartition(".")[2] for path in COMMANDS]
+    found = dict(option for name in names for option in _commands(load(name), name))
     assert {name for name, options in found.items() if "--json" not in options} == WRITE_FILES
+
+
+def test_the_list_of_commands_has_the_first_line_of_the_help_of_each():
+    """The list is printed without importing the commands."""
+    for path, line in COMMANDS.items():
+        assert load(path.rpartition(".")[2]).help.splitlines()[0] == line
 
 
 @pytest.fixture
