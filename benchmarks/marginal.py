@@ -31,8 +31,8 @@ from benchmarks.targets import Target, find
 from benchmarks.variants import variant
 from llm_elicit.baselines.protocol import ProtocolSettings, TrainingSettings
 from llm_elicit.baselines.protocol.network import PairData, ScoreNetwork, train_score
-from llm_elicit.density import FitSettings, Noise
-from llm_elicit.density.judgments import check_evidence, plain_evidence
+from llm_elicit.density import Evidence, FitSettings, Noise
+from llm_elicit.density.judgments import merge
 from llm_elicit.density.methods import Problem
 from llm_elicit.density.torch_utils import one_thread
 
@@ -71,7 +71,7 @@ def _train(
 ) -> tuple[Problem, ScoreNetwork, dict[str, float]]:
     settings = variant(job.method, job.variant).settings_for(target.dimension)
     training = _training(settings)
-    judgments = check_evidence(plain_evidence(*pair, None), target.sampling)
+    judgments = merge(Evidence.choices(*pair))
     problem = Problem(judgments, target.sampling, Noise(), seed, settings)
     data = PairData(problem.winners, problem.losers, problem.weights, judgments.pairs)
     trained = train_score(data, training, seed)

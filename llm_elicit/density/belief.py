@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from llm_elicit.density.belief_draws import BeliefDraws, make_draws, utilities_at
+from llm_elicit.density.belief_draws import utilities_at
 from llm_elicit.density.distribution import Power
 from llm_elicit.density.empirical import Empirical
-from llm_elicit.density.errors import DensityError, callback, integer, number
+from llm_elicit.density.errors import DensityError, integer, number
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.latent import BoxLatent, Latent, make_latent
@@ -37,96 +37,16 @@ from llm_elicit.density.methods import (
 from llm_elicit.density.presentation import PresentedDensity
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
-from llm_elicit.density.settings import Progress
 from llm_elicit.density.stacks import ComponentStack, FourierStack
 from llm_elicit.density.torch_utils import generator_of, one_thread
 from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
 
-_FORMAT = 2
+_FORMAT = 3
 _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], DensityModel]] = {
     "utility": UtilityDensity.restore,
     "score": ScoreDensity.restore,
     "score-constant": ScoreDensity.restore,
 }
-
-
-@dataclass(frozen=True)
-class BeliefParts:
-    """All that a belief consists of.
-
-    Args:
-        latent, model: the coordinates, and the density in them.
-        reference: (m, d) latent draws kept with the fit.
-        diagnostics: the JSON-able report of the fit.
-        draws: draws of the posterior over utilities; None if the belief was fitted without.
-        features: names of the features; None if they have none.
-    """
-
-    latent: Latent
-    model: DensityModel
-    reference: Tensor
-    diagnostics: dict[str, Any]
-    draws: UtilityDraws | None = None
-    features: FeatureNames | None = None
-
-
-def write_belief(parts: BeliefParts, folder: object) -> None:
-    """Write both files into ``folder``, which is made if it is missing."""
-    target = _folder("save", folder)
-    target.mkdir(parents=True, exist_ok=True)
-    tensors = {**parts.model.tensors(), "reference": parts.reference}
-    if parts.draws is not None:
-        tensors |= parts.draws.tensors()
-    # Draws and utility may share a tensor, which safetensors refuses.
-    own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
-    save_file(own, target / "belief.safetensors")
-    radius = parts.latent.radius
-    text = {
-        "format": _FORMAT,
-        "model": parts.model.name,
-        "config": parts.model.config(),
-        "sampling": parts.latent.sampling.to_dict(),
-        "radius": radius if math.isfinite(radius) else None,
-        "diagnostics": parts.diagnostics,
-    }
-    if parts.features is not None:
-        text["features"] = parts.features.to_dict()
-    text["digest"] = _digest(text, target / "belief.safetensors")
-    (target / "belief.json").write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
-
-
-def read_belief(folder: object) -> BeliefParts:
-    """Return what `write_belief` wrote, in this format alone."""
-    source = _folder("load", folder)
-    try:
-        text = json.loads((source / "belief.json").read_text(encoding="utf-8"))
-        tensors = load_file(source / "belief.safetensors")
-        # Of memory that is aligned as at the fit, so that sums round alike.
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    except (OSError, ValueError, SafetensorError) as error:
-        raise DensityError(
-            f"load: {source} holds no readable belief ({error}); a belief is the two files "
-            "belief.json and belief.safetensors; give the folder that save wrote."
-        ) from error
-    if text.get("format") != _FORMAT:
-        raise DensityError(
-            f"load: {source} is of format {text.get('format')!r}; this version reads format "
-            f"{_FORMAT}; fit again, or read it with the version that wrote it."
-        )
-    if text.pop("digest", None) != _digest(text, source / "belief.safetensors"):
-        raise DensityError(
-            f"load: {source} was changed since save wrote it (its digest differs); restore it or "
-            "fit again."
-        )
-    latent = make_latent(sampling_from_dict(text["sampling"]))
-    latent.radius = math.inf if text["radius"] is None else text["radius"]
-    reference = tensors.pop("reference")
-    name, config = text["model"], text["config"]
-    restore = _RESTORE[name] if name in _RESTORE else external_method(name).restore
-    model = restore(latent, tensors, config)
-    draws = UtilityDraws.from_tensors(tensors) if "draws.linear" in tensors else None
-    features = FeatureNames.from_dict(text["features"]) if "features" in text else None
-    return BeliefParts(latent, model, reference, text["diagnostics"], draws, features)
 
 
 def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:
@@ -140,12 +60,6 @@ def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:
     density = kinds[text["kind"]](**fields)
     density.names = tuple(text["names"]) if "names" in text else None
     return density
-
-
-def _folder(label: str, folder: object) -> Path:
-    if not isinstance(folder, str | Path):
-        raise DensityError(f"{label}: folder = {folder!r}; it must be a path.")
-    return Path(folder)
 
 
 def _digest(text: dict[str, Any], tensors: Path) -> str:
@@ -185,18 +99,21 @@ class Substitution:
             # Columns are warped one by one.
             plain = replace(self, values=f.warp.select(self.fixed)(self.values[None])[0])
             return replace(plain(replace(f, warp=None)), warp=f.warp.select(self.free))
-        linear, curvature = self._quadratic(f.linear, f.curvature)
+        # b·t + tᵀA t, (..., d) and (..., d, d).
+        rows, fourier = f.curvature[..., self.free, :], f.fourier
+        linear = f.linear[..., self.free] + 2.0 * (rows[..., self.fixed] @ self.values.to(rows))
         components = tuple(self._components(stack) for stack in f.components)
-        fourier = None if f.fourier is None else self._fourier(f.fourier)
+        if fourier is not None:
+            # a cos θ + b sin θ: the held columns add φ = t_c·ω_c to every angle.
+            phase = self.values.to(fourier.frequencies) @ fourier.frequencies[self.fixed]
+            of_cos, of_sin = fourier.weights.chunk(2, dim=1)
+            cos, sin = torch.cos(phase), torch.sin(phase)
+            turned = torch.cat([of_cos * cos + of_sin * sin, of_sin * cos - of_cos * sin], 1)
+            fourier = FourierStack(fourier.frequencies[self.free], turned)
+        curvature = rows[..., self.free]
         return replace(
             f, linear=linear, curvature=curvature, components=components, fourier=fourier
         )
-
-    def _quadratic(self, linear: Tensor, curvature: Tensor) -> tuple[Tensor, Tensor]:
-        """Condition b·t + tᵀA t, (..., d) and (..., d, d)."""
-        rows = curvature[..., self.free, :]
-        crossed = rows[..., self.fixed] @ self.values.to(curvature)
-        return linear[..., self.free] + 2.0 * crossed, rows[..., self.free]
 
     def _components(self, stack: ComponentStack) -> ComponentStack:
         """Condition forms −½|t W − o|²; with W_fᵀ = QR they are −½|t_f Rᵀ − oQ|² − constant."""
@@ -208,14 +125,6 @@ class Substitution:
         parts = (r.transpose(-1, -2), projected, height)
         whiten, offset, height = (p.to(stack.height) for p in parts)
         return ComponentStack(whiten, offset, height, stack.share)
-
-    def _fourier(self, stack: FourierStack) -> FourierStack:
-        """Condition a cos θ + b sin θ: the held columns add φ = t_c·ω_c to every angle."""
-        phase = self.values.to(stack.frequencies) @ stack.frequencies[self.fixed]
-        of_cos, of_sin = stack.weights.chunk(2, dim=1)
-        cos, sin = torch.cos(phase), torch.sin(phase)
-        turned = torch.cat([of_cos * cos + of_sin * sin, of_sin * cos - of_cos * sin], 1)
-        return replace(stack, frequencies=stack.frequencies[self.free], weights=turned)
 
 
 def condition(latent: Latent, values: Mapping[int, float]) -> tuple[BoxLatent, Substitution]:
@@ -274,7 +183,7 @@ class BeliefDensity(PresentedDensity):
               particles), their ``effective`` sample size, and its share of the draws
               (``effective_share``), which is that of `sample`, too;
             * ``bounds``: the shares of the belief within 1 % of a feature's range from its bounds,
-              and beyond the compared points; see `llm_elicit.density.methods.bound_facts`;
+              and beyond the compared points; see `llm_elicit.density.methods.self_report`;
             * ``log_prob_error``, nats: the standard error of log Z (``log_normalizer``, also
               ``log_normalizer_se``), the measured errors of ``evaluation`` and of the ``path``, and
               their ``total``.
@@ -301,19 +210,6 @@ class BeliefDensity(PresentedDensity):
         ['age']
     """
 
-    def __init__(
-        self,
-        latent: Latent,
-        model: DensityModel,
-        reference: Tensor,
-        diagnostics: dict[str, Any],
-        draws: UtilityDraws | DeferredDraws | None = None,
-        features: FeatureNames | None = None,
-    ) -> None:
-        super().__init__(latent, model, reference, features)
-        self._draws = draws
-        self.diagnostics = diagnostics
-
     def __repr__(self) -> str:
         method = self.diagnostics.get("method", self._model.name)
         return (
@@ -330,7 +226,7 @@ class BeliefDensity(PresentedDensity):
         """Return the conditional belief of the other features, given values of some.
 
         It is a belief of its own, over the other features in their order, with draws of the
-        posterior if this belief has them; see `llm_elicit.density.conditional`. Comparisons of
+        posterior if this belief has them; see `Substitution`. Comparisons of
         points that share a value have no information on that value's own probability, which is
         not used here.
 
@@ -341,7 +237,7 @@ class BeliefDensity(PresentedDensity):
 
         Raises:
             DensityError: the method is neither "utility" nor "auto", and as
-                `llm_elicit.density.conditional.condition`.
+                `condition`.
 
         Example:
             >>> import numpy as np
@@ -362,7 +258,7 @@ class BeliefDensity(PresentedDensity):
         stated = {str(feature): value for feature, value in values.items()}
         draws = None
         if self._draws is not None:
-            draws = DeferredDraws(lambda: substitution(self.utility_draws()), len(self._draws))
+            draws = self._draws.then(substitution)
         parts = latent, substitution(model.utility), draws
         features = self._features.without(values)
         return self._changed(*parts, {**self.diagnostics, "given": stated}, seed, features)
@@ -465,48 +361,6 @@ class BeliefDensity(PresentedDensity):
         return self._scaled(value, {**self.diagnostics, "power": stated}, "tempered", seed)
 
     @property
-    def has_draws(self) -> bool:
-        """Whether `draws` are available."""
-        return self._draws is not None and len(self._draws) > 0
-
-    def draws(
-        self, *, seed: int = 0, log_level_sd: float | None = None, progress: Progress | None = None
-    ) -> BeliefDraws:
-        """Return beliefs that agree with the same choices, equally likely: for credible bands.
-
-        They are draws of the posterior over utilities at the noise level that the fit assumed (see
-        `llm_elicit.density.utility.posterior`). They take seconds, and are equal for equal seeds.
-        Those of seed 0 and of the last other seed are kept, at the default level.
-
-        Args:
-            log_level_sd: standard deviation of the logarithm of the noise level. Each draw gets a
-                level of its own, log-normal about the assumed one. Choices do not determine the
-                level (see `at_noise`), so that this prior is the posterior. The default is that of
-                the `Power` by which the belief was `tempered`, or else 0.
-            progress: called as progress("draws", done, total).
-
-        Raises:
-            DensityError: ``log_level_sd`` is negative, or the belief has no draws, because of its
-                method or because it was fitted with ``PosteriorSettings(draws=0)``.
-        """
-        by_default = log_level_sd is None
-        callback("draws: progress", progress)
-        generator = generator_of(seed)
-        if by_default and seed in self._cached and progress is None:
-            return replace(self._cached[seed], _named=self._features)
-        if log_level_sd is None:
-            log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
-        model = self._model if isinstance(self._model, UtilityDensity) else None
-        with one_thread():
-            draws = make_draws(
-                self._latent, self.utility_draws(), model, generator, progress, log_level_sd
-            )
-        if by_default:
-            # Of seed 0 for figures; of another for who asks for the same again, as an audit does.
-            self._cached = {k: v for k, v in self._cached.items() if k == 0} | {seed: draws}
-        return replace(draws, _named=self._features)
-
-    @property
     def has_noise_levels(self) -> bool:
         """Whether `at_noise` is available."""
         return isinstance(self._model, UtilityDensity)
@@ -531,14 +385,14 @@ class BeliefDensity(PresentedDensity):
     ) -> BeliefDensity:
         """Return the belief with its utility and draws times a factor."""
         utility = self.utility_model(label).utility.scaled(factor)
-        draws = None if self._draws is None else self._draws.scaled(factor)
+        draws = self._draws and self._draws.then(lambda drawn: drawn.scaled(factor))
         return self._changed(self._latent, utility, draws, diagnostics, seed)
 
     def _changed(
         self,
         latent: Latent,
         utility: Utility,
-        draws: UtilityDraws | DeferredDraws | None,
+        draws: DeferredDraws | None,
         diagnostics: dict[str, Any],
         seed: int,
         features: FeatureNames | None = None,
@@ -548,7 +402,7 @@ class BeliefDensity(PresentedDensity):
         with one_thread():
             fitted = normalized(latent, utility, generator, annealing)
             report = self_report(latent, fitted.model, fitted.normalizer)
-        reference = fitted.normalizer.kept(len(self._reference))
+        reference = fitted.normalizer.points(len(self._reference))
         names, stated = features or self._features, {**diagnostics, **report}
         return BeliefDensity(latent, fitted.model, reference, stated, draws, names)
 
@@ -561,20 +415,28 @@ class BeliefDensity(PresentedDensity):
             )
         return self._model
 
-    def utility_draws(self) -> UtilityDraws:
-        """Return draws of the posterior over utilities, for use in the core."""
-        if self._draws is None or not len(self._draws):
-            raise DensityError(
-                f"draws: this belief ({self._model.name}) was fitted without draws of the "
-                'posterior; fit it by "auto" or "utility", with PosteriorSettings(draws=64).'
-            )
-        return self._draws.get() if isinstance(self._draws, DeferredDraws) else self._draws
-
     def save(self, folder: str | Path) -> None:
         """Write ``belief.safetensors`` and ``belief.json`` into ``folder`` (made if missing)."""
-        draws = self.utility_draws() if self.has_draws else None
-        parts = (self._latent, self._model, self._reference, self.diagnostics, draws)
-        write_belief(BeliefParts(*parts, self._features), folder)
+        target = _path("save", folder)
+        target.mkdir(parents=True, exist_ok=True)
+        tensors = {**self._model.tensors(), "reference": self._reference}
+        if self.has_draws:
+            tensors |= self.utility_draws().tensors()
+        # Draws and utility may share a tensor, which safetensors refuses.
+        own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+        save_file(own, target / "belief.safetensors")
+        radius = self._latent.radius
+        text = {
+            "format": _FORMAT,
+            "model": self._model.name,
+            "config": self._model.config(),
+            "sampling": self.sampling.to_dict(),
+            "radius": radius if math.isfinite(radius) else None,
+            "diagnostics": self.diagnostics,
+            "features": self._features.to_dict(),
+        }
+        text["digest"] = _digest(text, target / "belief.safetensors")
+        (target / "belief.json").write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> BeliefDensity:
@@ -584,4 +446,42 @@ class BeliefDensity(PresentedDensity):
             DensityError: the folder holds no belief, one of another format, one that was changed
                 since `save` wrote it, or one of a method that is not installed.
         """
-        return cls(**vars(read_belief(folder)))
+        source = _path("load", folder)
+        try:
+            text = json.loads((source / "belief.json").read_text(encoding="utf-8"))
+            tensors = load_file(source / "belief.safetensors")
+            # Of memory that is aligned as at the fit, so that sums round alike.
+            tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        except (OSError, ValueError, SafetensorError) as error:
+            raise DensityError(
+                f"load: {source} holds no readable belief ({error}); a belief is the two files "
+                "belief.json and belief.safetensors; give the folder that save wrote."
+            ) from error
+        if text.get("format") != _FORMAT:
+            raise DensityError(
+                f"load: {source} is of format {text.get('format')!r}; this version reads format "
+                f"{_FORMAT}; fit again, or read it with the version that wrote it."
+            )
+        if text.pop("digest", None) != _digest(text, source / "belief.safetensors"):
+            raise DensityError(
+                f"load: {source} was changed since save wrote it (its digest differs); restore it "
+                "or fit again."
+            )
+        latent = make_latent(sampling_from_dict(text["sampling"]))
+        latent.radius = math.inf if text["radius"] is None else text["radius"]
+        name = text["model"]
+        restore = _RESTORE[name] if name in _RESTORE else external_method(name).restore
+        return cls(
+            latent,
+            restore(latent, tensors, text["config"]),
+            tensors["reference"],
+            text["diagnostics"],
+            DeferredDraws.made(tensors) if "draws.linear" in tensors else None,
+            FeatureNames.from_dict(text["features"]),
+        )
+
+
+def _path(label: str, folder: object) -> Path:
+    if not isinstance(folder, str | Path):
+        raise DensityError(f"{label}: folder = {folder!r}; it must be a path.")
+    return Path(folder)

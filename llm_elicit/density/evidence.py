@@ -286,6 +286,27 @@ class Evidence:
         return cls(winners, losers, judges=(judge,), **rows | columns)
 
     @classmethod
+    def choices(
+        cls, winners: npt.ArrayLike, losers: npt.ArrayLike, weights: npt.ArrayLike | None = None
+    ) -> Evidence:
+        """Return plain comparisons by one judge, as `fit_belief` takes them.
+
+        Raises:
+            DensityError: shapes that differ, or not one weight for each row.
+        """
+        w, loser, names = _sides(("winners", "losers"), winners, losers)
+        n = len(w)
+        if weights is None:
+            weights = 1.0
+        elif np.shape(weights) != (n,):
+            raise DensityError(
+                f"weights has shape {np.shape(weights)}; one weight per comparison is needed, shape"
+                f" ({n},); pass one number for each row of winners."
+            )
+        mass = column("weights", weights, n)
+        return cls.of_rows(w, loser, "judge", weights=mass, features=names)
+
+    @classmethod
     def comparisons(
         cls,
         a: npt.ArrayLike,

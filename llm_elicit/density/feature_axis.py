@@ -231,6 +231,11 @@ def _central(
     return min(first, max(low, support[0])), max(last, min(high, support[1]))
 
 
+def shortened(text: str, longest: int) -> str:
+    """Return a text cut at its end where it has more letters than ``longest``."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 def _around(value: float, support: tuple[float, float]) -> tuple[float, float]:
     """Return the ends of the axis of a feature that has one value: the support, if it has ends."""
     low, high = support

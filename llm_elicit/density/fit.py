@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError, callback, instance, seed_of
 from llm_elicit.density.evidence import Evidence
-from llm_elicit.density.feature_names import FeatureNames, named_sides
+from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.judgments import (
     Judgments,
     canonical_order,
     check_rows,
     merge,
-    plain_evidence,
 )
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
@@ -42,13 +40,12 @@ from llm_elicit.density.score.density import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
-from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
+from llm_elicit.density.utility_function import DeferredDraws, Utility
 
 JUDGE_METHODS = ("auto", "utility")
 """Those that model the judges, and so take log-odds, positions, ties, rankings and categories."""
 SCORE_METHODS = ("score", "score-constant")
 _REFERENCE = 2048
-_EXTENDED = 1.25  # times as long, from which on the prior is said to matter
 
 
 def fit_belief(  # noqa: PLR0913 - the public function carries every choice a caller can make
@@ -109,13 +106,8 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
         >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
         True
     """
-    request = _Request(method, sampling, noise, seed, settings, progress)
-    winners, losers, names = named_sides(
-        ("fit_belief: winners", "fit_belief: losers"), winners, losers
-    )
-    names = request.match(names)
     if log_odds is None:
-        evidence = plain_evidence(winners, losers, weights)
+        evidence = Evidence.choices(winners, losers, weights)
     elif weights is None:
         evidence = Evidence.log_odds(winners, losers, log_odds)
     else:
@@ -123,7 +115,15 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
             "fit_belief: weights and log_odds were both given; a measured log-odds is one "
             "answer; repeat the row where a question was asked again."
         )
-    return _named(request.fit(evidence), names)
+    return fit_evidence(
+        evidence,
+        sampling=sampling,
+        method=method,
+        noise=noise,
+        seed=seed,
+        settings=settings,
+        progress=progress,
+    )
 
 
 def fit_evidence(
@@ -170,129 +170,68 @@ def fit_evidence(
         >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
         True
     """
-    request = _Request(method, sampling, noise, seed, settings, progress)
+    seed_of("seed", seed)
+    if settings is not None:
+        instance("settings", settings, FitSettings, "pass FitSettings(...)")
+    callback("progress", progress)
+    if noise is not None:
+        instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
     instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
-    names = request.match(evidence.features)
-    return _named(request.fit(evidence), names)
-
-
-def _named(belief: BeliefDensity, names: FeatureNames | None) -> BeliefDensity:
-    return belief if names is None else belief.named(names.names, names.categories, names.dates)
-
-
-class _Request:
-    """How to fit: the checked arguments of both functions, but for the judgments."""
-
-    def __init__(
-        self,
-        method: str,
-        sampling: SamplingDensity | None,
-        noise: Noise | None,
-        seed: int,
-        settings: FitSettings | None,
-        progress: Progress | None,
-    ) -> None:
-        seed_of("seed", seed)
-        if settings is not None:
-            instance("settings", settings, FitSettings, "pass FitSettings(...)")
-        callback("progress", progress)
-        if noise is not None:
-            instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
-        self.noise, self.seed = noise or Noise(), seed
-        self.settings, self.progress = settings or FitSettings(), progress
-        self.method = _known(method)
-        self.sampling = _known_sampling(sampling)
-        if method not in JUDGE_METHODS:
-            self._check_plain()
-
-    def match(self, names: FeatureNames | None) -> FeatureNames | None:
-        """Put λ in the order of the points' names, and return the names of the features."""
-        order = self.sampling.names
-        if order is None or names is None:
-            return names if order is None else FeatureNames(order)
-        if set(order) != set(names.names):
-            raise DensityError(
-                f"fit_belief: sampling is of {', '.join(order)}, and the points are of "
-                f"{', '.join(names.names)}; they must be the same features."
-            )
-        if order != names.names:
-            self.sampling = self.sampling.reordered([order.index(name) for name in names.names])
-        return names
-
-    def _check_plain(self) -> None:
-        """Raise if noise or λ have what only the methods that model the judges take."""
-        if self.noise.ties:
-            raise DensityError(
-                f"fit_belief: method {self.method!r} has no model of ties, and the noise has ties "
-                f'= {self.noise.ties}; use "auto" or "utility", or leave ties out of the noise.'
-            )
-        unsupported = other_than_numbers(self.sampling)
-        if unsupported is not None:
-            raise DensityError(
-                f"fit_belief: method {self.method!r} takes only numbers without constraints, and "
-                f'{unsupported}; use "auto" or "utility".'
-            )
-
-    def _check(self, judgments: Judgments) -> None:
-        """Raise unless the method models these judgments and there is memory for the fit."""
-        context = judgments.context
-        if self.method not in JUDGE_METHODS and (context or len(judgments.measured)):
-            raise DensityError(
-                f"fit_evidence: method {self.method!r} takes only winners and losers, without "
-                'log-odds, judges, positions, ties or rankings; use "auto" or "utility", or give '
-                "plain comparisons."
-            )
-        picks_or_ties = context is not None and (context.tie.any() or (context.pick >= 0).any())
-        if picks_or_ties and self.noise.family != "gumbel":
-            raise DensityError(
-                "fit_evidence: rankings and ties are modelled for gumbel noise, not "
-                f"{self.noise.family}; use gumbel, or give rankings as pairs and a tie as a "
-                "preference of 0.5."
-            )
-        if self.method in JUDGE_METHODS and not len(judgments.measured):
-            check_work(judgments.size, self.sampling)
-
-    def fit(self, evidence: Evidence) -> BeliefDensity:
-        """Return the belief, which does not depend on the order of the features."""
-        check_rows(evidence, self.sampling)
-        order, sampling = list(range(evidence.dimension)), self.sampling
-        if self.method in JUDGE_METHODS:
-            order = canonical_order(evidence, sampling)
-            sampling = sampling.reordered(order)
-        judgments = merge(evidence.reordered(order))
-        self._check(judgments)
-        latent = make_latent(self.sampling, judgments.points[:, np.argsort(order)])
-        parts = (self.noise, self.seed, self.settings, self.progress)
-        problem = Problem(judgments, sampling, *parts)
-        began = time.perf_counter()
-        with one_thread():
-            fitted = _fit(problem, self.method)
-            if self.method in JUDGE_METHODS:
-                fitted = in_coordinates(fitted, latent, order)
-            report = self_report(latent, fitted.model, fitted.normalizer)
-        total = time.perf_counter() - began
-        diagnostics = {"method": self.method, "seed": self.seed, **_facts(problem)}
-        diagnostics |= {**fitted.diagnostics, **report}
-        diagnostics["seconds"] = {
+    _check_method(method)
+    sampling, names = _matched(sampling, evidence.features)
+    check_rows(evidence, sampling)
+    order, ordered = list(range(evidence.dimension)), sampling
+    if method in JUDGE_METHODS:
+        # The belief does not depend on the order of the features.
+        order = canonical_order(evidence, sampling)
+        ordered = sampling.reordered(order)
+    judgments = merge(evidence.reordered(order))
+    noise, settings = noise or Noise(), settings or FitSettings()
+    _check_modelled(method, noise, sampling, judgments)
+    latent = make_latent(sampling, judgments.points[:, np.argsort(order)])
+    problem = Problem(judgments, ordered, noise, seed, settings, progress)
+    began = time.perf_counter()
+    with one_thread():
+        fitted = _fit(problem, method)
+        if method in JUDGE_METHODS:
+            fitted = in_coordinates(fitted, latent, order)
+        report = self_report(latent, fitted.model, fitted.normalizer)
+    total = time.perf_counter() - began
+    diagnostics = {
+        "method": method,
+        "seed": seed,
+        "noise": asdict(noise),
+        "n": judgments.size + len(judgments.measured),
+        "total_weight": float(judgments.weights.sum()) + len(judgments.measured),
+        "dimension": problem.dimension,
+        "device": settings.device,
+        "coin_log_likelihood": float(np.log(0.5)),
+        **fitted.diagnostics,
+        **report,
+        "seconds": {
             "utility": round(fitted.utility_seconds, 3),
             "density": round(total - fitted.utility_seconds, 3),
             "total": round(total, 3),
-        }
-        reference = fitted.normalizer.kept(_REFERENCE)
-        return BeliefDensity(latent, fitted.model, reference, diagnostics, fitted.draws)
+        },
+    }
+    reference = fitted.normalizer.points(_REFERENCE)
+    belief = BeliefDensity(latent, fitted.model, reference, diagnostics, fitted.draws)
+    return belief if names is None else belief.named(names.names, names.categories, names.dates)
 
 
-def _known(method: object) -> str:
+def _check_method(method: object) -> None:
     # Own methods first: to look for installed ones takes 40 ms.
     if not isinstance(method, str) or (method not in OWN and method not in known_methods()):
         raise DensityError(
             f"fit_belief: method {method!r} is unknown; the methods are "
             f"{', '.join(known_methods())}; choose one of them."
         )
-    return method
 
 
-def _known_sampling(sampling: object) -> SamplingDensity:
+def _matched(
+    sampling: SamplingDensity | None, names: FeatureNames | None
+) -> tuple[SamplingDensity, FeatureNames | None]:
+    """Return λ in the order of the points' names, and the names of the features."""
     if sampling is None:
         raise DensityError(
             "fit_belief: sampling is missing; the estimate depends on the density λ the pairs "
@@ -303,19 +242,50 @@ def _known_sampling(sampling: object) -> SamplingDensity:
             f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
             "here are Uniform, GaussianMixture and Empirical; pass one of them."
         )
-    return sampling
+    order = sampling.names
+    if order is None or names is None:
+        return sampling, names if order is None else FeatureNames(order)
+    if set(order) != set(names.names):
+        raise DensityError(
+            f"fit_belief: sampling is of {', '.join(order)}, and the points are of "
+            f"{', '.join(names.names)}; they must be the same features."
+        )
+    if order != names.names:
+        sampling = sampling.reordered([order.index(name) for name in names.names])
+    return sampling, names
 
 
-def _facts(problem: Problem) -> dict[str, Any]:
-    judgments = problem.judgments
-    return {
-        "noise": asdict(problem.noise),
-        "n": judgments.size + len(judgments.measured),
-        "total_weight": float(judgments.weights.sum()) + len(judgments.measured),
-        "dimension": problem.dimension,
-        "device": problem.settings.device,
-        "coin_log_likelihood": float(np.log(0.5)),
-    }
+def _check_modelled(
+    method: str, noise: Noise, sampling: SamplingDensity, judgments: Judgments
+) -> None:
+    """Raise unless the method models these judgments and there is memory for the fit."""
+    context, of_judges = judgments.context, method in JUDGE_METHODS
+    if noise.ties and not of_judges:
+        raise DensityError(
+            f"fit_belief: method {method!r} has no model of ties, and the noise has ties "
+            f'= {noise.ties}; use "auto" or "utility", or leave ties out of the noise.'
+        )
+    unsupported = None if of_judges else other_than_numbers(sampling)
+    if unsupported is not None:
+        raise DensityError(
+            f"fit_belief: method {method!r} takes only numbers without constraints, and "
+            f'{unsupported}; use "auto" or "utility".'
+        )
+    if not of_judges and (context or len(judgments.measured)):
+        raise DensityError(
+            f"fit_evidence: method {method!r} takes only winners and losers, without "
+            'log-odds, judges, positions, ties or rankings; use "auto" or "utility", or give '
+            "plain comparisons."
+        )
+    picks_or_ties = context is not None and (context.tie.any() or (context.pick >= 0).any())
+    if picks_or_ties and noise.family != "gumbel":
+        raise DensityError(
+            "fit_evidence: rankings and ties are modelled for gumbel noise, not "
+            f"{noise.family}; use gumbel, or give rankings as pairs and a tie as a "
+            "preference of 0.5."
+        )
+    if of_judges and not len(judgments.measured):
+        check_work(judgments.size, sampling)
 
 
 def _fit(problem: Problem, method: str) -> Fitted:
@@ -324,27 +294,18 @@ def _fit(problem: Problem, method: str) -> Fitted:
     if method in SCORE_METHODS:
         return fit_score(problem, constant=method == "score-constant")
     began = time.perf_counter()
-    fitted = _measured(problem) if len(problem.judgments.measured) else _chosen(problem)
+    measured = len(problem.judgments.measured)
+    utility, draws, report = _fit_measured(problem) if measured else _fit_choices(problem)
     seconds = time.perf_counter() - began
-    reason = {"reason": fitted.reason} if method == "auto" else {}
-    utility = fitted.utility.to(torch.empty(0, device=problem.settings.device))
+    if method != "auto":
+        del report["reason"]
+    utility = utility.to(torch.empty(0, device=problem.settings.device))
     belief = normalized(problem.latent, utility, problem.generator, problem.settings.annealing)
-    report = {**fitted.report, **reason}
-    return replace(belief, diagnostics=report, draws=fitted.draws, utility_seconds=seconds)
+    return replace(belief, diagnostics=report, draws=draws, utility_seconds=seconds)
 
 
-@dataclass(frozen=True)
-class _FittedUtility:
-    """A utility, draws of its posterior, what the fit reports, and why it has this form."""
-
-    utility: Utility
-    draws: UtilityDraws | DeferredDraws
-    report: Mapping[str, Any]
-    reason: str
-
-
-def _measured(problem: Problem) -> _FittedUtility:
-    """Fit evidence with log-odds, for which there is one form."""
+def _fit_measured(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, Any]]:
+    """Return the utility by log-odds, for which there is one form, its draws, and the report."""
     progress = problem.progress or (lambda *_: None)
     progress("utility", 0, 1)
     settings = problem.settings.utility.process
@@ -352,40 +313,48 @@ def _measured(problem: Problem) -> _FittedUtility:
         problem.judgments, problem.latent, problem.noise, problem.generator, settings
     )
     progress("utility", 1, 1)
-    form = {"form": "gaussian process", "length_scale": fitted.length_scale}
-    reason = (
-        "The utility as a Gaussian process about a quadratic form, by regression of the "
-        "measured log-odds."
-    )
-    report = {"response": response, "extent": _extent(fitted.extension), "utility": form}
-    return _FittedUtility(fitted.utility, fitted.draws, report, reason)
-
-
-def _extent(extension: float) -> dict[str, Any] | None:
-    """Return what is said of a belief whose length the prior decides; None of others."""
-    if extension < _EXTENDED:
-        return None
-    return {
-        "factor": extension,
-        "message": "the answers hardly determine how far the belief extends in its longest "
-        "direction, and its bands do not show all of that: under a prior of curvatures four times "
-        f"as wide it would be {extension:.2g} times as long",
+    report = {
+        "response": response,
+        "extent": fitted.extent,
+        "utility": {"form": "gaussian process", "length_scale": fitted.length_scale},
+        "reason": "The utility as a Gaussian process about a quadratic form, by regression of the "
+        "measured log-odds.",
     }
+    draws = DeferredDraws(lambda: fitted.draws, len(fitted.draws))
+    return fitted.utility, draws, report
 
 
-def _chosen(problem: Problem) -> _FittedUtility:
-    """Fit choices, by the forms as they are weighted by held-out choices."""
+def _fit_choices(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, Any]]:
+    """Return the utility by choices, a sum of weighted forms, its draws, and the report."""
     fitted = fit_choice_utility(problem)
     report = fitted.diagnostics
-    diagnostics = {
-        "held_out_log_likelihood": report["held_out"][report["form"]],
-        "null_models": _null_models(problem, report["held_out"]),
-        "separation": report.pop("separation"),
-        "utility": report,
-    }
-    separation = diagnostics["separation"]
+    held_out, separation = report["held_out"], report.pop("separation")
+    judgments, sampling = problem.judgments, problem.latent.sampling
+    log_density = [
+        sampling.log_prob(x) - sampling.log_scale_slope(x)
+        for x in (judgments.winners, judgments.losers)
+    ]
+    gap = torch.from_numpy(log_density[0] - log_density[1])
+    by_sampling = choice_log_likelihood(gap, problem.weights, problem.noise)
+    weights = ", ".join(f"{form} {w:.0%}" for form, w in report["weights"].items() if w)
+    scores = ", ".join(f"{form} {value:.4f}" for form, value in held_out.items())
     warning = "" if separation is None else f" But {separation['message']}."
-    return _FittedUtility(fitted.utility, fitted.draws, diagnostics, _reason(report) + warning)
+    diagnostics = {
+        "held_out_log_likelihood": held_out[report["form"]],
+        # Models that a belief should exceed, nats per comparison, cross-validated.
+        "null_models": {
+            "random choices": float(np.log(0.5)),
+            "sampling density": float(by_sampling),
+            "position": held_out["constant"],
+            "quadratic": held_out["quadratic"],
+        },
+        "separation": separation,
+        "utility": report,
+        "reason": "The utility as a sum of forms, weighted by how well they predict held-out "
+        f"comparisons: {weights} (nats per comparison: {scores}). Scores and flows are methods of "
+        f"their own: they take longer and were not shown to predict comparisons better.{warning}",
+    }
+    return fitted.utility, fitted.draws, diagnostics
 
 
 def fit_choice_utility(problem: Problem) -> UtilityFit:
@@ -401,38 +370,6 @@ def fit_choice_utility(problem: Problem) -> UtilityFit:
     )
     settings = problem.settings.utility
     return fit_utility(data, problem.noise, problem.rng, settings, problem.progress)
-
-
-def _null_models(problem: Problem, held_out: dict[str, float]) -> dict[str, float]:
-    """Return log-likelihoods, nats per comparison, of models that a belief should exceed.
-
-    They are random choices, λ as the belief, position effects without a utility, and the quadratic
-    form, cross-validated.
-    """
-    judgments, sampling = problem.judgments, problem.latent.sampling
-    log_density = [
-        sampling.log_prob(x) - sampling.log_scale_slope(x)
-        for x in (judgments.winners, judgments.losers)
-    ]
-    gap = torch.from_numpy(log_density[0] - log_density[1])
-    by_sampling = choice_log_likelihood(gap, problem.weights, problem.noise)
-    return {
-        "random choices": float(np.log(0.5)),
-        "sampling density": float(by_sampling),
-        "position": held_out["constant"],
-        "quadratic": held_out["quadratic"],
-    }
-
-
-def _reason(report: dict[str, Any]) -> str:
-    """Return why ``auto`` weighs the forms as it does."""
-    weights = ", ".join(f"{form} {w:.0%}" for form, w in report["weights"].items() if w)
-    scores = ", ".join(f"{form} {value:.4f}" for form, value in report["held_out"].items())
-    return (
-        f"The utility as a sum of forms, weighted by how well they predict held-out comparisons: "
-        f"{weights} (nats per comparison: {scores}). Scores and flows are methods of their own: "
-        "they take longer and were not shown to predict comparisons better."
-    )
 
 
 _MOST_CATEGORIES = 200  # of one feature

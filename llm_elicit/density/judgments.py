@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.errors import DensityError, column, sides_of, table_of
+from llm_elicit.density.errors import DensityError, table_of
 from llm_elicit.density.evidence import UNKNOWN, Evidence, LogOdds, in_order, swapped
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.sampling import SamplingDensity, inside
@@ -124,7 +124,12 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     summed = balanced & (ab.censored == ba.censored)
     position = np.where(summed, 0.5 * (ab.mean + ba.mean), np.nan)
     side = np.where(balanced, 0.0, np.where(ba.rows > 0, -1.0, 1.0))
-    centre, variance = _position_effects(position, judge)
+    # Of the half sums of each row's judge; unknown without two of them.
+    centre, variance = np.zeros(len(judge)), np.full(len(judge), np.nan)
+    for j in np.unique(judge):
+        effects = position[(judge == j) & np.isfinite(position)]
+        if len(effects) > 1:
+            centre[judge == j], variance[judge == j] = effects.mean(), effects.var(ddof=1)
     identified = balanced | np.isfinite(variance)
     extra = extra + np.where(balanced | ~identified, 0.0, variance)
     return PairContrasts(
@@ -158,17 +163,6 @@ def _averaged(rows: LogOdds, pair: Index, count: int, chosen: npt.NDArray[np.boo
     rounding = np.bincount(at, rows.spread[chosen] ** 2, count) / size**2
     cut = np.sign(np.bincount(at, rows.censored[chosen], count))
     return _Answers(mean, rounding, cut, n)
-
-
-def _position_effects(position: Array, judge: Index) -> tuple[Array, Array]:
-    """Return mean and variance (n,) of the half sums of each row's judge; 0 and NaN without any."""
-    centre, variance = np.zeros(len(judge)), np.full(len(judge), np.nan)
-    for j in np.unique(judge):
-        rows = judge == j
-        effects = position[rows & np.isfinite(position)]
-        if len(effects) > 1:
-            centre[rows], variance[rows] = effects.mean(), effects.var(ddof=1)
-    return centre, variance
 
 
 @dataclass(frozen=True)
@@ -210,12 +204,6 @@ class Judgments:
         return np.concatenate(compared)
 
 
-def plain_evidence(winners: object, losers: object, weights: npt.ArrayLike | None) -> Evidence:
-    """Return plain comparisons as `Evidence`."""
-    w, loser = sides_of(("winners", "losers"), winners, losers)
-    return Evidence.of_rows(w, loser, "judge", weights=_weights(weights, len(w)))
-
-
 def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
     """Return the numbers of the features in an order that does not depend on the given one.
 
@@ -243,12 +231,6 @@ def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
     )
 
 
-def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
-    """Return judgments of any kind as `Judgments`; see `check_rows` and `merge`."""
-    check_rows(evidence, sampling)
-    return merge(evidence)
-
-
 def check_rows(evidence: Evidence, sampling: SamplingDensity) -> None:
     """Raise unless points lie in the support of λ and weights can be used."""
     d = evidence.dimension
@@ -264,65 +246,43 @@ def check_rows(evidence: Evidence, sampling: SamplingDensity) -> None:
     for name, points in named.items():
         if len(points) or not len(measured):
             inside(name, table_of(name, points), sampling)
-    _weights(evidence.weights, len(evidence.winners), needed=not len(measured))
-
-
-def merge(evidence: Evidence) -> Judgments:
-    """Return evidence as `Judgments`; there must be as many as features."""
-    merged, d = _merged(evidence), evidence.dimension
-    if merged.size + len(merged.measured) < d:
-        raise DensityError(
-            f"winners holds {merged.size} distinct comparisons of positive weight and "
-            f"{len(merged.measured)} pairs with log-odds for {d} features; at least as many as "
-            "features are needed; ask more questions."
-        )
-    return merged
-
-
-def _weights(weights: npt.ArrayLike | None, n: int, *, needed: bool = True) -> Array:
-    if weights is None:
-        return np.ones(n)
-    if np.shape(weights) != (n,):
-        raise DensityError(
-            f"weights has shape {np.shape(weights)}; one weight per comparison is needed, shape "
-            f"({n},); pass one number for each row of winners."
-        )
-    mass = column("weights", weights, n)
+    mass = evidence.weights
     bad = np.flatnonzero((mass < 0) | ((mass > 0) & (mass < _LIGHTEST)) | (mass > _HEAVIEST))
     if bad.size:
         raise DensityError(
             f"weights[{bad[0]}] is {mass[bad[0]]}; a weight is how many judgments a row stands "
             f"for, 0 or from {_LIGHTEST:g} to {_HEAVIEST:g}; give an unwanted comparison weight 0."
         )
-    if needed and not mass.any():
+    if not mass.any() and not len(measured):
         raise DensityError(
             "weights are all 0; at least one comparison must count; leave weights out to count "
             "every comparison once."
         )
-    return mass
 
 
-def _merged(evidence: Evidence) -> Judgments:
-    keep = evidence.weights > 0
+def merge(evidence: Evidence) -> Judgments:
+    """Return evidence as `Judgments`; there must be as many as features."""
+    counted, d = evidence.weights > 0, evidence.dimension
+    measured = pair_contrasts(evidence.measured)
     labels = (evidence.judge, *evidence.positions.T, evidence.shown, evidence.tie, evidence.pick)
     circumstances = np.stack([*labels, evidence.asked], axis=1).astype(np.float64)
     points = np.concatenate([evidence.winners, evidence.losers], axis=1)
-    rows = np.concatenate([points, circumstances], axis=1)[keep]
-    d, measured = evidence.dimension, pair_contrasts(evidence.measured)
-    if not len(rows):
-        none = np.empty((0, d))
-        index = np.empty(0, dtype=np.int64)
-        return Judgments(none, none, np.empty(0), index, None, measured, evidence.judges)
+    rows = np.concatenate([points, circumstances], axis=1)[counted]
     unique, index = np.unique(rows, axis=0, return_inverse=True)
-    mass = np.bincount(index.reshape(-1), weights=evidence.weights[keep], minlength=len(unique))
+    weights = np.bincount(index.reshape(-1), evidence.weights[counted], len(unique))
     a, b = unique[:, :d], unique[:, d : 2 * d]
     # The same pair in either order gets one number, so that its rows are in one fold.
-    ordered = np.concatenate(in_order(a, b), axis=1)
-    pairs = np.unique(ordered, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    pairs = np.unique(np.concatenate(in_order(a, b), axis=1), axis=0, return_inverse=True)[1]
+    pairs = pairs.reshape(-1).astype(np.int64)
     context = _context(evidence.judges, unique[:, 2 * d :].astype(np.int64), pairs)
-    weights = np.asarray(mass, dtype=np.float64)
-    judged = context if context.matters else None
-    return Judgments(a, b, weights, pairs, judged, measured, evidence.judges)
+    if len(unique) + len(measured) < d:
+        raise DensityError(
+            f"winners holds {len(unique)} distinct comparisons of positive weight and "
+            f"{len(measured)} pairs with log-odds for {d} features; at least as many as "
+            "features are needed; ask more questions."
+        )
+    judged = context if len(unique) and context.matters else None
+    return Judgments(a, b, weights.astype(np.float64), pairs, judged, measured, evidence.judges)
 
 
 def _context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Context:
@@ -335,18 +295,14 @@ def _context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Con
         rows = (judge == j) & (size == k)
         order[:, at] = rows * ((winner == place) * 1.0 - (loser == place) * 1.0)
     named = tuple((judges[j], k, place) for j, k, place in places)
-    return Context(judges, judge, named, order, tie > 0, pick, _groups(pairs, questions))
-
-
-def _groups(pairs: Index, questions: Index) -> Index:
-    """Return numbers (n,), the same for judgments of one pair or of one set of alternatives."""
-    groups = pairs.copy()
-    sets: dict[bytes, int] = {}
+    # Judgments of one pair or of one set of alternatives are one group.
+    groups, sets = pairs.copy(), dict[bytes, int]()
     for question in np.unique(questions[questions != UNKNOWN]):
         rows = questions == question
         alike = np.unique(pairs[rows]).tobytes()
         groups[rows] = sets.setdefault(alike, int(pairs.max()) + 1 + len(sets))
-    return np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    group = np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return Context(judges, judge, named, order, tie > 0, pick, group)
 
 
 def assign_folds(pairs: Index, count: int, rng: np.random.Generator) -> Index:

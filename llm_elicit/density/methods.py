@@ -47,7 +47,6 @@ from llm_elicit.density.utility_function import (
     DeferredDraws,
     Potential,
     Utility,
-    UtilityDraws,
     rounding,
 )
 
@@ -149,7 +148,7 @@ class LogNormalizer:
     start: Proposal | None = None
     even: Tensor | None = None
 
-    def kept(self, n: int) -> Tensor:
+    def points(self, n: int) -> Tensor:
         """Return n latent points (n, d) of the belief that its summaries are made of."""
         points = self.draws.points if self.even is None else self.even
         return points[:n].clone()
@@ -169,7 +168,7 @@ class Fitted:
     model: DensityModel
     normalizer: LogNormalizer
     diagnostics: dict[str, Any]
-    draws: UtilityDraws | DeferredDraws | None = None
+    draws: DeferredDraws | None = None
     utility_seconds: float = 0.0
 
 
@@ -371,13 +370,10 @@ def estimate_log_normalizer(
     value = float(torch.logsumexp(logs, 0)) - math.log(_ISLANDS)
     # Relative spread of Z across runs, by the delta method.
     error = float(torch.exp(logs - value).std()) / math.sqrt(_ISLANDS)
-    return LogNormalizer(value, error, _joined([run.draws for run in runs]), start)
-
-
-def _joined(islands: list[Draws]) -> Draws:
-    """Return the draws of all islands; no two islands have a genealogy in common."""
-    genealogies = [run.genealogies + i * len(run.points) for i, run in enumerate(islands)]
-    return Draws(torch.cat([run.points for run in islands]), torch.cat(genealogies))
+    # No two runs have a genealogy in common.
+    genealogies = [run.draws.genealogies + i * _PARTICLES for i, run in enumerate(runs)]
+    draws = Draws(torch.cat([run.draws.points for run in runs]), torch.cat(genealogies))
+    return LogNormalizer(value, error, draws, start)
 
 
 def normalized(
@@ -402,7 +398,7 @@ def in_coordinates(fitted: Fitted, latent: Latent, order: Sequence[int]) -> Fitt
         fitted,
         model=replace(model, latent=latent, utility=model.utility.turned(columns), start=start),
         normalizer=replace(normalizer, draws=draws, start=start, even=even),
-        draws=None if fitted.draws is None else fitted.draws.turned(columns),
+        draws=fitted.draws and fitted.draws.then(lambda drawn: drawn.turned(columns)),
     )
 
 
@@ -429,37 +425,6 @@ def effective_size(genealogies: Tensor, values: Tensor) -> float:
         return float(members)
     least = float((within[varies] / between[varies].clamp(min=1e-300)).min())
     return max(1.0, min(n * least, float(n)) * (1.0 - 1.0 / members))
-
-
-def sampler_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
-    """Return the numbers of draws and of genealogies, and the effective sample size."""
-    t = latent.features(draws.points)
-    size = effective_size(draws.genealogies, torch.cat([t, t.square()], 1))
-    n = len(draws.points)
-    return {
-        "draws": n,
-        "genealogies": len(np.unique(draws.genealogies.numpy())),
-        "effective": round(size, 1),
-        "effective_share": round(size / n, 4),
-    }
-
-
-def bound_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
-    """Return the shares of draws near the bounds of λ's support and beyond the compared points.
-
-    ``each`` (d,) is the share within 1 % of a feature's range, on its scale, from either bound;
-    None if the feature has none. A flat belief has 0.02 of its mass there. ``any`` is the share
-    with at least one feature there. ``beyond_comparisons`` is the share farther out than every
-    compared point, where the belief is tapered and no answer is informative; 0 in a box.
-    """
-    near = near_bounds(latent.sampling, latent.from_latent(draws.points.numpy()))
-    beyond = draws.points.norm(dim=1) > latent.radius
-    in_box = isinstance(latent.sampling, Uniform)
-    return {
-        "each": [None if math.isnan(s) else s for s in near.mean(0).tolist()],
-        "any": None if np.isnan(near).all() else float((near == 1.0).any(1).mean()),
-        "beyond_comparisons": 0.0 if in_box else float(beyond.double().mean()),
-    }
 
 
 def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
@@ -491,21 +456,41 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
 def self_report(latent: Latent, model: DensityModel, normalizer: LogNormalizer) -> dict[str, Any]:
     """Return the part of ``diagnostics`` that is common to all methods; JSON-able.
 
-    ``log_prob_error`` (nats): the standard error of log Z, the root mean square error of
-    evaluation and of the path (see `llm_elicit.density.methods.EvaluationError`), and
-    the root of the sum of their squares; None where a solver failed.
+    * ``log_prob_error`` (nats): the standard error of log Z, the root mean square error of
+      evaluation and of the path (see `EvaluationError`), and the root of the sum of their squares;
+      None where a solver failed.
+    * ``sampler``: the numbers of draws and of genealogies, and the effective sample size.
+    * ``bounds``: ``each`` (d,) is the share of draws within 1 % of a feature's range, on its scale,
+      from either bound; None if the feature has none. A flat belief has 0.02 of its mass there.
+      ``any`` is the share with at least one feature there. ``beyond_comparisons`` is the share
+      farther out than every compared point, where the belief is tapered and no answer is
+      informative; 0 in a box.
     """
-    chosen = torch.linspace(0, len(normalizer.draws.points) - 1, _MEASURED).long()
-    error = model.evaluation_error(normalizer.draws.points[chosen])
+    draws, n = normalizer.draws, len(normalizer.draws.points)
+    error = model.evaluation_error(draws.points[torch.linspace(0, n - 1, _MEASURED).long()])
     parts = (normalizer.standard_error, error.numerical, error.path)
     names = ("log_normalizer", "evaluation", "path", "total")
-    stated = zip(names, (*parts, math.hypot(*parts)), strict=True)
+    errors = zip(names, (*parts, math.hypot(*parts)), strict=True)
+    t = latent.features(draws.points)
+    size = effective_size(draws.genealogies, torch.cat([t, t.square()], 1))
+    near = near_bounds(latent.sampling, latent.from_latent(draws.points.numpy()))
+    beyond = draws.points.norm(dim=1) > latent.radius
+    in_box = isinstance(latent.sampling, Uniform)
     return {
         "log_normalizer": normalizer.value,
         "log_normalizer_se": normalizer.standard_error,
-        "log_prob_error": {k: v if math.isfinite(v) else None for k, v in stated},
-        "sampler": sampler_facts(latent, normalizer.draws),
-        "bounds": bound_facts(latent, normalizer.draws),
+        "log_prob_error": {k: v if math.isfinite(v) else None for k, v in errors},
+        "sampler": {
+            "draws": n,
+            "genealogies": len(np.unique(draws.genealogies.numpy())),
+            "effective": round(size, 1),
+            "effective_share": round(size / n, 4),
+        },
+        "bounds": {
+            "each": [None if math.isnan(s) else s for s in near.mean(0).tolist()],
+            "any": None if np.isnan(near).all() else float((near == 1.0).any(1).mean()),
+            "beyond_comparisons": 0.0 if in_box else float(beyond.double().mean()),
+        },
     }
 
 

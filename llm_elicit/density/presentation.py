@@ -1,31 +1,47 @@
-"""What a belief shows of itself: figures, a table in notebooks, frames and arviz data."""
+"""A belief with draws of its posterior, as others see it: figures, notebooks, frames, arviz."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from html import escape
 from importlib import import_module, metadata
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import qmc
+from torch import Tensor
 
-from llm_elicit.density.belief_draws import BeliefDraws
+from llm_elicit.density.belief_draws import BeliefDraws, make_draws
 from llm_elicit.density.distribution import Distribution, band
-from llm_elicit.density.errors import DensityError, integer, points_of, seed_of
-from llm_elicit.density.feature_axis import Band, FeatureAxis, PlotData, feature_axes, words_of
-from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.errors import DensityError, callback, integer, points_of, seed_of
+from llm_elicit.density.feature_axis import (
+    Band,
+    FeatureAxis,
+    PlotData,
+    feature_axes,
+    shortened,
+    words_of,
+)
+from llm_elicit.density.feature_names import FeatureNames
+from llm_elicit.density.latent import Latent
+from llm_elicit.density.methods import DensityModel, UtilityDensity
+from llm_elicit.density.sampling import Uniform
+from llm_elicit.density.settings import Progress
+from llm_elicit.density.torch_utils import generator_of, one_thread
+from llm_elicit.density.utility_function import DeferredDraws, UtilityDraws
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-import math
-from html import escape
 
 Array = npt.NDArray[np.float64]
-_LEVELS = (0.05, 0.5, 0.95)
+Features = int | str | Sequence[int | str] | None
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+_POINTS, _OF_DRAW = 100_000, 1000  # of λ, and of each draw of the posterior
+_FIGURES, _EXPORTERS = "llm_elicit.density.plots.figures", ("arviz", "xarray")
+_QUANTILES = (0.05, 0.5, 0.95)
 _HEADINGS = ("", "mean", "sd", "5 %", "50 %", "95 %")
 _MOST_ROWS, _MOST_CATEGORIES = 40, 8
 _LONGEST = 60
@@ -34,7 +50,6 @@ _RIGHT, _LEFT, _SMALL = (
     ' style="text-align:left"',
     ' style="opacity:.75;white-space:nowrap"',
 )
-_NONE = "–"
 
 
 def belief_html(
@@ -52,149 +67,124 @@ def belief_html(
             yet.
         diagnostics: the report of the fit.
     """
-    bands = None if isinstance(draws, bool) else _Bands.of(draws)
-    rows = [_row(axis, points[:, j], j, bands) for j, axis in enumerate(axes[:_MOST_ROWS])]
+    drawn, notes, bands = None if isinstance(draws, bool) else draws, [], None
+    if drawn is not None:
+        notes = [f"Below each number: its 90 % band over {len(drawn)} draws of the posterior."]
+        means, quantiles = np.stack(band(drawn.mean())), np.stack(band(drawn.quantile(_QUANTILES)))
+        bands = np.concatenate([means[:, None], quantiles], axis=1)  # (2, 1 + L, d)
+    elif draws:
+        notes = ["For 90 % bands call draws() first; it takes seconds."]
+    if any(axis.periodic for axis in axes):
+        notes.append("Of a periodic feature: circular mean and standard deviation.")
+    rows: list[tuple[str, Sequence[str | tuple[str, str]]]] = []
+    for j, axis in enumerate(axes[:_MOST_ROWS]):
+        if axis.categories:
+            rows.append((axis.label, [_shares(axis, points[:, j], drawn, j)]))
+        elif axis.periodic:
+            rows.append((axis.label, _circle(axis, points[:, j], drawn, j)))
+        else:
+            ends = None if bands is None else bands[..., j].T
+            rows.append((axis.label, _numbers(axis, points[:, j], ends)))
     if len(axes) > _MOST_ROWS:
-        rows.append(_wide("…", f"{len(axes) - _MOST_ROWS} more features"))
+        rows.append(("…", [f"{len(axes) - _MOST_ROWS} more features"]))
     head = "".join(f"<th{_RIGHT}>{heading}</th>" for heading in _HEADINGS)
     return (
         f"<div><p><b>Belief density</b>: {escape('; '.join(_facts(diagnostics)))}</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        f"<p><small>{escape(' '.join(_notes(axes, draws)))}</small></p></div>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(_row(*row) for row in rows)}</tbody>"
+        f"</table><p><small>{escape(' '.join(notes))}</small></p></div>"
     )
 
 
-@dataclass(frozen=True)
-class _Bands:
-    """Draws with the ends of 90 % bands: of means (2, d) and of quantiles (2, L, d)."""
+def _row(label: str, cells: Sequence[str | tuple[str, str]]) -> str:
+    """Return a row: a text across all columns, or for each a text with its band."""
+    row = f"<tr><th{_LEFT}>{escape(shortened(label, _LONGEST))}</th>"
+    for cell in cells:
+        if isinstance(cell, str):
+            row += f'<td{_LEFT} colspan="{len(_HEADINGS) - 1}">{escape(cell)}</td>'
+            continue
+        below = f"<br><small{_SMALL}>{escape(cell[1])}</small>" if cell[1] else ""
+        row += f"<td{_RIGHT}>{escape(cell[0])}{below}</td>"
+    return row + "</tr>"
 
-    drawn: BeliefDraws
-    means: Array
-    quantiles: Array
 
-    @classmethod
-    def of(cls, drawn: BeliefDraws) -> _Bands:
-        return cls(drawn, np.stack(band(drawn.mean())), np.stack(band(drawn.quantile(_LEVELS))))
-
-
-def _row(axis: FeatureAxis, values: Array, place: int, bands: _Bands | None) -> str:
-    """Return the row of one feature, by its values (m,)."""
-    if axis.categories:
-        return _wide(axis.label, _shares(axis, values, place, bands))
-    if axis.periodic:
-        return _circle(axis, values, place, bands)
+def _numbers(axis: FeatureAxis, values: Array, ends: Array | None) -> list[tuple[str, str]]:
+    """Return mean, standard deviation and quantiles of values (m,), with bands (1 + L, 2)."""
     sd = float(values.std())
-    at = [float(values.mean()), *np.quantile(values, _LEVELS).tolist()]
-    ends: list[Array | None] = [None] * len(at)
-    if bands is not None:
-        ends = [bands.means[:, place], *bands.quantiles[:, :, place].T]
-    mean, *quantiles = [
-        _cell(_value(value, axis, sd), _between(axis, sd, end))
-        for value, end in zip(at, ends, strict=True)
-    ]
-    width = f"{_number(sd, axis, sd)} days" if axis.date else _number(sd, axis, sd)
-    return _cells(axis.label, [mean, _cell(width), *quantiles])
+    at = [float(values.mean()), *np.quantile(values, _QUANTILES).tolist()]
+    bands = [""] * len(at)
+    if ends is not None:
+        bands = [" to ".join(_value(axis, float(end), sd) for end in pair) for pair in ends]
+    mean, *quantiles = zip((_value(axis, value, sd) for value in at), bands, strict=True)
+    width = f"{_number(axis, sd, sd)} days" if axis.date else _number(axis, sd, sd)
+    return [mean, (width, ""), *quantiles]
 
 
-def _circle(axis: FeatureAxis, values: Array, place: int, bands: _Bands | None) -> str:
-    """Return the row of a periodic feature: a circle has a mean direction and no quantiles."""
+def _circle(
+    axis: FeatureAxis, values: Array, drawn: BeliefDraws | None, place: int
+) -> list[tuple[str, str]]:
+    """Return a periodic feature's mean direction and spread; a circle has no quantiles."""
     period = axis.high - axis.low + axis.whole
-    turn = 2.0 * math.pi / period
+    turn, ends = 2.0 * math.pi / period, ""
 
-    def resultant(x: Array, weights: Array | None = None) -> complex:
-        return complex(np.average(np.exp(1j * turn * (x - axis.low)), weights=weights))
+    def text(angle: float) -> str:
+        return _number(axis, axis.low + (angle / turn) % period, sd)
 
-    def value(angle: float) -> float:
-        return axis.low + (angle / turn) % period
-
-    middle = resultant(values)
-    sd = math.sqrt(max(0.0, 1.0 - abs(middle) ** 2)) / turn
-    angle, end = float(np.angle(middle)), None
-    if bands is not None:
-        weighted = zip(bands.drawn.points, bands.drawn.weights, strict=True)
-        means = np.array([resultant(x[:, place], w) for x, w in weighted])
+    middle = complex(np.exp(1j * turn * (values - axis.low)).mean())
+    sd, angle = math.sqrt(max(0.0, 1.0 - abs(middle) ** 2)) / turn, float(np.angle(middle))
+    if drawn is not None:
+        weighted = zip(drawn.points, drawn.weights, strict=True)
+        means = np.array([w @ np.exp(1j * turn * (x[:, place] - axis.low)) for x, w in weighted])
         # Measured from the mean, a band may go over the end of the range.
-        end = [value(angle + float(part)) for part in band(np.angle(means * np.exp(-1j * angle)))]
-    mean = _cell(_number(value(angle), axis, sd), _between(axis, sd, end))
-    return _cells(axis.label, [mean, _cell(_number(sd, axis, sd)), *[_cell(_NONE)] * len(_LEVELS)])
+        around = band(np.angle(means * np.exp(-1j * angle)))
+        ends = " to ".join(text(angle + float(end)) for end in around)
+    return [(text(angle), ends), (_number(axis, sd, sd), ""), *[("–", "")] * len(_QUANTILES)]
 
 
-def _shares(axis: FeatureAxis, values: Array, place: int, bands: _Bands | None) -> str:
+def _shares(axis: FeatureAxis, values: Array, drawn: BeliefDraws | None, place: int) -> str:
     """Return the shares of categories, the largest first."""
     share = axis.bars(values)
-    ends = None if bands is None else np.stack(band(bands.drawn.shares(place)))
+    ends = None if drawn is None else np.stack(band(drawn.shares(place)))
     order = np.argsort(-share, kind="stable")
     top, tail = order[:_MOST_CATEGORIES], order[_MOST_CATEGORIES:]
     parts = []
     for code in top.tolist():
         between = "" if ends is None else f" ({ends[0, code]:.0%} to {ends[1, code]:.0%})"
-        parts.append(f"{_cut(axis.categories[code])} {share[code]:.0%}{between}")
+        parts.append(f"{shortened(axis.categories[code], _LONGEST)} {share[code]:.0%}{between}")
     if len(tail):
         parts.append(f"{len(tail)} others {share[tail].sum():.0%}")
     return ", ".join(parts)
 
 
-def _between(axis: FeatureAxis, sd: float, end: Sequence[float] | Array | None) -> str:
-    return "" if end is None else " to ".join(_value(float(x), axis, sd) for x in end)
-
-
-def _cell(text: str, under: str = "") -> str:
-    below = f"<br><small{_SMALL}>{escape(under)}</small>" if under else ""
-    return f"<td{_RIGHT}>{escape(text)}{below}</td>"
-
-
-def _cells(label: str, cells: Sequence[str]) -> str:
-    return f"<tr><th{_LEFT}>{escape(_cut(label))}</th>{''.join(cells)}</tr>"
-
-
-def _wide(label: str, text: str) -> str:
-    """Return a row with one cell."""
-    return _cells(label, [f'<td{_LEFT} colspan="{len(_HEADINGS) - 1}">{escape(text)}</td>'])
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-
-
-def _value(value: float, axis: FeatureAxis, sd: float) -> str:
+def _value(axis: FeatureAxis, value: float, sd: float) -> str:
     """Return a value of a feature: a number, or a date."""
-    return str(np.datetime64(round(value), "D")) if axis.date else _number(value, axis, sd)
+    return str(np.datetime64(round(value), "D")) if axis.date else _number(axis, value, sd)
 
 
-def _number(value: float, axis: FeatureAxis, sd: float) -> str:
+def _number(axis: FeatureAxis, value: float, sd: float) -> str:
     """Return a number with two digits of the standard deviation; on a log scale, three of its own.
 
     Example:
         >>> age = FeatureAxis("age", 0.0, 90.0)
-        >>> _number(41.5678, age, 12.3), _number(-41567.8, age, 1234.5)
+        >>> _number(age, 41.5678, 12.3), _number(age, -41567.8, 1234.5)
         ('42', '−41,568')
     """
     if axis.log or not 1e-6 < sd < 1e12:
         text = f"{value:,.0f}" if 100.0 <= abs(value) < 1e12 else f"{value:.3g}"
     else:
         text = f"{value:,.{max(0, 1 - math.floor(math.log10(sd)))}f}"
-    return _signed(text)
-
-
-def _signed(text: str) -> str:
-    """Return a number with a typographic minus sign."""
     return text.replace("-", "−")
 
 
 def _facts(diagnostics: Mapping[str, Any]) -> list[str]:
     """Return how the belief was made and how well it predicts, as short phrases."""
-    facts = []
+    facts, held_out = [], diagnostics.get("held_out_log_likelihood")
     if "method" in diagnostics:
         facts.append(f"method {diagnostics['method']}")
     if "n" in diagnostics:
         facts.append(f"{diagnostics['n']:,} judgments")
-    held_out = diagnostics.get("held_out_log_likelihood")
-    chance = diagnostics.get("coin_log_likelihood")
-    if held_out is not None and chance is not None:
-        facts.append(
-            f"held-out log-likelihood {_signed(f'{held_out:.3f}')} per comparison "
-            f"(random choices {_signed(f'{chance:.3f}')})"
-        )
+    if held_out is not None:
+        scores = f"{held_out:.3f} per comparison (random choices {math.log(0.5):.3f})"
+        facts.append(f"held-out log-likelihood {scores.replace('-', '−')}")
     if "power" in diagnostics:
         facts.append(f"power {diagnostics['power']['value']:.3g}")
     if "given" in diagnostics:
@@ -203,156 +193,77 @@ def _facts(diagnostics: Mapping[str, Any]) -> list[str]:
     return facts
 
 
-def _notes(axes: Sequence[FeatureAxis], draws: BeliefDraws | bool) -> list[str]:
-    """Return what the numbers are."""
-    notes = []
-    if not isinstance(draws, bool):
-        notes.append(f"Below each number: its 90 % band over {len(draws)} draws of the posterior.")
-    elif draws:
-        notes.append("For 90 % bands call draws() first; it takes seconds.")
-    if any(axis.periodic for axis in axes):
-        notes.append("Of a periodic feature: circular mean and standard deviation.")
-    return notes
-
-
-Features = int | str | Sequence[int | str] | None
-_POINTS, _OF_DRAW = 100_000, 1000  # of λ, and of each draw of the posterior
-
-
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-Variables = dict[str, tuple[tuple[str, ...], Array]]
-"""Dimensions and values by name, as xarray takes them."""
-
-
-@dataclass(frozen=True)
-class ExportedFeatures:
-    """The features of a belief.
+class PresentedDensity(Distribution):
+    """A density with draws of its posterior, and with figures and tables.
 
     Args:
-        names, units: one for each feature; a unit may be empty.
-        categories: the words of categories, by the feature's number.
+        diagnostics: the JSON-able report of the fit.
+        draws: of the posterior over utilities; None for a belief without.
     """
 
-    names: tuple[str, ...]
-    units: tuple[str, ...]
-    categories: Mapping[int, tuple[str, ...]]
+    def __init__(
+        self,
+        latent: Latent,
+        model: DensityModel,
+        reference: Tensor,
+        diagnostics: dict[str, Any],
+        draws: DeferredDraws | None = None,
+        features: FeatureNames | None = None,
+    ) -> None:
+        super().__init__(latent, model, reference, features)
+        self._draws, self.diagnostics = draws, diagnostics
+        self._cached: dict[int, BeliefDraws] = {}  # draws that were asked for, by seed
 
     @property
-    def numeric(self) -> list[int]:
-        """The numbers of the features that have no categories."""
-        return [j for j in range(len(self.names)) if j not in self.categories]
-
-    def coordinates(self) -> dict[str, Any]:
-        """Return the coordinates of the numeric features and of the categories."""
-        categories = {f"{self.names[j]}_category": list(w) for j, w in self.categories.items()}
-        return {
-            "feature": [self.names[j] for j in self.numeric],
-            "unit": ("feature", [self.units[j] for j in self.numeric]),
-            **categories,
-        }
-
-    def shares(self, values: Mapping[int, Array]) -> Variables:
-        """Return variables of shares (chain, draw, category), by the feature's number."""
-        return {
-            f"share_{self.names[j]}": (("chain", "draw", f"{self.names[j]}_category"), share)
-            for j, share in values.items()
-        }
-
-
-def arviz_data(
-    points: Array,
-    drawn: BeliefDraws | None,
-    features: ExportedFeatures,
-    attributes: Mapping[str, Any],
-) -> Any:
-    """Return chains of points and the posterior's draws; see `BeliefDensity.to_arviz`.
-
-    Args:
-        points: (chain, draw, d), natural units; codes of categories count from 0.
-        drawn: the posterior's draws, or None.
-        features: their names, units and categories.
-        attributes: of every group.
-
-    Raises:
-        DensityError: arviz is not installed.
-    """
-    arviz, xarray = _imported("arviz"), _imported("xarray")
-    variables = {"posterior": _points(points, features)}
-    if drawn is not None:
-        variables["beliefs"] = _posterior_draws(drawn, features)
-    coordinates = features.coordinates()
-    stated = {**attributes, **_origin()}
-    groups = {
-        name: xarray.Dataset(data, {**coordinates, **_indices(data)}, stated)
-        for name, data in variables.items()
-    }
-    if arviz.__version__.startswith("0."):
-        return arviz.InferenceData(**groups)
-    return xarray.DataTree.from_dict(groups)
-
-
-def _points(points: Array, features: ExportedFeatures) -> Variables:
-    """Return the points, categories one-hot."""
-    one_hot = {
-        j: (points[..., j, None] == np.arange(len(words))).astype(float)
-        for j, words in features.categories.items()
-    }
-    numeric = {"x": (("chain", "draw", "feature"), points[..., features.numeric])}
-    return (numeric if features.numeric else {}) | features.shares(one_hot)
-
-
-def _posterior_draws(drawn: BeliefDraws, features: ExportedFeatures) -> Variables:
-    """Return the means, quantiles and shares of the posterior's draws, as one chain."""
-    means, quantiles = drawn.mean()[None], drawn.quantile(LEVELS)[None]
-    numeric = {
-        "mean": (("chain", "draw", "feature"), means[..., features.numeric]),
-        "quantile": (("chain", "draw", "level", "feature"), quantiles[..., features.numeric]),
-    }
-    shares = features.shares({j: drawn.shares(j)[None] for j in features.categories})
-    return (numeric if features.numeric else {}) | shares
-
-
-def _indices(variables: Variables) -> dict[str, Any]:
-    """Return the coordinates of the chains, the draws and, if there are any, the levels."""
-    chains, draws = next(iter(variables.values()))[1].shape[:2]
-    coordinates: dict[str, Any] = {"chain": np.arange(chains), "draw": np.arange(draws)}
-    if any("level" in dimensions for dimensions, _ in variables.values()):
-        coordinates["level"] = list(LEVELS)
-    return coordinates
-
-
-def _imported(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        raise DensityError(
-            f"to_arviz: {error.name} is not installed; run: pip install 'llm-elicit[arviz]'"
-        ) from None
-
-
-def _origin() -> dict[str, str]:
-    """Return this package's name and version, under arviz's names."""
-    try:
-        version = metadata.version("llm-elicit")
-    except metadata.PackageNotFoundError:
-        version = "unknown"
-    return {"creation_library": "llm_elicit", "creation_library_version": version}
-
-
-class PresentedDensity(Distribution, ABC):
-    """A density with figures and tables; `diagnostics` reports its fit."""
-
-    diagnostics: dict[str, Any]
-    _cached: Mapping[int, BeliefDraws] = MappingProxyType({})  # draws that were asked for, by seed
-
-    @property
-    @abstractmethod
     def has_draws(self) -> bool:
         """Whether `draws` are available."""
+        return self._draws is not None and len(self._draws) > 0
 
-    @abstractmethod
-    def draws(self, *, seed: int = 0) -> BeliefDraws:
-        """Return equally likely densities, for credible bands."""
+    def draws(
+        self, *, seed: int = 0, log_level_sd: float | None = None, progress: Progress | None = None
+    ) -> BeliefDraws:
+        """Return beliefs that agree with the same choices, equally likely: for credible bands.
+
+        They are draws of the posterior over utilities at the noise level that the fit assumed (see
+        `llm_elicit.density.utility.posterior`). They take seconds, and are equal for equal seeds.
+        Those of seed 0 and of the last other seed are kept, at the default level.
+
+        Args:
+            log_level_sd: standard deviation of the logarithm of the noise level. Each draw gets a
+                level of its own, log-normal about the assumed one. Choices do not determine the
+                level (see `at_noise`), so that this prior is the posterior. The default is that of
+                the `Power` by which the belief was `tempered`, or else 0.
+            progress: called as progress("draws", done, total).
+
+        Raises:
+            DensityError: ``log_level_sd`` is negative, or the belief has no draws, because of its
+                method or because it was fitted with ``PosteriorSettings(draws=0)``.
+        """
+        by_default = log_level_sd is None
+        callback("draws: progress", progress)
+        generator = generator_of(seed)
+        if by_default and seed in self._cached and progress is None:
+            return replace(self._cached[seed], _named=self._features)
+        if log_level_sd is None:
+            log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
+        model = self._model if isinstance(self._model, UtilityDensity) else None
+        with one_thread():
+            draws = make_draws(
+                self._latent, self.utility_draws(), model, generator, progress, log_level_sd
+            )
+        if by_default:
+            # Of seed 0 for figures; of another for who asks for the same again, as an audit does.
+            self._cached = {k: v for k, v in self._cached.items() if k == 0} | {seed: draws}
+        return replace(draws, _named=self._features)
+
+    def utility_draws(self) -> UtilityDraws:
+        """Return draws of the posterior over utilities, for use in the core."""
+        if self._draws is None or not len(self._draws):
+            raise DensityError(
+                f"draws: this belief ({self._model.name}) was fitted without draws of the "
+                'posterior; fit it by "auto" or "utility", with PosteriorSettings(draws=64).'
+            )
+        return self._draws.get()
 
     def plot(
         self,
@@ -395,7 +306,7 @@ class PresentedDensity(Distribution, ABC):
             3
         """
         plot = self._shown("plot", features, data, bands=bands, n=n, seed=seed)
-        figure: Figure = _figures("plot").corner_figure(plot)
+        figure: Figure = _module("plot", _FIGURES).corner_figure(plot)
         return figure
 
     def plot_marginals(
@@ -413,7 +324,7 @@ class PresentedDensity(Distribution, ABC):
             DensityError: as `plot`.
         """
         plot = self._shown("plot_marginals", features, data, bands=bands, n=n, seed=seed)
-        figure: Figure = _figures("plot_marginals").marginals_figure(plot)
+        figure: Figure = _module("plot_marginals", _FIGURES).marginals_figure(plot)
         return figure
 
     def _shown(
@@ -423,31 +334,38 @@ class PresentedDensity(Distribution, ABC):
         places = self._features.places(label, features)
         integer(f"{label}: n", n, least=1)
         seed_of(f"{label}: seed", seed)
-        points = None if data is None else self._data(label, data, places)
-        belief = self.sample(n, seed=seed)[:, places]
-        sampling = _points_of(self.sampling, seed)[:, places]
+        points = None
+        if data is not None:
+            name = f"{label}: data"
+            selected = self._features.only(places).points(name, data)
+            own = selected is data  # an array with all features
+            points = points_of(name, selected, self.dimension if own else len(places))
+            points = points[:, places] if own else points
+        belief, law = self.sample(n, seed=seed)[:, places], self.sampling
+        rng = np.random.default_rng(seed)
+        if isinstance(law, Uniform) and not law.constraints:
+            # Exact marginals: lines without noise.
+            sampling = law.from_cube(qmc.LatinHypercube(law.dimension, rng=rng).random(_POINTS))
+        else:
+            sampling = law.sample(_POINTS, rng)
+        sampling = sampling[:, places]
         limits = [belief] if points is None else [belief, points]
         axes = feature_axes(self.sampling, self._features, places, limits)
         if not bands or not self.has_draws:
             return PlotData(axes, belief, sampling, points)
         drawn = self.draws()
-        bounds = [_band(axis, drawn, place) for axis, place in zip(axes, places, strict=True)]
+        weighted, bounds = list(zip(drawn.points, drawn.weights, strict=True)), []
+        for axis, place in zip(axes, places, strict=True):
+            lines = np.stack([axis.line(x[:, place], w) for x, w in weighted])
+            bounds.append(Band(axis.centres, *band(lines)))
         return PlotData(axes, belief, sampling, points, bounds, drawn.sample(_OF_DRAW)[..., places])
-
-    def _data(self, label: str, data: Any, places: list[int]) -> Array:
-        """Return points (m, k) of k features."""
-        name = f"{label}: data"
-        selected = self._features.only(places).points(name, data)
-        if selected is data:
-            return points_of(name, data, self.dimension)[:, places]
-        return points_of(name, selected, len(places))
 
     def _repr_html_(self) -> str:
         """Return a table of the features, which notebooks show."""
-        places = list(range(self.dimension))
-        axes = feature_axes(self.sampling, self._features, places, [self._kept])
+        places, points = list(range(self.dimension)), self._kept
+        axes = feature_axes(self.sampling, self._features, places, [points])
         draws = self.draws() if 0 in self._cached else self.has_draws
-        return belief_html(axes, self._kept, draws, self.diagnostics)
+        return belief_html(axes, points, draws, self.diagnostics)
 
     def to_pandas(
         self, n: int = 10_000, *, seed: int = 0, points: npt.ArrayLike | None = None
@@ -471,31 +389,6 @@ class PresentedDensity(Distribution, ABC):
         pandas = import_module("pandas")
         drawn = self.sample(n, seed=seed) if points is None else self.inside("points", points)
         return pandas.DataFrame(self._features.columns(drawn))
-
-    def _attributes(self, seed: int) -> dict[str, Any]:
-        """Return the origin of the belief."""
-        noise = self.diagnostics["noise"]
-        return {
-            "method": self.diagnostics["method"],
-            "noise_family": noise["family"],
-            "noise_level": noise["level"],
-            "effective_share": self.diagnostics["sampler"]["effective_share"],
-            "seed": seed,
-        }
-
-    def _exported(self, units: Sequence[str] | None) -> ExportedFeatures:
-        """Return the features as they are exported."""
-        if units is not None and len(units) != self.dimension:
-            raise DensityError(
-                f"to_arviz: {len(units)} units for {self.dimension} features; give one each."
-            )
-        places = range(self.dimension)
-        words = {j: words_of(self.sampling, self._features, j) for j in places}
-        return ExportedFeatures(
-            self.feature_names,
-            tuple(units or [""] * self.dimension),
-            {j: w for j, w in words.items() if w},
-        )
 
     def to_arviz(
         self,
@@ -544,36 +437,74 @@ class PresentedDensity(Distribution, ABC):
         integer("to_arviz: chains", chains, least=1)
         integer("to_arviz: draws", draws, least=1)
         seed_of("to_arviz: seed", seed)
-        features = self._exported(units)
+        if units is not None and len(units) != self.dimension:
+            raise DensityError(
+                f"to_arviz: {len(units)} units for {self.dimension} features; give one each."
+            )
+        arviz, xarray = (_module("to_arviz", name, "'llm-elicit[arviz]'") for name in _EXPORTERS)
+        names, low = self.feature_names, self.as_prior().support()[0]
+        words = {j: words_of(self.sampling, self._features, j) for j in range(self.dimension)}
+        words = {j: codes for j, codes in words.items() if codes}
+        numeric = [j for j in range(self.dimension) if j not in words]
+        facts = self.diagnostics
+        attributes = {
+            "method": facts["method"],
+            "noise_family": facts["noise"]["family"],
+            "noise_level": facts["noise"]["level"],
+            "effective_share": facts["sampler"]["effective_share"],
+            "seed": seed,
+            "creation_library": "llm_elicit",
+            "creation_library_version": _version(),
+        }
+
+        def dataset(numbers: Mapping[str, Array], shares: Mapping[int, Array]) -> Any:
+            """Return values (chain, draw, ..., feature), and shares (chain, draw, category)."""
+            data: dict[str, tuple[tuple[str, ...], Array]] = {}
+            for name, values in numbers.items() if numeric else ():
+                axes = ("level", "feature") if values.ndim == 4 else ("feature",)
+                data[name] = (("chain", "draw", *axes), values[..., numeric])
+            for j, share in shares.items():
+                data[f"share_{names[j]}"] = (("chain", "draw", f"{names[j]}_category"), share)
+            size = next(iter(data.values()))[1].shape
+            coordinates: dict[str, Any] = {
+                "feature": [names[j] for j in numeric],
+                "unit": ("feature", [units[j] if units else "" for j in numeric]),
+                **{f"{names[j]}_category": list(codes) for j, codes in words.items()},
+                "chain": np.arange(size[0]),
+                "draw": np.arange(size[1]),
+            }
+            levels = {"level": list(LEVELS)} if "quantile" in data else {}
+            return xarray.Dataset(data, coordinates | levels, attributes)
+
         seeds = np.random.SeedSequence(seed).generate_state(chains)
         points = np.stack([self.sample(draws, seed=int(s)) for s in seeds])
-        for j in features.categories:
-            points[..., j] -= self.as_prior().support()[0][j]
-        drawn = self.draws(seed=seed) if self.has_draws else None
-        return arviz_data(points, drawn, features, self._attributes(seed))
+        one_hot = {
+            j: (points[..., j, None] - low[j] == np.arange(len(codes))).astype(float)
+            for j, codes in words.items()
+        }
+        groups = {"posterior": dataset({"x": points}, one_hot)}
+        if self.has_draws:
+            drawn = self.draws(seed=seed)
+            summaries = {"mean": drawn.mean()[None], "quantile": drawn.quantile(LEVELS)[None]}
+            groups["beliefs"] = dataset(summaries, {j: drawn.shares(j)[None] for j in words})
+        if arviz.__version__.startswith("0."):
+            return arviz.InferenceData(**groups)
+        return xarray.DataTree.from_dict(groups)
 
 
-def _band(axis: FeatureAxis, drawn: BeliefDraws, place: int) -> Band:
-    """Return the 90 % band of one feature's density."""
-    weighted = zip(drawn.points, drawn.weights, strict=True)
-    low, high = band(np.stack([axis.line(x[:, place], w) for x, w in weighted]))
-    return Band(axis.centres, low, high)
-
-
-def _points_of(sampling: SamplingDensity, seed: int) -> Array:
-    """Return points of λ, if possible with exact marginals: lines without noise."""
-    rng = np.random.default_rng(seed)
-    if isinstance(sampling, Uniform) and not sampling.constraints:
-        return sampling.from_cube(qmc.LatinHypercube(sampling.dimension, rng=rng).random(_POINTS))
-    return sampling.sample(_POINTS, rng)
-
-
-def _figures(label: str) -> Any:
-    """Return the module that draws, which needs Matplotlib."""
+def _version() -> str:
     try:
-        return import_module("llm_elicit.density.plots.figures")
+        return metadata.version("llm-elicit")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _module(label: str, name: str, package: str = "") -> Any:
+    """Return a module of, or one that needs, a package that may be missing."""
+    try:
+        return import_module(name)
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         raise DensityError(
-            f"{label}: {missing} is not installed; run: pip install {missing}"
+            f"{label}: {missing} is not installed; run: pip install {package or missing}"
         ) from None

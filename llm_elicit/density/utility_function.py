@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,13 +39,51 @@ class Potential(Protocol):
 
 @dataclass(frozen=True)
 class _Sum:
-    """A quadratic form, or many, with what is added to it: what a utility and draws of it share."""
+    """A quadratic form, or many, with what is added to it: what a utility and draws of it share.
+
+    ``prefix`` begins the names of its tensors.
+    """
+
+    prefix: ClassVar[str]
 
     linear: Tensor
     curvature: Tensor
     components: tuple[ComponentStack, ...] = ()
     fourier: FourierStack | None = None
     warp: Warp | None = None
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
+        """Return the inverse of `tensors`; other names are ignored."""
+        prefix = f"{cls.prefix}."
+        own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        count = sum(name.endswith(".height") for name in own)
+        stacks = (
+            ComponentStack(
+                own[f"{at}.whiten"],
+                own[f"{at}.offset"],
+                own[f"{at}.height"],
+                float(own[f"{at}.share"]),
+            )
+            for at in range(count)
+        )
+        fourier = FourierStack(own["frequencies"], own["weights"]) if "weights" in own else None
+        warp = Warp(own["warp"]) if "warp" in own else None
+        return cls(own["linear"], own["curvature"], tuple(stacks), fourier, warp)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every array by name."""
+        named = {"linear": self.linear, "curvature": self.curvature}
+        for at, stack in enumerate(self.components):
+            parts = zip(("whiten", "offset", "height"), stack.parameters, strict=True)
+            named |= {f"{at}.{part}": tensor for part, tensor in parts}
+            # In double precision, so that it is saved exactly.
+            named[f"{at}.share"] = torch.tensor(stack.share, dtype=torch.float64)
+        if self.fourier is not None:
+            named |= {"frequencies": self.fourier.frequencies, "weights": self.fourier.weights}
+        if self.warp is not None:
+            named["warp"] = self.warp.parameters
+        return {f"{self.prefix}.{name}": tensor.cpu() for name, tensor in named.items()}
 
     def turned(self, matrix: Tensor) -> Self:
         """Return f(M t), for a permutation M (d, d)."""
@@ -87,6 +125,8 @@ class Utility(_Sum):
         [-2.0]
     """
 
+    prefix = "utility"
+
     @classmethod
     def flat(cls, dimension: int) -> Utility:
         """Return f = 0, the utility of a judge without preferences."""
@@ -101,38 +141,6 @@ class Utility(_Sum):
         fourier = None if self.fourier is None else self.fourier.to(like)
         warp = None if self.warp is None else Warp(self.warp.parameters.to(like.device))
         return Utility(self.linear.to(like), self.curvature.to(like), components, fourier, warp)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return every array by name."""
-        named = {"utility.linear": self.linear, "utility.curvature": self.curvature}
-        parts = [p for c in self.components for p in (*c.parameters, share_tensor(c))]
-        named |= {f"utility.components.{i}": tensor for i, tensor in enumerate(parts)}
-        if self.fourier is not None:
-            named["utility.frequencies"] = self.fourier.frequencies
-            named["utility.weights"] = self.fourier.weights
-        if self.warp is not None:
-            named["utility.warp"] = self.warp.parameters
-        return {name: tensor.cpu() for name, tensor in named.items()}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> Utility:
-        """Return the inverse of `tensors`; other names are ignored."""
-        count = sum(name.startswith("utility.components.") for name in tensors)
-        parts = [tensors[f"utility.components.{i}"] for i in range(count)]
-        components = [
-            ComponentStack(whiten, offset, height, float(share))
-            for whiten, offset, height, share in zip(*(parts[i::4] for i in range(4)), strict=True)
-        ]
-        fourier = None
-        if "utility.weights" in tensors:
-            fourier = FourierStack(tensors["utility.frequencies"], tensors["utility.weights"])
-        return cls(
-            tensors["utility.linear"],
-            tensors["utility.curvature"],
-            tuple(components),
-            fourier,
-            Warp(tensors["utility.warp"]) if "utility.warp" in tensors else None,
-        )
 
     def _chunks(self, t: Tensor) -> tuple[Tensor, ...]:
         """Return features in chunks, on the device and in the precision of the coefficients."""
@@ -183,11 +191,6 @@ def rounding(utility: Utility, t: Tensor) -> float:
     return float(gap.std(correction=0))
 
 
-def share_tensor(stack: ComponentStack) -> Tensor:
-    """Return the share () of a stack in double precision, so that it is saved exactly."""
-    return torch.tensor(stack.share, dtype=torch.float64)
-
-
 @dataclass(frozen=True)
 class UtilityDraws(_Sum):
     """S draws of the posterior over utilities: quadratic forms, then mixtures.
@@ -204,6 +207,8 @@ class UtilityDraws(_Sum):
         >>> draws(torch.ones(5, 2)).shape, len(draws), len(list(draws))
         (torch.Size([3, 5]), 3, 3)
     """
+
+    prefix = "draws"
 
     def __len__(self) -> int:
         return len(self.linear) + sum(stack.count for stack in self.components)
@@ -239,41 +244,6 @@ class UtilityDraws(_Sum):
         linear, curvature = self.linear[::step], self.curvature[::step]
         return UtilityDraws(linear, curvature, tuple(stacks), fourier, self.warp)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return every array by name."""
-        named = {"draws.linear": self.linear, "draws.curvature": self.curvature}
-        if self.fourier is not None:
-            named |= {"draws.frequencies": self.fourier.frequencies}
-            named |= {"draws.weights": self.fourier.weights}
-        if self.warp is not None:
-            named |= {"draws.warp": self.warp.parameters}
-        for at, stack in enumerate(self.components):
-            whiten, offset, height = stack.parameters
-            named |= {f"draws.{at}.whiten": whiten, f"draws.{at}.offset": offset}
-            named |= {f"draws.{at}.height": height, f"draws.{at}.share": share_tensor(stack)}
-        return named
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> UtilityDraws:
-        """Return the inverse of `tensors`; other names are ignored."""
-        count = sum(name.startswith("draws.") and name.endswith(".height") for name in tensors)
-        stacks = (
-            ComponentStack(
-                tensors[f"draws.{at}.whiten"],
-                tensors[f"draws.{at}.offset"],
-                tensors[f"draws.{at}.height"],
-                float(tensors[f"draws.{at}.share"]),
-            )
-            for at in range(count)
-        )
-        fourier = None
-        if "draws.weights" in tensors:
-            fourier = FourierStack(tensors["draws.frequencies"], tensors["draws.weights"])
-        warp = Warp(tensors["draws.warp"]) if "draws.warp" in tensors else None
-        return cls(
-            tensors["draws.linear"], tensors["draws.curvature"], tuple(stacks), fourier, warp
-        )
-
 
 class DeferredDraws:
     """Draws that are made when they are first asked for.
@@ -308,18 +278,16 @@ class DeferredDraws:
         assert self._draws is not None
         return self._draws
 
-    def turned(self, matrix: Tensor) -> DeferredDraws:
-        """Return the utilities of M t, made when they are asked for."""
-        return DeferredDraws(lambda: self.get().turned(matrix), self._count)
+    def then(self, change: Callable[[UtilityDraws], UtilityDraws]) -> DeferredDraws:
+        """Return what ``change`` makes of the draws, made when it is asked for."""
+        return DeferredDraws(lambda: change(self.get()), self._count)
 
-    def scaled(self, factor: float) -> DeferredDraws:
-        """Return the same utilities times ``factor``, made when they are asked for."""
-        return DeferredDraws(lambda: self.get().scaled(factor), self._count)
+    @classmethod
+    def made(cls, tensors: dict[str, Tensor]) -> DeferredDraws:
+        """Return the draws that their `UtilityDraws.tensors` describe."""
+        draws = UtilityDraws.from_tensors(tensors)
+        return cls(lambda: draws, len(draws))
 
-    def __reduce__(self) -> tuple[Callable[[UtilityDraws], DeferredDraws], tuple[UtilityDraws]]:
+    def __reduce__(self) -> tuple[Callable[..., DeferredDraws], tuple[dict[str, Tensor]]]:
         """Pickle the draws, not the comparisons that they are made from."""
-        return _made, (self.get(),)
-
-
-def _made(draws: UtilityDraws) -> DeferredDraws:
-    return DeferredDraws(lambda: draws, len(draws))
+        return DeferredDraws.made, (self.get().tensors(),)

@@ -10,6 +10,7 @@ import torch
 
 from llm_elicit.density import (
     AnnealingSettings,
+    Evidence,
     FitSettings,
     MixtureSettings,
     Noise,
@@ -19,7 +20,7 @@ from llm_elicit.density import (
     UtilitySettings,
     simulate_choices,
 )
-from llm_elicit.density.judgments import Judgments, check_evidence, plain_evidence
+from llm_elicit.density.judgments import Judgments, check_rows, merge
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.smc import Annealed, anneal
 from llm_elicit.density.stacks import FourierStack
@@ -117,4 +118,10 @@ def check_judgments(
     winners: object, losers: object, weights: object, sampling: SamplingDensity
 ) -> Judgments:
     """Return plain comparisons as `Judgments`."""
-    return check_evidence(plain_evidence(winners, losers, weights), sampling)
+    return check_evidence(Evidence.choices(winners, losers, weights), sampling)  # type: ignore[arg-type]
+
+
+def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
+    """Return evidence of any kind as `Judgments`."""
+    check_rows(evidence, sampling)
+    return merge(evidence)

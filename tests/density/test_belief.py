@@ -21,7 +21,6 @@ from llm_elicit.density import (
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.belief import read_belief
 from llm_elicit.density.score.density import Tempering
 from llm_elicit.density.stacks import ComponentStack
 from tests.density.conftest import BRIEF, QUICK
@@ -271,12 +270,12 @@ def test_a_tempered_mixture_is_read_back_exactly(
     line_judge: tuple[Array, Array], tmp_path: Path
 ) -> None:
     """Its share, 0.6 times the power, is not a number of single precision."""
-    _fit_line(line_judge, "utility").save(tmp_path)
-    parts = vars(read_belief(tmp_path))
+    fitted = _fit_line(line_judge, "utility")
     whiten, offset = torch.tensor([[[[2.0]], [[3.0]]]]), torch.tensor([[[-1.0], [2.0]]])
     mixture = ComponentStack(whiten, offset, torch.zeros(1, 2), 0.6)
-    utility = replace(parts["model"].utility, components=(mixture,))
-    belief = BeliefDensity(**{**parts, "model": replace(parts["model"], utility=utility)})
+    model = fitted.utility_model("test")
+    model = replace(model, utility=replace(model.utility, components=(mixture,)))
+    belief = BeliefDensity(fitted._latent, model, fitted._reference, fitted.diagnostics)
     tempered = belief.tempered(1.1)
     tempered.save(tmp_path)
     points = [[-0.4], [0.3]]

@@ -331,7 +331,7 @@ def test_draws_are_made_when_they_are_asked_for_and_once(
         return belief.utility_draws()
 
     draws = DeferredDraws(make, 64)
-    twice = draws.scaled(2.0)
+    twice = draws.then(lambda drawn: drawn.scaled(2.0))
     assert len(draws) == len(twice) == 64
     assert not made
     t = torch.zeros(3, 2)

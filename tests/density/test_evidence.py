@@ -23,10 +23,11 @@ from llm_elicit.density import (
     fit_evidence,
 )
 from llm_elicit.density.belief import Array, BeliefDensity
-from llm_elicit.density.judgments import Context, check_evidence
+from llm_elicit.density.judgments import Context
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.judges import JudgeTerms
+from tests.density.targets import check_evidence
 
 SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
 # The belief of these tests is normal: two components are one more than it needs.

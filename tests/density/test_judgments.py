@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from llm_elicit.density import DensityError, Evidence, Uniform
-from llm_elicit.density.judgments import assign_folds, check_evidence
-from tests.density.targets import check_judgments
+from llm_elicit.density.judgments import assign_folds
+from tests.density.targets import check_evidence, check_judgments
 
 BOX = Uniform([0.0, 0.0], [9.0, 9.0])
 A, B, C, D, E = ([float(n), 1.0] for n in range(5))

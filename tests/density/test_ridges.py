@@ -17,14 +17,12 @@ from llm_elicit.density import (
     Noise,
     fit_warnings,
 )
-from llm_elicit.density.fit import _extent
-from llm_elicit.density.judgments import check_evidence
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.utility.gaussian_process import GaussianProcessFit, _observations, _Process
 from llm_elicit.density.utility.quadratic import QuadraticTerms
 from llm_elicit.report.verdicts import _fit_sentences
-from tests.density.targets import Array
+from tests.density.targets import Array, check_evidence
 
 if TYPE_CHECKING:
     from llm_elicit.audit.record import JudgeAudit
@@ -95,12 +93,12 @@ def test_round_beliefs_have_no_ridge():
     without, fit = fitted(evidence, ridges=False), fitted(evidence)
     assert fit.utility.linear.tolist() == without.utility.linear.tolist()
     assert fit.draws.curvature.tolist() == without.draws.curvature.tolist()
-    assert _extent(fit.extension) is None
+    assert fit.extent is None
 
 
 def test_the_length_of_a_ridge_that_few_noisy_answers_leave_to_the_prior_is_said():
     fit = fitted(answers(precision(8, 0.02, 1), 80, 1, noise=0.5))
-    diagnostics = {"extent": _extent(fit.extension), "separation": None}
+    diagnostics = {"extent": fit.extent, "separation": None}
     assert "how far the belief extends" in fit_warnings(diagnostics)[0]
     judge = SimpleNamespace(method="auto", diagnostics={"auto": diagnostics})
     sentences = _fit_sentences(cast("JudgeAudit", judge))

@@ -19,7 +19,7 @@ from matplotlib.dates import AutoDateLocator, DateFormatter, num2date
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator, NullLocator
 
-from llm_elicit.density.feature_axis import FeatureAxis
+from llm_elicit.density.feature_axis import FeatureAxis, shortened
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,12 @@ def _set_words(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis) -> N
     """Set ticks at a feature's categories; their names are not parsed as mathematics."""
     # With many categories only some are labelled; tables list all.
     chosen = range(0, len(axis.categories), -(-len(axis.categories) // _MOST_WORDS))
-    words = _shortened([axis.categories[at] for at in chosen])
+    full = [axis.categories[at] for at in chosen]
+    words = [shortened(word, _LONGEST) for word in full]
+    if len(set(words)) < len(set(full)):
+        # Words that are alike at their beginning are shortened inside.
+        half = _LONGEST // 2
+        words = [w if len(w) <= _LONGEST else f"{w[: half - 1]}…{w[-half:]}" for w in full]
     places = [axis.low + at for at in chosen]
     if direction == "y":
         axes.set_yticks(places, words, parse_math=False)
@@ -132,19 +137,6 @@ def _set_words(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis) -> N
     if len(words) * max(map(len, words)) > _ROOM:
         for label in axes.get_xticklabels():
             label.set(rotation=30, ha="right", rotation_mode="anchor")
-
-
-def _shortened(words: Sequence[str]) -> list[str]:
-    """Return names shortened to the room on an axis: at the end, or inside if these are alike."""
-    shortened = [_cut(word) for word in words]
-    if len(set(shortened)) == len(set(words)):
-        return shortened
-    half = _LONGEST // 2
-    return [w if len(w) <= _LONGEST else f"{w[: half - 1]}…{w[-half:]}" for w in words]
-
-
-def _cut(text: str, longest: int = _LONGEST) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def log_ticks(axis: FeatureAxis, most: int) -> list[float]:
@@ -208,5 +200,5 @@ def wrapped(label: str, inches: float, size: float) -> str:
     room = max(int(inches / (_LETTER * size)), 6)
     lines = textwrap.wrap(label, room) or [""]
     if len(lines) > _MOST_LINES:
-        lines = [*lines[: _MOST_LINES - 1], _cut(" ".join(lines[_MOST_LINES - 1 :]), room)]
+        lines = [*lines[: _MOST_LINES - 1], shortened(" ".join(lines[_MOST_LINES - 1 :]), room)]
     return "\n".join(lines)

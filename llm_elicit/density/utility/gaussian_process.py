@@ -56,6 +56,7 @@ _CONVERGED = 1e-3
 _GAINS = 16  # different gains among the draws
 _CLEARLY = 2.0  # nats of evidence for a ridge
 _CURVATURES = slice(2, 5)  # the variances that shrink a ridge
+_EXTENDED = 1.25  # times as long, from which on the prior is said to matter
 _LONGEST = 10.0  # times as long that a belief is said to be under another prior
 
 
@@ -79,6 +80,18 @@ class GaussianProcessFit:
     length_scale: float
     log_evidence: float
     extension: float
+
+    @property
+    def extent(self) -> dict[str, Any] | None:
+        """What is said of a belief whose length the prior decides; None of others."""
+        if self.extension < _EXTENDED:
+            return None
+        return {
+            "factor": self.extension,
+            "message": "the answers hardly determine how far the belief extends in its longest "
+            "direction, and its bands do not show all of that: under a prior of curvatures four "
+            f"times as wide it would be {self.extension:.2g} times as long",
+        }
 
 
 class _Posterior(NamedTuple):
