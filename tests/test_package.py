@@ -56,6 +56,7 @@ def test_a_wheel_holds_no_paths_or_caches(wheel):
     assert "llm_elicit/_data/prompts/v1/zero-shot.md" in names
     assert "llm_elicit/_data/datasets/california_housing.csv.gz" in names
     assert "llm_elicit/py.typed" in names
+    assert "llm_elicit/backends/models.yaml" in names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llm_elicit._util.packages import LazyModule
@@ -14,30 +14,19 @@ from llm_elicit.backends.base import (
     Reply,
     Request,
     answer_schema,
-    bare_url,
-    limit_headers,
     read_key,
     server_url,
 )
 from llm_elicit.backends.batches import (
+    BatchClient,
     BatchLimits,
     BatchRequest,
     BatchResult,
     BatchState,
     Options,
-    SDKBatchClient,
-    each_listed,
-    interrupted,
-    malformed,
 )
-from llm_elicit.backends.failures import (
-    MalformedReplyError,
-    UpstreamError,
-    complaint,
-    one_line,
-    refuses_prompt,
-)
-from llm_elicit.backends.sdk import Keyed, Sender, opening
+from llm_elicit.backends.failures import complaint, one_line, refuses_prompt
+from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import AnthropicJudge
 
 if TYPE_CHECKING:
@@ -58,32 +47,18 @@ UNSUPPORTED = {
 """Patterns of the models that do not take a setting."""
 
 
-class AnthropicBackend(Keyed):
+class AnthropicBackend(SDKBackend):
     """A Claude model behind the Messages API.
 
     A temperature is sent with an older API version that accepts one. A model without temperatures
     answers 400, which stops the judge with the provider's message.
-
-    Raises:
-        InputError: the key's environment variable is not set, or no client can be made of the
-            environment.
     """
 
     capabilities = Capabilities(temperature=True, structured=True, batch=True, text=True)
-    cacheable = True
+    _judge: AnthropicJudge
 
     def __init__(self, judge: AnthropicJudge) -> None:
-        self._judge = judge
-        self.model = judge.model
-        older = judge.temperature is not None
-        version = {"anthropic-version": SAMPLING_VERSION} if older else None
-        with opening(judge.name):
-            http = anthropic.DefaultAioHttpClient()
-            self._client, key = open_client(judge, http, judge.timeout, version)
-            super().__init__(self._client, key)
-            self.endpoint = bare_url(str(self._client.base_url))
-            address = str(self._client.base_url.join("v1/messages"))
-            self._sender = Sender(anthropic, self._client, http, address, judge.timeout)
+        super().__init__(judge, anthropic, open_client, "v1/messages")
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return the Messages body that `ask` would send."""
@@ -105,16 +80,11 @@ class AnthropicBackend(Keyed):
     async def ask(self, request: Request) -> Reply:
         """Ask one question once."""
         body = self.body(request)
-        answer = await self._sender.send(body)
-        reply = read_message(answer.content, body)
-        return replace(reply, headers=limit_headers(answer.headers))
+        return await self._send(body, partial(read_message, body=body))
 
 
 def open_client(
-    judge: AnthropicJudge,
-    http: httpx2.AsyncClient,
-    timeout: float,
-    headers: dict[str, str] | None = None,
+    judge: AnthropicJudge, http: httpx2.AsyncClient, timeout: float
 ) -> tuple[anthropic.AsyncAnthropic, str]:
     """Return the SDK's client for a judge, without retries, and the judge's key.
 
@@ -122,12 +92,13 @@ def open_client(
         InputError: the key or the address is missing or cannot be one.
     """
     key = read_key(judge.api_key_env, judge.name)
+    older = judge.temperature is not None
     client = anthropic.AsyncAnthropic(
         api_key=key,
         base_url=server_url(judge.base_url, "ANTHROPIC_BASE_URL", judge.name),
         timeout=timeout,
         max_retries=0,
-        default_headers=headers,
+        default_headers={"anthropic-version": SAMPLING_VERSION} if older else None,
         http_client=http,
     )
     return client, key
@@ -152,8 +123,6 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
         text=text,
         finish=wire.finish_of(message.stop_reason, text or thinking),
         model=message.model,
-        first=None,
-        letter_mass=None,
         prompt_tokens=prompt,
         completion_tokens=usage.output_tokens or 0,
         cached_tokens=cached,
@@ -162,11 +131,13 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
     )
 
 
-class AnthropicBatchClient(SDKBatchClient[AnthropicJudge, "anthropic.AsyncAnthropic"]):
+class AnthropicBatchClient(BatchClient):
     """Anthropic's Message Batches, without metadata: a lost batch is recognized by its results."""
 
     limits = BatchLimits(count=100_000, size=256_000_000)
     tagged = False
+    _row = wire.AnthropicRow
+    _client: anthropic.AsyncAnthropic
 
     def __init__(self, judge: AnthropicJudge) -> None:
         super().__init__(judge, anthropic, open_client)
@@ -177,29 +148,15 @@ class AnthropicBatchClient(SDKBatchClient[AnthropicJudge, "anthropic.AsyncAnthro
         rows: list[Any] = [
             {"custom_id": request.custom_id, "params": request.body} for request in requests
         ]
-        extra: dict[str, Any] = {}
-        if any("temperature" in request.body for request in requests):
-            extra["extra_headers"] = {"anthropic-version": SAMPLING_VERSION}
-        batch = await self._client.messages.batches.create(requests=rows, **extra)
-        return wire.read(wire.Created, batch).id
+        return wire.read(wire.Created, await self._batches.create(requests=rows)).id
 
-    async def state(self, batch: str) -> BatchState:
-        """Return the state of a batch."""
-        return self._state(await self._client.messages.batches.retrieve(batch))
-
-    async def recent(self) -> AsyncIterator[BatchState]:
-        """Yield the account's batches, the newest first."""
-        async for batch in each_listed(self._client.messages.batches.list(limit=100)):
-            yield self._state(batch)
-
-    async def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
+    def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
         """Yield the results of a batch that ended."""
-        del options
-        streamed = self._client.messages.batches.with_streaming_response
-        async with streamed.results(batch) as content:
-            async for text in content.iter_lines():
-                if text.strip():
-                    yield _anthropic_result(text)
+        return self._results(self._batches.with_streaming_response.results(batch), options)
+
+    @property
+    def _batches(self) -> Any:
+        return self._client.messages.batches
 
     def _state(self, raw: object) -> BatchState:
         batch = wire.read(wire.AnthropicBatch, raw)
@@ -214,19 +171,13 @@ class AnthropicBatchClient(SDKBatchClient[AnthropicJudge, "anthropic.AsyncAnthro
             created=batch.created_at.timestamp(),
         )
 
-
-def _anthropic_result(text: str) -> BatchResult:
-    name = ""
-    try:
-        row = wire.read(wire.AnthropicRow, wire.parsed(text))
+    def _outcome(self, row: wire.AnthropicRow, options: Options) -> BatchResult:
+        del options
         name, result = row.custom_id, row.result
         if result.type == "succeeded":
             return BatchResult(name, reply=read_message(result.message, {}))
-    except MalformedReplyError:
-        return malformed(name)
-    except UpstreamError as failed:
-        return interrupted(name, failed)
-    if result.type == "errored":
+        if result.type != "errored":
+            return BatchResult(name, reason=result.type)
         error = complaint(result.error)
         kind, message = str(error.get("type")), one_line(error.get("message"))
         refused = kind in ("invalid_request_error", "not_found_error")
@@ -236,4 +187,3 @@ def _anthropic_result(text: str) -> BatchResult:
             refused=refused,
             prompt_refused=refused and refuses_prompt(400, kind, message),
         )
-    return BatchResult(name, reason=result.type)

@@ -123,12 +123,12 @@ class Reply:
     text: str
     finish: str
     model: str
-    first: float | None
-    letter_mass: float | None
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    body: dict[str, Any]
+    first: float | None = None
+    letter_mass: float | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    body: dict[str, Any] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
     thinking: str = ""
     unscored: Unscored = ""

@@ -6,10 +6,12 @@ The providers' clients are in the modules of their backends, `openai` and `anthr
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Self
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import Reply, scrubbed
@@ -21,8 +23,7 @@ from llm_elicit.backends.failures import (
     refuses_prompt,
     shortened,
 )
-from llm_elicit.backends.sdk import Client, opening
-from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
+from llm_elicit.backends.sdk import OpenClient, SDKJudge, opening
 
 TAG = "llm_elicit"
 """The metadata key under which a batch carries its tag, where the provider keeps metadata."""
@@ -32,11 +33,6 @@ LEAST_TIMEOUT = 600.0
 
 Options = Callable[[str], tuple[str, str]]
 """Return the letters of a request's options, given its custom id."""
-
-
-J = TypeVar("J", AnthropicJudge, OpenAIJudge)
-C = TypeVar("C", bound=Client)
-OpenClient = Callable[[J, Any, float], tuple[C, str | None]]
 
 
 @dataclass(frozen=True)
@@ -119,60 +115,96 @@ class BatchFailure:
     nothing_sent: bool
 
 
-class BatchClient(Protocol):
-    """A provider's batch endpoints.
-
-    Attributes:
-        limits: the largest batch that the provider takes.
-        tagged: whether the provider stores a batch's tag and lists it.
-    """
-
-    limits: BatchLimits
-    tagged: bool
-
-    async def submit(self, requests: Sequence[BatchRequest], tag: str) -> str:
-        """Submit a batch, once, and return its id."""
-        ...
-
-    async def state(self, batch: str) -> BatchState:
-        """Return the state of a batch."""
-        ...
-
-    def recent(self) -> AsyncIterator[BatchState]:
-        """Yield the account's batches, the newest first."""
-        ...
-
-    def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
-        """Yield the results of a batch that ended, in any order."""
-        ...
-
-    def failure(self, error: Exception) -> BatchFailure | None:
-        """Return what an exception of a call means; None for a bug in this program."""
-        ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(self, *error: object) -> None: ...
-
-
-class SDKBatchClient(Generic[J, C]):
-    """Common base of the batch clients: opens and closes the SDK's client, explains its exceptions.
+class BatchClient(ABC):
+    """A provider's batch endpoints, through its SDK's client.
 
     Args:
         judge: the judge.
         sdk: its provider's SDK.
-        open_client: returns the SDK's client for a judge, an HTTP client and a timeout, and the
-            API key, which is removed from every message.
+        open_client: opens the SDK's client; the API key is removed from every message.
+
+    Attributes:
+        limits: the largest batch that the provider takes.
+        tagged: whether the provider stores a batch's tag and lists it.
 
     Raises:
         InputError: the key, the address or the environment does not allow a client.
     """
 
-    def __init__(self, judge: J, sdk: ModuleType, open_client: OpenClient[J, C]) -> None:
+    limits: BatchLimits
+    tagged: bool
+    _client: Any
+    _row: type[wire.Row]
+
+    def __init__(self, judge: SDKJudge, sdk: ModuleType, open_client: OpenClient) -> None:
         with opening(judge.name):
             http = sdk.DefaultAsyncHttpxClient(follow_redirects=False)
             timeout = max(judge.timeout, LEAST_TIMEOUT)
             self._client, self._secret = open_client(judge, http, timeout)
+
+    @abstractmethod
+    async def submit(self, requests: Sequence[BatchRequest], tag: str) -> str:
+        """Submit a batch, once, and return its id."""
+
+    @abstractmethod
+    def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
+        """Yield the results of a batch that ended, in any order."""
+
+    @property
+    @abstractmethod
+    def _batches(self) -> Any:
+        """The SDK's methods of batches."""
+
+    @abstractmethod
+    def _state(self, raw: object) -> BatchState:
+        """Return the state of a batch, given the SDK's object."""
+
+    @abstractmethod
+    def _outcome(self, row: Any, options: Options) -> BatchResult:
+        """Return the result of a request, given its row of a batch's results."""
+
+    async def state(self, batch: str) -> BatchState:
+        """Return the state of a batch."""
+        return self._state(await self._batches.retrieve(batch))
+
+    async def recent(self) -> AsyncIterator[BatchState]:
+        """Yield the account's batches, the newest first; the SDKs do not validate pages.
+
+        Raises:
+            MalformedReplyError: an answer is not a page, or a batch is listed twice.
+        """
+        names = set()
+        try:
+            async for batch in self._batches.list(limit=100):
+                name = wire.read(wire.Created, batch).id
+                if name in names:
+                    raise MalformedReplyError(f"batch {name} is listed twice")
+                names.add(name)
+                yield self._state(batch)
+        except (AttributeError, TypeError):
+            raise MalformedReplyError("no list of batches") from None
+
+    async def _results(
+        self, stream: AbstractAsyncContextManager[Any], options: Options
+    ) -> AsyncIterator[BatchResult]:
+        """Yield the results in the lines of a stream; one that is malformed costs no others."""
+        async with stream as content:
+            async for text in content.iter_lines():
+                if not text.strip():
+                    continue
+                name = ""
+                try:
+                    row = wire.read(self._row, wire.parsed(text))
+                    name = row.custom_id
+                    yield self._outcome(row, options)
+                except MalformedReplyError:
+                    yield BatchResult(name, reason="malformed answer", billed=True)
+                except UpstreamError as error:
+                    status, reason = error.failure.status or 0, one_line(error)
+                    yield BatchResult(
+                        name, reason=reason, refused=due_to_request(status), billed=True,
+                        prompt_refused=refuses_prompt(status, error.failure.code, reason),
+                    )  # fmt: skip
 
     def failure(self, error: Exception) -> BatchFailure | None:
         """Return what an exception of a call means; None for a bug in this program."""
@@ -195,39 +227,6 @@ class SDKBatchClient(Generic[J, C]):
 
     async def __aexit__(self, *error: object) -> None:
         await self._client.close()
-
-
-async def each_listed(pages: AsyncIterable[object]) -> AsyncIterator[object]:
-    """Yield the items of a list endpoint, page by page; the SDKs do not validate pages.
-
-    Raises:
-        MalformedReplyError: an answer is not a page, or a batch is listed twice.
-    """
-    names = set()
-    try:
-        async for batch in pages:
-            name = wire.read(wire.Created, batch).id
-            if name in names:
-                raise MalformedReplyError(f"batch {name} is listed twice")
-            names.add(name)
-            yield batch
-    except (AttributeError, TypeError):
-        raise MalformedReplyError("no list of batches") from None
-
-
-def malformed(custom_id: str) -> BatchResult:
-    """Return the result for one that cannot be parsed; the batch's others are still collected."""
-    return BatchResult(custom_id, reason="malformed answer", billed=True)
-
-
-def interrupted(custom_id: str, error: UpstreamError) -> BatchResult:
-    """Return the result for an answer that reports a failure of the provider's own."""
-    failure, reason = error.failure, one_line(error)
-    status = failure.status or 0
-    return BatchResult(
-        custom_id, reason=reason, refused=due_to_request(status), billed=True,
-        prompt_refused=refuses_prompt(status, failure.code, reason),
-    )  # fmt: skip
 
 
 def due_to_request(status: int) -> bool:

@@ -93,7 +93,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     completion = wire.read_answer(wire.Completion, answer)
     choice = completion.choices[0]
     wire.check_upstream(choice)
-    text, thinking, refusal = _apart(_turn_of(choice))
+    text, thinking, refusal = _spoken(choice)
     finish = "refusal" if refusal else wire.finish_of(choice.finish_reason, text or thinking)
     tokens = choice.logprobs and choice.logprobs.content
     token = deciding_token(text, thinking, tokens, options, finish) if tokens else None
@@ -119,26 +119,21 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     )
 
 
-def _turn_of(choice: wire.Choice) -> wire.Turn:
-    """Return the message of a choice.
+def _spoken(choice: wire.Choice) -> wire.Spoken:
+    """Return the answer in a choice, the model's thinking if it is shown, and its refusal.
+
+    Servers put the thinking in a separate field, under one of two names, in a part of the content,
+    or before the answer.
 
     Raises:
-        UpstreamError: the choice was interrupted and has none.
+        UpstreamError: the choice was interrupted and has no message.
         MalformedReplyError: it has none.
     """
     turn = choice.message or choice.delta
     if turn is None and choice.text is None:
         wire.finish_of(choice.finish_reason, "nothing")
         raise MalformedReplyError("choices.0.message: Field required")
-    return turn or wire.Turn(content=choice.text)
-
-
-def _apart(message: wire.Turn) -> wire.Spoken:
-    """Return the answer in a message, the model's thinking if it is shown, and its refusal.
-
-    Servers put the thinking in a separate field, under one of two names, in a part of the content,
-    or before the answer.
-    """
+    message = turn or wire.Turn(content=choice.text)
     text, inner, refused = wire.spoken(message.content)
     candidates = (message.reasoning_content, message.reasoning, inner)
     thinking = next((text for text in candidates if isinstance(text, str) and text), "")
@@ -179,7 +174,12 @@ def deciding_token(
     at = _place_of_choice(text, options, finish)
     if at is None:
         return None
-    pieces = [_bytes_of(token) for token in tokens]
+    pieces = [
+        bytes(token.bytes)
+        if token.bytes and all(0 <= byte < 256 for byte in token.bytes)
+        else token.token.translate(_BLANKS).encode("utf-8", "replace")
+        for token in tokens
+    ]
     stream, answer = b"".join(pieces), text.encode("utf-8", "replace")
     start = _start_of(answer, pieces, thinking.encode("utf-8", "replace"))
     if start is None:
@@ -234,7 +234,9 @@ def _start_of(answer: bytes, pieces: Sequence[bytes], thinking: bytes) -> int | 
     at = stream.rfind(bare)
     if at >= 0 and _SPECIAL.fullmatch(stream, at + len(bare)):
         # Tokens of the thinking alone may end with the same letter.
-        only_thinking = bool(thinking.strip()) and _ends_with(stream, thinking)
+        thought = thinking.strip()
+        end = stream.rfind(thought) + len(thought) if thought and thought in stream else None
+        only_thinking = end is not None and _SPECIAL.fullmatch(stream, end) is not None
         begins = at in accumulate(map(len, pieces), initial=0) or not stream[at - 1 : at].isalnum()
         return at - indent if begins and not only_thinking else None
     start = len(stream) - len(stream.lstrip()) - indent
@@ -245,21 +247,8 @@ def _start_of(answer: bytes, pieces: Sequence[bytes], thinking: bytes) -> int | 
     return start - (len(bare) - len(content)) if bare.endswith(content) else None
 
 
-def _ends_with(text: bytes, end: bytes) -> bool:
-    """Return whether a text ends with another, but for blanks and special tokens."""
-    at = text.rfind(end.strip())
-    return at >= 0 and _SPECIAL.fullmatch(text, at + len(end.strip())) is not None
-
-
 _BLANKS = str.maketrans({"\u2581": " ", "\u0120": " ", "\u010a": "\n"})
 """Blanks as some servers show those of their vocabulary."""
-
-
-def _bytes_of(token: wire.Token) -> bytes:
-    """Return the bytes that a token stands for."""
-    if token.bytes and all(0 <= byte < 256 for byte in token.bytes):
-        return bytes(token.bytes)
-    return token.token.translate(_BLANKS).encode("utf-8", "replace")
 
 
 def _only_letters(token: str) -> str:

@@ -6,15 +6,13 @@ No SDK is imported here: if an exception is an SDK's, the SDK is loaded already.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
-import socket
-import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, Literal
 
@@ -28,15 +26,29 @@ class MalformedReplyError(Exception):
 
 
 _SDKS = ("anthropic", "openai")
-_CLIENTS = ("httpx2", "httpx")
-_OF_HTTPX: tuple[tuple[tuple[str, ...], What], ...] = (
-    (("ConnectError", "ConnectTimeout"), "refused"),
-    (("TimeoutException",), "timeout"),
-    (("DecodingError",), "malformed"),
-    (("InvalidURL", "UnsupportedProtocol", "LocalProtocolError"), "unusable"),
-    (("HTTPError",), "connection"),
+_HTTPX = ("httpx2", "httpx")
+_Rows = tuple[tuple[What, tuple[str, ...]], ...]
+"""Meanings, with the classes of exceptions that have them; the first one applies."""
+
+_OF_AIOHTTP: _Rows = (
+    ("refused", ("aiohttp.ClientConnectorError", "aiohttp.ConnectionTimeoutError")),
+    ("timeout", ("aiohttp.ServerTimeoutError",)),
+    ("unusable", ("aiohttp.InvalidURL",)),
+    ("connection", ("aiohttp.ClientError", "aiohttp.http_exceptions.HttpProcessingError")),
 )
-"""Exceptions of httpx and their meaning; the first row with the exception's class applies."""
+_OF_SYSTEM: _Rows = (
+    ("timeout", ("builtins.TimeoutError",)),
+    ("refused", ("builtins.ConnectionRefusedError", "socket.gaierror")),
+    ("connection", ("builtins.ConnectionError", "ssl.SSLError", "asyncio.IncompleteReadError")),
+)
+_OF_HTTPX: _Rows = (
+    ("refused", ("httpx2.ConnectError", "httpx2.ConnectTimeout")),
+    ("timeout", ("httpx2.TimeoutException",)),
+    ("malformed", ("httpx2.DecodingError",)),
+    ("unusable", ("httpx2.InvalidURL", "httpx2.UnsupportedProtocol", "httpx2.LocalProtocolError")),
+    ("connection", ("httpx2.HTTPError",)),
+)
+"""Exceptions of httpx2, which httpx has, too."""
 
 _LATE = "no answer within the timeout"
 _LONGEST = 300
@@ -128,7 +140,7 @@ def read_failure(error: Exception) -> Failure | None:
         return error.failure
     if isinstance(error, _UNREADABLE):
         return Failure("malformed", one_line(error) or type(error).__name__)
-    failure = _of_transport(error) or _of_system(error)
+    failure = _of_rows(error, _OF_AIOHTTP) or _of_rows(error, _OF_SYSTEM)
     if failure is not None:
         return failure
     for sdk in _loaded(_SDKS):
@@ -188,56 +200,31 @@ def _response(message: object, body: object, response: Any) -> Failure:
 
 def _of_client(error: Exception) -> Failure | None:
     """Return the failure of an HTTP client, alone or as the cause of an SDK's exception."""
-    # The SDKs' aiohttp transport reports a broken connection as one that could not be made.
-    return _of_transport(error) or _of_transport(error.__cause__) or _of_httpx(error)
-
-
-def _of_httpx(error: Exception) -> Failure | None:
-    """Return the failure of httpx or httpx2."""
-    for client in _loaded(_CLIENTS):
+    for client in _loaded(_HTTPX):
         if isinstance(error, client.HTTPStatusError):
-            return _of_response(error.response)
-        for names, kind in _OF_HTTPX:
-            if isinstance(error, tuple(getattr(client, name) for name in names)):
-                return Failure(kind, _LATE if kind == "timeout" else _named(error))
+            text, body = "", None
+            # The body may be unread.
+            with contextlib.suppress(RuntimeError, ValueError, RecursionError):
+                text = error.response.text
+                body = json.loads(text)
+            return _response(f"{error.response.status_code} {text}", body, error.response)
+    # The SDKs' aiohttp transport reports a broken connection as one that could not be made.
+    by_aiohttp = _of_rows(error, _OF_AIOHTTP) or _of_rows(error.__cause__, _OF_AIOHTTP)
+    return by_aiohttp or _of_rows(error, _OF_HTTPX) or _of_rows(error, _OF_HTTPX, "httpx")
+
+
+def _of_rows(error: BaseException | None, rows: _Rows, module: str = "") -> Failure | None:
+    """Return the failure by the first class of a table; of `module` in place of its own."""
+    for what, names in rows:
+        for name in names:
+            own, _, path = name.partition(".")
+            library = sys.modules.get(module or own)
+            if library is not None and isinstance(error, attrgetter(path)(library)):
+                return Failure(what, _LATE if what == "timeout" else _named(error))
     return None
 
 
-def _of_response(response: Any) -> Failure:
-    """Return the failure of an error response of httpx, whose body may be unread."""
-    text, body = "", None
-    with contextlib.suppress(RuntimeError, ValueError, RecursionError):
-        text = response.text
-        body = json.loads(text)
-    return _response(f"{response.status_code} {text}", body, response)
-
-
-def _of_transport(error: BaseException | None) -> Failure | None:
-    """Return the failure of aiohttp."""
-    for aiohttp in _loaded(("aiohttp",)):
-        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-            return Failure("refused", _named(error))
-        if isinstance(error, aiohttp.ServerTimeoutError):
-            return Failure("timeout", _LATE)
-        if isinstance(error, aiohttp.InvalidURL):
-            return Failure("unusable", _named(error))
-        if isinstance(error, aiohttp.ClientError | aiohttp.http_exceptions.HttpProcessingError):
-            return Failure("connection", _named(error))
-    return None
-
-
-def _of_system(error: Exception) -> Failure | None:
-    """Return the failure of timeouts and sockets in the standard library."""
-    if isinstance(error, TimeoutError):
-        return Failure("timeout", _LATE)
-    if isinstance(error, ConnectionRefusedError | socket.gaierror):
-        return Failure("refused", _named(error))
-    if isinstance(error, ConnectionError | ssl.SSLError | asyncio.IncompleteReadError):
-        return Failure("connection", _named(error))
-    return None
-
-
-def _named(error: BaseException) -> str:
+def _named(error: BaseException | None) -> str:
     """Return an exception's name and message."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from llm_elicit._util.packages import LazyModule
@@ -19,33 +19,22 @@ from llm_elicit.backends.base import (
     Reply,
     Request,
     answer_schema,
-    bare_url,
-    limit_headers,
     read_key,
     server_url,
 )
 from llm_elicit.backends.batches import (
     TAG,
+    BatchClient,
     BatchLimits,
     BatchRequest,
     BatchResult,
     BatchState,
     Options,
-    SDKBatchClient,
     due_to_request,
-    each_listed,
-    interrupted,
-    malformed,
 )
 from llm_elicit.backends.chat_completions import read_completion
-from llm_elicit.backends.failures import (
-    MalformedReplyError,
-    UpstreamError,
-    complaint,
-    one_line,
-    refuses_prompt,
-)
-from llm_elicit.backends.sdk import Keyed, Sender, opening
+from llm_elicit.backends.failures import UpstreamError, complaint, one_line, refuses_prompt
+from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import OpenAIJudge
 
 if TYPE_CHECKING:
@@ -104,34 +93,22 @@ _BAD_VALUES = ("invalid_value", "integer_above_max_value", "integer_below_min_va
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
-class OpenAIBackend(Keyed):
+class OpenAIBackend(SDKBackend):
     """A model behind chat completions.
 
     Three settings are changed for the rest of the run if the server refuses them: fewer
     alternatives of a token are asked for, log-probabilities are dropped (judgments are then hard),
     and the token limit is sent under its other name (`max_completion_tokens` at OpenAI,
     `max_tokens` elsewhere). A temperature or seed that the user set is never dropped.
-
-    Raises:
-        InputError: the key's environment variable is not set, or no client can be made of the
-            environment.
     """
 
     capabilities = Capabilities(
         temperature=True, seed=True, logprobs=True, structured=True, batch=True, text=True
     )
-    cacheable = True
+    _judge: OpenAIJudge
 
     def __init__(self, judge: OpenAIJudge) -> None:
-        self._judge = judge
-        self.model = judge.model
-        with opening(judge.name):
-            http = openai.DefaultAioHttpClient()
-            self._client, key = open_client(judge, http, judge.timeout)
-            super().__init__(self._client, key)
-            self.endpoint = bare_url(str(self._client.base_url))
-            address = str(self._client.base_url.join("chat/completions"))
-            self._sender = Sender(openai, self._client, http, address, judge.timeout)
+        super().__init__(judge, openai, open_client, "chat/completions")
         official = self._client.base_url.host == _OFFICIAL
         names = ("max_completion_tokens", "max_tokens")
         self._limits = names if official else names[::-1]
@@ -164,15 +141,15 @@ class OpenAIBackend(Keyed):
         """Ask one question once."""
         body = self.body(request)
         try:
-            answer = await self._sender.send(body)
-            reply = read_completion(answer.content, body, request.options)
+            return await self._send(
+                body, partial(read_completion, body=body, options=request.options)
+            )
         except openai.APIStatusError as error:
             self._adapt(error.status_code, complaint(error.body), str(error), body)
             raise
         except UpstreamError as error:
             self._adapt(error.failure.status, {}, error.failure.said, body)
             raise
-        return replace(reply, headers=limit_headers(answer.headers))
 
     def _adapt(
         self, status: int | None, error: Mapping[str, Any], text: str, body: dict[str, Any]
@@ -258,11 +235,13 @@ def _allowed(error: Mapping[str, Any], text: str, sent: int) -> int:
     return 0 if _UNKNOWN.search(words) else next((number for number in _FEWER if number < sent), 0)
 
 
-class OpenAIBatchClient(SDKBatchClient[OpenAIJudge, "openai.AsyncOpenAI"]):
+class OpenAIBatchClient(BatchClient):
     """OpenAI's Batch API: a file of requests, and files of answers and errors."""
 
     limits = BatchLimits(count=50_000, size=200_000_000)
     tagged = True
+    _row = wire.OpenAIRow
+    _client: openai.AsyncOpenAI
 
     def __init__(self, judge: OpenAIJudge) -> None:
         super().__init__(judge, openai, open_client)
@@ -279,30 +258,23 @@ class OpenAIBatchClient(SDKBatchClient[OpenAIJudge, "openai.AsyncOpenAI"]):
             wire.Created,
             await self._client.files.create(file=(f"{tag}.jsonl", content), purpose="batch"),
         )
-        batch = await self._client.batches.create(
+        batch = await self._batches.create(
             input_file_id=file.id, endpoint=url, completion_window="24h", metadata={TAG: tag}
         )
         return wire.read(wire.Created, batch).id
 
-    async def state(self, batch: str) -> BatchState:
-        """Return the state of a batch."""
-        return self._state(await self._client.batches.retrieve(batch))
-
-    async def recent(self) -> AsyncIterator[BatchState]:
-        """Yield the account's batches, the newest first."""
-        async for batch in each_listed(self._client.batches.list(limit=100)):
-            yield self._state(batch)
-
     async def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
         """Yield the results of a batch that ended, including requests that expired."""
-        record = wire.read(wire.OpenAIBatch, await self._client.batches.retrieve(batch))
+        record = wire.read(wire.OpenAIBatch, await self._batches.retrieve(batch))
         for file in (record.output_file_id, record.error_file_id):
-            if file is None:
-                continue
-            async with self._client.files.with_streaming_response.content(file) as content:
-                async for text in content.iter_lines():
-                    if text.strip():
-                        yield _openai_result(text, options)
+            if file is not None:
+                content = self._client.files.with_streaming_response.content(file)
+                async for result in self._results(content, options):
+                    yield result
+
+    @property
+    def _batches(self) -> Any:
+        return self._client.batches
 
     def _state(self, raw: object) -> BatchState:
         batch = wire.read(wire.OpenAIBatch, raw)
@@ -319,11 +291,7 @@ class OpenAIBatchClient(SDKBatchClient[OpenAIJudge, "openai.AsyncOpenAI"]):
             error=self._clean("; ".join(str(p.message) for p in problems[:3])) or None,
         )
 
-
-def _openai_result(text: str, options: Options) -> BatchResult:
-    name = ""
-    try:
-        row = wire.read(wire.OpenAIRow, wire.parsed(text))
+    def _outcome(self, row: wire.OpenAIRow, options: Options) -> BatchResult:
         name, response = row.custom_id, row.response
         if response is None:
             error = complaint(row.error)
@@ -331,14 +299,10 @@ def _openai_result(text: str, options: Options) -> BatchResult:
             return BatchResult(name, reason=one_line(reason))
         if response.status_code == 200:
             return BatchResult(name, reply=read_completion(response.body, {}, options(name)))
-    except MalformedReplyError:
-        return malformed(name)
-    except UpstreamError as failed:
-        return interrupted(name, failed)
-    status, named = response.status_code, complaint(response.body)
-    reason = one_line(f"error {status}: {named.get('message', 'no message')}")
-    code = f"{named.get('code')} {named.get('type')}"
-    return BatchResult(
-        name, reason=reason, refused=due_to_request(status),
-        prompt_refused=refuses_prompt(status, code, reason),
-    )  # fmt: skip
+        status, named = response.status_code, complaint(response.body)
+        reason = one_line(f"error {status}: {named.get('message', 'no message')}")
+        code = f"{named.get('code')} {named.get('type')}"
+        return BatchResult(
+            name, reason=reason, refused=due_to_request(status),
+            prompt_refused=refuses_prompt(status, code, reason),
+        )  # fmt: skip

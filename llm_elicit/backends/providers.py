@@ -203,17 +203,12 @@ def unsupported_settings(judge: Judge) -> list[str]:
         ['temperature']
     """
     table = provider_of(judge).unsupported(judge) or {}
+    values = {name: getattr(judge, name) for name in table if name in judge.model_fields_set}
     return [
         name
-        for name, models in table.items()
-        if _is_given(judge, name) and re.match(models, getattr(judge, "model", ""))
+        for name, value in values.items()  # a temperature of 0 counts
+        if value is not None and value is not False and re.match(table[name], judge.model_name)
     ]
-
-
-def _is_given(judge: Judge, name: str) -> bool:
-    """Return whether the user gave a setting; a temperature of 0 counts."""
-    value = getattr(judge, name, None)
-    return name in judge.model_fields_set and value is not None and value is not False
 
 
 def check_settings(judges: Iterable[Judge]) -> None:

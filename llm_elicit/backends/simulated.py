@@ -346,9 +346,6 @@ class SimulatedBackend(Keyless):
             model=self.model,
             first=first,
             letter_mass=None if first is None else 1.0,
-            prompt_tokens=0,
-            completion_tokens=0,
-            cached_tokens=0,
             body=self.body(request),
         )
 

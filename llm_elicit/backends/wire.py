@@ -33,11 +33,6 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore", from_attributes=True, protected_namespaces=())
 
 
-def _blocks(value: object) -> object:
-    """Return a message's content, of which some servers send the text alone, as blocks."""
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
-
-
 def _count(value: object) -> int | None:
     """Return a number of tokens; None if the provider sent something else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
@@ -182,7 +177,13 @@ class MessageUsage(_Part):
 class Message(_Part):
     """An answer of the Messages API."""
 
-    content: Annotated[list[Block], BeforeValidator(_blocks)]
+    # Some servers send the text alone.
+    content: Annotated[
+        list[Block],
+        BeforeValidator(
+            lambda value: [{"type": "text", "text": value}] if isinstance(value, str) else value
+        ),
+    ]
     usage: Annotated[MessageUsage | None, Lenient] = None
     model: Text = ""
     stop_reason: Text = ""
@@ -329,10 +330,15 @@ class OpenAIResponse(_Part):
     body: Any = None
 
 
-class OpenAIRow(_Part):
-    """A line of a batch's results at OpenAI."""
+class Row(_Part):
+    """A line of a batch's results."""
 
     custom_id: str
+
+
+class OpenAIRow(Row):
+    """A line of a batch's results at OpenAI."""
+
     response: OpenAIResponse | None = None
     error: Any = None
 
@@ -384,10 +390,9 @@ class AnthropicResult(_Part):
     error: Any = None
 
 
-class AnthropicRow(_Part):
+class AnthropicRow(Row):
     """A line of a batch's results at Anthropic."""
 
-    custom_id: str
     result: AnthropicResult
 
 

