@@ -11,8 +11,8 @@ from rich.table import Table
 from llm_elicit._util.sanitize import visible
 from llm_elicit.cli.options import AsJson, out, print_json
 from llm_elicit.spaces import features
-from llm_elicit.spaces.drafting import ColumnReport
 from llm_elicit.spaces.feature import Feature
+from llm_elicit.spaces.naming import ColumnReport
 
 _WIDEST = 60
 """The most characters of a cell of the printed table."""

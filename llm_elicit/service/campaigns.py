@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -23,14 +22,16 @@ from llm_elicit._util import resources
 from llm_elicit._util.settings import StrictModel, parse_yaml, to_yaml, validated
 from llm_elicit.backends import provider_of
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.judges import OWN_BACKENDS, BaseJudge, Judge, PluginJudge
+from llm_elicit.config.judges import OWN_BACKENDS, Judge, PluginJudge
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import estimates
 from llm_elicit.orchestrator.engine import check
+from llm_elicit.orchestrator.estimates import JudgeEstimate
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
-from llm_elicit.service.catalog import CampaignName, Catalog, Runs
+from llm_elicit.questions import Message
+from llm_elicit.service.catalog import CampaignName, Catalog, NamedRun, Runs
 from llm_elicit.service.problems import ProblemError
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
@@ -59,7 +60,18 @@ def read_untrusted(body: bytes, kind: str, settings: ServerSettings, library: Li
     Raises:
         InputError: it breaks a rule, or names what the server does not allow.
     """
-    campaign = checked(_parsed(body, kind), settings, library)
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{WHERE}: not UTF-8: {error}") from None
+    if kind == "yaml":
+        data = parse_yaml(text, WHERE)
+    else:
+        try:
+            data = json.loads(text, parse_constant=_no_number, object_pairs_hook=_each_key_once)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{WHERE}: not valid JSON: {error}") from None
+    campaign = checked(data, settings, library)
     run = Run.open(campaign)
     run.identity  # noqa: B018 - this reads the templates, and tries those of the operator
     return campaign
@@ -92,8 +104,27 @@ def checked(data: Any, settings: ServerSettings, library: Library) -> Campaign:
     campaign = validated(Campaign, data, WHERE)
     judges = tuple(_allowed(judge, settings) for judge in campaign.judges)
     _check_size(campaign, settings.bounds)
-    _check_cost(campaign, settings.bounds)
-    _check_templates([campaign.design.template, *campaign.pilot])
+    most, stated = settings.bounds.max_cost, campaign.limits.max_cost
+    paid = next((judge.name for judge in judges if not provider_of(judge).free), None)
+    if paid is not None and most is None:
+        raise InputError(
+            f"{WHERE}: judge {paid!r} costs money, which this server allows only with "
+            "bounds.max_cost in its file"
+        )
+    if paid is not None and stated is None:
+        raise InputError(
+            f"{WHERE}: limits.max_cost: judge {paid!r} costs money; give a cap of at most "
+            f"{most:g} USD"
+        )
+    if paid is not None and stated is not None and most is not None and stated > most:
+        raise InputError(
+            f"{WHERE}: limits.max_cost: {stated:g} is above this server's {most:g} USD"
+        )
+    prompts = resources.available("prompts", ".md")
+    for name in (campaign.design.template, *campaign.pilot):
+        if name not in prompts:
+            text = re.sub(r"\s+", " ", name)[:100]
+            raise InputError(f"{WHERE}: no template {text!r}; this server has {', '.join(prompts)}")
     changes = {
         "judges": judges,
         "space": library.find(campaign.space),
@@ -115,30 +146,16 @@ def check_limits(max_cost: float | None, concurrency: int | None, bounds: Bounds
         raise InputError(f"concurrency: {concurrency} is above this server's {bounds.concurrency}")
 
 
-def _parsed(body: bytes, kind: str) -> Any:
-    try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{WHERE}: not UTF-8: {error}") from None
-    if kind == "yaml":
-        return parse_yaml(text, WHERE)
-    try:
-        return json.loads(text, parse_constant=_no_number, object_pairs_hook=_each_key_once)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{WHERE}: not valid JSON: {error}") from None
-
-
 def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no finite number")
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+    keys = [key for key, _ in pairs]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
         raise ValueError(f"the key {twice!r} stands twice; remove one")
-    return mapping
+    return dict(pairs)
 
 
 def _check_backends(judges: Any, settings: ServerSettings) -> None:
@@ -167,8 +184,12 @@ def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
         if further:
             raise InputError(f"{prefix}: {sorted(further)[0]}: this server does not allow it")
     entries = [entry for entry in settings.judges if entry.backend == judge.backend]
+    place = getattr(judge, "base_url", None), getattr(judge, "api_key_env", None)
+    model = getattr(judge, "model", None)
     for entry in entries:
-        if _same(judge, entry):
+        own_file = entry.backend == "local" and str(model).endswith(".gguf")
+        named = model is None or (model in entry.models if entry.models else not own_file)
+        if named and place == (entry.base_url, entry.api_key_env):
             stated = None if entry.price is None else {"price": entry.price}
             return judge if stated is None else judge.model_copy(update=stated)
     allowed = "; ".join(_shown(entry) for entry in entries)
@@ -176,18 +197,6 @@ def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
         f"{prefix}: this server does not allow its base_url, api_key_env and model together; for "
         f"{judge.backend} it allows {allowed}"
     )
-
-
-def _same(judge: BaseJudge, entry: AllowedJudge) -> bool:
-    place = getattr(judge, "base_url", None), getattr(judge, "api_key_env", None)
-    model = getattr(judge, "model", None)
-    if model is None:
-        named = True
-    elif entry.models:
-        named = model in entry.models
-    else:
-        named = entry.backend != "local" or not model.endswith(".gguf")  # a file's name
-    return named and place == (entry.base_url, entry.api_key_env)
 
 
 def _shown(entry: AllowedJudge) -> str:
@@ -221,35 +230,6 @@ def _check_size(campaign: Campaign, bounds: Bounds) -> None:
             raise InputError(f"{WHERE}: {name}: {value:,} is above this server's {most:,}")
 
 
-def _check_cost(campaign: Campaign, bounds: Bounds) -> None:
-    paid = [judge.name for judge in campaign.judges if not provider_of(judge).free]
-    if not paid:
-        return
-    if bounds.max_cost is None:
-        raise InputError(
-            f"{WHERE}: judge {paid[0]!r} costs money, which this server allows only with "
-            "bounds.max_cost in its file"
-        )
-    stated = campaign.limits.max_cost
-    if stated is None:
-        raise InputError(
-            f"{WHERE}: limits.max_cost: judge {paid[0]!r} costs money; give a cap of at most "
-            f"{bounds.max_cost:g} USD"
-        )
-    if stated > bounds.max_cost:
-        raise InputError(
-            f"{WHERE}: limits.max_cost: {stated:g} is above this server's {bounds.max_cost:g} USD"
-        )
-
-
-def _check_templates(names: Iterable[str]) -> None:
-    prompts = resources.available("prompts", ".md")
-    for name in names:
-        if name not in prompts:
-            text = re.sub(r"\s+", " ", name)[:100]
-            raise InputError(f"{WHERE}: no template {text!r}; this server has {', '.join(prompts)}")
-
-
 router = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
 
 _READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
@@ -275,35 +255,14 @@ Patience = Annotated[
 ]
 
 
-class JudgeCost(BaseModel):
-    """What a judge's questions would cost; see `llm_elicit.orchestrator.JudgeEstimate`."""
-
-    judge: str
-    model: str
-    requests: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    exact: bool
-    cost: float | None
-    most: float | None
-    batch: float | None
-
-
-class Turn(BaseModel):
-    """A turn of a prompt."""
-
-    role: str
-    content: str
-
-
-class DryRun(BaseModel):
+@dataclass(frozen=True)
+class DryRun:
     """What a campaign would ask: some of its prompts, and the costs. Nothing is sent."""
 
     name: str
     pairs: int
-    judges: list[JudgeCost]
-    examples: list[list[Turn]]
+    judges: list[JudgeEstimate]
+    examples: list[tuple[Message, ...]]
 
 
 class Limits(StrictModel):
@@ -356,8 +315,7 @@ async def create(
 async def dry_run(request: Request) -> DryRun:
     """Return some prompts and the estimated costs of a campaign; nothing is kept or sent."""
     campaign = await _campaign(request)
-    workers = service_of(request).workers
-    return DryRun.model_validate(await workers.call(_estimated, campaign, examples=True))
+    return await service_of(request).workers.call(_estimated, campaign, examples=True)
 
 
 @router.get("/{name}", summary="A campaign's state, counts and costs", dependencies=_READ)
@@ -367,19 +325,16 @@ async def read(name: CampaignName, runs: Runs) -> RunSnapshot:
 
 
 @router.get("/{name}/campaign", summary="A campaign's settings", dependencies=_READ)
-async def settings(name: CampaignName, runs: Runs) -> CampaignText:
+async def settings(run: NamedRun) -> CampaignText:
     """Return a campaign's settings as YAML."""
-    run = await runs.run(name)
     text = await asyncio.to_thread(yaml_of, run)
-    return CampaignText(name=name, yaml=text)
+    return CampaignText(name=run.campaign.name, yaml=text)
 
 
 @router.get("/{name}/estimate", summary="The cost of what is left to ask", dependencies=_READ)
-async def estimate(request: Request, name: CampaignName, runs: Runs) -> DryRun:
+async def estimate(request: Request, run: NamedRun) -> DryRun:
     """Return the estimated cost of the questions without an answer."""
-    run = await runs.run(name)
-    dry_run = await service_of(request).workers.call(_estimated, run.campaign, examples=False)
-    return DryRun.model_validate(dry_run)
+    return await service_of(request).workers.call(_estimated, run.campaign, examples=False)
 
 
 @router.post("/{name}/start", summary="Start or go on", dependencies=_ADMIN)
@@ -544,14 +499,11 @@ def yaml_of(run: Run) -> str:
     return to_yaml(run.campaign.shareable())
 
 
-def _estimated(campaign: Campaign, *, examples: bool) -> dict[str, Any]:
+def _estimated(campaign: Campaign, *, examples: bool) -> DryRun:
     """Return a dry run's parts; it is called in the process of a worker."""
     run = Run.open(campaign)
     lines = estimates.estimate(campaign, run.space, run.plan, run.answered)
     prompts = estimates.examples(campaign, run.space, run.plan) if examples else []
-    return {
-        "name": campaign.name,
-        "pairs": len(run.plan.a),
-        "judges": [asdict(line) for line in lines],
-        "examples": [[vars(message) for message in prompt.messages] for prompt in prompts],
-    }
+    return DryRun(
+        campaign.name, len(run.plan.a), list(lines), [prompt.messages for prompt in prompts]
+    )

@@ -119,6 +119,14 @@ def catalog(request: Request) -> Catalog:
 Runs = Annotated[Catalog, Depends(catalog)]
 
 
+async def _named(name: CampaignName, runs: Runs) -> Run:
+    """Return the run that the path of a request names; a dependency."""
+    return await runs.run(name)
+
+
+NamedRun = Annotated[Run, Depends(_named)]
+
+
 def _open(folder: Path, name: str) -> Run:
     path = folder / name / CAMPAIGN
     try:

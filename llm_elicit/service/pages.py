@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from llm_elicit._util import resources
 from llm_elicit._util.settings import parse_yaml
@@ -58,7 +60,8 @@ judges:
 """
 
 
-class Parts(BaseModel):
+@dataclass(frozen=True)
+class Parts:
     """Parts of a page by name, to be put in place of the old ones."""
 
     parts: dict[str, str]
@@ -110,10 +113,9 @@ def _own(path: str) -> str:
     return path if re.fullmatch(r"/([A-Za-z0-9._~%?=&-][A-Za-z0-9._~%?=&/-]*)?", path) else ""
 
 
-@router.post("/logout")
-async def sign_out(request: Request, caller: Reader) -> Response:
+@router.post("/logout", dependencies=[Depends(require("read"))])
+async def sign_out(request: Request) -> Response:
     """Sign out."""
-    del caller
     await security.sign_out(request)
     return _to(SIGN_IN)
 
@@ -134,7 +136,7 @@ async def home(
 @router.get("/parts", dependencies=[Depends(require("read"))])
 async def home_parts(runs: Runs) -> Parts:
     """Return the part of the page of campaigns that changes."""
-    return Parts(parts={"list": render("list", **_listed(await runs.snapshots()))})
+    return Parts({"list": render("list", **_listed(await runs.snapshots()))})
 
 
 @router.post("/campaigns")
@@ -181,34 +183,6 @@ async def campaign_parts(request: Request, name: CampaignName, runs: Runs, calle
     )
 
 
-@router.post("/campaigns/{name}/pause")
-async def pause(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
-    """Pause a campaign."""
-    paused = campaigns.pause(request, Response(), name, runs, _PATIENCE)
-    return await _done(request, name, runs, caller.scope, paused)
-
-
-@router.post("/campaigns/{name}/resume")
-async def resume(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
-    """Go on with a campaign."""
-    resumed = campaigns.resume(request, name, runs)
-    return await _done(request, name, runs, caller.scope, resumed)
-
-
-@router.post("/campaigns/{name}/start")
-async def start(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
-    """Start a campaign again."""
-    started = campaigns.start(request, name, runs)
-    return await _done(request, name, runs, caller.scope, started)
-
-
-@router.post("/campaigns/{name}/cancel")
-async def cancel(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
-    """Cancel a campaign; answers in flight are awaited."""
-    cancelled = campaigns.cancel(request, Response(), name, runs, True, _PATIENCE)
-    return await _done(request, name, runs, caller.scope, cancelled)
-
-
 @router.post("/campaigns/{name}/retune")
 async def retune(
     request: Request,
@@ -234,6 +208,22 @@ async def retune(
     return await _done(request, name, runs, caller.scope, retuned(), stated)
 
 
+@router.post("/campaigns/{name}/pause")
+@router.post("/campaigns/{name}/resume")
+@router.post("/campaigns/{name}/start")
+@router.post("/campaigns/{name}/cancel")
+async def act(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
+    """Pause, go on with, start or cancel a campaign; answers in flight are awaited."""
+    action = request.url.path.rpartition("/")[2]
+    if action == "pause":
+        done = campaigns.pause(request, Response(), name, runs, _PATIENCE)
+    elif action == "cancel":
+        done = campaigns.cancel(request, Response(), name, runs, True, _PATIENCE)
+    else:
+        done = (campaigns.resume if action == "resume" else campaigns.start)(request, name, runs)
+    return await _done(request, name, runs, caller.scope, done)
+
+
 async def _done(
     request: Request,
     name: str,
@@ -246,10 +236,7 @@ async def _done(
     try:
         await action
     except (ElicitError, ProblemError) as error:
-        message, status = sentence(error), status_of(error)
-        return await _campaign(
-            request, name, runs, scope, message=message, status=status, stated=stated
-        )
+        return await _campaign(request, name, runs, scope, error=error, stated=stated)
     return _to(f"/campaigns/{name}")
 
 
@@ -259,10 +246,10 @@ async def _campaign(
     runs: Catalog,
     scope: str,
     *,
-    message: str | None = None,
-    status: int = 200,
+    error: Exception | None = None,
     stated: dict[str, str] | None = None,
 ) -> Response:
+    """Return a campaign's page, with why a form was refused and what it stated."""
     run = await runs.run(name)
     snapshot, live = await runs.snapshot(name), await asyncio.to_thread(_view, run)
     text = campaign_page(
@@ -270,10 +257,10 @@ async def _campaign(
         live,
         title=run.space.title,
         about=await asyncio.to_thread(campaigns.yaml_of, run),
-        message=message,
+        message=error and sentence(error),
         **_controls(request, run, scope, stated),
     )
-    return HTMLResponse(text, status)
+    return HTMLResponse(text, 200 if error is None else status_of(error))
 
 
 def _view(run: Run) -> LiveView | None:
@@ -289,11 +276,10 @@ def _controls(
 ) -> dict[str, Any]:
     """Return what the buttons of a campaign's page need, and the limits of a refused form."""
     admin = scope == "admin"
-    people = bool(run.campaign.people)
     return {
         "csrf": csrf_token(request),
-        "people": people and admin,
-        "signed_in": _signed_in(request),
+        "people": bool(run.campaign.people) and admin,
+        "signed_in": auth.session_of(request) is not None,
         "may_change": admin,
         "stated": stated,
     }
@@ -307,7 +293,7 @@ async def _home(request: Request, runs: Catalog, scope: str, **more: Any) -> str
         admin=scope == "admin",
         examples=list(await _examples(service_of(request))),
         csrf=csrf_token(request),
-        signed_in=_signed_in(request),
+        signed_in=auth.session_of(request) is not None,
         **{"chosen": "", "waits": "", **more},
     )
 
@@ -320,25 +306,17 @@ def _listed(snapshots: list[RunSnapshot]) -> dict[str, Any]:
 
 async def _examples(service: Service) -> dict[str, str]:
     """Return the text of the examples that this server allows, by name."""
+
+    def allowed() -> Iterator[tuple[str, str]]:
+        for name in resources.available("examples", ".yaml"):
+            text = resources.find("examples", name, ".yaml").read_text("utf-8")
+            with suppress(ElicitError):
+                campaigns.checked(parse_yaml(text, name), service.settings, library_of(service))
+                yield name, text
+
     if not service.examples:
-        service.examples.update(await asyncio.to_thread(_allowed_examples, service))
+        service.examples.update(await asyncio.to_thread(lambda: dict(allowed())))
     return service.examples
-
-
-def _allowed_examples(service: Service) -> dict[str, str]:
-    examples = {}
-    for name in resources.available("examples", ".yaml"):
-        text = resources.find("examples", name, ".yaml").read_text("utf-8")
-        try:
-            campaigns.checked(parse_yaml(text, name), service.settings, library_of(service))
-        except ElicitError:
-            continue
-        examples[name] = text
-    return examples
-
-
-def _signed_in(request: Request) -> bool:
-    return auth.session_of(request) is not None
 
 
 def _to(path: str) -> Response:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import ElicitError, InputError
@@ -27,33 +27,16 @@ from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import security
 from llm_elicit.service.auth import LONGEST_DAYS, Link
-from llm_elicit.service.catalog import CampaignName, Catalog, Runs
+from llm_elicit.service.catalog import Catalog, NamedRun, Runs
 from llm_elicit.service.guard import host_name, is_address
 from llm_elicit.service.problems import ProblemError, status_of
 from llm_elicit.service.rendering import ROOT, render, sentence
-from llm_elicit.service.security import Admin, Text, csrf_token, require
+from llm_elicit.service.security import Text, csrf_token, require
 from llm_elicit.service.state import service_of
 
-router = APIRouter(
-    prefix="/api/campaigns/{name}/links", tags=["people"], dependencies=[Depends(require("admin"))]
-)
+_ADMIN = [Depends(require("admin"))]
 
-
-class LinkLine(BaseModel):
-    """A personal link; times are seconds since 1970."""
-
-    id: str
-    campaign: str
-    judge: str
-    expert: str
-    issued: float
-    expires: float
-    revoked: float | None
-
-    @classmethod
-    def of(cls, link: Link) -> LinkLine:
-        """Return a link as it is shown."""
-        return cls(**vars(link))
+router = APIRouter(prefix="/api/campaigns/{name}/links", tags=["people"], dependencies=_ADMIN)
 
 
 class Invitation(StrictModel):
@@ -64,47 +47,39 @@ class Invitation(StrictModel):
     days: Annotated[float, Field(gt=0, le=LONGEST_DAYS)] = 30.0
 
 
-class Issued(BaseModel):
+@dataclass(frozen=True)
+class Issued:
     """A new link, with its address, which cannot be shown again."""
 
-    link: LinkLine
+    link: Link
     url: str
 
 
 @router.get("", summary="The links of a campaign")
-async def listed(request: Request, name: CampaignName, runs: Runs) -> list[LinkLine]:
+async def listed(request: Request, run: NamedRun) -> list[Link]:
     """Return the links that were issued, without their addresses."""
-    await runs.run(name)
-    links = await asyncio.to_thread(service_of(request).links.list, name)
-    return [LinkLine.of(link) for link in links]
+    return await asyncio.to_thread(service_of(request).links.list, run.campaign.name)
 
 
 @router.post("", summary="Issue a link for an expert", status_code=201)
-async def issue(request: Request, name: CampaignName, runs: Runs, given: Invitation) -> Issued:
+async def issue(request: Request, run: NamedRun, given: Invitation) -> Issued:
     """Issue a personal link; its holder answers in the name of the expert."""
     service = service_of(request)
     expert = given.expert or given.judge
-    check_expert(await runs.run(name), given.judge, expert)
+    check_expert(run, given.judge, expert)
     link, token = await asyncio.to_thread(
-        service.links.issue, name, given.judge, expert, given.days
+        service.links.issue, run.campaign.name, given.judge, expert, given.days
     )
-    return Issued(link=LinkLine.of(link), url=f"{_address(request)}/judge/{token}")
-
-
-def _address(request: Request) -> str:
-    """Return the address by which others reach the service, as far as it is known."""
-    host, hosts = request.headers["host"], service_of(request).settings.hosts
-    scheme = request.scope["scheme"]
-    if scheme == "https" and hosts and is_address(host_name(host) or ""):
-        host = hosts[0]  # a proxy called it by its address
-    return f"{scheme}://{host}{ROOT.get()}"
+    host, scheme = request.headers["host"], request.scope["scheme"]
+    if scheme == "https" and service.settings.hosts and is_address(host_name(host) or ""):
+        host = service.settings.hosts[0]  # a proxy called it by its address
+    return Issued(link, f"{scheme}://{host}{ROOT.get()}/judge/{token}")
 
 
 @router.delete("/{link}", summary="Revoke a link", status_code=204)
-async def revoke(request: Request, name: CampaignName, link: str, runs: Runs) -> Response:
+async def revoke(request: Request, run: NamedRun, link: str) -> Response:
     """Revoke a link at once and for good; answers given by it stay."""
-    await runs.run(name)
-    await asyncio.to_thread(service_of(request).links.revoke, name, link)
+    await asyncio.to_thread(service_of(request).links.revoke, run.campaign.name, link)
     return Response(status_code=204)
 
 
@@ -136,88 +111,69 @@ class _Person:
     links: list[Link]
 
 
-@pages.get("")
-async def people(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
+@pages.get("", dependencies=_ADMIN)
+async def people(request: Request, run: NamedRun) -> Response:
     """Return the experts of a campaign."""
-    del caller
-    return await _page(request, name, runs)
+    return await _page(request, run)
 
 
-@pages.post("")
+@pages.post("", dependencies=_ADMIN)
 async def issue_by_form(
-    request: Request,
-    name: CampaignName,
-    runs: Runs,
-    caller: Admin,
-    who: Text = "",
-    days: Text = "30",
+    request: Request, run: NamedRun, who: Text = "", days: Text = "30"
 ) -> Response:
     """Issue a link, and show it this once."""
-    del caller
     judge, _, expert = who.partition("\n")
     stated = {"who": who, "days": days}
     try:
         invitation = Invitation.model_validate({"judge": judge, "expert": expert, "days": days})
-        issued = await issue(request, name, runs, invitation)
+        issued = await issue(request, run, invitation)
     except ValidationError as error:
         wrong = error.errors()[0]["loc"][0]
         message = "Give 1 to 366 days." if wrong == "days" else "Choose an expert."
-        return await _page(request, name, runs, message=message, stated=stated)
+        return await _page(request, run, message=message, stated=stated)
     except (ElicitError, ProblemError) as error:
-        return await _page(request, name, runs, message=sentence(error), stated=stated)
-    return await _page(request, name, runs, issued=issued)
+        return await _page(request, run, message=sentence(error), stated=stated)
+    return await _page(request, run, issued=issued)
 
 
-@pages.post("/{link}/revoke")
-async def revoke_by_form(
-    request: Request, name: CampaignName, link: str, runs: Runs, caller: Admin
-) -> Response:
+@pages.post("/{link}/revoke", dependencies=_ADMIN)
+async def revoke_by_form(request: Request, run: NamedRun, link: str) -> Response:
     """Revoke a link."""
-    del caller
     try:
-        await revoke(request, name, link, runs)
+        await revoke(request, run, link)
     except (ElicitError, ProblemError) as error:
-        return await _page(request, name, runs, message=sentence(error))
-    return RedirectResponse(f"/campaigns/{name}/people", 303)
+        return await _page(request, run, message=sentence(error))
+    return RedirectResponse(f"/campaigns/{run.campaign.name}/people", 303)
 
 
-async def _page(
-    request: Request,
-    name: str,
-    runs: Catalog,
-    *,
-    issued: Issued | None = None,
-    message: str | None = None,
-    stated: dict[str, str] | None = None,
-) -> Response:
-    run = await runs.run(name)
-    links = await asyncio.to_thread(service_of(request).links.list, name)
+async def _page(request: Request, run: Run, **more: Any) -> Response:
+    """Return the page of a campaign's experts, with a new link or the message of a refused form."""
+    service, name = service_of(request), run.campaign.name
+    links = await asyncio.to_thread(service.links.list, name)
+
+    def people() -> list[_Person]:
+        judges = list(run.campaign.people.values())
+        open_run = service.experts.of(run) if judges and run.started else None
+        return [
+            _Person(
+                judge.name,
+                expert,
+                None if open_run is None else open_run.progress(judge.name, expert),
+                [link for link in links if (link.judge, link.expert) == (judge.name, expert)],
+            )
+            for judge in judges
+            for expert in judge.experts
+        ]
+
+    context = {"issued": None, "message": None, "stated": {"who": "", "days": "30"}, **more}
     text = render(
         "people",
         name=name,
-        people=await asyncio.to_thread(_people, request, run, links),
-        issued=issued,
-        message=message,
-        stated=stated or {"who": "", "days": "30"},
+        people=await asyncio.to_thread(people),
         csrf=csrf_token(request),
+        **context,
     )
-    return HTMLResponse(text, 422 if message else 200)
-
-
-def _people(request: Request, run: Run, links: list[Link]) -> list[_Person]:
-    """Return the experts of a run; it reads the journal."""
-    judges = list(run.campaign.people.values())
-    open_run = service_of(request).experts.of(run) if judges and run.started else None
-    return [
-        _Person(
-            judge.name,
-            expert,
-            None if open_run is None else open_run.progress(judge.name, expert),
-            [link for link in links if (link.judge, link.expert) == (judge.name, expert)],
-        )
-        for judge in judges
-        for expert in judge.experts
-    ]
+    return HTMLResponse(text, 422 if context["message"] else 200)
 
 
 judging = APIRouter(prefix="/judge/{token}", include_in_schema=False)

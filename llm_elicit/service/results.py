@@ -21,6 +21,7 @@ import secrets
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,7 +29,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from llm_elicit._util.packages import LazyModule
@@ -44,7 +45,7 @@ from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import EventLog
 from llm_elicit.service.auth import Session, session_of
-from llm_elicit.service.catalog import CampaignName, Runs
+from llm_elicit.service.catalog import CampaignName, NamedRun, Runs
 from llm_elicit.service.problems import ProblemError, logger
 from llm_elicit.service.security import require
 from llm_elicit.service.state import Service, service_of
@@ -203,13 +204,15 @@ _HEAD = 20_000
 """The characters of a report in which its policy stands."""
 
 
-class BeliefLine(BaseModel):
+@dataclass(frozen=True)
+class BeliefLine:
     """A belief that was fitted."""
 
     judge: str
 
 
-class Marginal(BaseModel):
+@dataclass(frozen=True)
+class Marginal:
     """A feature under a belief: mean, deviation and quantiles, or the shares of categories.
 
     Of dates, the mean and the quantiles are dates, and the deviation is in days.
@@ -234,7 +237,8 @@ class Points(StrictModel):
     ]
 
 
-class LogProb(BaseModel):
+@dataclass(frozen=True)
+class LogProb:
     """Log densities, nats per natural unit; null outside the support."""
 
     log_prob: list[float | None]
@@ -254,14 +258,13 @@ class _Export(FileResponse):
 @router.get("/comparisons", summary="The judgments so far as JSON, JSONL, CSV or Parquet")
 async def comparisons(
     request: Request,
-    name: CampaignName,
-    runs: Runs,
+    run: NamedRun,
     form: Annotated[TableFormat, Query(alias="format")] = "json",
     offset: Annotated[int, Query(ge=0, description="Of JSON: rows left out.")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Of JSON: rows.")] = 1_000,
 ) -> Response:
     """Return a page of the journal's judgments as JSON, or all of them as a file."""
-    run, service = await runs.run(name), service_of(request)
+    service = service_of(request)
     if form == "json":
         content = await service.workers.call(_page, run.folder, offset, limit)
         return Response(content, media_type=_MEDIA["json"])
@@ -273,37 +276,32 @@ async def comparisons(
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return _Export(path, media_type=_MEDIA[form], filename=f"{name}.{form}")
+    return _Export(path, media_type=_MEDIA[form], filename=f"{run.campaign.name}.{form}")
 
 
 @router.get("/beliefs", summary="The judges whose beliefs are fitted")
-async def beliefs(name: CampaignName, runs: Runs) -> list[BeliefLine]:
+async def beliefs(run: NamedRun) -> list[BeliefLine]:
     """Return the judges that have a belief."""
-    run = await runs.run(name)
-    judges = await asyncio.to_thread(lambda: list(run.beliefs))
-    return [BeliefLine(judge=judge) for judge in judges]
+    return [BeliefLine(judge) for judge in await asyncio.to_thread(lambda: list(run.beliefs))]
 
 
 @router.get("/beliefs/{judge}", summary="A belief's marginals")
-async def marginals(request: Request, name: CampaignName, judge: str, runs: Runs) -> list[Marginal]:
+async def marginals(request: Request, run: NamedRun, judge: str) -> list[Marginal]:
     """Return the marginal of every feature, natural units."""
-    run = await runs.run(name)
-    lines = await service_of(request).workers.call(_marginals, run.folder, judge)
-    return [Marginal.model_validate(line) for line in lines]
+    return await service_of(request).workers.call(_marginals, run.folder, judge)
 
 
 @router.get("/beliefs/{judge}/samples", summary="Points drawn from a belief")
 async def samples(
     request: Request,
-    name: CampaignName,
+    run: NamedRun,
     judge: str,
-    runs: Runs,
     n: Annotated[int, Query(ge=1)] = 1_000,
     seed: Annotated[int, Query(ge=0, lt=2**63)] = 0,
     form: Annotated[Format, Query(alias="format")] = "json",
 ) -> Response:
     """Return points in natural units, equal for equal seeds; JSON has `columns` and `data`."""
-    service, run = service_of(request), await runs.run(name)
+    service = service_of(request)
     most = service.settings.bounds.samples
     if n > most:
         raise ProblemError(422, f"n: {n:,} is above this server's {most:,}")
@@ -318,14 +316,12 @@ async def samples(
 )
 async def log_prob(
     request: Request,
-    name: CampaignName,
+    run: NamedRun,
     judge: str,
-    runs: Runs,
     given: Points,
     form: Annotated[Format, Query(alias="format")] = "json",
 ) -> Response:
     """Return log densities in nats; categories are given by their words."""
-    run = await runs.run(name)
     content = await service_of(request).workers.call(
         _log_prob, run.folder, judge, given.points, form
     )
@@ -333,22 +329,20 @@ async def log_prob(
 
 
 @router.get("/audit", summary="The numbers of the report")
-async def audit(request: Request, name: CampaignName, runs: Runs) -> Response:
+async def audit(request: Request, run: NamedRun) -> Response:
     """Return the audit; docs/audit.schema.json describes it."""
-    run = await runs.run(name)
     if not await asyncio.to_thread((run.folder / "audit.json").is_file):
-        raise ProblemError(404, f"{name}: there is no audit yet")
+        raise ProblemError(404, f"{run.campaign.name}: there is no audit yet")
     content = await service_of(request).workers.call(_audit, run.folder)
     return Response(content, media_type=_MEDIA["json"])
 
 
 @router.get("/report", summary="The report as one HTML page")
-async def report(name: CampaignName, runs: Runs) -> Response:
+async def report(run: NamedRun) -> Response:
     """Return the report, in a sandbox: it can reach neither the service nor its cookies."""
-    run = await runs.run(name)
     path = run.report_path
     if not await asyncio.to_thread(path.is_file):
-        raise ProblemError(404, f"{name}: there is no report yet")
+        raise ProblemError(404, f"{run.campaign.name}: there is no report yet")
     script = await asyncio.to_thread(_script_of, path)
     policy = (
         f"sandbox allow-scripts allow-popups; default-src 'none'; style-src 'unsafe-inline'; "
@@ -394,31 +388,26 @@ def _audit(folder: Path) -> bytes:
     return Run.open(folder).audit.model_dump_json().encode()
 
 
-def _marginals(folder: Path, judge: str) -> list[dict[str, Any]]:
+def _marginals(folder: Path, judge: str) -> list[Marginal]:
     """Return the mean, the quantiles or the shares of every feature under a belief."""
     run = Run.open(folder)
     belief = _belief(run, judge)
-    lines = []
+    marginals = []
     for number, feature in enumerate(run.space.features):
-        marginal = belief.marginal(number)
-        line: dict[str, Any] = {
-            "feature": feature.name,
-            "label": feature.label,
-            "unit": feature.unit,
-            "kind": feature.kind,
-        }
+        about = (feature.name, feature.label, feature.unit, feature.kind)
         if feature.categories:
             codes = belief.sample(10_000, seed=0)[:, number]
             counts = np.bincount(codes.astype(int), minlength=len(feature.categories))
             shares = (counts / counts.sum()).tolist()
-            line["shares"] = dict(zip(feature.categories, shares, strict=True))
+            shares = dict(zip(feature.categories, shares, strict=True))
+            marginals.append(Marginal(*about, shares=shares))
         else:
+            marginal = belief.marginal(number)
             values = feature.column(np.array([marginal.mean, *marginal.quantiles.values()]))
             mean, *at = plain_cells(values)
             levels = dict(zip((f"{level:g}" for level in marginal.quantiles), at, strict=True))
-            line |= {"mean": mean, "sd": marginal.sd, "quantiles": levels}
-        lines.append(line)
-    return lines
+            marginals.append(Marginal(*about, mean, marginal.sd, levels))
+    return marginals
 
 
 def _samples(folder: Path, judge: str, n: int, seed: int, form: Format) -> bytes:

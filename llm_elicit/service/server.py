@@ -10,12 +10,12 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Literal
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from pydantic import BaseModel
 from starlette.middleware import Middleware
 
 from llm_elicit._util import resources
@@ -30,14 +30,17 @@ from llm_elicit.questions import Template
 from llm_elicit.service import campaigns, pages, people, problems, results, security, spaces, state
 from llm_elicit.service.auth import Keys, Scope, SessionCookies
 from llm_elicit.service.guard import Connection, Guard, Proxied
-from llm_elicit.service.security import Reader, require
+from llm_elicit.service.security import require
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
 from llm_elicit.service.state import Service, service_of
 
 router = APIRouter(tags=["service"])
 
+_READ = [Depends(require("read"))]
 
-class Health(BaseModel):
+
+@dataclass(frozen=True)
+class Health:
     """Whether the service works."""
 
     status: Literal["ok", "closing"]
@@ -49,14 +52,16 @@ class Token(StrictModel):
     token: str
 
 
-class SignedIn(BaseModel):
+@dataclass(frozen=True)
+class SignedIn:
     """The scope of a session, and the token that its requests repeat in `X-CSRF-Token`."""
 
     scope: Scope
     csrf: str
 
 
-class TemplateLine(BaseModel):
+@dataclass(frozen=True)
+class TemplateLine:
     """A question template that a campaign can name."""
 
     name: str
@@ -64,7 +69,8 @@ class TemplateLine(BaseModel):
     answer: str
 
 
-class Models(BaseModel):
+@dataclass(frozen=True)
+class Models:
     """The judges that a campaign may have, and the models that can run on the server."""
 
     judges: list[AllowedJudge]
@@ -75,10 +81,10 @@ class Models(BaseModel):
 @router.get("/health", summary="Whether the service works; no token is needed")
 async def health(request: Request) -> Health:
     """Return the state of the service."""
-    return Health(status="closing" if service_of(request).closing.is_set() else "ok")
+    return Health("closing" if service_of(request).closing.is_set() else "ok")
 
 
-@router.get("/metrics", summary="Counts for Prometheus", dependencies=[Depends(require("read"))])
+@router.get("/metrics", summary="Counts for Prometheus", dependencies=_READ)
 async def counts(request: Request) -> Response:
     """Return the counts in Prometheus' text format."""
     return Response(service_of(request).metrics.text(), media_type=state.CONTENT_TYPE)
@@ -88,48 +94,33 @@ async def counts(request: Request) -> Response:
 async def sign_in(request: Request, given: Token) -> SignedIn:
     """Begin a session; its cookie comes with the answer."""
     scope = await security.sign_in(request, given.token.strip())
-    return SignedIn(scope=scope, csrf=security.csrf_token(request))
+    return SignedIn(scope, security.csrf_token(request))
 
 
-@router.delete("/api/session", summary="Sign out", status_code=204)
-async def sign_out(request: Request, caller: Reader) -> Response:
+@router.delete("/api/session", summary="Sign out", status_code=204, dependencies=_READ)
+async def sign_out(request: Request) -> Response:
     """End the session."""
-    del caller
     await security.sign_out(request)
     return Response(status_code=204)
 
 
-@router.get("/api/templates", summary="Question templates", dependencies=[Depends(require("read"))])
-async def templates() -> list[TemplateLine]:
-    """Return the templates that a campaign can name."""
-    return await asyncio.to_thread(_templates)
+@router.get("/api/templates", summary="Question templates", dependencies=_READ)
+def templates() -> list[TemplateLine]:
+    """Return the templates that a campaign can name; those that break a rule are left out."""
+    lines = []
+    for name in resources.available("prompts", ".md"):
+        with suppress(InputError):
+            template = Template.read(resources.find("prompts", name, ".md"))
+            lines.append(TemplateLine(name, template.wording, template.answer))
+    return lines
 
 
-@router.get(
-    "/api/models",
-    summary="The judges that a campaign may have",
-    dependencies=[Depends(require("read"))],
-)
+@router.get("/api/models", summary="The judges that a campaign may have", dependencies=_READ)
 async def models(request: Request) -> Models:
     """Return what the server's file allows."""
     settings = service_of(request).settings
     local = any(judge.backend == "local" for judge in settings.judges)
-    return Models(
-        judges=list(settings.judges), local=sorted(KNOWN) if local else [], bounds=settings.bounds
-    )
-
-
-def _templates() -> list[TemplateLine]:
-    """Read the templates; those that break a rule are left out."""
-    lines = []
-    for name in resources.available("prompts", ".md"):
-        try:
-            template = Template.read(resources.find("prompts", name, ".md"))
-        except InputError:
-            continue
-        line = TemplateLine(name=name, wording=template.wording, answer=template.answer)
-        lines.append(line)
-    return lines
+    return Models(list(settings.judges), sorted(KNOWN) if local else [], settings.bounds)
 
 
 _ROUTERS = (

@@ -13,12 +13,11 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel
 
 from llm_elicit._util import resources
 from llm_elicit._util.settings import parse_yaml, read_yaml, validated
@@ -28,6 +27,7 @@ from llm_elicit.service.problems import ProblemError
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.state import Service, service_of
 from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.spaces.naming import ColumnReport
 
 router = APIRouter(prefix="/api/spaces", tags=["feature spaces"])
 
@@ -35,31 +35,23 @@ _PART = 1_000_000
 _READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
 
 
-class SpaceLine(BaseModel):
+@dataclass(frozen=True)
+class SpaceLine:
     """A feature space that a campaign can name."""
 
     name: str
     uploaded: bool
 
 
-class SpaceText(BaseModel):
+@dataclass(frozen=True)
+class SpaceText:
     """A feature space as YAML."""
 
     name: str
     yaml: str
 
 
-class Column(BaseModel):
-    """What a column of an uploaded table became: `llm_elicit.spaces.drafting.ColumnReport`."""
-
-    column: str
-    kept: str
-    range: str
-    scale: str
-    unit: str
-    guessed: list[str]
-
-
+@dataclass(frozen=True)
 class SpaceDraft(SpaceText):
     """A drafted feature space: its YAML to edit, its columns, and which rows are used.
 
@@ -67,9 +59,9 @@ class SpaceDraft(SpaceText):
         notes: what was found out about the file, such as its encoding.
     """
 
-    columns: list[Column]
+    columns: tuple[ColumnReport, ...]
     rows: str
-    notes: list[str]
+    notes: tuple[str, ...]
 
 
 @router.get("", summary="Feature spaces", dependencies=_READ)
@@ -103,11 +95,10 @@ async def upload(
         raise ProblemError(415, "send the table as text/csv; other formats are not read")
     with _library(request).added(name) as folder:
         await _receive(request, folder / f"{name}.csv")
-        drafted = await service.workers.call(
+        return await service.workers.call(
             draft, folder, name, _names(columns), _names(not_stated), encoding,
             service.settings.bounds.cells,
         )  # fmt: skip
-    return SpaceDraft.model_validate(drafted)
 
 
 @router.get("/{name:path}", summary="A feature space as YAML", dependencies=_READ)
@@ -127,7 +118,7 @@ async def edit(request: Request, name: str) -> SpaceText:
         raise ProblemError(422, f"the text is not UTF-8: {error}") from None
     service = service_of(request)
     await _check_unused(service, name)
-    await service.workers.call(_edited, _folder(service), name, text)
+    await service.workers.call(library_of(service).replace, name, text)
     return SpaceText(name=name, yaml=text)
 
 
@@ -161,7 +152,9 @@ async def _check_unused(service: Service, name: str) -> None:
     space = (_folder(service) / name / f"{name}.yaml").resolve()
     # A run that was only just begun has no folder yet.
     running = [(job.name, job.run.campaign.space) for job in service.runtime.runs.values()]
-    written = await asyncio.to_thread(_spaces_of_runs, service.settings.runs)
+    written = await asyncio.to_thread(
+        lambda: [(run.name, _space_of(run)) for run in run_folders(service.settings.runs)]
+    )
     for campaign, stated in (*running, *written):
         if isinstance(stated, str) and Path(stated).resolve() == space:
             raise ProblemError(
@@ -171,19 +164,12 @@ async def _check_unused(service: Service, name: str) -> None:
             )
 
 
-def _spaces_of_runs(folder: Path) -> list[tuple[str, Any]]:
-    """Return the names of the runs in a folder, each with what its campaign asks about."""
-    stated = []
-    for run in run_folders(folder):
-        try:
-            stated.append((run.name, read_yaml(run / CAMPAIGN)["space"]))
-        except (ElicitError, KeyError, TypeError):
-            continue
-    return stated
-
-
-def _edited(folder: Path, name: str, text: str) -> None:
-    Library(folder).replace(name, text)
+def _space_of(run: Path) -> Any:
+    """Return what the campaign in a run's folder asks about; None if that cannot be read."""
+    try:
+        return read_yaml(run / CAMPAIGN)["space"]
+    except (ElicitError, KeyError, TypeError):
+        return None
 
 
 async def _receive(request: Request, path: Path) -> None:
@@ -278,19 +264,18 @@ class Library:
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 
-    def replace(self, name: str, text: str) -> FeatureSpace:
-        """Write the YAML text of an uploaded space, and return it.
+    def replace(self, name: str, text: str) -> None:
+        """Write the YAML text of an uploaded space.
 
         Raises:
             ProblemError: it was not uploaded.
             InputError: the text breaks a rule.
         """
         folder = self._uploaded(name)
-        space = checked(text, name, folder)
+        checked(text, name, folder)
         beside = folder / f".{secrets.token_hex(8)}"
         beside.write_text(text, encoding="utf-8")
         beside.replace(folder / f"{name}.yaml")
-        return space
 
     def remove(self, name: str) -> None:
         """Remove an uploaded space with its table.
@@ -321,7 +306,7 @@ def _names(text: str) -> list[str]:
 
 def draft(
     folder: Path, name: str, columns: list[str], not_stated: list[str], encoding: str, cells: int
-) -> dict[str, Any]:
+) -> SpaceDraft:
     """Draft a space from the uploaded table NAME.csv in a folder; write NAME.yaml beside it.
 
     Returns:
@@ -341,13 +326,8 @@ def draft(
     if space.name != name:
         raise InputError(f"name: {name!r} cannot be the name of a space; choose another")
     assert space.draft is not None
-    return {
-        "name": name,
-        "yaml": path.read_text(encoding="utf-8"),
-        "columns": [asdict(column) for column in space.draft.columns],
-        "rows": str(space.table_rows()),
-        "notes": list(space.draft.notes),
-    }
+    text, rows = path.read_text(encoding="utf-8"), str(space.table_rows())
+    return SpaceDraft(name, text, space.draft.columns, rows, space.draft.notes)
 
 
 def checked(text: str, name: str, folder: Path) -> FeatureSpace:

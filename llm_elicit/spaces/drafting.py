@@ -9,7 +9,7 @@ import datetime
 import hashlib
 import io
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from llm_elicit.spaces.column_drafts import (
     with_not_stated,
 )
 from llm_elicit.spaces.csv_files import Dialect
-from llm_elicit.spaces.naming import Wording, valid_name, wordings, words_of
+from llm_elicit.spaces.naming import ColumnReport, Wording, valid_name, wordings, words_of
 from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales, shares_of_a_whole
 from llm_elicit.spaces.table_files import (
     UNNAMED,
@@ -40,46 +40,6 @@ from llm_elicit.spaces.table_files import (
     sniff,
     without_extra_rows,
 )
-
-
-@dataclass(frozen=True)
-class ColumnReport:
-    """What a column of the table became.
-
-    Attributes:
-        column: its heading.
-        kept: what it is kept as; empty if it was dropped.
-        range: its range or its categories; the reason if it was dropped.
-        scale: its scale; empty for categories.
-        unit: its unit.
-        guessed: the settings that are guesses.
-    """
-
-    column: str
-    kept: str
-    range: str
-    scale: str = ""
-    unit: str = ""
-    guessed: tuple[str, ...] = ()
-
-    @classmethod
-    def dropped(cls, column: str, reason: str) -> ColumnReport:
-        """Return the report of a column that was left out."""
-        return cls(column, "", reason)
-
-    @classmethod
-    def of(
-        cls, column: str, form: str, feature: Mapping[str, Any], guessed: Iterable[str]
-    ) -> ColumnReport:
-        """Return the report of a column that became a feature with these settings."""
-        if "categories" in feature:
-            span = ", ".join(feature["categories"])
-        else:  # in the unit that the feature is worded in
-            ends, factor = (feature.get("low"), feature.get("high")), feature.get("factor", 1.0)
-            low, high = ends if factor == 1.0 else (f"{end * factor:.3g}" for end in ends)
-            span = f"{low} to {high}"
-        scale = "circle" if feature.get("periodic") else feature.get("scale", "")
-        return cls(column, form, span, scale, feature.get("unit", ""), tuple(guessed))
 
 
 def with_comments(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:

@@ -1,11 +1,15 @@
-"""Names, labels and units of features, guessed from the headings of columns."""
+"""Names, labels and units of features, guessed from the headings of columns.
+
+What a column of a table became, for its reader.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from llm_elicit.spaces.feature import NAME
 
@@ -156,3 +160,43 @@ def valid_name(text: str, used: Collection[str] = ()) -> str:
     plain = re.sub(r"(?<=.)_$", "", plain) or "_"
     candidates = (f"{plain}_{k}" if k > 1 else plain for k in itertools.count(1))
     return next(name for name in candidates if name not in used)
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """What a column of the table became.
+
+    Attributes:
+        column: its heading.
+        kept: what it is kept as; empty if it was dropped.
+        range: its range or its categories; the reason if it was dropped.
+        scale: its scale; empty for categories.
+        unit: its unit.
+        guessed: the settings that are guesses.
+    """
+
+    column: str
+    kept: str
+    range: str
+    scale: str = ""
+    unit: str = ""
+    guessed: tuple[str, ...] = ()
+
+    @classmethod
+    def dropped(cls, column: str, reason: str) -> ColumnReport:
+        """Return the report of a column that was left out."""
+        return cls(column, "", reason)
+
+    @classmethod
+    def of(
+        cls, column: str, form: str, feature: Mapping[str, Any], guessed: Iterable[str]
+    ) -> ColumnReport:
+        """Return the report of a column that became a feature with these settings."""
+        if "categories" in feature:
+            span = ", ".join(feature["categories"])
+        else:  # in the unit that the feature is worded in
+            ends, factor = (feature.get("low"), feature.get("high")), feature.get("factor", 1.0)
+            low, high = ends if factor == 1.0 else (f"{end * factor:.3g}" for end in ends)
+            span = f"{low} to {high}"
+        scale = "circle" if feature.get("periodic") else feature.get("scale", "")
+        return cls(column, form, span, scale, feature.get("unit", ""), tuple(guessed))

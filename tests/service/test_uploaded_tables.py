@@ -28,9 +28,9 @@ def test_a_table_is_read_as_on_the_command_line(
 ) -> None:
     (tmp_path / "t.csv").write_bytes(text.encode(encoding))
     drafted = draft(tmp_path, "t", [], [], "", 10_000)
-    assert drafted["rows"] == "40 of 40 rows used"
-    assert note in drafted["notes"][0]
-    assert "北京" in drafted["yaml"]
+    assert drafted.rows == "40 of 40 rows used"
+    assert note in drafted.notes[0]
+    assert "北京" in drafted.yaml
 
 
 @pytest.mark.parametrize(
