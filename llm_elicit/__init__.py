@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from llm_elicit.orchestrator.progress import Display, Silent
     from llm_elicit.pipeline.campaign_run import CampaignRun
     from llm_elicit.pipeline.run_folder import Run
-    from llm_elicit.pipeline.runtime import Runtime
-    from llm_elicit.pipeline.stages import arun, compare, run, run_grid
+    from llm_elicit.pipeline.runtime import Runtime, arun, run, run_grid
+    from llm_elicit.pipeline.stages import compare
     from llm_elicit.spaces.features import Feature, FeatureSpace
 
 _HOMES = {
@@ -38,10 +38,10 @@ _HOMES = {
     "Run": "pipeline.run_folder",
     "Runtime": "pipeline.runtime",
     "Silent": "orchestrator.progress",
-    "arun": "pipeline.stages",
+    "arun": "pipeline.runtime",
     "compare": "pipeline.stages",
-    "run": "pipeline.stages",
-    "run_grid": "pipeline.stages",
+    "run": "pipeline.runtime",
+    "run_grid": "pipeline.runtime",
     "to_arviz": "comparisons.exports",
     "to_numpyro": "comparisons.exports",
     "to_pymc": "comparisons.exports",

@@ -26,7 +26,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import batches as batch_mode
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.orchestrator import rate_sharing
-from llm_elicit.pipeline import run_folder, stages
+from llm_elicit.pipeline import run_folder, runtime, stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning import detectable
 
@@ -48,7 +48,7 @@ def run_command(
 
     def work(cell: Run) -> Outcome:
         with frozen_gc():
-            result = stages.run(cell, **asking)
+            result = runtime.run(cell, **asking)
         facts = _report_facts(result)
         lines = [*_verdict_lines(result), f"report: {result.report_path}", *result.remarks]
         return Outcome(lines, facts | {"remarks": result.remarks}, result.problems)
@@ -56,7 +56,7 @@ def run_command(
     asking: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "retry_failed": retry_failed}
     asking["limiters"] = rate_sharing.RateLimiters()
     cells = stages.plan_grid(campaign)
-    stages.ask_conditions(cells, **asking)
+    runtime.ask_conditions(cells, **asking)
     for_each(cells, work, as_json, lambda: _condition_pages(cells))
 
 
@@ -170,7 +170,9 @@ def report_command(run: RunName, as_json: AsJson = False) -> None:
 
 def _condition_pages(cells: Sequence[Run]) -> Outcome:
     """Write the pages that compare the conditions of a grid, if it has any."""
-    paths = stages.report_conditions(cells)
+    from llm_elicit.pipeline.report import write_conditions  # as above
+
+    paths = write_conditions(cells)
     return Outcome([f"conditions: {path}" for path in paths], {"conditions": paths})
 
 

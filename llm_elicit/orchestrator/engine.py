@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -23,7 +23,6 @@ from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading, totals
 from llm_elicit.orchestrator.journal.schema import Totals
-from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judge_runner import JudgeRunner, RunContext
 from llm_elicit.orchestrator.log import Logged, counted, event, span
 from llm_elicit.orchestrator.open_run import OpenRun, Study, in_thread, open_run
@@ -220,42 +219,28 @@ async def ask(
 async def _ask_all(study: Study, ready: _Ready, run: OpenRun, context: RunContext) -> AskSummary:
     """Ask all judges within an open run."""
     campaign = study.campaign
-    totals = await in_thread(partial(_totals, run.journal, study.judges))
+    journal, by_judge = run.journal, context.writer.call
     async with context.writer:
-        runners = {
-            judge.name: _runner(judge, ready, run.journal.location, context)
-            for judge in campaign.judges
-        }
-        models = await in_thread(partial(_models, run.journal, study.judges))
-        for name, runner in runners.items():
-            runner.begin(totals[name], models[name])
+        runners: dict[str, JudgeRunner | PeopleRunner] = {}
+        for judge in campaign.judges:
+            name, totals = judge.name, await by_judge(journal.totals, judge.name)
+            if provider_of(judge).people:
+                runners[name] = PeopleRunner(judge, journal.location, context)
+            else:
+                runners[name] = JudgeRunner(
+                    judge, ready.backends[name], ready.prices[name], context
+                )
+            runners[name].begin(totals, await by_judge(journal.models, name))
         async with shared(context.writer, context.limiters):
             with span("ask", {"elicit.campaign": campaign.name}):
-                stops = await _drained(_run(runners), context)
-    totals = await in_thread(partial(_totals, run.journal, study.judges))
-    # Only what is on the disk counts as done.
+                stops = await _drained(_all(runners), context)
+        # Only what is on the disk counts as done.
+        done = {name: (await by_judge(journal.totals, name)).done for name in runners}
     judges = {
-        name: JudgeSummary(replace(runner.tally, done=totals[name].done), stops[name])
+        name: JudgeSummary(replace(runner.tally, done=done[name]), stops[name])
         for name, runner in runners.items()
     }
     return AskSummary(judges, run.lost, context.stopping.is_set(), context.budget.spent.usd)
-
-
-def _runner(
-    judge: Judge, ready: _Ready, location: JournalLocation, context: RunContext
-) -> JudgeRunner | PeopleRunner:
-    """Return what asks a judge: its backend, or people."""
-    if provider_of(judge).people:
-        return PeopleRunner(judge, location, context)
-    return JudgeRunner(judge, ready.backends[judge.name], ready.prices[judge.name], context)
-
-
-def _totals(journal: Journal, judges: Sequence[str]) -> dict[str, Totals]:
-    return {judge: journal.totals(judge) for judge in judges}
-
-
-def _models(journal: Journal, judges: Sequence[str]) -> dict[str, list[str]]:
-    return {judge: journal.models(judge) for judge in judges}
 
 
 @dataclass(frozen=True)
@@ -317,14 +302,12 @@ def log_end(summary: AskSummary) -> None:
     )
 
 
-async def _run(
+async def _all(
     runners: dict[str, JudgeRunner | PeopleRunner],
 ) -> dict[str, ElicitError | None]:
     """Run all judges at the same time; a bug in one (not a judge's failure) ends them all."""
-    tasks: dict[str, asyncio.Task[ElicitError | None]] = {}
     async with asyncio.TaskGroup() as group:
-        for name, runner in runners.items():
-            tasks[name] = group.create_task(runner.run())
+        tasks = {name: group.create_task(runner.run()) for name, runner in runners.items()}
     return {name: task.result() for name, task in tasks.items()}
 
 

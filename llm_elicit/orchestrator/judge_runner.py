@@ -169,7 +169,9 @@ class JudgeRunner:
         if self.tally.done == self.tally.total or self._context.stopping.is_set():
             return None
         try:
-            self._usage.raised = Tokens(*await self._context.writer.worst(self._judge.name))
+            writer = self._context.writer
+            worst = await writer.call(writer.journal.worst, self._judge.name)
+            self._usage.raised = Tokens(*worst)
             async with self._backend:
                 await self._ask_all()
         except ElicitError as error:
@@ -445,8 +447,9 @@ class JudgeRunner:
         before = usage.raised
         counted = self._builder.counted(request, reply)
         if usage.raised != before:
-            most = usage.raised
-            await self._context.writer.raise_worst(self._judge.name, most.prompt, most.completion)
+            most, writer = usage.raised, self._context.writer
+            raised = self._judge.name, most.prompt, most.completion
+            await writer.call(writer.journal.raise_worst, *raised)
         return counted
 
     async def _failed(self, queued: QueuedRequest, ending: Failed) -> float | None:

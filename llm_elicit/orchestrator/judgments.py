@@ -1,15 +1,15 @@
-"""From replies to judgments, what answers are worth, and the table of comparisons in a journal."""
+"""What answers are worth, and the tables of answers in a journal."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
@@ -17,7 +17,6 @@ from sqlalchemy import func, select
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
-from llm_elicit.backends import Reply, Request
 from llm_elicit.backends.base import token_limit
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import write_frames
@@ -36,8 +35,7 @@ from llm_elicit.orchestrator.journal.schema import (
     people,
     questions,
 )
-from llm_elicit.planning.pairs import Plan, Presentation
-from llm_elicit.questions import read_answer
+from llm_elicit.planning.pairs import Plan
 from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
 else:
     pd = LazyModule("pandas")
 
+T = TypeVar("T")
 
 TEXT = "text"
 """The verdict of answers to direct questions, which are parsed later."""
@@ -210,75 +209,27 @@ def summarize(db: sa.Connection, judge: str) -> AnswerSummary:
 AT_ONCE = 50_000
 """Rows of the table held in memory while it is written."""
 
-_encode = json.JSONEncoder(sort_keys=True).encode
-
 
 class OldPlanError(InputError):
     """The journal has answers to pairs of a round that the plan does not have."""
 
 
-@dataclass(frozen=True)
-class Judgment:
-    """The judgment in a reply.
-
-    Attributes:
-        verdict: the option chosen, or why there is none; `TEXT` for a direct question.
-        first: P(first shown) from log-probabilities, or as stated; None otherwise.
-        probability: P(a preferred to b), whatever the order shown; None without a choice.
-        censored: 1 if the log-odds of the first shown are known only to be at least those of
-            `first`, −1 if at most, else 0.
-    """
-
-    verdict: str
-    first: float | None
-    probability: float | None
-    censored: int = 0
-
-
-def judge_reply(reply: Reply, request: Request, order: Presentation) -> Judgment:
-    """Parse a reply into a judgment.
-
-    A choice has the probability from log-probabilities or as stated, if there is one, and is
-    certain otherwise. A tie has probability one half. Anything else has none.
-    """
-    if request.answer == "text":
-        return Judgment(TEXT, None, None)
-    read = read_answer(reply.text, request.answer, request.options, reply.finish, reply.first)
-    first = read.preference
-    probability = None if first is None else 1.0 - first if order.endswith("ba") else first
-    bound = request.answer == "letter" and read.first is not None
-    return Judgment(read.verdict, read.first, probability, reply.censored if bound else 0)
-
-
-def settings_of(body: dict[str, Any]) -> str:
-    """Return the request body without its prompt, as JSON."""
-    texts = ("messages", "system", "prompt")
-    return _encode({k: v for k, v in body.items() if k not in texts})
-
-
-def _table(db: sa.Connection, thinking: bool) -> sa.Select[Any]:
+def _table(thinking: bool) -> sa.Select[Any]:
     """Return the query of the table of comparisons."""
     q, a = questions.c, answers.c
-    form, cut = _column(db, "format", "letter"), _column(db, "censored", 0)
-    soft = a.first.is_not(None) & (a.verdict.in_(("A", "B")) | (form != "letter"))
+    soft = a.first.is_not(None) & (a.verdict.in_(("A", "B")) | (a.format != "letter"))
+    censored = sa.case((q.presentation == "ba", -a.censored), else_=a.censored)
     texts = (a.template, a.prompt_hash, a.model_asked, a.model_answered, a.reply, a.verdict)
     counts = (a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.cost, a.latency)
     optional = (a.thinking,) if thinking else ()
     return (
         sa.select(q.judge, q.pair, q.presentation.label("order"), q.replicate, *texts, *optional)
         .add_columns(a.probability, soft.label("soft"), *counts, q.attempts, a.cached)
-        .add_columns(a.asked_at, a.letter_mass, form.label("format"))
-        .add_columns(sa.case((q.presentation == "ba", -cut), else_=cut).label("censored"))
+        .add_columns(a.asked_at, a.letter_mass, a.format, censored.label("censored"))
         .join_from(questions, answers, q.id == a.question)
         .where(q.presentation.in_(("ab", "ba")))
         .order_by(q.id)
     )
-
-
-def _column(db: sa.Connection, name: str, default: str | int) -> sa.ColumnElement[Any]:
-    """Return a column of the answers; its default in journals older than the column."""
-    columns = {column["name"] for column in sa.inspect(db).get_columns("answers")}
-    return answers.c[name] if name in columns else sa.literal(default)
 
 
 def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
@@ -287,8 +238,7 @@ def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
     Raises:
         InputError: there is no journal in the folder.
     """
-    with reading(JournalLocation(folder, campaign.journal)) as db:
-        return {judge.name: totals(db, judge.name) for judge in campaign.judges}
+    return _by_judge(folder, campaign, totals)
 
 
 def unanswered(folder: Path, campaign: Campaign) -> dict[str, list[Unanswered]]:
@@ -297,8 +247,7 @@ def unanswered(folder: Path, campaign: Campaign) -> dict[str, list[Unanswered]]:
     Raises:
         InputError: there is no journal in the folder.
     """
-    with reading(JournalLocation(folder, campaign.journal)) as db:
-        return {judge.name: journal_unanswered(db, judge.name) for judge in campaign.judges}
+    return _by_judge(folder, campaign, journal_unanswered)
 
 
 def answer_summaries(folder: Path, campaign: Campaign) -> dict[str, AnswerSummary]:
@@ -307,8 +256,7 @@ def answer_summaries(folder: Path, campaign: Campaign) -> dict[str, AnswerSummar
     Raises:
         InputError: there is no journal in the folder.
     """
-    with reading(JournalLocation(folder, campaign.journal)) as db:
-        return {judge.name: summarize(db, judge.name) for judge in campaign.judges}
+    return _by_judge(folder, campaign, summarize)
 
 
 def answered(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:
@@ -317,8 +265,14 @@ def answered(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:
     Raises:
         InputError: there is no journal in the folder.
     """
+    return _by_judge(folder, campaign, answered_by_kind)
+
+
+def _by_judge(
+    folder: Path, campaign: Campaign, read: Callable[[sa.Connection, str], T]
+) -> dict[str, T]:
     with reading(JournalLocation(folder, campaign.journal)) as db:
-        return {judge.name: answered_by_kind(db, judge.name) for judge in campaign.judges}
+        return {judge.name: read(db, judge.name) for judge in campaign.judges}
 
 
 def comparisons(
@@ -346,7 +300,7 @@ def comparisons(
     """
     with _reading(folder, campaign, space) as db:
         check_digests(db, str(folder), pairs=True)
-        frame = pd.read_sql_query(_table(db, thinking), db)
+        frame = pd.read_sql_query(_table(thinking), db)
     return _with_points(frame, space, plan)
 
 
@@ -378,7 +332,7 @@ def write_judgments(
     with _reading(folder, campaign, space) as db:
         check_digests(db, str(folder), pairs=True)
         rows = db.execution_options(stream_results=True)
-        frames = pd.read_sql_query(_table(db, thinking), rows, chunksize=AT_ONCE)
+        frames = pd.read_sql_query(_table(thinking), rows, chunksize=AT_ONCE)
         return write_frames((_with_points(part, space, plan).frame for part in frames), path)
 
 

@@ -66,15 +66,12 @@ class Progress(Protocol):
 
     def tally(self, judge: str, tally: Tally) -> None:
         """Report a judge's counts."""
-        ...
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Report other work: `done` of `total` in a step of `label`."""
-        ...
 
     def note(self, judge: str, line: str) -> None:
         """Report one line that the user should read."""
-        ...
 
 
 class Silent:

@@ -276,32 +276,24 @@ LOOK = 2.0
 @contextlib.asynccontextmanager
 async def shared(writer: Writer, limiters: RunLimiters) -> AsyncIterator[None]:
     """Keep this worker's share of every limit up to date while inside."""
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(LOOK)
+            limiters.share(await writer.workers())
+
+    looking: asyncio.Task[None] | None = None
     try:
         if writer.shared:
-            async with _watched(writer, limiters):
-                yield
-        else:
-            yield
-    finally:
-        limiters.close()
-
-
-@contextlib.asynccontextmanager
-async def _watched(writer: Writer, limiters: RunLimiters) -> AsyncIterator[None]:
-    workers = await writer.workers()
-    limiters.share(workers)
-    if workers > 1:
-        limiters.hold(2.0 * LOOK)
-    look = asyncio.create_task(_look(writer, limiters))
-    try:
+            workers = await writer.workers()
+            limiters.share(workers)
+            if workers > 1:
+                limiters.hold(2.0 * LOOK)
+            looking = asyncio.create_task(look())
         yield
     finally:
-        look.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await look
-
-
-async def _look(writer: Writer, limiters: RunLimiters) -> None:
-    while True:
-        await asyncio.sleep(LOOK)
-        limiters.share(await writer.workers())
+        if looking is not None:
+            looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await looking
+        limiters.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request, provider_of
@@ -14,12 +15,14 @@ from llm_elicit.orchestrator import tokens
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import Identity, identify
 from llm_elicit.orchestrator.journal.schema import Answer, Question, digest_of, now
-from llm_elicit.orchestrator.judgments import judge_reply, settings_of
+from llm_elicit.orchestrator.judgments import TEXT
 from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.tokens import Tokens, UsageCheck
 from llm_elicit.planning.pairs import Plan, Query
-from llm_elicit.questions import DirectWording, Template, render
+from llm_elicit.questions import DirectWording, Template, read_answer, render
 from llm_elicit.spaces.features import FeatureSpace
+
+_encode = json.JSONEncoder(sort_keys=True).encode
 
 
 @dataclass(frozen=True)
@@ -62,17 +65,15 @@ class RequestBuilder:
     def prepared(self, question: Question) -> Prepared:
         """Return a question with its request."""
         request = self.request(question)
-        return self._prepared(question, request, self.backend.body(request))
+        body = self.backend.body(request)
+        return Prepared(question, request, body, self._key(request, body))
 
     def renewed(self, before: Prepared) -> Prepared:
         """Return the question as it would be sent now: the backend may have dropped a setting."""
         body = self.backend.body(before.request)
         if body == before.body:
             return before
-        return self._prepared(before.question, before.request, body)
-
-    def _prepared(self, question: Question, request: Request, body: dict[str, Any]) -> Prepared:
-        return Prepared(question, request, body, self._key(request, body))
+        return Prepared(before.question, before.request, body, self._key(before.request, body))
 
     def request(self, question: Question) -> Request:
         """Return the request of a question."""
@@ -156,23 +157,37 @@ class RequestBuilder:
     def answer(
         self, question: Question, request: Request, reply: Reply, latency: float | None
     ) -> Answer:
-        """Return the row of the journal; `latency` is None if nothing was sent."""
+        """Return the row of the journal; `latency` is None if nothing was sent.
+
+        A choice has the probability from log-probabilities or as stated, if there is one, and is
+        certain otherwise. A tie has probability one half. Anything else has none. Direct questions
+        are parsed later.
+        """
         template = request.direct.template if request.direct else self.template
-        judgment = judge_reply(reply, request, question.order)
-        cached = latency is None
+        cached, body = latency is None, self._body(request, reply)
+        settings = {k: v for k, v in body.items() if k not in ("messages", "system", "prompt")}
+        verdict: str = TEXT
+        first = probability = None
+        if request.answer != "text":
+            read = read_answer(
+                reply.text, request.answer, request.options, reply.finish, reply.first
+            )
+            verdict, first, probability = read.verdict, read.first, read.preference
+        if probability is not None and question.order.endswith("ba"):
+            probability = 1.0 - probability
         answer = Answer(
             template=template.id,
             prompt_hash=request.prompt.hash,
             endpoint=self.backend.endpoint,
-            settings=settings_of(self._body(request, reply)),
+            settings=_encode(settings),
             model_asked=self.backend.model,
             model_answered=reply.model,
             reply=reply.text,
             finish=reply.finish,
-            verdict=judgment.verdict,
-            first=judgment.first,
+            verdict=verdict,
+            first=first,
             letter_mass=reply.letter_mass,
-            probability=judgment.probability,
+            probability=probability,
             prompt_tokens=reply.prompt_tokens,
             completion_tokens=reply.completion_tokens,
             cached_tokens=reply.cached_tokens,
@@ -182,9 +197,9 @@ class RequestBuilder:
             asked_at=reply.kept_at or now(),
             thinking=reply.thinking,
             format=request.answer,
-            censored=judgment.censored,
+            censored=reply.censored if request.answer == "letter" and first is not None else 0,
         )
-        return Answer(**vars(answer) | {"digest": digest_of(question, answer)})
+        return replace(answer, digest=digest_of(question, answer))
 
 
 def refusal(reason: str, body: dict[str, Any]) -> Reply:

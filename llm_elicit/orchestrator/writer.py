@@ -51,7 +51,7 @@ class Writer:
     """
 
     def __init__(self, journal: Journal, after: Callable[[], None] | None = None) -> None:
-        self._journal = journal
+        self.journal = journal
         self._after = after
         self._waiting: list[tuple[Change, asyncio.Future[Refusal | None]]] = []
         self._workers = 1
@@ -74,10 +74,10 @@ class Writer:
         while (refusal := await self._written(change)) is not None:
             if refusal == "settled elsewhere":
                 return False
-            if self._journal.failure is not None:
-                raise self._journal.failure
+            if self.journal.failure is not None:
+                raise self.journal.failure
             # Requests in flight at the refusal may have ended since: check once more.
-            was_idle, idle = idle, not any(await self._call(self._journal.held))
+            was_idle, idle = idle, not any(await self.call(self.journal.held))
             if was_idle and idle:
                 raise CapError(
                     "limits: what all workers spent leaves no room for the next request, which "
@@ -111,7 +111,7 @@ class Writer:
                 await asyncio.sleep(_LINGER)
             group, self._waiting = self._waiting, []
             try:
-                refused = await self._call(self._commit, [change for change, _ in group])
+                refused = await self.call(self._commit, [change for change, _ in group])
             except Exception as error:
                 for _, done in group:
                     if not done.done():
@@ -122,53 +122,37 @@ class Writer:
                         done.set_result(refused.get(change))
 
     def _commit(self, changes: list[Change]) -> dict[Change, Refusal]:
-        refused = self._journal.commit(changes)
+        refused = self.journal.commit(changes)
         # On a full disk the space of the reserve is for answers.
-        if self._after is not None and self._journal.failure is None:
+        if self._after is not None and self.journal.failure is None:
             self._after()
         return refused
-
-    async def claim(self, judge: str) -> list[Question]:
-        """Claim and return the judge's next open questions."""
-        page = _SHARED_PAGE if self.shared else _PAGE
-        return await self._call(self._journal.claim, judge, page)
 
     @property
     def shared(self) -> bool:
         """Whether other workers may share the journal."""
-        return self._journal.location.shared
+        return self.journal.location.shared
 
     async def workers(self) -> int:
         """Return the number of live workers, this one included; the last known if unknown."""
         try:
-            self._workers = await self._call(self._journal.workers)
+            self._workers = await self.call(self.journal.workers)
         except JournalError as error:
             # The next write fails too, or the trouble has passed.
             event("workers not counted", WARNING, reason=str(error))
         return self._workers
 
-    async def worst(self, judge: str) -> tuple[int, int]:
-        """Return the least tokens to reserve for a judge's requests, as earlier runs found."""
-        return await self._call(self._journal.worst, judge)
-
-    async def raise_worst(self, judge: str, prompt: int, completion: int) -> None:
-        """Record that a judge's requests take more tokens than their limit."""
-        await self._call(self._journal.raise_worst, judge, prompt, completion)
-
-    async def held_elsewhere(self, judge: str) -> int:
-        """Return how many questions of the judge are open beside those of this worker."""
-        return await self._call(self._journal.held_elsewhere, judge)
-
-    async def _call(self, work: Callable[..., T], *arguments: object) -> T:
+    async def call(self, work: Callable[..., T], *arguments: object) -> T:
+        """Return the result of a method of the journal, called in its thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, work, *arguments)
 
     async def _beat(self) -> None:
         """Renew the lease while nothing is written."""
         while True:
-            await asyncio.sleep(self._journal.lease / 4)
+            await asyncio.sleep(self.journal.lease / 4)
             try:
-                await self._call(self._journal.commit, [])
+                await self.call(self.journal.commit, [])
             except ElicitError as error:
                 # The next write fails too, or the trouble has passed.
                 event("heartbeat failed", WARNING, reason=str(error))
@@ -179,7 +163,7 @@ class Writer:
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
-            self._journal.give_up()  # do not wait for an unreachable server
+            self.journal.give_up()  # do not wait for an unreachable server
         if self._pulse is not None:
             self._pulse.cancel()
             with contextlib.suppress(BaseException):
@@ -290,14 +274,16 @@ class RequestQueue:
     async def _claim_page(self) -> bool:
         """Claim a page; return False if all questions are settled or the run stops."""
         while not self._stopping.is_set():
-            claimed = await self._writer.claim(self._judge)
+            claim, page = self._writer.journal.claim, _SHARED_PAGE if self._writer.shared else _PAGE
+            claimed = await self._writer.call(claim, self._judge, page)
             self._page.extend(await self._serve(claimed))
             if self._page:
                 return True
             if claimed:
                 continue
             # If another worker dies, its questions become claimable.
-            if not await self._writer.held_elsewhere(self._judge):
+            held_elsewhere = self._writer.journal.held_elsewhere
+            if not await self._writer.call(held_elsewhere, self._judge):
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _LOOK_AGAIN)

@@ -91,7 +91,7 @@ async def ask(
     """
     await in_thread(result.check_journal)
     async with RunControl(result.location, progress) as control:
-        campaign = _capped(result.campaign, max_cost)
+        campaign = capped_at(result.campaign, max_cost)
         return await ask_under(
             control, replace(result, campaign=campaign), progress, design=design, cache=cache,
             limiters=limiters, retry_failed=retry_failed,
@@ -281,7 +281,7 @@ async def ask_in_batches(
     """
     result.check_journal()
     result = _up_to_date(result)
-    with within_grid_caps(_capped(result.campaign, max_cost), result.folder) as campaign:
+    with within_grid_caps(capped_at(result.campaign, max_cost), result.folder) as campaign:
         while True:
             study = Study(campaign, result.space, result.plan, result.folder, retry_failed)
             retry_failed = False
@@ -299,7 +299,7 @@ async def ask_in_batches(
     return await _asked(result, summary)
 
 
-def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
+def capped_at(campaign: Campaign, max_cost: float | None) -> Campaign:
     """Return the campaign with another cap, if one is given."""
     if max_cost is None:
         return campaign

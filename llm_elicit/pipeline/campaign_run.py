@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llm_elicit.errors import CancelledRunError, ConflictError, ElicitError, InputError
+from llm_elicit.errors import CancelledRunError, ConflictError, ElicitError
 from llm_elicit.orchestrator.budget import Budget
 from llm_elicit.orchestrator.cache import CacheUse
+from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.connection import RunInUseError
 from llm_elicit.orchestrator.journal.control import (
     ENDED,
@@ -27,17 +28,19 @@ from llm_elicit.orchestrator.journal.control import (
 )
 from llm_elicit.orchestrator.journal.schema import now
 from llm_elicit.orchestrator.open_run import in_thread
+from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
-from llm_elicit.pipeline.ask import ask_under
+from llm_elicit.pipeline.ask import ask_under, capped_at
 from llm_elicit.pipeline.run_control import RunControl, Turn, Turns, check_limits
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import INTERVAL, EventLog, RunProgress
 from llm_elicit.pipeline.snapshot import RunSnapshot, failures_of
-from llm_elicit.pipeline.stage_process import make_views, run_stages, run_until
-from llm_elicit.pipeline.stages import AFTER_ASKING, plan_run
+from llm_elicit.pipeline.stage_process import LIVE, make_views, run_stages, run_until, to_its_end
+from llm_elicit.pipeline.stages import BEFORE, make, plan_run
 
-_WITH_VIEW = (*AFTER_ASKING, "live")
+AFTER_ASKING = tuple(BEFORE)
 _TOLD_AS = {"fit": "fitted", "audit": "audited", "report": "reported"}
+_SILENT = Silent()
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Sharing:
         views: limits how many processes make live views at the same time, so that none waits for
             the fits of another run.
         turns: limits how many runs are at work at the same time.
+        progress: receives every change.
+        here: whether the stages after asking run in threads of this process, not in another one.
     """
 
     limiters: RateLimiters
@@ -60,6 +65,8 @@ class Sharing:
     live_every: float | None = None
     views: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     turns: Turns = field(default_factory=Turns)
+    progress: Progress = _SILENT
+    here: bool = False
 
 
 class CampaignRun:
@@ -80,22 +87,24 @@ class CampaignRun:
         start: dict[str, Any],
         cache: CacheUse = "reuse",
         retry_failed: bool = False,
+        max_cost: float | None = None,
     ) -> None:
         self.run = run
         self._sharing = sharing
         self._start = start
         self._cache: CacheUse = cache
         self._retry_failed = retry_failed
+        self._max_cost = max_cost
         self._log = EventLog(run.location)
         self.elsewhere = False
         self._removal: asyncio.Task[None] | None = None
         self._now = Control(wanted=start.get("wanted", "running"), at_work=True)
         judges = {judge.name: judge for judge in run.campaign.judges}
-        self._progress = RunProgress(judges, self._log)
+        self._progress = RunProgress(judges, self._log, sharing.progress)
         self._control: RunControl | None = None
         self._problems: tuple[str, ...] = ()
         self._live = 0
-        self._error: ElicitError | None = None
+        self._error: Exception | None = None
         self._changed = asyncio.Event()
         self._begun = asyncio.Event()
         self._turn = Turn(sharing.turns)
@@ -160,6 +169,11 @@ class CampaignRun:
             ElicitError: it failed.
         """
         await asyncio.shield(self._task)
+        return await self.end()
+
+    async def end(self) -> Run:
+        """Wait for the end as `wait` does; cancelling it cancels the work."""
+        await self._task
         if self._error is not None:
             raise self._error
         return self.run
@@ -248,18 +262,19 @@ class CampaignRun:
         Raises:
             InputError: they cannot be removed.
         """
+
+        async def remove() -> None:
+            await self.cancel()
+            await in_thread(self.run.remove)
+
         if self._removal is None:
-            self._removal = asyncio.create_task(self._remove())
+            self._removal = asyncio.create_task(remove())
         removal = self._removal
         try:
             await asyncio.shield(removal)
         finally:
             if removal.done() and (removal.cancelled() or removal.exception()):
                 self._removal = None
-
-    async def _remove(self) -> None:
-        await self.cancel()
-        await in_thread(self.run.remove)
 
     async def stop(self, drain: bool = True) -> None:
         """End this process's work on the run, which `Runtime.recover` takes up again."""
@@ -296,14 +311,19 @@ class CampaignRun:
 
     async def _work(self) -> None:
         """Do the work of the run until it ends, and keep the error for `wait`."""
+
+        async def tell() -> None:
+            while True:
+                await asyncio.sleep(INTERVAL)
+                self._progress.tell()
+                await self._log.record()
+
         self._log.begin()
-        telling = asyncio.create_task(self._tell_regularly())
+        telling = asyncio.create_task(tell())
         try:
             await self._stages()
-        except ElicitError as error:
+        except Exception as error:
             self._fail(error)
-        except Exception as defect:
-            self._fail(InputError(f"{self.name}: unexpected {type(defect).__name__}: {defect}"))
         finally:
             telling.cancel()
             self._turn.leave()
@@ -312,22 +332,28 @@ class CampaignRun:
             try:
                 await asyncio.wait([telling])
                 self._progress.tell()
-                await self._log.record()
+                location = self.run.location
+                # A run that was refused does not make a journal, nor write into that of another.
+                if not self.elsewhere and (location.shared or (self.folder / JOURNAL).is_file()):
+                    await self._log.record()
             finally:  # also if it is cancelled a second time
                 self._log.end()
                 self._wake()
 
-    def _fail(self, error: ElicitError) -> None:
+    def _fail(self, error: Exception) -> None:
         """Keep the error that ended the run, which may not have begun in its journal."""
         self._error = error
+        known = isinstance(error, ElicitError)
+        line = str(error) if known else f"{self.name}: unexpected {type(error).__name__}: {error}"
         self.elsewhere = isinstance(error, RunInUseError)
         if not isinstance(error, CancelledRunError):
-            self._problems = (str(error),)
+            self._problems = (line,)
             if self.state not in ENDED:
-                self._adopt(replace(self._now, state="failed", error=str(error)))
+                self._adopt(replace(self._now, state="failed", error=line))
 
     async def _stages(self) -> None:
-        run = await in_thread(partial(plan_run, self.run))
+        run = self.run
+        await to_its_end(lambda _: plan_run(run), self._progress)
         await in_thread(run.check_journal)
         await in_thread(partial(self._count_earlier, run))
         async with RunControl(
@@ -342,12 +368,13 @@ class CampaignRun:
             await control.record(stage="ask")
             live = asyncio.create_task(self._live_views())
             try:
+                capped = replace(run, campaign=capped_at(run.campaign, self._max_cost))
                 self.run = await ask_under(
-                    control, run, self._progress, cache=self._cache,
+                    control, capped, self._progress, cache=self._cache,
                     limiters=self._sharing.limiters, retry_failed=self._retry_failed,
                 )  # fmt: skip
                 for remark in self.run.remarks:
-                    self._progress.note("run", remark)
+                    self._log.add("note", "run", line=remark)
                 self._problems = tuple(" ".join(str(x).split()) for x in self.run.problems)
                 if self._problems:
                     await control.record(error="\n".join(self._problems))
@@ -367,11 +394,17 @@ class CampaignRun:
             )
 
     async def _after_asking(self, control: RunControl) -> None:
-        """Fit, audit and report in a process, which is stopped while the run is paused."""
-        due = list(AFTER_ASKING if self._sharing.live_every is None else _WITH_VIEW)
+        """Fit, audit and report, in a process or in threads; not while the run is paused."""
+        due = [*AFTER_ASKING, *([] if self._sharing.live_every is None else [LIVE])]
         while due:
             await control.until_running()
-            await run_until(control.stopping, self._follow(due, control))
+            if self._sharing.here:
+                await control.record(stage=due[0])
+                work = partial(make, self.run, due[0], anew=False)
+                if await to_its_end(work, self._progress, control.stopping):
+                    self._log.add(_TOLD_AS[due.pop(0)])
+            else:
+                await run_until(control.stopping, self._follow(due, control))
         self._progress.step = ""
 
     async def _follow(self, due: list[str], control: RunControl) -> None:
@@ -407,9 +440,3 @@ class CampaignRun:
         """Return the number of answers; None while nothing is asked."""
         asks = self.state == "running" and self.stage == "ask"
         return self._progress.done if asks else None
-
-    async def _tell_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL)
-            self._progress.tell()
-            await self._log.record()

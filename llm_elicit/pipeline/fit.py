@@ -45,16 +45,6 @@ from llm_elicit.spaces.features import FeatureSpace
 _LONG = 60.0  # seconds of a fit that is announced
 
 
-def is_stale(run: Run, *, exactly: bool = False) -> bool:
-    """Return whether answers of a belief, its settings or its files were changed.
-
-    Args:
-        run: the run.
-        exactly: whether beliefs that were never fitted count, too.
-    """
-    return exactly or bool(_changed(run))
-
-
 def make(run: Run, progress: Progress, goal: str) -> None:
     """Estimate every judge's belief by every method of the campaign and draw its samples.
 
@@ -67,24 +57,16 @@ def make(run: Run, progress: Progress, goal: str) -> None:
         progress: receives every change.
         goal: the stage that is wanted; beliefs that were never fitted are for "fit" alone.
     """
-    judges, methods = run.campaign.judges, run.campaign.fit.methods
-    every = {(judge.name, method) for judge in judges for method in methods}
-    _fit(run, every if goal == "fit" else _changed(run), goal, progress)
+    beliefs = reads(run)
+    _fit(run, beliefs if goal == "fit" else run.manifest.stale(beliefs), goal, progress)
 
 
-def _changed(run: Run) -> set[tuple[str, str]]:
-    """Return the beliefs whose answers were changed or whose files are missing or changed."""
-    manifest, inputs = run.manifest, _shared(run)
-    changed: set[tuple[str, str]] = set()
-    for judge in run.campaign.judges:
-        for method in run.campaign.fit.methods:
-            name = fit_of(judge.name, method)
-            entry = manifest.entry(name)
-            if entry is not None and (
-                not inputs.items() <= entry.read.items() or manifest.changed(name)
-            ):
-                changed.add((judge.name, method))
-    return changed
+def reads(run: Run, *, exactly: bool = False) -> dict[str, dict[str, str]]:
+    """Return digests of what all beliefs of a run depend on, by the manifest's entry of each."""
+    del exactly
+    names = [judge.name for judge in run.campaign.judges]
+    shared = _shared(run)
+    return {fit_of(name, method): shared for name in names for method in run.campaign.fit.methods}
 
 
 @dataclass(frozen=True)
@@ -143,8 +125,8 @@ class _Group:
         return belief.named(self.space.names).given(run.space.given)
 
 
-def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Progress) -> None:
-    """Fit beliefs by judge and method, of judges with enough answers.
+def _fit(result: Run, due: Collection[str], stage: str, progress: Progress) -> None:
+    """Fit beliefs by their entries in the manifest, of judges with enough answers.
 
     Runs that differ only in their condition are fitted together by the methods that can.
     """
@@ -152,7 +134,7 @@ def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Pr
     alone = _Group.of((result,))
     joint = alone if len(together) == 1 else _Group.of(together)
     for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
-        methods = [method for method in result.campaign.fit.methods if (judge, method) in due]
+        methods = [method for method in result.campaign.fit.methods if fit_of(judge, method) in due]
         if not methods or not len(alone.comparisons.choices(judge)):
             continue
         others = [method for method in methods if method not in density.JUDGE_METHODS]

@@ -22,7 +22,6 @@ from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.journal.questions import is_begun, kept_answers
 from llm_elicit.orchestrator.judgments import comparisons, direct_answers
 from llm_elicit.orchestrator.progress import Progress, Silent
-from llm_elicit.pipeline.audit import read_samples
 from llm_elicit.pipeline.live_view import (
     LIVE,
     LiveChart,
@@ -35,6 +34,7 @@ from llm_elicit.pipeline.live_view import (
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.power_sources import at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_folder import ANSWERS, Run
+from llm_elicit.pipeline.samples import read_samples
 from llm_elicit.report import layers, marginals
 
 MOST = 400

@@ -90,6 +90,22 @@ class Manifest:
         written = (self.entry(stage) or Entry()).written.items()
         return [name for name, digest in written if not self._is(name, digest)]
 
+    def stale(self, reads: Mapping[str, Mapping[str, str]], *, unknown: bool = False) -> set[str]:
+        """Return the entries made from other inputs than the present, or with changed files.
+
+        Args:
+            reads: digests of the present inputs by the name of the entry.
+            unknown: whether entries that were never recorded count, too.
+        """
+        names = set()
+        for name, present in reads.items():
+            entry = self.entry(name)
+            if entry is None:
+                names |= {name} if unknown else set()
+            elif not present.items() <= entry.read.items() or self.changed(name):
+                names.add(name)
+        return names
+
     def as_written(self, stage: str, name: str) -> bool:
         """Return whether a file is as a stage wrote it; True for files without a digest."""
         digest = (self.entry(stage) or Entry()).written.get(name)

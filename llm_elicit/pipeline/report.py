@@ -10,31 +10,24 @@ from llm_elicit import report as report_package
 from llm_elicit._util.packages import installed_versions
 from llm_elicit.config.campaign import axis_word
 from llm_elicit.orchestrator.progress import Progress
-from llm_elicit.pipeline.audit import read_samples
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import AUDIT, Run
+from llm_elicit.pipeline.samples import read_samples
 from llm_elicit.questions import Template, render
 
 
-def is_stale(run: Run, *, exactly: bool = False) -> bool:
-    """Return whether the page or its files were changed or made from other files or versions."""
-    del exactly
-    entry = run.manifest.entry("report")
-    return (
-        entry is None or entry.read != _read_by_report(run) or bool(run.manifest.changed("report"))
-    )
-
-
-def _read_by_report(result: Run) -> dict[str, str]:
+def reads(result: Run, *, exactly: bool = False) -> dict[str, dict[str, str]]:
     """Return digests of all that a report shows; the audit's are those of the beliefs' files."""
+    del exactly
     campaign = result.campaign.model_dump(mode="json")
     contents = [campaign, result.questions, installed_versions()]
     audited = result.manifest.entry("audit")
-    return {
+    read = {
         AUDIT: digest_of_file(result.folder / AUDIT),
         "inputs": digest_of({} if audited is None else audited.read),
         "shown": digest_of(contents),
     }
+    return {"report": read}
 
 
 def make(result: Run, progress: Progress, goal: str) -> None:
@@ -55,7 +48,7 @@ def make(result: Run, progress: Progress, goal: str) -> None:
     page = report_package.write_report(study, result.folder)
     figures = sorted((result.folder / "figures").iterdir())
     tables = report_package.write_tables(study.audit, result.folder / "tables")
-    result.manifest.record("report", _read_by_report(result), [page, *figures, *tables])
+    result.manifest.record("report", reads(result)["report"], [page, *figures, *tables])
     progress.stage("report", "figures", 1, 1)
 
 

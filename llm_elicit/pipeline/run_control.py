@@ -110,6 +110,12 @@ SIGNS = 2.0
 POLL = 0.4
 """Seconds between two looks at what is asked of the run."""
 
+START: dict[str, Any] = {
+    "wanted": "running", "state": "planned", "stage": "plan", "owner": "process", "error": None,
+    "max_cost": None, "concurrency": None,
+}  # fmt: skip
+"""What is recorded of a run that a process begins to work on."""
+
 _SILENT = Silent()
 
 
@@ -161,9 +167,7 @@ class RunControl:
         self._progress = progress
         self._turn = turn or Turn(Turns())
         self._on_change = on_change or (lambda _: None)
-        asks = {"wanted": "running", "state": "running", "stage": "ask", "owner": "process",
-                "error": None, "max_cost": None, "concurrency": None}  # fmt: skip
-        self._start = asks if start is None else start
+        self._start = START | {"state": "running", "stage": "ask"} if start is None else start
         self._lock = RunLock(location.folder, shared=location.shared, name=AT_WORK)
         self._lost: RunInUseError | None = None
         self._applied: tuple[float | None, int | None] = (None, None)

@@ -28,7 +28,7 @@ from llm_elicit.orchestrator.journal.control import (
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.log import event as log_event
 from llm_elicit.orchestrator.open_run import in_thread
-from llm_elicit.orchestrator.progress import Tally
+from llm_elicit.orchestrator.progress import Progress, Tally
 from llm_elicit.pipeline.snapshot import THROTTLED, JudgeSnapshot
 
 INTERVAL = 0.25
@@ -225,16 +225,18 @@ class RunProgress:
     Args:
         judges: the judges by name.
         log: receives the events.
+        progress: receives every change, too.
 
     Attributes:
         counts: the judges' counts by name.
         step: what a stage does, in a few words.
     """
 
-    def __init__(self, judges: Mapping[str, Judge], log: EventLog) -> None:
+    def __init__(self, judges: Mapping[str, Judge], log: EventLog, progress: Progress) -> None:
         self.counts = {name: JudgeCounts(judge) for name, judge in judges.items()}
         self.step = ""
         self._log = log
+        self._progress = progress
 
     @property
     def done(self) -> int:
@@ -270,14 +272,17 @@ class RunProgress:
     def tally(self, judge: str, tally: Tally) -> None:
         """Keep a judge's counts."""
         self.counts[judge].begin(tally)
+        self._progress.tally(judge, tally)
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Keep the progress of a stage."""
         self.step = f"{label}: {step} {done}/{total}"
+        self._progress.stage(label, step, done, total)
 
     def note(self, judge: str, line: str) -> None:
         """Add a line that the user should read to the events."""
         self._log.add("note", judge, line=line)
+        self._progress.note(judge, line)
 
     def tell(self) -> None:
         """Add events for what was counted since the last time."""

@@ -1,4 +1,6 @@
-"""A runtime: several runs in one process, which share what is limited.
+"""Campaigns from their YAML to their reports: one, the cells of a grid, or several side by side.
+
+A runtime is for several runs in one process, which share what is limited.
 
 Runs of a folder whose service is gone, which another one may take over.
 
@@ -10,7 +12,9 @@ was only suspended holds it. The journal's database decides which of several ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from llm_elicit.config.campaign import Campaign, Limits
-from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal.connection import AT_WORK, JournalLocation, RunLock
@@ -26,10 +30,18 @@ from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.control import ENDED, SILENCE, read_control, take_over
 from llm_elicit.orchestrator.journal.questions import spent_in
 from llm_elicit.orchestrator.open_run import in_thread
+from llm_elicit.orchestrator.progress import Display, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
+from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
-from llm_elicit.pipeline.run_control import Turns
+from llm_elicit.pipeline.run_control import START, Turns
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, find, run_folders
+from llm_elicit.pipeline.stages import plan_grid
+
+_LOOK = 0.05
+"""Seconds between two looks at a folder in which another call is at work."""
+
+_locks: dict[Path, threading.Lock] = {}
 
 _RARELY = 10
 """A run on a server that nobody can take over is looked at again so many looks later."""
@@ -232,15 +244,8 @@ class Runtime:
             InputError: a setting or a file cannot be used, it is a grid of several runs, or the
                 campaign runs here already.
         """
-        start = {
-            "wanted": "paused" if paused else "running",
-            "state": "planned",
-            "stage": "plan",
-            "owner": owner,
-            "error": None,
-            "max_cost": max_cost,
-            "concurrency": None,
-        }
+        wanted = "paused" if paused else "running"
+        start = START | {"wanted": wanted, "owner": owner, "max_cost": max_cost}
         return self._add(campaign, start, cache, retry_failed)
 
     def _add(
@@ -310,3 +315,163 @@ def _spent(folder: Path) -> float:
     # A grid's own folder holds its campaign only; the runs of its cells lie beside it.
     runs = [JournalLocation(path, c.journal) for path, c in campaigns if c.grid is None]
     return sum(map(spent_in, runs))
+
+
+def run(
+    campaign: str | Path | Campaign | Run,
+    *,
+    max_cost: float | None = None,
+    progress: Progress | None = None,
+    cache: CacheUse = "reuse",
+    limiters: RateLimiters | None = None,
+    retry_failed: bool = False,
+) -> Run:
+    """Run a campaign from its YAML to its report, or resume it. Blocks until it is done.
+
+    Args:
+        campaign: a path, a name from examples/, a `Campaign`, or a run that is planned already.
+        max_cost: a cap in USD that replaces the campaign's own, resumes included.
+        progress: receives every change; by default a display on standard error. `Silent()`
+            shows nothing.
+        cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
+        limiters: the rate limiters that it shares with other runs, such as `Runtime.limiters`; its
+            own by default, which keep within the limits of the campaign alone.
+        retry_failed: whether to ask again what was set aside, see `llm-elicit status`.
+
+    Raises:
+        InputError: a setting or a file cannot be used.
+        JudgeError: no judge could be asked. If some could, `Run.problems` has the errors of the
+            others.
+        KeyboardInterrupt: the user stopped it. While questions are asked, the first Ctrl-C waits
+            for the answers in flight; every answer received is kept.
+
+    Example (`examples/run_campaign.py` is run by a test)::
+
+        result = le.run("examples/simulated.yaml")
+        result.beliefs["expert"].sample(1000, seed=1)  # (1000, 4), natural units
+    """
+    if _inside_event_loop():
+        raise InputError("run() was called inside an event loop; use `await arun(...)` there")
+    return asyncio.run(
+        arun(
+            campaign, max_cost=max_cost, progress=progress, cache=cache, limiters=limiters,
+            retry_failed=retry_failed,
+        )
+    )  # fmt: skip
+
+
+def ask_conditions(
+    cells: Sequence[Run],
+    *,
+    max_cost: float | None = None,
+    progress: Progress | None = None,
+    cache: CacheUse = "reuse",
+    limiters: RateLimiters | None = None,
+    retry_failed: bool = False,
+) -> None:
+    """Ask the cells of a grid that have conditions, so that the first fit has all answers.
+
+    Errors are left to `run`, which asks again what has no answer.
+    """
+    for cell in cells:
+        if cell.campaign.given and len(cells) > 1:
+            with (
+                Display() if progress is None else nullcontext(progress) as display,
+                suppress(ElicitError),
+            ):
+                asking = ask(
+                    cell, max_cost=max_cost, progress=display, cache=cache, limiters=limiters,
+                    retry_failed=retry_failed,
+                )  # fmt: skip
+                asyncio.run(asking)
+
+
+def _inside_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def arun(
+    campaign: str | Path | Campaign | Run,
+    *,
+    max_cost: float | None = None,
+    progress: Progress | None = None,
+    cache: CacheUse = "reuse",
+    limiters: RateLimiters | None = None,
+    retry_failed: bool = False,
+) -> Run:
+    """Run a campaign as `run` does, in a notebook or a service with an event loop.
+
+    Signal handlers and the garbage collector are left alone. Cancelling the task while questions
+    are asked waits for the answers in flight; cancelling it again drops them. In other stages it
+    ends with the step at work. Calls with the same folder run one after the other.
+    """
+    result = campaign if isinstance(campaign, Run) else await in_thread(partial(Run.open, campaign))
+    async with alone_in(result.folder):
+        with Display() if progress is None else nullcontext(progress) as display:
+            sharing = Sharing(
+                limiters or RateLimiters(), asyncio.Semaphore(1), progress=display, here=True
+            )
+            return await CampaignRun(
+                result, sharing, dict(START), cache, retry_failed, max_cost
+            ).end()
+
+
+def run_grid(
+    campaign: str | Path | Campaign,
+    *,
+    max_cost: float | None = None,
+    progress: Progress | None = None,
+    cache: CacheUse = "reuse",
+    retry_failed: bool = False,
+) -> dict[str, Run]:
+    """Run every cell of a grid, one after the other, or resume it. Caps apply to all together.
+
+    A cell without a judge that could be asked is left out of the result, and the others go on. A
+    campaign without a grid is its only cell.
+
+    Returns:
+        The cells' runs by name.
+
+    Raises:
+        CapError: a cap of the grid is reached.
+        JudgeError, InputError: no cell could be asked; the first cell's reason.
+        KeyboardInterrupt: the user stopped it; every answer received is kept.
+    """
+    from llm_elicit.pipeline.report import write_conditions  # with PyTorch
+
+    if _inside_event_loop():
+        raise InputError("run_grid() was called inside an event loop; use a thread of its own")
+    done: dict[str, Run] = {}
+    stopped: ElicitError | None = None
+    cells, limiters = plan_grid(campaign), RateLimiters()
+    shared: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "limiters": limiters}
+    ask_conditions(cells, progress=progress, retry_failed=retry_failed, **shared)
+    for cell in cells:
+        try:
+            done[cell.campaign.name] = run(
+                cell, progress=progress, retry_failed=retry_failed, **shared
+            )
+        except CapError:
+            raise
+        except ElicitError as error:
+            stopped = stopped or error
+    if stopped is not None and not done:
+        raise stopped
+    write_conditions(list(done.values()))
+    return done
+
+
+@asynccontextmanager
+async def alone_in(folder: Path) -> AsyncIterator[None]:
+    """Wait, without blocking the event loop, until no other call of this process is at work."""
+    lock = _locks.setdefault(folder.resolve(), threading.Lock())
+    while not lock.acquire(blocking=False):
+        await asyncio.sleep(_LOOK)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -22,21 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator.progress import Progress, Tally
+from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.pipeline.stages import AFTER_ASKING
+from llm_elicit.pipeline.stages import make
 
 CHILD = "--child"
-
-
-def write_live_view(run: Run, progress: Progress) -> None:
-    """Write live.json into the run's folder."""
-    from llm_elicit.pipeline.live import write_live
-
-    write_live(run, progress)
-
-
-STAGES = {**AFTER_ASKING, "live": write_live_view}
+LIVE = "live"
+"""The view of a run that still asks, in place of a stage's name."""
 
 _NICENESS = 15
 """How far the stages stand back behind the requests of this machine's services."""
@@ -59,11 +51,8 @@ class StageFailedError(ElicitError):
     """The process of a stage ended without a result."""
 
 
-class StageProgress:
+class StageProgress(Silent):
     """A progress that writes one JSON object a line: "stage", "note", "ended" or "error"."""
-
-    def tally(self, judge: str, tally: Tally) -> None:
-        """Write nothing: these stages do not ask."""
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Write the progress of a step."""
@@ -86,7 +75,7 @@ async def run_stages(folder: Path, stages: Sequence[str]) -> AsyncGenerator[dict
 
     Args:
         folder: the run's folder.
-        stages: names of `STAGES`, in order.
+        stages: names of stages after asking, and `LIVE`, in order.
 
     Raises:
         InputError: a stage refused its input; the message is that of the stage.
@@ -138,7 +127,7 @@ async def make_views(
         if done is None or done < max(_FEWEST, _GROWTH * viewed):
             continue
         try:
-            async with turn, contextlib.aclosing(run_stages(folder, ["live"])) as lines:
+            async with turn, contextlib.aclosing(run_stages(folder, [LIVE])) as lines:
                 began = time.monotonic()
                 async for _ in lines:
                     pass
@@ -162,6 +151,75 @@ async def run_until(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) ->
         task.result()
 
 
+class _StoppedError(BaseException):
+    """The call was cancelled; as a KeyboardInterrupt, it is no error to recover from."""
+
+
+class _StoppingProgress:
+    """Passes reports on, and ends the thread that reports once its call is cancelled."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.stopped = False
+
+    def tally(self, judge: str, tally: Tally) -> None:
+        """Report a judge's counts."""
+        self._check()
+        self._progress.tally(judge, tally)
+
+    def stage(self, label: str, step: str, done: int, total: int) -> None:
+        """Report other work."""
+        self._check()
+        self._progress.stage(label, step, done, total)
+
+    def note(self, judge: str, line: str) -> None:
+        """Report one line."""
+        self._check()
+        self._progress.note(judge, line)
+
+    def _check(self) -> None:
+        if self.stopped:
+            raise _StoppedError
+
+
+async def to_its_end(
+    work: Callable[[Progress], object], progress: Progress, stopping: asyncio.Event | None = None
+) -> bool:
+    """Call `work` in a thread, and return whether it was done to its end.
+
+    Cancelled, or once `stopping` is set, it ends with the thread, which stops at its next report
+    of progress.
+
+    Args:
+        work: is called with a progress that it should report to.
+        progress: receives its reports.
+        stopping: stops the work.
+    """
+    reports, cancelled = _StoppingProgress(progress), False
+
+    def stoppable() -> bool:
+        try:
+            work(reports)
+        except _StoppedError:
+            return False
+        return True
+
+    thread = asyncio.ensure_future(asyncio.to_thread(stoppable))
+    stop = asyncio.ensure_future((stopping or asyncio.Event()).wait())
+    while not thread.done():
+        try:
+            both = [thread] if reports.stopped else [thread, stop]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            reports.stopped |= stop.done()
+        except asyncio.CancelledError:
+            reports.stopped = cancelled = True
+    stop.cancel()
+    done = await thread
+    if cancelled:
+        raise asyncio.CancelledError
+    return done
+
+
 def _end_with_parent() -> None:
     """End this process at once when its parent is gone, which holds the other end of its input."""
     # Not by `sys.stdin`, whose lock could not be released at the end of this process.
@@ -179,7 +237,12 @@ def main(folder: str, *stages: str) -> int:
         run = Run.open(folder)
         for name in stages:
             progress.write(began=name)
-            STAGES[name](run, progress)
+            if name == LIVE:
+                from llm_elicit.pipeline.live import write_live
+
+                write_live(run, progress)
+            else:
+                make(run, name, progress, anew=False)
             progress.write(ended=name)
     except ElicitError as error:
         progress.write(error=str(error))

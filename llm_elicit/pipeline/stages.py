@@ -1,4 +1,4 @@
-"""Running a campaign from its YAML to its report, and the stages one by one.
+"""The stages of a run, one by one.
 
 A run lives in a folder (`runs/<campaign>`). Every stage reads what the stage before wrote and can
 be run alone, again, or in another process. Running a campaign again resumes it: answered questions
@@ -8,50 +8,42 @@ was changed, or by another version.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
-from functools import partial
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from llm_elicit._util.settings import to_yaml
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.errors import CapError, ElicitError, InputError
-from llm_elicit.orchestrator.cache import CacheUse
+from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.log import span
-from llm_elicit.orchestrator.open_run import in_thread
-from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
-from llm_elicit.orchestrator.rate_sharing import RateLimiters
+from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.pipeline.ask import ask, ask_in_batches, export, write_tables
 from llm_elicit.pipeline.manifest import Manifest, write_atomically
-from llm_elicit.pipeline.run_folder import CAMPAIGN, COMPARISONS, PLAN, Run, find, open_runs
+from llm_elicit.pipeline.run_folder import AUDIT, CAMPAIGN, COMPARISONS, PLAN, Run, find, open_runs
 
 __all__ = [
-    "arun", "ask", "ask_conditions", "ask_in_batches", "audit", "compare", "export", "fit",
-    "plan", "plan_grid", "plan_run", "report", "report_conditions", "run", "run_grid",
+    "ask", "ask_in_batches", "audit", "compare", "export", "fit", "make", "plan", "plan_grid",
+    "plan_run", "report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from llm_elicit.audit.judge_comparison import JudgeComparison
 
-T = TypeVar("T")
-
 _SILENT = Silent()
 
-_LOOK = 0.05
-"""Seconds between two looks at a folder in which another call is at work."""
+BEFORE: dict[str, tuple[str, ...]] = {"fit": (), "audit": ("fit",), "report": ("fit", "audit")}
+"""The stages after asking, in order, each with those whose files it reads.
 
-_locks: dict[Path, threading.Lock] = {}
+A stage is a module of this package: its `reads` returns digests of what it reads, which the
+manifest keeps with those of the files that it wrote, and its `make` writes these. The module is
+imported when the stage is run, since PyTorch comes with it, which asking needs not.
+"""
 
 
 class _Stage(Protocol):
-    """The module of a stage after asking; it imports PyTorch, which asking needs not."""
-
-    def is_stale(self, run: Run, *, exactly: bool = False) -> bool: ...
+    def reads(self, run: Run, *, exactly: bool = False) -> dict[str, dict[str, str]]: ...
 
     def make(self, run: Run, progress: Progress, goal: str) -> None: ...
 
@@ -60,58 +52,45 @@ def _stage(name: str) -> _Stage:
     return cast("_Stage", import_module(f"llm_elicit.pipeline.{name}"))
 
 
+def make(run: Run, goal: str, progress: Progress = _SILENT, *, anew: bool = True) -> None:
+    """Make the files of a stage, and before them those that it reads where they are stale.
+
+    Args:
+        run: the run.
+        goal: the stage.
+        progress: receives every change.
+        anew: whether to make them also where this version made them from the same files before;
+            beliefs are not fitted again in any case.
+    """
+    with span(goal):
+        check_files(run, goal, progress)
+        _update(run, BEFORE[goal], goal, progress)
+        warn_of_gaps(run, goal, progress)
+        stage = _stage(goal)
+        if anew or run.manifest.stale(stage.reads(run, exactly=True), unknown=True):
+            stage.make(run, progress, goal)
+
+
+def _update(run: Run, stages: Sequence[str], goal: str, progress: Progress) -> None:
+    """Make the files of stages again where they are stale."""
+    for stage in map(_stage, stages):
+        if run.manifest.stale(stage.reads(run)):
+            stage.make(run, progress, goal)
+
+
 def fit(run: Run, progress: Progress = _SILENT) -> None:
     """Estimate every judge's belief by every method of the campaign, with samples and bands."""
-    _make(run, "fit", progress)
+    make(run, "fit", progress)
 
 
-def audit(run: Run, progress: Progress = _SILENT, *, anew: bool = True) -> None:
-    """Compare each belief with the data and with the sampling density; write audit.json.
-
-    Args:
-        run: the run.
-        progress: receives every change.
-        anew: whether to make it also where this version made it from the same files before.
-    """
-    _make(run, "audit", progress, anew=anew)
+def audit(run: Run, progress: Progress = _SILENT) -> None:
+    """Compare each belief with the data and with the sampling density; write audit.json."""
+    make(run, "audit", progress)
 
 
-def report(run: Run, progress: Progress = _SILENT, *, anew: bool = True) -> None:
-    """Write report.html, its figures and its tables.
-
-    Args:
-        run: the run.
-        progress: receives every change.
-        anew: whether to write them also where they were written from the same files before, by the
-            same versions.
-    """
-    _make(run, "report", progress, anew=anew)
-
-
-AFTER_ASKING: dict[str, Callable[[Run, Progress], None]] = {
-    "fit": fit, "audit": partial(audit, anew=False), "report": partial(report, anew=False),
-}  # fmt: skip
-"""The stages after asking as a run that is run again has them, by name and in order."""
-
-_BEFORE = {"fit": (), "audit": ("fit",), "report": ("fit", "audit"), "compare": ("fit",)}
-"""The stages whose files a stage reads."""
-
-
-def _make(run: Run, goal: str, progress: Progress, *, anew: bool = True) -> None:
-    """Make the files of a stage, and before them those that it reads where they are stale."""
-    with span(goal):
-        _update(run, goal, progress)
-        warn_of_gaps(run, goal, progress)
-        if anew or _stage(goal).is_stale(run, exactly=True):
-            _stage(goal).make(run, progress, goal)
-
-
-def _update(run: Run, goal: str, progress: Progress) -> None:
-    """Make again what a stage reads where it is stale."""
-    check_files(run, goal, progress)
-    for stage in map(_stage, _BEFORE[goal]):
-        if stage.is_stale(run):
-            stage.make(run, progress, goal)
+def report(run: Run, progress: Progress = _SILENT) -> None:
+    """Write report.html, its figures and its tables."""
+    make(run, "report", progress)
 
 
 def compare(runs: Sequence[Run], progress: Progress = _SILENT) -> JudgeComparison:
@@ -126,15 +105,17 @@ def compare(runs: Sequence[Run], progress: Progress = _SILENT) -> JudgeCompariso
     from llm_elicit.pipeline.audit import compare_runs
 
     for run in runs:
-        _update(run, "compare", progress)
+        if run.space.features != runs[0].space.features:
+            raise InputError(
+                f"compare: {run.folder} asks about {run.space.name} and {runs[0].folder} about "
+                f"{runs[0].space.name}; judges are compared over the same features and ranges"
+            )
+    for run in runs:
+        check_files(run, "compare", progress)
+        _update(run, ["fit", "audit"], "compare", progress)
+        if not (run.folder / AUDIT).is_file():
+            _stage("audit").make(run, progress, "compare")
     return compare_runs(runs, progress)
-
-
-def report_conditions(runs: Sequence[Run]) -> list[Path]:
-    """Write a page for each group of runs that differ only in their condition; return the pages."""
-    from llm_elicit.pipeline.report import write_conditions
-
-    return write_conditions(runs)
 
 
 def check_files(run: Run, stage: str, progress: Progress) -> None:
@@ -185,156 +166,6 @@ def warn_of_gaps(run: Run, stage: str, progress: Progress) -> None:
         progress.note(judge, f"{stage}: {of_all}; the result uses the others")
 
 
-def run(
-    campaign: str | Path | Campaign | Run,
-    *,
-    max_cost: float | None = None,
-    progress: Progress | None = None,
-    cache: CacheUse = "reuse",
-    limiters: RateLimiters | None = None,
-    retry_failed: bool = False,
-) -> Run:
-    """Run a campaign from its YAML to its report, or resume it. Blocks until it is done.
-
-    Args:
-        campaign: a path, a name from examples/, a `Campaign`, or a run that is planned already.
-        max_cost: a cap in USD that replaces the campaign's own, resumes included.
-        progress: receives every change; by default a display on standard error. `Silent()`
-            shows nothing.
-        cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
-        limiters: the rate limiters that it shares with other runs, such as `Runtime.limiters`; its
-            own by default, which keep within the limits of the campaign alone.
-        retry_failed: whether to ask again what was set aside, see `llm-elicit status`.
-
-    Raises:
-        InputError: a setting or a file cannot be used.
-        JudgeError: no judge could be asked. If some could, `Run.problems` has the errors of the
-            others.
-        KeyboardInterrupt: the user stopped it. While questions are asked, the first Ctrl-C waits
-            for the answers in flight; every answer received is kept.
-
-    Example (`examples/run_campaign.py` is run by a test)::
-
-        result = le.run("examples/simulated.yaml")
-        result.beliefs["expert"].sample(1000, seed=1)  # (1000, 4), natural units
-    """
-    if _inside_event_loop():
-        raise InputError("run() was called inside an event loop; use `await arun(...)` there")
-    return asyncio.run(
-        arun(
-            campaign, max_cost=max_cost, progress=progress, cache=cache, limiters=limiters,
-            retry_failed=retry_failed,
-        )
-    )  # fmt: skip
-
-
-def ask_conditions(
-    cells: Sequence[Run],
-    *,
-    max_cost: float | None = None,
-    progress: Progress | None = None,
-    cache: CacheUse = "reuse",
-    limiters: RateLimiters | None = None,
-    retry_failed: bool = False,
-) -> None:
-    """Ask the cells of a grid that have conditions, so that the first fit has all answers.
-
-    Errors are left to `run`, which asks again what has no answer.
-    """
-    for cell in cells:
-        if cell.campaign.given and len(cells) > 1:
-            with (
-                Display() if progress is None else nullcontext(progress) as display,
-                suppress(ElicitError),
-            ):
-                asking = ask(
-                    cell, max_cost=max_cost, progress=display, cache=cache, limiters=limiters,
-                    retry_failed=retry_failed,
-                )  # fmt: skip
-                asyncio.run(asking)
-
-
-def _inside_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-async def arun(
-    campaign: str | Path | Campaign | Run,
-    *,
-    max_cost: float | None = None,
-    progress: Progress | None = None,
-    cache: CacheUse = "reuse",
-    limiters: RateLimiters | None = None,
-    retry_failed: bool = False,
-) -> Run:
-    """Run a campaign as `run` does, in a notebook or a service with an event loop.
-
-    Signal handlers and the garbage collector are left alone. Cancelling the task while questions
-    are asked waits for the answers in flight; cancelling it again drops them. In other stages it
-    ends with the step at work. Calls with the same folder run one after the other.
-    """
-    result = campaign if isinstance(campaign, Run) else await in_thread(partial(Run.open, campaign))
-    async with alone_in(result.folder):
-        with Display() if progress is None else nullcontext(progress) as display:
-            if not isinstance(campaign, Run):
-                opened = result
-                result = await to_its_end(lambda _: plan_run(opened), display)
-            result = await ask(
-                result, max_cost=max_cost, progress=display, cache=cache, limiters=limiters,
-                retry_failed=retry_failed,
-            )  # fmt: skip
-            for stage in AFTER_ASKING.values():
-                await to_its_end(partial(stage, result), display)
-    return result
-
-
-def run_grid(
-    campaign: str | Path | Campaign,
-    *,
-    max_cost: float | None = None,
-    progress: Progress | None = None,
-    cache: CacheUse = "reuse",
-    retry_failed: bool = False,
-) -> dict[str, Run]:
-    """Run every cell of a grid, one after the other, or resume it. Caps apply to all together.
-
-    A cell without a judge that could be asked is left out of the result, and the others go on. A
-    campaign without a grid is its only cell.
-
-    Returns:
-        The cells' runs by name.
-
-    Raises:
-        CapError: a cap of the grid is reached.
-        JudgeError, InputError: no cell could be asked; the first cell's reason.
-        KeyboardInterrupt: the user stopped it; every answer received is kept.
-    """
-    if _inside_event_loop():
-        raise InputError("run_grid() was called inside an event loop; use a thread of its own")
-    done: dict[str, Run] = {}
-    stopped: ElicitError | None = None
-    cells, limiters = plan_grid(campaign), RateLimiters()
-    shared: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "limiters": limiters}
-    ask_conditions(cells, progress=progress, retry_failed=retry_failed, **shared)
-    for cell in cells:
-        try:
-            done[cell.campaign.name] = run(
-                cell, progress=progress, retry_failed=retry_failed, **shared
-            )
-        except CapError:
-            raise
-        except ElicitError as error:
-            stopped = stopped or error
-    if stopped is not None and not done:
-        raise stopped
-    report_conditions(list(done.values()))
-    return done
-
-
 def plan(campaign: str | Path | Campaign) -> Run:
     """Validate a campaign, draw its pairs and write both to the run's folder.
 
@@ -380,75 +211,3 @@ def plan_run(result: Run) -> Run:
     _write_campaign(result.campaign, result.folder / CAMPAIGN)
     result.manifest.record("plan", {}, [result.folder / CAMPAIGN])
     return result
-
-
-@asynccontextmanager
-async def alone_in(folder: Path) -> AsyncIterator[None]:
-    """Wait, without blocking the event loop, until no other call of this process is at work."""
-    lock = _locks.setdefault(folder.resolve(), threading.Lock())
-    while not lock.acquire(blocking=False):
-        await asyncio.sleep(_LOOK)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-class _StoppedError(BaseException):
-    """The call was cancelled; as a KeyboardInterrupt, it is no error to recover from."""
-
-
-class _StoppingProgress:
-    """Passes reports on, and ends the thread that reports once its call is cancelled."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self.stopped = False
-
-    def tally(self, judge: str, tally: Tally) -> None:
-        """Report a judge's counts."""
-        self._check()
-        self._progress.tally(judge, tally)
-
-    def stage(self, label: str, step: str, done: int, total: int) -> None:
-        """Report other work."""
-        self._check()
-        self._progress.stage(label, step, done, total)
-
-    def note(self, judge: str, line: str) -> None:
-        """Report one line."""
-        self._check()
-        self._progress.note(judge, line)
-
-    def _check(self) -> None:
-        if self.stopped:
-            raise _StoppedError
-
-
-async def to_its_end(work: Callable[[Progress], T], progress: Progress) -> T:
-    """Call `work` in a thread and return its result.
-
-    Cancelled, it ends with the thread, which stops at its next report of progress.
-
-    Args:
-        work: is called with a progress that it should report to.
-        progress: receives its reports.
-    """
-    stopping = _StoppingProgress(progress)
-
-    def stoppable() -> T | None:
-        try:
-            return work(stopping)
-        except _StoppedError:
-            return None
-
-    thread = asyncio.ensure_future(asyncio.to_thread(stoppable))
-    while not thread.done():
-        try:
-            await asyncio.wait([thread])
-        except asyncio.CancelledError:
-            stopping.stopped = True
-    result = await thread
-    if stopping.stopped:
-        raise asyncio.CancelledError
-    return result  # type: ignore[return-value]  # None only if it was stopped

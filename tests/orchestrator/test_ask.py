@@ -1,6 +1,7 @@
 """Whole campaigns against loopback providers."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -332,7 +333,7 @@ def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path)
 
         def prepare(self: Journal, *args: Any, **named: Any) -> int:
             lost = plain(self, *args, **named)
-            with self._raw() as db:
+            with contextlib.closing(self._db.connection.cursor()) as db:
                 (pages,) = db.execute("PRAGMA page_count").fetchone()
                 db.execute(f"PRAGMA max_page_count = {pages + 3}")
             return lost

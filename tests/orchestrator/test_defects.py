@@ -47,14 +47,14 @@ def test_a_question_that_cannot_be_worded_is_given_up(
 def test_an_answer_that_cannot_be_read_is_given_up_and_was_paid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge_reply = request_builder.judge_reply
+    read_answer = request_builder.read_answer
 
-    def broken(reply: Any, *rest: Any) -> Any:
-        if reply.text == "boom":
+    def broken(text: str, *rest: Any) -> Any:
+        if text == "boom":
             raise ValueError("two\nlines")
-        return judge_reply(reply, *rest)
+        return read_answer(text, *rest)
 
-    monkeypatch.setattr(request_builder, "judge_reply", broken)
+    monkeypatch.setattr(request_builder, "read_answer", broken)
 
     def behave(number: int, body: dict[str, Any]) -> Action:
         return Says("boom" if number == 7 else "A")
@@ -71,7 +71,7 @@ def test_the_same_defect_in_every_question_stops_the_judge_with_one_line(
     def broken(*_: Any) -> Any:
         raise ValueError("two\nlines")
 
-    monkeypatch.setattr(request_builder, "judge_reply", broken)
+    monkeypatch.setattr(request_builder, "read_answer", broken)
     summary, totals, sent = _ends(50, tmp_path / "try")
     (problem,) = summary.problems
     assert "unexpected ValueError: two lines; its answers so far are kept" in str(problem)

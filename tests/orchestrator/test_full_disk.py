@@ -1,5 +1,6 @@
 """Disks that are full: what is in flight is kept all the same, and nothing more is sent."""
 
+import contextlib
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -87,7 +88,7 @@ def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) 
     journal.prepare(["expert"], plan)
     first, second, third = journal.claim("expert", 3)
     journal.commit([intent(first.id, 0.25), intent(second.id, 0.25)])
-    with journal._raw() as db:
+    with contextlib.closing(journal._db.connection.cursor()) as db:
         db.execute("PRAGMA max_page_count = 1")
     kept = tmp_path / "journal.reserve"
 

@@ -1,6 +1,7 @@
 """The journal by itself: tables, group commits, claims, accounts."""
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from dataclasses import replace
@@ -102,7 +103,7 @@ def test_a_journal_of_another_version_is_refused(location: JournalLocation) -> N
 
 def test_the_journal_is_durable(tmp_path: Path) -> None:
     journal = _open(JournalLocation(tmp_path))
-    with journal._raw() as db:
+    with contextlib.closing(journal._db.connection.cursor()) as db:
         for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
             assert db.execute(f"PRAGMA {pragma}").fetchone() == (value,)
         assert db.execute("PRAGMA busy_timeout").fetchone() == (30_000,)

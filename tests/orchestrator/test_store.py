@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -273,7 +274,7 @@ def test_the_least_to_reserve_only_rises(location: JournalLocation) -> None:
 
 def _fill(journal: Journal) -> None:
     """Let the journal's file not grow any more."""
-    with journal._raw() as db:
+    with closing(journal._db.connection.cursor()) as db:
         db.execute("PRAGMA max_page_count = 1")
 
 

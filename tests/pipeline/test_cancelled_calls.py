@@ -11,7 +11,7 @@ import pytest
 import llm_elicit as le
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.progress import Silent
-from llm_elicit.pipeline import stages
+from llm_elicit.pipeline import campaign_run
 
 
 def _campaign(folder: Path, name: str = "small") -> Campaign:
@@ -26,7 +26,7 @@ def _campaign(folder: Path, name: str = "small") -> Campaign:
 def _quick_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stages after asking take a tenth of a second and report their progress."""
 
-    def stage(run: Any, progress: Any) -> None:
+    def stage(run: Any, name: str, progress: Any, *, anew: bool) -> None:
         assert threading.current_thread().name not in at_work.setdefault(run.folder, [])
         at_work[run.folder].append(threading.current_thread().name)
         try:
@@ -38,7 +38,8 @@ def _quick_stages(monkeypatch: pytest.MonkeyPatch) -> None:
             at_work[run.folder].clear()
 
     at_work: dict[Path, list[str]] = {}
-    monkeypatch.setattr(stages, "AFTER_ASKING", {"fit": stage})
+    monkeypatch.setattr(campaign_run, "AFTER_ASKING", ("fit",))
+    monkeypatch.setattr(campaign_run, "make", stage)
 
 
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.4])

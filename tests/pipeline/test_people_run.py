@@ -13,7 +13,7 @@ import llm_elicit as le
 from llm_elicit.audit.record import Audit
 from llm_elicit.orchestrator.journal.questions import is_begun
 from llm_elicit.orchestrator.people import People
-from llm_elicit.pipeline.audit import is_stale
+from llm_elicit.pipeline.audit import reads
 
 # Here a belief only has to be there.
 pytestmark = pytest.mark.usefixtures("quick_fits")
@@ -98,7 +98,7 @@ def test_a_record_without_people_is_read(run: le.Run, tmp_path: Path) -> None:
 
 
 def test_cards_that_changed_since_make_the_audit_again(run: le.Run) -> None:
-    assert not is_stale(run)
+    assert not run.manifest.stale(reads(run))
     (run.folder / "people.parquet").unlink()
     assert run.people_cards is None
-    assert is_stale(run)
+    assert run.manifest.stale(reads(run)) == {"audit"}

@@ -208,6 +208,19 @@ class JournalLocation:
             raise InputError(f"{self.folder}: no journal here; run the campaign first")
         return sqlite_engine(self.only_read, begin="BEGIN")
 
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection | None]:
+        """Open a connection with a consistent view of the journal; None while there is none.
+
+        Raises:
+            JournalError: it cannot be read.
+        """
+        if self.address is None and not (self.folder / FILE).is_file():
+            yield None
+            return
+        with self.guarded(), self.readable().connect() as db, db.begin():
+            yield db if sa.inspect(db).has_table("meta") else None
+
     @property
     def only_read(self) -> str:
         """The address of the SQLite file for a connection that only reads."""

@@ -131,23 +131,17 @@ def read_control(location: JournalLocation) -> Control | None:
     Raises:
         JournalError: the journal cannot be read.
     """
-    if not location.shared and not (location.folder / FILE).is_file():
-        return None
-    with location.guarded():
-        if not location.shared:
-            with contextlib.suppress(sqlite3.OperationalError), location.glance() as db:
-                row = db.execute(_control_of_file()).fetchone()
-                return None if row is None else control_of(dict(row))
-        with location.readable().connect() as connection, connection.begin():
-            if not sa.inspect(connection).has_table("control"):
-                return None
-            stored = connection.execute(CONTROL).one_or_none()
-            return None if stored is None else control_of(stored._asdict())
-
-
-@cache
-def _control_of_file() -> str:
-    return in_sqlite(CONTROL)
+    if not location.shared and (location.folder / FILE).is_file():
+        with (
+            location.guarded(),
+            contextlib.suppress(sqlite3.OperationalError),
+            location.glance() as file,
+        ):
+            row = file.execute(_statements()[0]).fetchone()
+            return None if row is None else control_of(dict(row))
+    with location.reading() as db:
+        stored = None if db is None else db.execute(CONTROL).one_or_none()
+        return None if stored is None else control_of(stored._asdict())
 
 
 def control_of(row: Mapping[str, Any]) -> Control:
@@ -307,12 +301,8 @@ def latest_events(location: JournalLocation, kinds: Sequence[str]) -> list[RunEv
 
 def _events(location: JournalLocation, query: sa.Select[Any]) -> list[RunEvent]:
     """Return the events that a query selects; none if the journal has no such table yet."""
-    if not location.shared and not (location.folder / FILE).is_file():
-        return []
-    with location.guarded(), location.readable().connect() as db, db.begin():
-        if not sa.inspect(db).has_table("events"):
-            return []
-        return [event_of(row._asdict()) for row in db.execute(query)]
+    with location.reading() as db:
+        return [] if db is None else [event_of(row._asdict()) for row in db.execute(query)]
 
 
 def latest_of(kinds: Sequence[str]) -> sa.Select[Any]:
@@ -387,8 +377,15 @@ def read_summary(location: JournalLocation, judges: Sequence[str]) -> JournalSum
     if not location.shared:
         if not (location.folder / FILE).is_file():
             return JournalSummary(None, {}, [])
+        control, sums, latest = _statements()
         try:
-            return _of_file(location)
+            with location.glance() as file:
+                controls = [control_of(dict(row)) for row in file.execute(control)]
+                return JournalSummary(
+                    controls[0] if controls else None,
+                    {row["judge"]: totals_of(dict(row)) for row in file.execute(sums)},
+                    [event_of(dict(row)) for row in file.execute(latest)],
+                )
         except sqlite3.Error as error:
             if "no such" not in str(error):  # else it has no tables yet
                 raise location.explained(error) from None
@@ -397,17 +394,6 @@ def read_summary(location: JournalLocation, judges: Sequence[str]) -> JournalSum
         with reading(location) as db:
             by_judge = {judge: totals(db, judge) for judge in judges}
     return JournalSummary(read_control(location), by_judge, latest_events(location, _COUNTED))
-
-
-def _of_file(location: JournalLocation) -> JournalSummary:
-    control, sums, latest = _statements()
-    with location.glance() as db:
-        controls = [control_of(dict(row)) for row in db.execute(control)]
-        return JournalSummary(
-            controls[0] if controls else None,
-            {row["judge"]: totals_of(dict(row)) for row in db.execute(sums)},
-            [event_of(dict(row)) for row in db.execute(latest)],
-        )
 
 
 @cache

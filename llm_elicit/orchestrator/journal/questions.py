@@ -24,7 +24,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal.connection import FILE, JournalLocation, RunLock, check_version
+from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock, check_version
 from llm_elicit.orchestrator.journal.schema import (
     DONE,
     IN_FLIGHT,
@@ -304,7 +304,12 @@ def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
     of_pairs = questions.c.presentation.in_(("ab", "ba"))
     count = select(func.count()).where(questions.c.judge == judge, of_pairs)
     if db.execute(count).scalar() != plan.count(judge) - len(plan.direct):
-        _add_pairs(db, judge, plan)
+        per_pair, rows = len(plan.orders) * plan.replicates, _rows(plan)
+        columns = list(rows.selected_columns.keys())
+        add = ignoring(questions, db.dialect.name).from_select(columns, rows)
+        for pairs in plan.spans(judge):
+            span = {"first": pairs.start, "rows": len(pairs) * per_pair}
+            db.execute(add, {"of_judge": judge, **span})
     # Always: as many others, which are no longer asked, may be there already.
     direct = [
         {"judge": judge, "pair": q.pair, "presentation": q.order, "replicate": q.replicate}
@@ -312,14 +317,6 @@ def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
     ]
     if direct:
         db.execute(ignoring(questions, db.dialect.name), direct)
-
-
-def _add_pairs(db: sa.Connection, judge: str, plan: Plan) -> None:
-    per_pair = len(plan.orders) * plan.replicates
-    rows = _rows(plan)
-    add = ignoring(questions, db.dialect.name).from_select(list(rows.selected_columns.keys()), rows)
-    for pairs in plan.spans(judge):
-        db.execute(add, {"of_judge": judge, "first": pairs.start, "rows": len(pairs) * per_pair})
 
 
 def _rows(plan: Plan) -> sa.Select[tuple[object, ...]]:
@@ -364,13 +361,8 @@ def planned_rounds(location: JournalLocation) -> dict[tuple[str, int], Pairs]:
     Raises:
         InputError: the journal cannot be read, or a round was changed by hand.
     """
-    if not location.shared and not (location.folder / FILE).is_file():
-        return {}
-    engine = location.readable()
-    with location.guarded(), engine.connect() as db, db.begin():
-        if not sa.inspect(db).has_table("rounds"):
-            return {}
-        rows = db.execute(sa.select(rounds)).all()
+    with location.reading() as db:
+        rows = [] if db is None else db.execute(sa.select(rounds)).all()
     for row in rows:
         if row.digest != _digest(row.judge, row.number, row.pairs):
             raise InputError(
@@ -542,11 +534,8 @@ def settled(location: JournalLocation, judge: str) -> bool:
 
 def is_begun(location: JournalLocation) -> bool:
     """Return whether there is a journal that holds questions."""
-    if not location.shared and not (location.folder / FILE).is_file():
-        return False
-    with location.guarded(), location.readable().connect() as db, db.begin():
-        has_table = sa.inspect(db).has_table("questions")
-        return has_table and db.execute(select(questions.c.id).limit(1)).first() is not None
+    with location.reading() as db:
+        return db is not None and db.execute(select(questions.c.id).limit(1)).first() is not None
 
 
 def kept_identity(location: JournalLocation) -> dict[str, str]:
@@ -561,16 +550,13 @@ def kept_answers(location: JournalLocation) -> int:
     People's answers to repeats and attention questions are included, and an answer that a person
     has undone counts twice, so that every change raises the number.
     """
-    if not location.shared and not (location.folder / FILE).is_file():
-        return 0
     done = select(func.count()).where(questions.c.state == "done")
     of_people = select(
         func.count().filter(people.c.state == "answered", people.c.kind != "question"),
         func.count().filter(people.c.state == "undone"),
     )
-    with location.guarded(), location.readable().connect() as db, db.begin():
-        tables = sa.inspect(db)
-        if not tables.has_table("questions"):
+    with location.reading() as db:
+        if db is None:
             return 0
         additional, undone = db.execute(of_people).one()
         return int(db.execute(done).scalar_one()) + int(additional) + 2 * int(undone)

@@ -12,10 +12,10 @@ import contextlib
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any, Literal
+from functools import partial, wraps
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import func, insert, or_, select, update
@@ -96,17 +96,6 @@ class BatchRow:
     note: str = ""
 
 
-def add_batch(db: sa.Connection, row: BatchRow) -> None:
-    """Insert a new batch."""
-    db.execute(insert(batches).values(**asdict(row)))
-
-
-def set_batch(db: sa.Connection, tag: str, fate: BatchFate, batch: str | None, note: str) -> None:
-    """Update the state of a batch; a known provider id is kept."""
-    values = {"fate": fate, "note": note, **({"batch": batch} if batch else {})}
-    db.execute(update(batches).where(batches.c.tag == tag).values(**values))
-
-
 def batch_rows(db: sa.Connection, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
     """Return a judge's batches, oldest first, optionally only those of one state."""
     query = select(batches).where(batches.c.judge == judge).order_by(batches.c.made, batches.c.tag)
@@ -115,18 +104,23 @@ def batch_rows(db: sa.Connection, judge: str, fate: BatchFate | None = None) -> 
     return [BatchRow(**row._mapping) for row in db.execute(query)]
 
 
-def batch_questions(db: sa.Connection, tag: str) -> list[Question]:
-    """Return the questions that wait for a batch, in the plan's order."""
-    c = questions.c
-    waiting = (
-        select(c.id, c.pair, c.presentation, c.replicate, c.attempts, c.judge)
-        .where(c.batch == tag, c.state == "submitted")
-        .order_by(c.id)
-    )
-    return [Question(*row) for row in db.execute(waiting)]
-
-
 _NO_LIMITS = Limits()
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _once(
+    work: Callable[Concatenate[Journal, P], T],
+) -> Callable[Concatenate[Journal, P], T]:
+    """Make a method one transaction, which is committed exactly once."""
+
+    @wraps(work)
+    def once(journal: Journal, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return journal._transactions.once(lambda: work(journal, *args, **kwargs))
+
+    return once
+
 
 Write = Callable[[sa.Connection, Sequence[Change], str], list[Change]]
 """Write changes for a worker; return those that did not apply."""
@@ -179,16 +173,8 @@ class Journal:
             self._db.execute(REGISTER, worker)
         if not self.location.shared:
             # It cannot be switched on within a transaction.
-            with self._raw() as db:
-                db.execute("PRAGMA foreign_keys = ON")
-
-    @contextlib.contextmanager
-    def _raw(self) -> Iterator[Any]:
-        cursor = self._db.connection.cursor()
-        try:
-            yield cursor
-        finally:
-            cursor.close()
+            with contextlib.closing(self._db.connection.cursor()) as cursor:
+                cursor.execute("PRAGMA foreign_keys = ON")
 
     def _name(self) -> str:
         """Return the id of this journal, unique even among journals of one campaign."""
@@ -267,6 +253,7 @@ class Journal:
         }  # fmt: skip
         return bool(self._db.execute(RENEW, values).scalar_one() > 0)
 
+    @_once
     def claim(self, judge: str, count: int) -> list[Question]:
         """Claim up to `count` open questions of a judge for this worker, in the plan's order.
 
@@ -274,23 +261,18 @@ class Journal:
         """
         if self._transactions.failure is not None:
             raise self._transactions.failure
-        return self._transactions.once(partial(self._claim, judge, count))
-
-    def _claim(self, judge: str, count: int) -> list[Question]:
         if not self._renew():
             raise self._lapsed()
         values = {"of_judge": judge, "count": count, "me": self._me, "known": self._known[judge]}
         rows = sorted(self._db.execute(CLAIM, values).all())
         return [replace(Question(*row[:-1]), given_up=row.error is not None) for row in rows]
 
+    @_once
     def held_elsewhere(self, judge: str) -> int:
         """Reopen the questions of dead workers; return how many are open beside this worker's.
 
         These are the ones that other workers hold, and the ones that were reopened.
         """
-        return self._transactions.once(partial(self._held_elsewhere, judge))
-
-    def _held_elsewhere(self, judge: str) -> int:
         if not self._renew():
             raise self._lapsed()
         self._reclaim()
@@ -320,7 +302,10 @@ class Journal:
             except UnexpectedError:
                 done = self._transactions.once(partial(self._commit, changes, apply_each))
         except JournalError as error:
-            raise self._set_aside(changes, error) from None
+            lost = self._unsaved.keep(changes) if any(c.answer for c in changes) else 0
+            if lost:
+                error = JournalError(f"{error}; {lost:,} answers could not be kept")
+            raise error from None
         if done is None:
             raise self._lapsed()
         return done
@@ -345,11 +330,6 @@ class Journal:
                 refused[change] = "settled elsewhere"
         return refused
 
-    def _set_aside(self, changes: Sequence[Change], error: JournalError) -> JournalError:
-        """Save the answers that could not be written; the error says if that failed as well."""
-        lost = self._unsaved.keep(changes) if any(c.answer for c in changes) else 0
-        return error if not lost else JournalError(f"{error}; {lost:,} answers could not be kept")
-
     @property
     def failure(self) -> JournalError | None:
         """Why nothing more may be sent; None unless the disk is full."""
@@ -359,53 +339,62 @@ class Journal:
         """Stop waiting for an unreachable server; may be called from another thread."""
         self._transactions.give_up()
 
+    @_once
     def workers(self) -> int:
         """Return the number of live workers, this one included."""
-        living = select(func.count()).where(
-            or_(workers.c.id == self._me, workers.c.expires > clock())
-        )
-        return self._transactions.once(lambda: int(self._db.execute(living).scalar_one()))
+        living = or_(workers.c.id == self._me, workers.c.expires > clock())
+        return int(self._db.execute(select(func.count()).where(living)).scalar_one())
 
+    @_once
     def held(self) -> tuple[float, int]:
         """Return the USD and tokens reserved for requests in flight, of all workers."""
-        return self._transactions.once(lambda: amounts(self._db, HELD))
+        return amounts(self._db, HELD)
 
+    @_once
     def open_batch(self, row: BatchRow) -> None:
         """Insert a new batch."""
-        self._changed(partial(add_batch, self._db, row))
+        self._renew()
+        self._db.execute(insert(batches).values(**asdict(row)))
 
+    @_once
     def set_batch(
         self, tag: str, fate: BatchFate, batch: str | None = None, note: str = ""
     ) -> None:
-        """Update the state of a batch."""
-        self._changed(partial(set_batch, self._db, tag, fate, batch, storable(note)))
+        """Update the state of a batch; a known provider id is kept."""
+        self._renew()
+        values = {"fate": fate, "note": storable(note), **({"batch": batch} if batch else {})}
+        self._db.execute(update(batches).where(batches.c.tag == tag).values(**values))
 
-    def _changed(self, work: Callable[[], None]) -> None:
-        def numbered() -> None:
-            self._renew()
-            work()
-
-        self._transactions.once(numbered)
-
+    @_once
     def batches(self, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
         """Return a judge's batches, oldest first, optionally only those of one state."""
-        return self._transactions.once(partial(batch_rows, self._db, judge, fate))
+        return batch_rows(self._db, judge, fate)
 
+    @_once
     def in_batch(self, tag: str) -> list[Question]:
         """Return the questions that wait for a batch, in the plan's order."""
-        return self._transactions.once(partial(batch_questions, self._db, tag))
+        c = questions.c
+        waiting = (
+            select(c.id, c.pair, c.presentation, c.replicate, c.attempts, c.judge)
+            .where(c.batch == tag, c.state == "submitted")
+            .order_by(c.id)
+        )
+        return [Question(*row) for row in self._db.execute(waiting)]
 
+    @_once
     def totals(self, judge: str) -> Totals:
         """Return a judge's questions by state, and what they cost."""
-        return self._transactions.once(partial(totals, self._db, judge))
+        return totals(self._db, judge)
 
+    @_once
     def unanswered(self, judge: str) -> list[Unanswered]:
         """Return the questions of a judge that were given up or set aside, with the reasons."""
-        return self._transactions.once(partial(unanswered, self._db, judge))
+        return unanswered(self._db, judge)
 
+    @_once
     def models(self, judge: str) -> list[str]:
         """Return the models that have answered a judge's questions."""
-        return self._transactions.once(partial(models_answered, self._db, judge))
+        return models_answered(self._db, judge)
 
     def worst(self, judge: str) -> tuple[int, int]:
         """Return the least tokens of prompt and answer to reserve for a request."""
@@ -417,9 +406,10 @@ class Journal:
         with self.location.guarded(), self._db.begin():
             raise_worst_case(self._db, judge, prompt, completion)
 
+    @_once
     def spent(self) -> tuple[float, int]:
         """Return the USD and tokens spent, with what failed requests may have cost."""
-        return self._transactions.once(partial(spent, self._db))
+        return spent(self._db)
 
     def close(self) -> None:
         """Release claimed questions that were not sent, and close."""
