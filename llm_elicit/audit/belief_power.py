@@ -26,7 +26,7 @@ from llm_elicit import density
 from llm_elicit._util.files import read_points
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.distances import Estimate, common_size, estimate_of, wasserstein
-from llm_elicit.audit.inference import Interval, finite
+from llm_elicit.audit.inference import finite
 from llm_elicit.audit.reference import Reference
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -211,67 +211,19 @@ _ERRORS = 2.0
 """Standard deviations over subsamples by which two distances have to differ to be told apart."""
 
 
-class SourcePower(StrictModel):
-    """The power by one source, relative to the fitted utility's own; 90 % interval.
+class DataPower(StrictModel):
+    """The power at which the data are most likely, relative to the fitted utility's own.
 
-    By points alone, the value is the power at which this fit is nearest to them, and the interval
-    is of the judge's own.
-    """
-
-    source: str
-    value: float
-    low: float
-    high: float
-
-
-class DataPower(SourcePower):
-    """The power at which the data are most likely; 0 if a uniform density is likelier.
-
-    The interval is over rows, for the fitted utility.
+    0 if a uniform density is likelier. The 90 % interval is over rows, for the fitted utility.
 
     Attributes:
         bounded: whether the maximum lies within the powers evaluated.
     """
 
-    bounded: bool
-
-
-class WidthResponse(StrictModel):
-    """The judge's response to the width of ranges.
-
-    Attributes:
-        width: coefficient of log width in the log-odds, 95 % interval.
-        expected: its value for a judge that holds a density and otherwise answers the same.
-        p_value: of the test that the judge holds a density.
-        coherent: whether that is not rejected at 5 %.
-    """
-
-    width: Interval
-    expected: float
-    p_value: float
-    coherent: bool
-
-
-class IdentifiedPower(StrictModel):
-    """The power identified by answers other than comparisons of points.
-
-    Attributes:
-        value, low, high: relative to the fitted utility's own; 90 % interval.
-        source: the sources, joined by " + ".
-        sources: the powers by each alone.
-        agreement: p-value of the test that they share one power; None for one source.
-        coherence: the judge's response to width, if ranges were compared.
-        used: whether the saved belief has this power: not if the interval excludes no power.
-    """
-
     value: float
     low: float
     high: float
-    source: str
-    sources: tuple[SourcePower, ...]
-    agreement: float | None
-    coherence: WidthResponse | None
-    used: bool = True
+    bounded: bool
 
 
 class AtPower(StrictModel):
@@ -309,7 +261,8 @@ class BeliefPowers(StrictModel):
     Attributes:
         saved: the saved belief's power, relative to the fitted utility's own.
         source: what it comes from; "assumed noise level" or "convention" if it is not identified.
-        identified: the power by answers other than comparisons of points, if there are any.
+        identified: the power by answers other than comparisons of points, if there are any,
+            relative to the fitted utility's own, with a 90 % interval.
         data: the power at which the data are most likely; None without data.
         rows: in increasing order of the power.
         size: points on each side of the distances here.
@@ -322,7 +275,7 @@ class BeliefPowers(StrictModel):
 
     saved: float
     source: str
-    identified: IdentifiedPower | None
+    identified: density.Power | None
     data: DataPower | None
     rows: list[AtPower]
     size: int
@@ -331,16 +284,24 @@ class BeliefPowers(StrictModel):
     nearer: bool | None = None
 
     @property
+    def coherence(self) -> density.Coherence | None:
+        """The judge's response to the width of ranges; None if none were asked about."""
+        return None if self.identified is None else self.identified.coherence
+
+    @property
+    def used(self) -> bool:
+        """Whether the saved belief has the power identified: not if its interval excludes none."""
+        return self.source not in UNIDENTIFIED
+
+    @property
     def scale(self) -> str | None:
         """The sources that identify the belief's power; None if nothing does.
 
         Points alone do not: they tell at which power this fit is nearest to them.
         """
-        if self.identified is None or not self.identified.used:
+        if self.identified is None or not self.used or self.identified.source == "points":
             return None
-        if self.identified.source == "points":
-            return None
-        width = self.identified.coherence
+        width = self.coherence
         if width is not None and not width.coherent and self.identified.source == "ranges":
             return None
         return self.identified.source
@@ -362,7 +323,12 @@ def measure_powers(
     def to_data(points: Floats) -> Estimate | None:
         if data is None:
             return None
-        return _distance(standardizer(points), standardizer(compared), size, rng)
+        x, y = standardizer(points), standardizer(compared)
+
+        def some(points: Floats) -> Floats:
+            return points[rng.choice(len(points), size, replace=False)]
+
+        return estimate_of([wasserstein(some(x), some(y)) for _ in range(_REPEATS)])
 
     rows = []
     for factor, drawn in sorted(evidence.points.items()):
@@ -370,11 +336,15 @@ def measure_powers(
         numbers, others = standardizer.numbers(points), standardizer.numbers(compared)
         shifts, sd = numbers.mean(axis=0) - others.mean(axis=0), others.std(axis=0)
         widths = numbers.std(axis=0) / np.where(sd > 0, sd, 1.0)
+        log_density = None
+        if evidence.data is not None:
+            gain = factor * float(evidence.data.mean()) - evidence.log_normalizers[factor]
+            log_density = gain + evidence.taper + flat
         rows.append(
             AtPower(
                 factor=factor,
                 belief_data=to_data(points),
-                log_density=_log_density(evidence, factor, flat),
+                log_density=log_density,
                 shifts=[finite(shift) for shift in shifts],
                 widths=[finite(width) for width in widths],
             )
@@ -386,48 +356,13 @@ def measure_powers(
     return BeliefPowers(
         saved=evidence.saved,
         source=evidence.source,
-        identified=_identified(evidence),
+        identified=evidence.identified,
         data=None if evidence.data is None else _data_power(evidence, evidence.data),
         rows=rows,
         size=size,
         sampling_data=sampling_data,
         sampling_log_density=None if evidence.data is None else flat + evidence.sampling,
         nearer=nearer,
-    )
-
-
-def _log_density(evidence: PowerEvidence, factor: float, flat: float) -> float | None:
-    """Return the mean log density of the data at a power; `flat` is that of a uniform law."""
-    if evidence.data is None:
-        return None
-    gain = factor * float(evidence.data.mean()) - evidence.log_normalizers[factor]
-    return gain + evidence.taper + flat
-
-
-def _identified(evidence: PowerEvidence) -> IdentifiedPower | None:
-    power = evidence.identified
-    if power is None:
-        return None
-    width = power.coherence
-    return IdentifiedPower(
-        value=power.value,
-        low=power.low,
-        high=power.high,
-        source=power.source,
-        sources=tuple(
-            SourcePower(source=source.source, value=source.value, low=source.low, high=source.high)
-            for source in power.sources
-        ),
-        agreement=power.agreement,
-        coherence=None
-        if width is None
-        else WidthResponse(
-            width=Interval(**dict(zip(("value", "low", "high"), width.width, strict=True))),
-            expected=width.expected,
-            p_value=width.p_value,
-            coherent=width.coherent,
-        ),
-        used=evidence.source not in UNIDENTIFIED,
     )
 
 
@@ -445,16 +380,8 @@ def _data_power(evidence: PowerEvidence, data: Floats) -> DataPower:
     curvature = max(float(spline(best, 2)), 1e-12)
     error = 1.645 * float(data.std(ddof=1)) / math.sqrt(len(data)) / curvature
     return DataPower(
-        source="data",
         value=best * evidence.saved,
         low=max(0.0, best - error) * evidence.saved,
         high=(best + error) * evidence.saved,
         bounded=best < factors[-1],
     )
-
-
-def _distance(x: Floats, y: Floats, size: int, rng: np.random.Generator) -> Estimate:
-    def some(points: Floats) -> Floats:
-        return points[rng.choice(len(points), size, replace=False)]
-
-    return estimate_of([wasserstein(some(x), some(y)) for _ in range(_REPEATS)])

@@ -40,7 +40,7 @@ from llm_elicit.audit.inference import (
 )
 from llm_elicit.audit.reference import Reference, Standardizer, category_shares
 from llm_elicit.spaces.circles import Circle
-from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 MASSES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _CURVE = 51
@@ -134,6 +134,8 @@ def measure_data_coverage(levels: DataLevels) -> DataCoverage:
     """
     masses, values, rows = np.linspace(0.0, 1.0, _CURVE), levels.values, len(levels.values)
     shares = np.searchsorted(np.sort(values), masses, side="right") / rows
+    # Rows and draws both vary, as much as one sample of n m / (n + m) does alone.
+    size = max(1, round(rows * levels.draws / (rows + levels.draws)))
     return DataCoverage(
         rows=rows,
         regions=[
@@ -142,18 +144,8 @@ def measure_data_coverage(levels: DataLevels) -> DataCoverage:
         ],
         curve=shares.tolist(),
         error=float(np.abs(shares - masses).mean()),
-        p_value=_uniformity_p_value(levels),
+        p_value=float(stats.kstwo.sf(stats.kstest(values, "uniform").statistic, size)),
     )
-
-
-def _uniformity_p_value(levels: DataLevels) -> float:
-    """Return p of the Kolmogorov–Smirnov test with the effective size n m / (n + m).
-
-    Rows and draws both vary, as much as one sample of that size does alone.
-    """
-    n = len(levels.values)
-    size = max(1, round(n * levels.draws / (n + levels.draws)))
-    return float(stats.kstwo.sf(stats.kstest(levels.values, "uniform").statistic, size))
 
 
 class NullModel(StrictModel):
@@ -207,27 +199,23 @@ def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | N
     utility, nulls = diagnostics.get("utility"), diagnostics.get("null_models")
     if not utility or not nulls or "calibration" not in utility:
         return None
-    nulls = dict(nulls)
-    has_positions = "judging" in utility
-    constant = "position" if has_positions else "random choices"
-    gains = {constant: utility["gains"]["constant"], "quadratic": utility["gains"].get("quadratic")}
-    if not has_positions:
+    nulls, constant = dict(nulls), "position"
+    if "judging" not in utility:
+        constant = "random choices"
         nulls.pop("position", None)
     if abs(nulls.get("sampling density", np.inf) - nulls["random choices"]) <= 1e-9:
         del nulls["sampling density"]
+    gains = {constant: utility["gains"]["constant"], "quadratic": utility["gains"].get("quadratic")}
+    intervals = {n: normal_interval(gain["mean"], gain["se"]) for n, gain in gains.items() if gain}
     return PredictiveCheck(
         log_likelihood=diagnostics["held_out_log_likelihood"],
         null_models=[
-            NullModel(name=name, log_likelihood=value, gain=_gain(gains.get(name)))
+            NullModel(name=name, log_likelihood=value, gain=intervals.get(name))
             for name, value in nulls.items()
         ],
         calibration=[CalibrationBin(**row) for row in utility["calibration"]["bins"]],
         calibration_error=utility["calibration"]["error"],
     )
-
-
-def _gain(gain: Mapping[str, float] | None) -> Interval | None:
-    return None if gain is None else normal_interval(gain["mean"], gain["se"])
 
 
 _DEPTH = 4
@@ -298,7 +286,11 @@ def measure_boxes(
     if data is None or len(data) < 2 * _LEAST_ROWS:
         return None
     depth = min(_DEPTH, int(np.log2(len(data) / _LEAST_ROWS)))
-    starts = _starts(reference.standardizer)
+    starts = {}  # of the circles of periodic features, opposite the mean of the data
+    for j, circle in reference.standardizer.circles.items():
+        start = float(reference.standardizer.mean[j]) + circle.period / 2.0
+        start = round(start) if space.features[j].whole else start
+        starts[j] = float(circle.opened(np.asarray(start), circle.low))
     data, belief = (_opened(points, space, starts) for points in (data, belief))
     draws = None if draws is None else _opened(draws, space, starts)
     boxes = []
@@ -315,16 +307,6 @@ def measure_boxes(
             )
         )
     return sorted(boxes, key=lambda box: -box.gap)
-
-
-def _starts(standardizer: Standardizer) -> dict[int, float]:
-    """Return where the circle of each periodic feature is opened, opposite the mean of the data."""
-    starts = {}
-    for j, circle in standardizer.circles.items():
-        start = float(standardizer.mean[j]) + circle.period / 2.0
-        whole = standardizer.space.features[j].whole
-        starts[j] = float(circle.opened(np.asarray(round(start) if whole else start), circle.low))
-    return starts
 
 
 def _opened(points: Floats, space: FeatureSpace, starts: Mapping[int, float]) -> Floats:
@@ -347,19 +329,6 @@ class _Cell:
     def whole(cls, space: FeatureSpace) -> _Cell:
         return cls(np.full(space.dimension, -np.inf), np.full(space.dimension, np.inf), {})
 
-    def below(self, feature: int, at: float) -> _Cell:
-        high = self.high.copy()
-        high[feature] = min(high[feature], at)
-        return replace(self, high=high)
-
-    def above(self, feature: int, at: float) -> _Cell:
-        low = self.low.copy()
-        low[feature] = max(low[feature], at)
-        return replace(self, low=low)
-
-    def with_codes(self, feature: int, codes: frozenset[int]) -> _Cell:
-        return replace(self, codes={**self.codes, feature: codes})
-
     def contains(self, points: Floats) -> NDArray[np.bool_]:
         """Return whether points (..., d) lie in it."""
         inside = ((points > self.low) & (points <= self.high)).all(axis=-1)
@@ -368,32 +337,19 @@ class _Cell:
         return np.asarray(inside)
 
     def bounds(self, space: FeatureSpace, starts: Mapping[int, float]) -> list[BoxBound]:
-        sides = (
-            self._arc(j, feature, starts[j])
-            if j in starts
-            else (finite(self.low[j]), finite(self.high[j]))
-            for j, feature in enumerate(space.features)
-        )
-        return [
-            BoxBound(
-                name=feature.name,
-                low=low,
-                high=high,
-                categories=[feature.categories[code] for code in sorted(self.codes[j])]
-                if j in self.codes
-                else None,
-            )
-            for j, (feature, (low, high)) in enumerate(zip(space.features, sides, strict=True))
-            if np.isfinite(self.low[j]) or np.isfinite(self.high[j]) or j in self.codes
-        ]
-
-    def _arc(self, j: int, feature: Feature, start: float) -> tuple[float, float]:
-        """Return the ends of an arc, as values of the feature."""
-        circle, step = Circle.of(feature), 1.0 if feature.whole else 0.0
-        whole = start - step, start - step + circle.period
-        ends = np.clip([self.low[j], self.high[j]], *whole)
-        low, high = circle.opened(ends, circle.low).tolist()
-        return low, high
+        bounds = []
+        for j, feature in enumerate(space.features):
+            ends = np.array([self.low[j], self.high[j]])
+            if j in self.codes:
+                names = [feature.categories[code] for code in sorted(self.codes[j])]
+                bounds.append(BoxBound(name=feature.name, low=None, high=None, categories=names))
+            elif np.isfinite(ends).any():
+                if j in starts:  # an arc has both ends
+                    circle, first = Circle.of(feature), starts[j] - (1.0 if feature.whole else 0.0)
+                    ends = circle.opened(np.clip(ends, first, first + circle.period), circle.low)
+                low, high = map(finite, ends)
+                bounds.append(BoxBound(name=feature.name, low=low, high=high))
+        return bounds
 
 
 def _split(data: Floats, standardizer: Standardizer, cell: _Cell, depth: int) -> Iterator[_Cell]:
@@ -410,42 +366,26 @@ def _split(data: Floats, standardizer: Standardizer, cell: _Cell, depth: int) ->
 
 def _halves(data: Floats, standardizer: Standardizer, cell: _Cell) -> tuple[_Cell, _Cell] | None:
     """Return two halves, as equal as possible, split at the feature with the largest variance."""
+    space = standardizer.space
     sds = [np.sqrt(columns.var(axis=0).sum()) for columns in standardizer.by_feature(data)]
     for feature in np.argsort(-np.array(sds), kind="stable").tolist():
-        halves = (
-            _halves_by_category(data[:, feature], standardizer.space, cell, feature)
-            if standardizer.space.categorical[feature]
-            else _halves_by_number(
-                data[:, feature], cell, feature, bool(standardizer.space.integer[feature])
-            )
-        )
-        if halves is not None:
-            return halves
+        values = np.sort(data[:, feature])
+        if space.categorical[feature]:
+            shares = category_shares(values, space.features[feature])
+            order = np.argsort(-shares, kind="stable")
+            cumulative = np.cumsum(shares[order])
+            count = 1 + int(np.abs(cumulative - 0.5).argmin())
+            smaller = min(cumulative[count - 1], 1.0 - cumulative[count - 1])
+            if smaller >= max(_LEAST_SHARE, _LEAST_ROWS / len(values)):
+                frequent = frozenset(order[:count].tolist())
+                others = cell.codes.get(feature, frozenset(range(len(shares)))) - frequent
+                codes = ({**cell.codes, feature: side} for side in (frequent, others))
+                first, second = (replace(cell, codes=side) for side in codes)
+                return first, second
+        elif len(steps := np.flatnonzero(np.diff(values))):
+            step = steps[np.abs(steps + 1 - len(values) / 2).argmin()]
+            low, high = cell.low.copy(), cell.high.copy()
+            whole = space.integer[feature]
+            low[feature] = high[feature] = values[step] if whole else values[step : step + 2].mean()
+            return replace(cell, high=high), replace(cell, low=low)
     return None
-
-
-def _halves_by_number(
-    values: Floats, cell: _Cell, feature: int, whole: bool
-) -> tuple[_Cell, _Cell] | None:
-    values = np.sort(values)
-    steps = np.flatnonzero(np.diff(values))
-    if not len(steps):
-        return None
-    step = steps[np.abs(steps + 1 - len(values) / 2).argmin()]
-    at = float(values[step] if whole else values[step : step + 2].mean())
-    return cell.below(feature, at), cell.above(feature, at)
-
-
-def _halves_by_category(
-    values: Floats, space: FeatureSpace, cell: _Cell, feature: int
-) -> tuple[_Cell, _Cell] | None:
-    shares = category_shares(values, space.features[feature])
-    order = np.argsort(-shares, kind="stable")
-    cumulative = np.cumsum(shares[order])
-    count = 1 + int(np.abs(cumulative - 0.5).argmin())
-    smaller = min(cumulative[count - 1], 1.0 - cumulative[count - 1])
-    if smaller < max(_LEAST_SHARE, _LEAST_ROWS / len(values)):
-        return None
-    frequent = frozenset(order[:count].tolist())
-    others = cell.codes.get(feature, frozenset(range(len(shares)))) - frequent
-    return cell.with_codes(feature, frequent), cell.with_codes(feature, others)

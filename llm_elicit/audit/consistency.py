@@ -101,16 +101,18 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
     balanced = table[table.groupby("pair")["first"].transform("nunique") == 2]
     letters = balanced[balanced["hard"]]
     means = balanced.groupby(["pair", "first"])["a_preferred"].mean().unstack()
+    both = table[table["hard"] & table["soft"]]
+    likelier = (both["option_a"] > 0.5) == (both["said_a"] == 1)
     return Consistency(
         judgments=len(rows),
         verdicts={verdict: int(counts.get(verdict, 0)) for verdict in VERDICTS},
         pairs=len(choices),
         soft_share=float(table["soft"].mean()) if len(table) else None,
-        order_bias=_balanced_share(letters),
-        soft_order_bias=_soft_bias(balanced[balanced["soft"]]),
+        order_bias=_order_bias(letters),
+        soft_order_bias=_soft_order_bias(balanced[balanced["soft"]]),
         agreement=_agreement(letters),
         retest=_retest(table[table["hard"]]),
-        soft_agreement=_soft_agreement(table[table["hard"] & table["soft"]]),
+        soft_agreement=_share_over_pairs(likelier, both["pair"]),
         swap_difference=None
         if balanced.empty
         else float(np.abs(means[True] - means[False]).mean()),
@@ -118,41 +120,32 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
     )
 
 
-def _balanced_share(letters: pd.DataFrame) -> Interval | None:
+def _order_bias(letters: pd.DataFrame) -> Interval | None:
     """Return the order bias of verdicts, with the two orders of a pair weighted equally.
 
     Answers to one pair are correlated, so the interval is Wilson's at the effective sample size
     share (1 − share) / Var(share), with the variance between pairs, but at most the number of
     answers: zero observed variance does not mean zero uncertainty.
     """
-    letters = letters[letters.groupby("pair")["first"].transform("nunique") == 2]
-    if letters.empty:
+    by_pair, answers = _pair_means(letters, "said_a")
+    if not answers:
         return None
-    by_pair = _pair_means(letters, "said_a")
     share, n = float(by_pair.mean()), len(by_pair)
     variance = float(by_pair.var(ddof=1)) / n if n > 1 else 0.0
     binomial = share * (1 - share)
-    if binomial == 0:
-        effective = float(n)
-    elif variance == 0:
-        effective = float(len(letters))
-    else:
-        effective = min(binomial / variance, float(len(letters)))
-    interval = wilson(share, effective)
-    return _shifted(interval, -0.5)
+    effective = min(binomial / variance, float(answers)) if variance else float(answers)
+    bias = wilson(share, effective if binomial else float(n))
+    return Interval(value=bias.value - 0.5, low=bias.low - 0.5, high=bias.high - 0.5)
 
 
-def _soft_bias(soft: pd.DataFrame) -> Interval | None:
+def _soft_order_bias(soft: pd.DataFrame) -> Interval | None:
     """Return the order bias of probabilities, with Student's interval over pairs."""
-    soft = soft[soft.groupby("pair")["first"].transform("nunique") == 2]
-    if soft.empty:
-        return None
-    by_pair = _pair_means(soft, "option_a")
+    by_pair, _ = _pair_means(soft, "option_a")
     if len(by_pair) < 2:
         return None
-    mean = t_interval(by_pair)
-    within = {"low": max(0.0, mean.low), "high": min(1.0, mean.high)}
-    return _shifted(mean.model_copy(update=within), -0.5)
+    bias = t_interval(by_pair)
+    low, high = max(0.0, bias.low), min(1.0, bias.high)
+    return Interval(value=bias.value - 0.5, low=low - 0.5, high=high - 0.5)
 
 
 def _agreement(letters: pd.DataFrame) -> Interval | None:
@@ -161,10 +154,8 @@ def _agreement(letters: pd.DataFrame) -> Interval | None:
     by_order = letters.assign(picked_a=picked_a.astype(float)).pivot_table(
         index="pair", columns="first", values="picked_a", aggfunc="mean"
     )
-    if by_order.shape[1] < 2:
-        return None
     rates = by_order.dropna().to_numpy(np.float64)
-    if len(rates) == 0:
+    if by_order.shape[1] < 2 or not len(rates):
         return None
     same = rates[:, 0] * rates[:, 1] + (1 - rates[:, 0]) * (1 - rates[:, 1])
     return wilson(float(same.mean()), len(same))
@@ -174,31 +165,26 @@ def _retest(letters: pd.DataFrame) -> Interval | None:
     """Return the agreement of repeated answers, questions weighted equally within a pair."""
     repeated = letters.groupby(["pair", "first"])["said_a"].agg(["sum", "count"])
     repeated = repeated[repeated["count"] > 1]
-    if repeated.empty:
-        return None
     said_a, count = repeated["sum"].to_numpy(np.float64), repeated["count"].to_numpy(np.float64)
     same = (said_a * (said_a - 1) + (count - said_a) * (count - said_a - 1)) / (count * (count - 1))
-    by_pair = pd.Series(same, index=repeated.index).groupby(level="pair").mean()
-    return wilson(float(by_pair.mean()), len(by_pair))
+    pair = repeated.index.get_level_values("pair").to_series(index=repeated.index)
+    return _share_over_pairs(pd.Series(same, index=repeated.index), pair)
 
 
-def _soft_agreement(soft: pd.DataFrame) -> Interval | None:
-    """Return the share of replies that are the likelier letter, over pairs."""
-    if soft.empty:
-        return None
-    likelier = (soft["option_a"] > 0.5) == (soft["said_a"] == 1)
-    by_pair = likelier.groupby(soft["pair"]).mean()
-    return wilson(float(by_pair.mean()), len(by_pair))
+def _share_over_pairs(same: pd.Series[Any], pair: pd.Series[Any]) -> Interval | None:
+    """Return the mean over pairs of the share of answers that are the same; None without any."""
+    by_pair = same.groupby(pair).mean()
+    return wilson(float(by_pair.mean()), len(by_pair)) if len(by_pair) else None
 
 
-def _pair_means(table: pd.DataFrame, column: str) -> Floats:
-    """Return each pair's mean of `column`, its two orders weighted equally."""
+def _pair_means(table: pd.DataFrame, column: str) -> tuple[Floats, int]:
+    """Return the means of `column` of the pairs asked in both orders, weighted equally.
+
+    And the number of answers they are from.
+    """
+    table = table[table.groupby("pair")["first"].transform("nunique") == 2]
     by_order = table.groupby(["pair", "first"])[column].mean()
-    return by_order.groupby(level="pair").mean().to_numpy(np.float64)
-
-
-def _shifted(interval: Interval, by: float) -> Interval:
-    return Interval(value=interval.value + by, low=interval.low + by, high=interval.high + by)
+    return by_order.groupby(level="pair").mean().to_numpy(np.float64), len(table)
 
 
 Index = npt.NDArray[np.int64]
@@ -258,21 +244,22 @@ def find_triads(comparisons: Comparisons, judge: str) -> Triads:
     points = np.stack([choices.a, choices.b], axis=1).reshape(-1, len(comparisons.features))
     number = pd.DataFrame(points).groupby(list(range(points.shape[1])), sort=False).ngroup()
     ends: Index = np.asarray(number, dtype=np.int64).reshape(-1, 2)
-    corners, pairs, reversed_ = _disjoint_triangles(ends)
+    corners, pairs = _disjoint_triangles(ends)
     rows = comparisons.answers_of(judge)
     means = rows.groupby(["pair", "order"])["probability"].mean().unstack()
     by_order = means.reindex(index=choices.pair, columns=["ab", "ba"]).to_numpy(np.float64)
     answers = by_order[pairs]
     _, first = np.unique(ends, return_index=True)
-    return Triads(points[first][corners], np.where(reversed_[..., None], 1.0 - answers, answers))
+    is_reversed = (ends[pairs, 0] != corners)[..., None]
+    return Triads(points[first][corners], np.where(is_reversed, 1.0 - answers, answers))
 
 
-def _disjoint_triangles(ends: Index) -> tuple[Index, Index, npt.NDArray[np.bool_]]:
+def _disjoint_triangles(ends: Index) -> tuple[Index, Index]:
     """Find triangles in the graph whose edges are pairs of points (n, 2), numbered from 0.
 
     Returns:
-        The three points of each, the pairs (rows of `ends`) from each to the next and from the
-        last to the first, and whether such a pair was asked in the reverse direction, `(t, 3)`.
+        The three points of each, and the pairs (rows of `ends`) from each to the next and from the
+        last to the first, `(t, 3)`.
     """
     triangles: list[tuple[int, int, int]] = []
     pair_of: dict[tuple[int, int], int] = {}
@@ -291,10 +278,9 @@ def _disjoint_triangles(ends: Index) -> tuple[Index, Index, npt.NDArray[np.bool_
             for start, end in ((i, j), (j, k), (k, i)):
                 neighbours[start].remove(end)
                 neighbours[end].remove(start)
-    corners = np.array(triangles, dtype=np.int64).reshape(-1, 3)
-    edges = [[pair_of[i, j], pair_of[j, k], pair_of[k, i]] for i, j, k in triangles]
-    pairs = np.array(edges, dtype=np.int64).reshape(-1, 3)
-    return corners, pairs, ends[pairs, 0] != corners
+    edges = [(pair_of[i, j], pair_of[j, k], pair_of[k, i]) for i, j, k in triangles]
+    corners, pairs = (np.array(t, dtype=np.int64).reshape(-1, 3) for t in (triangles, edges))
+    return corners, pairs
 
 
 def _in_triangles(ends: Index) -> npt.NDArray[np.bool_]:
@@ -330,19 +316,14 @@ def predict_triads(belief: density.BeliefDensity, triads: Triads, seed: int = 0)
     utility = predictive.log_prob(points) - belief.sampling.log_scale_slope(points)
     utility = utility.reshape(-1, len(triads), 3)
     difference = torch.from_numpy(utility - np.roll(utility, -1, axis=-1))
-    noise, bias = _fitted_noise(belief)
-    shifted = torch.stack([difference + bias, difference - bias])
-    win, lose = (torch.exp(noise.log_cdf(sign * shifted)) for sign in (1.0, -1.0))
-    return np.asarray((0.5 + 0.5 * (win - lose)).mean(0).numpy())
-
-
-def _fitted_noise(belief: density.BeliefDensity) -> tuple[density.Noise, float]:
-    """Return the judge's noise, with the fitted ties, and its fitted order bias in nats."""
     unknown: dict[str, Any] = {"judges": {}, "ties": None}
     judging = belief.diagnostics.get("utility", {}).get("judging", unknown)
     positions = [judge["order_bias"].get("2", []) for judge in judging["judges"].values()]
     bias = sum(position["nats"] for judge in positions for position in judge)
-    return replace(belief.noise, ties=judging["ties"] or 0.0), bias
+    noise = replace(belief.noise, ties=judging["ties"] or 0.0)
+    shifted = torch.stack([difference + bias, difference - bias])
+    win, lose = (torch.exp(noise.log_cdf(sign * shifted)) for sign in (1.0, -1.0))
+    return np.asarray((0.5 + 0.5 * (win - lose)).mean(0).numpy())
 
 
 def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> Transitivity | None:

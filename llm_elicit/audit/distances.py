@@ -79,12 +79,9 @@ def measure_joint(x: Floats, y: Floats, rng: np.random.Generator) -> dict[str, f
         x, y: samples of equal size, rows in random order.
         rng: draws the projections.
     """
-    return {
-        "sliced": sliced_wasserstein(x, y, rng),
-        "energy": energy_distance(x, y),
-        "classifier": classifier_accuracy(x, y),
-        "pqmass": pqmass(x, y),
-    }
+    sliced, energy = sliced_wasserstein(x, y, rng), energy_distance(x, y)
+    accuracy, ratio = classifier_accuracy(x, y), pqmass(x, y)
+    return {"sliced": sliced, "energy": energy, "classifier": accuracy, "pqmass": ratio}
 
 
 def joint_of_draws(
@@ -238,18 +235,16 @@ class Marginals:
     """Marginals of a sample, or of every draw of a belief (S, ...), standardized.
 
     Attributes:
+        standardizer: of the features.
         quantiles: at even levels (..., L, d); NaN for a categorical or periodic feature.
         shares: of each categorical feature's categories (..., K), by its index.
-        edges: the distance between any two of its categories.
         circles: shares in equal bins (..., K) of each periodic feature, by its index.
-        arcs: the length of one of its bins.
     """
 
+    standardizer: Standardizer
     quantiles: Floats
     shares: Mapping[int, Floats]
-    edges: Mapping[int, float]
     circles: Mapping[int, Floats]
-    arcs: Mapping[int, float]
 
     @classmethod
     def of_draws(cls, draws: density.BeliefDraws, standardizer: Standardizer) -> Marginals:
@@ -257,9 +252,9 @@ class Marginals:
         natural = draws.quantile(_LEVELS)
         quantiles = np.stack([standardizer.numbers(values) for values in natural])
         shares = {j: draws.shares(j) for j in standardizer.vertices}
-        edges, arcs = _bins_of_circles(standardizer)
+        edges = _bins_of_circles(standardizer)
         circles = {j: draws.marginal(j, values) for j, values in edges.items()}
-        return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares}, circles, arcs)
+        return cls(standardizer, quantiles, shares, circles)
 
     @classmethod
     def of_points(cls, points: Floats, standardizer: Standardizer) -> Marginals:
@@ -267,9 +262,9 @@ class Marginals:
         features = standardizer.space.features
         shares = {j: category_shares(points[:, j], features[j]) for j in standardizer.vertices}
         quantiles = np.asarray(np.quantile(standardizer.numbers(points), _LEVELS, axis=0))
-        edges, arcs = _bins_of_circles(standardizer)
+        edges = _bins_of_circles(standardizer)
         circles = {j: np.histogram(points[:, j], e)[0] / len(points) for j, e in edges.items()}
-        return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares}, circles, arcs)
+        return cls(standardizer, quantiles, shares, circles)
 
     def all_distances(self, other: Marginals) -> Floats:
         """Return the distances (n, d) of all pairs of draws, one of each.
@@ -305,9 +300,11 @@ class Marginals:
         In one dimension it is the mean absolute difference of quantiles.
         """
         distances = np.abs(self.quantiles - other.quantiles).mean(-2)
-        for j, edge in self.edges.items():
-            distances[..., j] = 0.5 * edge * np.abs(self.shares[j] - other.shares[j]).sum(-1)
-        for j, arc in self.arcs.items():
+        for j, shares in self.shares.items():
+            edge = self.standardizer.edge(j)
+            distances[..., j] = 0.5 * edge * np.abs(shares - other.shares[j]).sum(-1)
+        for j, edges in _bins_of_circles(self.standardizer).items():
+            arc = float(np.diff(edges)[0] / self.standardizer.sd[j])
             distances[..., j] = arc * share_distance(self.circles[j], other.circles[j])
         return np.asarray(distances)
 
@@ -318,15 +315,15 @@ class Marginals:
         return np.asarray(shares @ np.stack([np.cos(angles), np.sin(angles)], axis=-1))
 
 
-def _bins_of_circles(standardizer: Standardizer) -> tuple[dict[int, Floats], dict[int, float]]:
-    """Return the edges of equal bins of each periodic feature, and their standardized width."""
+def _bins_of_circles(standardizer: Standardizer) -> dict[int, Floats]:
+    """Return the edges of equal bins of each periodic feature."""
     edges = {}
     for j in standardizer.circles:
         feature = standardizer.space.features[j]
         half = 0.5 if feature.whole else 0.0
         count = round(feature.period) if feature.whole else _BINS
         edges[j] = np.linspace(feature.lowest - half, feature.highest + half, count + 1)
-    return edges, {j: float(np.diff(e)[0] / standardizer.sd[j]) for j, e in edges.items()}
+    return edges
 
 
 def half_distance(data: Floats, standardizer: Standardizer, seed: int) -> float:
@@ -396,7 +393,7 @@ class Distance(StrictModel):
 
     Attributes:
         wasserstein: Wasserstein-1, Euclidean, between standardized features.
-        joint: other joint distances of the same points; None in audits made before there were any.
+        joint: other joint distances of the same points.
         bands: posterior uncertainty of these, if the belief has draws.
         size: points on each side of these.
         mmtv: mean marginal total variation, in [0, 1].
@@ -405,7 +402,7 @@ class Distance(StrictModel):
     """
 
     wasserstein: Estimate
-    joint: JointDistance | None = None
+    joint: JointDistance
     bands: JointBands | None = None
     size: int
     mmtv: Estimate
@@ -421,27 +418,24 @@ def common_size(largest: int, *samples: Floats) -> int:
     return max(1, min(largest, *(len(points) // 2 for points in samples)))
 
 
+@dataclass(frozen=True)
 class DistanceEstimator:
     """Estimates distances between samples of one space, always with the same sizes.
 
     Points are compared as they would be asked, rounded as they are worded: otherwise a table of
     whole numbers and a continuous belief would differ by the rounding alone.
 
-    Args:
+    Attributes:
         standardizer: standardizes the features.
         settings: repeats and bins.
         size: points on each side of a Wasserstein distance.
         marginal_size: points on each side of a one-dimensional distance.
     """
 
-    def __init__(
-        self, standardizer: Standardizer, settings: AuditSettings, size: int, marginal_size: int
-    ) -> None:
-        self.standardizer = standardizer
-        self.settings = settings
-        self.size = size
-        self.marginal_size = marginal_size
-        self.edges = [axis_of(f).edges(settings.bins) for f in self.space.features]
+    standardizer: Standardizer
+    settings: AuditSettings
+    size: int
+    marginal_size: int
 
     @property
     def space(self) -> FeatureSpace:
@@ -492,22 +486,24 @@ class DistanceEstimator:
     ) -> Distance:
         # A child generator leaves the subsamples that `rng` draws as they are.
         (child,) = rng.spawn(1)
+        edges = [axis_of(feature).edges(self.settings.bins) for feature in self.space.features]
         joint_w, joint, marginal_w, marginal_tv = [], [], [], []
         for _ in range(self.settings.repeats):
             x, y = (self.standardizer(side) for side in pick(self.size))
             joint_w.append(wasserstein(x, y))
             joint.append(measure_joint(x, y, child))
             x, y = pick(self.marginal_size)
-            columns = zip(x.T, y.T, self.edges, strict=True)
+            columns = zip(x.T, y.T, edges, strict=True)
             marginal_tv.append([total_variation(*column) for column in columns])
             pairs = enumerate(zip(x.T, y.T, strict=True))
             marginal_w.append([self.standardizer.marginal_distance(j, *pair) for j, pair in pairs])
         w, tv = np.array(marginal_w), np.array(marginal_tv)
+        joint_of = {
+            name: estimate_of([distances[name] for distances in joint]) for name in joint[0]
+        }
         return Distance(
             wasserstein=estimate_of(joint_w),
-            joint=JointDistance(
-                **{name: estimate_of([distances[name] for distances in joint]) for name in joint[0]}
-            ),
+            joint=JointDistance(**joint_of),
             size=self.size,
             mmtv=estimate_of(tv.mean(axis=1)),
             marginal_size=self.marginal_size,

@@ -15,7 +15,7 @@ whose beginnings are most similar to the one it was shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -95,12 +95,12 @@ def measure_generated(
     if inside.sum() < 2:
         return None
     inside_points = space.round(points[inside])
-    standardizer = reference.standardizer
     tests: dict[str, list[DistanceTest] | None] = {"data": None, "belief": None}
     for name, sample in (("data", reference.data), ("belief", belief)):
         if sample is not None:
+            rounded = space.round(sample)
             tests[name] = _tested(
-                inside_points, space.round(sample), standardizer, settings.size, rng
+                inside_points, rounded, reference.standardizer, settings.size, rng
             )
     return GeneratedPoints(
         points=len(inside_points),
@@ -127,7 +127,19 @@ def _tested(
     compared = y[: min(_MOST_COMPARED, (len(y) + 1) // 2)]
     others = y[len(compared) :]
     size = min(most, len(x), len(others))
-    distances = _distances_to(compared, standardizer)
+    columns, features = standardizer(compared), standardizer.space.features
+    within = mean_distance(columns)
+    shares = {j: category_shares(compared[:, j], f) for j, f in enumerate(features) if f.categories}
+
+    def distances(sample: Floats) -> list[float]:
+        by_feature = [
+            0.5 * float(np.abs(category_shares(sample[:, j], feature) - shares[j]).sum())
+            if j in shares
+            else standardizer.marginal_distance(j, sample[:, j], compared[:, j])
+            for j, feature in enumerate(features)
+        ]
+        return [*by_feature, energy_between(standardizer(sample), columns, within)]
+
     own = distances(x[rng.permutation(len(x))[:size]])
     draws = (others[rng.choice(len(others), size, replace=False)] for _ in range(_REPEATS))
     drawn = np.array([distances(some) for some in draws])
@@ -136,24 +148,6 @@ def _tested(
         DistanceTest(distance=d, floor=float(f), p_value=float((1 + r) / (1 + _REPEATS)))
         for d, f, r in zip(own, drawn.mean(axis=0), reached, strict=True)
     ]
-
-
-def _distances_to(y: Floats, standardizer: Standardizer) -> Callable[[Floats], list[float]]:
-    """Return a function for a sample's distances from y: by feature, and the energy distance."""
-    columns, features = standardizer(y), standardizer.space.features
-    within = mean_distance(columns)
-    shares = {j: category_shares(y[:, j], f) for j, f in enumerate(features) if f.categories}
-
-    def distances(sample: Floats) -> list[float]:
-        by_feature = [
-            0.5 * float(np.abs(category_shares(sample[:, j], features[j]) - shares[j]).sum())
-            if j in shares
-            else standardizer.marginal_distance(j, sample[:, j], y[:, j])
-            for j in range(sample.shape[1])
-        ]
-        return [*by_feature, energy_between(standardizer(sample), columns, within)]
-
-    return distances
 
 
 class RowCompletionTest(StrictModel):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from scipy import stats
@@ -79,6 +81,36 @@ def credible_band(draws: Floats, level: float = 0.9) -> Band:
     """Return the ends of the central interval of draws `(S,)`."""
     low, high = density.band(draws, level)
     return float(low), float(high)
+
+
+class AdjustedTest(StrictModel):
+    """A test that is one of several.
+
+    Attributes:
+        p_value, p_holm: its own, and Holm-adjusted over the others.
+        at_floor: whether p is the smallest that the randomizations can give.
+    """
+
+    p_value: float
+    p_holm: float = 1.0
+    at_floor: bool = False
+
+    @property
+    def p(self) -> str:
+        """The adjusted p-value as text."""
+        return p_text(self.p_holm, self.at_floor)
+
+
+AnyTest = TypeVar("AnyTest", bound=AdjustedTest)
+
+
+def adjusted(tests: Sequence[AnyTest | None]) -> list[AnyTest | None]:
+    """Return the tests with Holm-adjusted p-values; what was not tested counts as p = 1."""
+    p_values = holm(np.array([1.0 if test is None else test.p_value for test in tests]))
+    return [
+        None if test is None else test.model_copy(update={"p_holm": p})
+        for test, p in zip(tests, p_values.tolist(), strict=True)
+    ]
 
 
 def holm(p_values: Floats) -> Floats:

@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -79,8 +80,8 @@ class FeatureDifference(StrictModel):
     """
 
     name: str
-    mean: Interval | None
-    log_sd: Interval | None
+    mean: Interval | None = None
+    log_sd: Interval | None = None
     shares: dict[str, Interval] | None = None
     distance: Interval
     p_holm: float
@@ -127,9 +128,9 @@ class RankedJudge(StrictModel):
 
     judge: str
     verdict: str
-    distance: Interval | None
-    sampling: float | None
-    floor: float | None
+    distance: Interval | None = None
+    sampling: float | None = None
+    floor: float | None = None
     best: int | None = None
     worst: int | None = None
     reason: str = ""
@@ -260,11 +261,11 @@ def agreement(
         first, second: the judges.
         first_ranks, second_ranks: of their utilities at draws from λ, `(S, k)`, from `_ranks`.
     """
-    preferences = {_key(a, b): q for a, b, q in _ordered_pairs(first.choices)}
+    preferences = dict(_ordered_pairs(first.choices))
     same = [
-        (q > 0.5) == (preferences[key] > 0.5)
-        for a, b, q in _ordered_pairs(second.choices)
-        if (key := _key(a, b)) in preferences and q != 0.5 and preferences[key] != 0.5
+        (q > 0.5) == (preferences[pair] > 0.5)
+        for pair, q in _ordered_pairs(second.choices)
+        if q != 0.5 and preferences.get(pair, 0.5) != 0.5
     ]
     lengths = [
         float(np.linalg.norm(vectors.mean(axis=0))) for vectors in (first_ranks, second_ranks)
@@ -294,16 +295,14 @@ def _ranks(belief: density.BeliefDensity | None, reference: Reference) -> Floats
     return np.asarray(ranks / np.where(length > 0, length, 1.0))
 
 
-def _ordered_pairs(choices: Choices) -> list[tuple[Floats, Floats, float]]:
+def _ordered_pairs(choices: Choices) -> list[tuple[bytes, float]]:
     """Return pairs in an order that does not depend on which point was called a."""
     rows = []
-    for a, b, q in zip(choices.a, choices.b, choices.preference, strict=True):
-        rows.append((a, b, float(q)) if tuple(a) <= tuple(b) else (b, a, 1.0 - float(q)))
+    for a, b, q in zip(choices.a, choices.b, choices.preference.tolist(), strict=True):
+        forward = tuple(a) <= tuple(b)
+        first, second = (a, b) if forward else (b, a)
+        rows.append((first.tobytes() + second.tobytes(), q if forward else 1.0 - q))
     return rows
-
-
-def _key(a: Floats, b: Floats) -> bytes:
-    return a.tobytes() + b.tobytes()
 
 
 def _difference(
@@ -314,23 +313,24 @@ def _difference(
     mean, log_sd = _all_pairs(left.mean, right.mean), _all_pairs(left.log_sd, right.log_sd)
     shares = {j: _all_pairs(left.shares[j], right.shares[j]) for j in left.shares}
     turned = {j: _all_pairs(left.resultant(j), right.resultant(j)) for j in left.circles}
-    adjusted = holm(_feature_p_values(mean, log_sd, shares, turned))
-    apart = shares.keys() | turned.keys()
+    # Bonferroni-adjusted within a feature: a number has two tests, of mean and width; K categories
+    # have K, or one if K = 2; a circle has two, of the coordinates of its mean unit vector.
+    p_values = np.minimum(1.0, 2.0 * np.minimum(_two_sided(mean), _two_sided(log_sd)))
+    for j, draws in {**shares, **turned}.items():
+        tests = draws.shape[1] if draws.shape[1] > 2 or j in turned else 1
+        p_values[j] = min(1.0, tests * float(_two_sided(draws).min()))
     features = []
-    for j, feature in enumerate(space.features):
-        categories = None
+    for j, (feature, p) in enumerate(zip(space.features, holm(p_values).tolist(), strict=True)):
+        intervals: dict[str, Any] = {}
         if j in shares:
             columns = zip(feature.categories, shares[j].T, strict=True)
-            categories = {name: posterior_interval(marginal, _LEVEL) for name, marginal in columns}
+            intervals["shares"] = {name: posterior_interval(x, _LEVEL) for name, x in columns}
+        elif j not in turned:
+            intervals["mean"] = posterior_interval(mean[:, j], _LEVEL)
+            intervals["log_sd"] = posterior_interval(log_sd[:, j], _LEVEL)
+        distance = _mean_interval(between[:, j], _LEVEL)
         features.append(
-            FeatureDifference(
-                name=feature.name,
-                mean=None if j in apart else posterior_interval(mean[:, j], _LEVEL),
-                log_sd=None if j in apart else posterior_interval(log_sd[:, j], _LEVEL),
-                shares=categories,
-                distance=_mean_interval(between[:, j], _LEVEL),
-                p_holm=float(adjusted[j]),
-            )
+            FeatureDifference(name=feature.name, distance=distance, p_holm=p, **intervals)
         )
     features.sort(key=lambda difference: -difference.distance.value)
     within = [float(marginal.all_distances(marginal).mean()) for marginal in (left, right)]
@@ -341,21 +341,6 @@ def _difference(
         floor=0.5 * sum(within),
         features=features,
     )
-
-
-def _feature_p_values(
-    mean: Floats, log_sd: Floats, shares: Mapping[int, Floats], circles: Mapping[int, Floats]
-) -> Floats:
-    """Return a p-value per feature, Bonferroni-adjusted within it.
-
-    A number has two tests, of mean and width; K categories have K, or one if K = 2; a periodic
-    feature has two, of the coordinates of its mean unit vector.
-    """
-    p_values = np.minimum(1.0, 2.0 * np.minimum(_two_sided(mean), _two_sided(log_sd)))
-    for j, draws in {**shares, **circles}.items():
-        tests = draws.shape[1] if draws.shape[1] > 2 or j in circles else 1
-        p_values[j] = min(1.0, tests * float(_two_sided(draws).min()))
-    return p_values
 
 
 def _all_pairs(first: Floats, second: Floats) -> Floats:
@@ -388,61 +373,47 @@ def _ranking(
             distances[judge.name] = distance
     pairs = list(itertools.combinations(distances, 2))
     p_values = holm(np.array([_order_p_value(distances[a], distances[b]) for a, b in pairs]))
-    nearer = dict.fromkeys(distances, 0)
-    farther = dict.fromkeys(distances, 0)
+    best, worst = dict.fromkeys(distances, 1), dict.fromkeys(distances, len(ranked))
     for (a, b), p in zip(pairs, p_values, strict=True):
         if p < _ALPHA:
             near, far = (a, b) if np.median(distances[a]) < np.median(distances[b]) else (b, a)
-            nearer[far] += 1
-            farther[near] += 1
+            best[far] += 1
+            worst[near] -= 1
     placed = [
-        line.model_copy(
-            update={"best": 1 + nearer[line.judge], "worst": len(ranked) - farther[line.judge]}
-        )
+        line.model_copy(update={"best": best[line.judge], "worst": worst[line.judge]})
         for line in ranked
     ]
-    return sorted(placed, key=_nearness), sorted(unranked, key=_nearness)
 
+    def nearness(line: RankedJudge) -> float:
+        return math.inf if line.distance is None else line.distance.value
 
-def _nearness(line: RankedJudge) -> float:
-    return math.inf if line.distance is None else line.distance.value
+    return sorted(placed, key=nearness), sorted(unranked, key=nearness)
 
 
 def _held_against_data(
     judge: JudgeBelief, drawn: density.BeliefDraws | None, seed: int
 ) -> tuple[RankedJudge, Floats | None]:
     """Return a judge's line without its rank, and the distance of every draw from its data."""
-    reference, data = judge.reference, judge.reference.data
-    distance, sampling, floor = None, None, None
+    reference, data, distance = judge.reference, judge.reference.data, None
+    line: dict[str, Any] = {"judge": judge.name, "verdict": judge.verdict}
     if data is not None:
         standardizer = reference.standardizer
         of_data = Marginals.of_points(data, standardizer)
         of_sampling = Marginals.of_points(reference.sampling, standardizer)
-        sampling = float(of_sampling.distance(of_data).mean())
-        floor = half_distance(data, standardizer, seed)
+        line["sampling"] = float(of_sampling.distance(of_data).mean())
+        line["floor"] = half_distance(data, standardizer, seed)
         if drawn is not None:
             distance = Marginals.of_draws(drawn, standardizer).distance(of_data).mean(1)
-    interval = None if distance is None else posterior_interval(distance, _LEVEL)
-    line = RankedJudge(
-        judge=judge.name,
-        verdict=judge.verdict,
-        distance=interval,
-        sampling=sampling,
-        floor=floor,
-        reason=_why_unranked(judge, interval, sampling),
-    )
-    return line, distance
-
-
-def _why_unranked(judge: JudgeBelief, distance: Interval | None, sampling: float | None) -> str:
-    """Return why a judge has no rank; empty if it has one."""
+            line["distance"] = posterior_interval(distance, _LEVEL)
     if judge.verdict not in CONSISTENT:
-        return judge.verdict
-    if judge.belief is None:
-        return "no belief: fewer answered pairs than features"
-    if distance is None or sampling is None:
-        return "its run has no data"
-    return "no nearer to the data than λ" if distance.value >= sampling else ""
+        line["reason"] = judge.verdict
+    elif judge.belief is None:
+        line["reason"] = "no belief: fewer answered pairs than features"
+    elif "distance" not in line:
+        line["reason"] = "its run has no data"
+    elif line["distance"].value >= line["sampling"]:
+        line["reason"] = "no nearer to the data than λ"
+    return RankedJudge(**line), distance
 
 
 def _order_p_value(first: Floats, second: Floats) -> float:

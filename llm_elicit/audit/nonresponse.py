@@ -7,7 +7,6 @@ total number suggests.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import orth
 
 from llm_elicit._util.settings import StrictModel
@@ -15,8 +14,7 @@ from llm_elicit.audit.inference import Interval, holm, wilson
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
-Codes = npt.NDArray[np.int64]
-_THIRDS = 3
+_THIRDS = ("lowest", "middle", "highest")
 
 
 class FeatureNonresponse(StrictModel):
@@ -65,20 +63,26 @@ def measure_nonresponse(
     """
     rows = comparisons.answers_of(judge)
     missing = rows["probability"].isna().to_numpy(np.float64)
-    pairs, first, member = np.unique(rows["pair"], return_index=True, return_inverse=True)
+    _, first, member = np.unique(rows["pair"], return_index=True, return_inverse=True)
     rates = np.bincount(member, missing) / np.bincount(member)
-    if not 0.0 < missing.mean() < 1.0 or len(pairs) < 3:
+    if not 0.0 < missing.mean() < 1.0 or len(rates) < 3:
         return None
     sides = [side[first] for side in comparisons.points(rows)]
     low, high = space.to_scale(space.low), space.to_scale(space.high)
     points = np.stack([(space.to_scale(side) - low) / (high - low) for side in sides])
     codes = np.stack(sides).astype(int)
-    bases = [
-        _category_basis(codes[:, :, j], len(feature.categories))
-        if feature.categories
-        else _number_basis(points[:, :, j], feature)
-        for j, feature in enumerate(space.features)
-    ]
+    bases, groups = [], []
+    for j, feature in enumerate(space.features):
+        if names := feature.categories:
+            group = codes[:, :, j]
+            counts = (group[:, :, None] == np.arange(len(names))).sum(axis=0)
+            bases.append(np.asarray(orth(counts - counts.mean(axis=0))))
+        else:
+            names, group = _THIRDS, np.clip((points[:, :, j] * 3).astype(int), 0, 2)
+            bases.append(_number_basis(points[:, :, j], feature))
+        asked = [(group == k).any(axis=0) for k in range(len(names))]
+        means = (float(rates[pairs].mean()) if pairs.any() else None for pairs in asked)
+        groups.append(dict(zip(names, means, strict=True)))
     p_values = _permutation_p_values(bases, rates, permutations, rng)
     adjusted = holm(p_values)
     return Nonresponse(
@@ -86,14 +90,12 @@ def measure_nonresponse(
         features=[
             FeatureNonresponse(
                 name=feature.name,
-                thirds=None if feature.categories else _by_third(points[:, :, j], rates),
-                categories=_by_category(codes[:, :, j], feature, rates)
-                if feature.categories
-                else None,
+                thirds=None if feature.categories else list(by_group.values()),
+                categories=by_group if feature.categories else None,
                 p_value=float(p_values[j]),
                 p_holm=float(adjusted[j]),
             )
-            for j, feature in enumerate(space.features)
+            for j, (feature, by_group) in enumerate(zip(space.features, groups, strict=True))
         ],
     )
 
@@ -111,12 +113,6 @@ def _number_basis(values: Floats, feature: Feature) -> Floats:
         parts = [values, values**2]
     columns = [np.ones(values.shape[1]), *(part.sum(axis=0) for part in parts)]
     return np.asarray(np.linalg.qr(np.stack(columns, axis=1))[0][:, 1:])
-
-
-def _category_basis(codes: Codes, count: int) -> Floats:
-    """Return an orthonormal basis `(n, r)` of the category counts of pairs `(2, n)`."""
-    counts = (codes[:, :, None] == np.arange(count)).sum(axis=0)
-    return np.asarray(orth(counts - counts.mean(axis=0)))
 
 
 def _permutation_p_values(
@@ -138,19 +134,3 @@ def _permutation_p_values(
     for _ in range(permutations):  # one at a time: a campaign may hold a million pairs
         reached += explained(rng.permutation(rates)) >= observed
     return (1 + reached) / (1 + permutations)
-
-
-def _by_category(codes: Codes, feature: Feature, rates: Floats) -> dict[str, float | None]:
-    """Return the nonresponse rate of pairs with each category."""
-    groups = [(codes == code).any(axis=0) for code in range(len(feature.categories))]
-    return dict(zip(feature.categories, _group_means(groups, rates), strict=True))
-
-
-def _by_third(values: Floats, rates: Floats) -> list[float | None]:
-    """Return the nonresponse rate of pairs with a value `(2, n)`, from 0 to 1, in each third."""
-    third = np.clip((values * _THIRDS).astype(int), 0, _THIRDS - 1)
-    return _group_means([(third == k).any(axis=0) for k in range(_THIRDS)], rates)
-
-
-def _group_means(groups: list[npt.NDArray[np.bool_]], rates: Floats) -> list[float | None]:
-    return [float(rates[group].mean()) if group.any() else None for group in groups]

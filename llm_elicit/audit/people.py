@@ -116,17 +116,6 @@ def choice_table(preference: Floats) -> Floats:
     return np.asarray(np.eye(3)[(np.sign(preference - 0.5) + 1.0).astype(np.int64)])
 
 
-def pairwise(ratings: Ratings, rng: np.random.Generator) -> list[RaterAgreement]:
-    """Return the agreement of every two raters that share a pair."""
-    agreements = []
-    for i, j in combinations(range(len(ratings.names)), 2):
-        names = ratings.names[i], ratings.names[j]
-        pair_agreement = agreement(names, ratings.shares[i], ratings.shares[j], rng)
-        if pair_agreement is not None:
-            agreements.append(pair_agreement)
-    return agreements
-
-
 def agreement(
     names: tuple[str, str], first: Floats, second: Floats, rng: np.random.Generator
 ) -> RaterAgreement | None:
@@ -311,9 +300,15 @@ def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
     people = [name for name in names.values() if name in ratings.names]
     models = [name for name in ratings.names if name not in people]
     together = ratings.select([*people, *models])
+    persons = [_person(names[key], key, cards, chosen, rng) for key in names]
+    raters = zip(together.names, together.shares, strict=True)
+    agreements = [
+        agreement((first, second), of_first, of_second, rng)
+        for (first, of_first), (second, of_second) in combinations(raters, 2)
+    ]
     return PeopleAudit(
-        people=[_person(names[key], key, cards, chosen, rng) for key in names],
-        between=pairwise(together, rng),
+        people=persons,
+        between=[pair for pair in agreements if pair is not None],
         among_people=group_agreement(ratings.select(people), rng),
         among_all=group_agreement(together, rng) if models else None,
     )
@@ -360,32 +355,20 @@ def _share(is_true: pd.Series) -> Interval | None:
 def _retest(
     name: str, answered: pd.DataFrame, mine: pd.DataFrame, rng: np.random.Generator
 ) -> RaterAgreement | None:
-    """Return a person's agreement with their own earlier answers to the same questions."""
-    parts = [_repeats(answered), _replicates(mine)]
-    before, after = (choice_table(np.concatenate(side)) for side in zip(*parts, strict=True))
-    return agreement((name, name), before, after, rng)
+    """Return a person's agreement with their own earlier answers to the same questions.
 
-
-def _repeats(answered: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Return P(a preferred) of the first and the second answer to questions asked twice."""
+    These are questions asked twice, and replicates: the earlier and the later in one order.
+    """
     first = answered["choice"].map(_FIRST).astype(float)
     preference = first.where(answered["order"] != "ba", 1.0 - first)
     answers = answered.assign(preference=preference)[preference.notna()]
     once = answers[answers["kind"] == "question"][["question", "preference"]]
     twice = answers[answers["kind"] == "repeat"][["question", "preference"]]
     repeated = once.merge(twice, on="question", suffixes=("", "_again"))
-    return (
-        repeated["preference"].to_numpy(np.float64),
-        repeated["preference_again"].to_numpy(np.float64),
-    )
-
-
-def _replicates(mine: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Return P(a preferred) of the earlier and the later answer to a question in one order."""
     in_order = mine.sort_values("replicate")
     earlier = in_order.groupby(["pair", "order"])["probability"].shift()
-    is_repeat = earlier.notna()
-    return (
-        earlier[is_repeat].to_numpy(np.float64),
-        in_order["probability"][is_repeat].to_numpy(np.float64),
-    )
+    later = in_order["probability"][earlier.notna()]
+    before = pd.concat([repeated["preference"], earlier.dropna()])
+    after = pd.concat([repeated["preference_again"], later])
+    once_table, again_table = (choice_table(side.to_numpy(np.float64)) for side in (before, after))
+    return agreement((name, name), once_table, again_table, rng)

@@ -12,10 +12,8 @@ import math
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, t_interval, t_test
+from llm_elicit.audit.inference import AdjustedTest, Interval, t_interval, t_test
 from llm_elicit.audit.randomization import permutation_test, sign_test
 from llm_elicit.audit.reference import Standardizer
 from llm_elicit.audit.responses import Response
@@ -27,23 +25,23 @@ _FEWEST = 10
 """Least number of pairs in both orders for a test of the dependence on the points."""
 
 
-class PositionContent(StrictModel):
+class PositionContent(AdjustedTest):
     """Whether the position effect depends on the points shown.
+
+    By permutations of half sums over pairs; adjusted over the judges.
 
     Attributes:
         gain: leave-one-out share of the variance of half sums that the pair's points predict.
-        p_value, p_holm: of a permutation of half sums over pairs; Holm-adjusted over the judges.
-        at_floor: whether p is the smallest that the permutations can give.
     """
 
     gain: float
-    p_value: float
-    p_holm: float = 1.0
-    at_floor: bool
 
 
-class PositionEffect(StrictModel):
+class PositionEffect(AdjustedTest):
     """What being shown first adds, in the unit of the response (nats, or probability).
+
+    The test is that the mean is 0, by sign flips, but by Student's test if half sums resemble those
+    asked before; adjusted over the judges.
 
     Attributes:
         orders: "both" if pairs were asked in both, so that the effect is averaged out of the
@@ -52,9 +50,6 @@ class PositionEffect(StrictModel):
         mean: with its 95 % interval over pairs.
         sd: standard deviation over pairs beyond the noise; None if not measurable.
         share: share of the answers' mean square that mean and sd account for.
-        p_value, p_holm: that the mean is 0, by sign flips, but by Student's test if half sums
-            resemble those asked before; Holm-adjusted over the judges.
-        at_floor: whether p is the smallest that the flips can give.
         content: how it depends on the points; None if too few pairs were asked in both orders.
     """
 
@@ -63,9 +58,6 @@ class PositionEffect(StrictModel):
     mean: Interval
     sd: float | None
     share: float
-    p_value: float
-    p_holm: float
-    at_floor: bool
     content: PositionContent | None
 
 
@@ -105,6 +97,12 @@ def measure_position(
     serial_p = t_test(effects, inflation) if inflation > 1.0 else 0.0
     if serial_p > p_value:
         p_value, at_floor = serial_p, False
+    content = None
+    if in_both_orders.sum() >= _FEWEST:
+        design = _symmetric_columns(response.a[in_both_orders], response.b[in_both_orders], space)
+        test = permutation_test(design, response.position[in_both_orders], flips, rng)
+        p, smallest = test.p_value, (1.0 + 1e-12) / (1 + flips)
+        content = PositionContent(gain=test.gain, p_value=p, at_floor=p <= smallest)
     return PositionEffect(
         orders="both" if in_both_orders.any() else "one",
         pairs=len(effects),
@@ -112,9 +110,8 @@ def measure_position(
         sd=sd,
         share=min(1.0, explained / mean_square) if mean_square > 0 else 0.0,
         p_value=p_value,
-        p_holm=p_value,
         at_floor=at_floor,
-        content=_content(response, in_both_orders, space, flips, rng),
+        content=content,
     )
 
 
@@ -131,22 +128,6 @@ def _inflation(values: Floats) -> float:
         return 1.0
     coefficient = min(coefficient + (1.0 + 4.0 * coefficient) / n, _LARGEST)
     return math.sqrt((1.0 + coefficient) / (1.0 - coefficient))
-
-
-def _content(
-    response: Response,
-    in_both_orders: npt.NDArray[np.bool_],
-    space: FeatureSpace,
-    permutations: int,
-    rng: np.random.Generator,
-) -> PositionContent | None:
-    if in_both_orders.sum() < _FEWEST:
-        return None
-    design = _symmetric_columns(response.a[in_both_orders], response.b[in_both_orders], space)
-    test = permutation_test(design, response.position[in_both_orders], permutations, rng)
-    p_value = test.p_value
-    at_floor = p_value <= (1.0 + 1e-12) / (1 + permutations)
-    return PositionContent(gain=test.gain, p_value=p_value, p_holm=p_value, at_floor=at_floor)
 
 
 def _symmetric_columns(a: Floats, b: Floats, space: FeatureSpace) -> Floats:

@@ -32,8 +32,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, holm, p_text
+from llm_elicit.audit.inference import AdjustedTest, Interval, adjusted
 from llm_elicit.audit.position_effect import PositionEffect, measure_position
 from llm_elicit.audit.randomization import (
     RandomizationTest,
@@ -97,30 +96,27 @@ class Ceiling(Interval):
     source: Literal["orders", "repeats"]
 
 
-class Agreement(StrictModel):
+class Agreement(AdjustedTest):
     """Whether a pair's answers agree beyond what answers depend on those before them.
+
+    By sign flips of `Response.agreement`; adjusted over the judges.
 
     Attributes:
         source: the two "orders", or "repeats" of the same question if all pairs have one order.
-        p_value, p_holm: of sign flips of `Response.agreement`; Holm-adjusted over the judges.
-        at_floor: whether p is the smallest that the flips can give.
     """
 
     source: Literal["orders", "repeats"]
-    p_value: float
-    p_holm: float
-    at_floor: bool
 
 
-class Preference(StrictModel):
+class Preference(AdjustedTest):
     """Whether a judge's answers depend on the points, and how reliably.
+
+    By the randomization test, adjusted over the judges of the run.
 
     Attributes:
         verdict: the kind of judge.
         response: whether the answers are measured log-odds or choices.
         pairs: number of answered pairs; the sample size.
-        p_value, p_holm: of the randomization test; Holm-adjusted over the judges of the run.
-        at_floor: whether p is the smallest that the flips can give.
         agreement: of answers to the same pair; None if every pair was asked once, or if answers
             take turns, so that nothing separates it from their order.
         smallest_p: the smallest p that so many pairs can give; None with several rounds.
@@ -136,9 +132,6 @@ class Preference(StrictModel):
     verdict: Verdict
     response: Kind
     pairs: int
-    p_value: float
-    p_holm: float
-    at_floor: bool
     agreement: Agreement | None = None
     smallest_p: float | None = None
     flips: int
@@ -189,24 +182,29 @@ def measure_preference(
         sample_size = required_pairs(test.gain, test.null, len(response), settings.level)
     fitted = (diagnostics or {}).get("response") if response.kind == "log-odds" else None
     child, of_agreement = rng.spawn(2)
-    residual = _residuals(response, space)
+    # Leave-one-out, of the quadratic rule.
+    residual = None
+    if len(response) >= FEWEST and response.value.any():
+        design = feature_differences(response, space)[0]
+        residual = leave_one_out_residuals(design, response.value, response.centred_side)
+    dispersion = None if fitted is None else fitted.get("dispersion")
+    # The variance of a half difference about the utility equals that of a half sum about its mean.
+    noise_variance = None if residual is None else float(np.square(residual).mean())
+    if dispersion is not None:
+        noise_variance = 0.5 * float(dispersion) ** 2
+    several_rounds = schedule is not None and len(schedule.pairs) > 1
     return Preference(
         verdict="no consistent preference",
         response=response.kind,
         pairs=len(response),
         p_value=test.p_value,
-        p_holm=test.p_value,
         at_floor=test.at_floor,
         agreement=_agreement(response, settings.flips, of_agreement),
-        smallest_p=smallest_p(len(response), settings.flips)
-        if schedule is None or len(schedule.pairs) < 2
-        else None,
+        smallest_p=None if several_rounds else smallest_p(len(response), settings.flips),
         flips=settings.flips,
         reliability=_reliability(response, residual, fitted),
         ceiling=_ceiling(response),
-        position=measure_position(
-            response, _noise_variance(residual, fitted), space, settings.flips, child
-        ),
+        position=measure_position(response, noise_variance, space, settings.flips, child),
         sample_size=sample_size,
         reason="",
     )
@@ -222,30 +220,21 @@ def decide_verdicts(
         scales: what identifies the power of each one's belief; None if nothing does.
         level: of the tests.
     """
-    positions = [preference.position for preference in preferences]
-    contents = [None if position is None else position.content for position in positions]
-    agreements = [preference.agreement for preference in preferences]
-    p_preference, p_position, p_content, p_agreement = (
-        holm(np.array([1.0 if test is None else test.p_value for test in of_judges]))
-        for of_judges in (preferences, positions, contents, agreements)
-    )
+    positions = adjusted([preference.position for preference in preferences])
+    contents = adjusted([None if position is None else position.content for position in positions])
+    agreements = adjusted([preference.agreement for preference in preferences])
     judges = sum(preference.pairs > 0 for preference in preferences)
     decided = []
-    for i, (unadjusted, scale) in enumerate(zip(preferences, scales, strict=True)):
-        position, content = positions[i], contents[i]
-        if content is not None:
-            content = content.model_copy(update={"p_holm": float(p_content[i])})
+    for i, preference in enumerate(adjusted(preferences)):
+        assert preference is not None
+        position, scale = positions[i], scales[i]
         if position is not None:
-            adjusted = {"p_holm": float(p_position[i]), "content": content}
-            position = position.model_copy(update=adjusted)
-        agreement = agreements[i]
-        if agreement is not None:
-            agreement = agreement.model_copy(update={"p_holm": float(p_agreement[i])})
-        tests = {"position": position, "agreement": agreement}
-        preference = unadjusted.model_copy(update={"p_holm": float(p_preference[i]), **tests})
-        verdict = _verdict(preference, scale, level, judges)
-        reason = _reason(preference, verdict, scale, level)
-        decided.append(preference.model_copy(update={"verdict": verdict, "reason": reason}))
+            position = position.model_copy(update={"content": contents[i]})
+        tests = {"position": position, "agreement": agreements[i]}
+        tested = preference.model_copy(update=tests)
+        verdict = _verdict(tested, scale, level, judges)
+        reason = _reason(tested, verdict, scale, level)
+        decided.append(tested.model_copy(update={"verdict": verdict, "reason": reason}))
     return decided
 
 
@@ -280,7 +269,7 @@ def _reason(preference: Preference, verdict: Verdict, scale: str | None, level: 
     """Return the grounds of the verdict in one sentence."""
     if verdict == "no usable answers":
         return "No question has an answer that could be used."
-    p = p_text(preference.p_holm, preference.at_floor)
+    p = preference.p
     if preference.p_holm < level:
         sources = "not identified" if scale is None else "identified by "
         sources += " and ".join((scale or "").split(" + "))
@@ -290,20 +279,15 @@ def _reason(preference: Preference, verdict: Verdict, scale: str | None, level: 
         )
     if verdict == "too few answers":
         return f"With so few pairs ({preference.pairs}) no preference could have been found ({p})."
-    none = f"No dependence of the answers on the points was shown ({p})"
-    grounds: dict[str, tuple[Agreement | PositionEffect | None, str]] = {
-        REPEATABLE: (
-            preference.agreement,
+    if verdict == REPEATABLE and preference.agreement is not None:
+        return (
             f"No linear or quadratic rule on the features is shown to describe the answers ({p}); "
-            "but those to a pair agree between its two orders",
-        ),
-        "position only": (
-            preference.position,
-            f"{none}; they depend on which option is shown first",
-        ),
-    }
-    test, text = grounds.get(verdict, (None, f"{none}, nor on which option is shown first"))
-    return f"{text}." if test is None else f"{text} ({p_text(test.p_holm, test.at_floor)})."
+            f"but those to a pair agree between its two orders ({preference.agreement.p})."
+        )
+    none = f"No dependence of the answers on the points was shown ({p})"
+    if verdict == "position only" and preference.position is not None:
+        return f"{none}; they depend on which option is shown first ({preference.position.p})."
+    return f"{none}, nor on which option is shown first."
 
 
 def _agreement(response: Response, flips: int, rng: np.random.Generator) -> Agreement | None:
@@ -317,32 +301,13 @@ def _agreement(response: Response, flips: int, rng: np.random.Generator) -> Agre
     source: Literal["orders", "repeats"] = (
         "orders" if np.isfinite(response.position).any() else "repeats"
     )
-    return Agreement(source=source, p_value=p_value, p_holm=p_value, at_floor=at_floor)
+    return Agreement(source=source, p_value=p_value, at_floor=at_floor)
 
 
 def _z(values: Floats) -> float:
     """Return the size of the sum of values `(n,)` in standard errors about 0."""
     scale = math.sqrt(float(values @ values))
     return abs(float(values.sum())) / scale if scale > 0.0 else 0.0
-
-
-def _residuals(response: Response, space: FeatureSpace) -> Floats | None:
-    """Return leave-one-out residuals `(n,)` of the quadratic rule; None if it cannot be fitted."""
-    if len(response) < FEWEST or not response.value.any():
-        return None
-    design = feature_differences(response, space)[0]
-    return leave_one_out_residuals(design, response.value, response.centred_side)
-
-
-def _noise_variance(residual: Floats | None, fitted: Mapping[str, Any] | None) -> float | None:
-    """Return the variance of a half difference about the utility.
-
-    It equals the variance of a half sum about its mean.
-    """
-    dispersion = None if fitted is None else fitted.get("dispersion")
-    if dispersion is not None:
-        return 0.5 * float(dispersion) ** 2
-    return None if residual is None else float(np.square(residual).mean())
 
 
 def _reliability(
@@ -362,21 +327,19 @@ def _reliability(
 
 def _ceiling(response: Response) -> Ceiling | None:
     """Return the ceiling by repeats if answers to the same question vary, else by the orders."""
-    squares = response.squares
     if not response.bound.size or response.bound.mean() > _BOUNDS:
         return None
-    repeated = np.isfinite(response.noise)
-    if repeated.sum() >= FEWEST and response.noise[repeated].any() and squares[repeated].any():
-        interval = share_explained(response.noise[repeated], squares[repeated])
-        return Ceiling(**interval.model_dump(), source="repeats")
-    in_both_orders = np.isfinite(response.position)
+    repeated, in_both_orders = np.isfinite(response.noise), np.isfinite(response.position)
+    noise, squares = response.noise[repeated], response.squares[repeated]
+    if len(noise) >= FEWEST and noise.any() and squares.any():
+        return Ceiling(**share_explained(noise, squares).model_dump(), source="repeats")
     serial = _z(response.control[np.isfinite(response.control)]) > _SURE
-    if in_both_orders.sum() >= FEWEST and squares[in_both_orders].any() and not serial:
-        centred = response.position[in_both_orders] - response.position[in_both_orders].mean()
-        n = int(in_both_orders.sum())
-        interval = share_explained(np.square(centred) * n / (n - 1), squares[in_both_orders])
-        return Ceiling(**interval.model_dump(), source="orders")
-    return None
+    sums, squares = response.position[in_both_orders], response.squares[in_both_orders]
+    n = len(sums)
+    if n < FEWEST or not squares.any() or serial:
+        return None
+    interval = share_explained(np.square(sums - sums.mean()) * n / (n - 1), squares)
+    return Ceiling(**interval.model_dump(), source="orders")
 
 
 def _linear_share(ceiling: float) -> float:

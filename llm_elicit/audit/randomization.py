@@ -335,12 +335,8 @@ class RandomizationTest:
     @property
     def _ends(self) -> list[int]:
         """The end of each planned round among the rows."""
-        stops = (
-            []
-            if self.schedule is None
-            else [round_pairs.stop for round_pairs in self.schedule.pairs]
-        )
-        ends: list[int] = np.searchsorted(self.response.pair, stops).tolist()
+        rounds = () if self.schedule is None else self.schedule.pairs
+        ends: list[int] = np.searchsorted(self.response.pair, [r.stop for r in rounds]).tolist()
         return ends
 
     def _test(
@@ -392,27 +388,19 @@ def leave_one_out_residuals(design: Floats, response: Floats, side: Floats) -> F
 
 
 def _gains(vectors: Floats, singular: Floats, responses: Floats, offset: Floats) -> Floats:
-    """Return the largest leave-one-out gain over penalties, for each column of `responses`."""
-    total = (responses**2).sum(axis=0)
+    """Return the largest leave-one-out gain over penalties, for each column of `responses`.
+
+    For a linear smoother H leave-one-out residuals are (z − Hz)_i / (1 − H_ii); H depends on the
+    points only, so the columns share it. `offset` `(p,)` is the contribution of rows that are not
+    evaluated to the rotated responses.
+    """
+    total, rotated = (responses**2).sum(axis=0), vectors.T @ responses + offset[:, None]
     best = np.full(responses.shape[1], -np.inf)
     for penalty in _PENALTIES:
-        residual = _residuals(vectors, singular, responses, offset, penalty)
+        fitted, leverage = _fitted(vectors, singular, rotated, penalty)
+        residual = (responses - fitted) / (1.0 - leverage)[:, None]
         best = np.maximum(best, 1.0 - (residual**2).sum(axis=0) / total)
     return best
-
-
-def _residuals(
-    vectors: Floats, singular: Floats, responses: Floats, offset: Floats, penalty: float
-) -> Floats:
-    """Return leave-one-out residuals of each column of `responses`.
-
-    For a linear smoother H they are (z − Hz)_i / (1 − H_ii); H depends on the points only, so the
-    columns share it. `known` `(p,)` is the contribution of rows that are not evaluated to the
-    rotated responses.
-    """
-    rotated = vectors.T @ responses + offset[:, None]
-    fitted, leverage = _fitted(vectors, singular, rotated, penalty)
-    return np.asarray((responses - fitted) / (1.0 - leverage)[:, None])
 
 
 def _fitted(

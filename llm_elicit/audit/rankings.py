@@ -13,7 +13,7 @@ exchanges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import lgamma
 
@@ -119,19 +119,40 @@ def audit_rankings(
     rng = np.random.default_rng(seed)
     by_place = rankings.fit(np.arange(rankings.n), features=False)
     effects = _effects(rankings, resamples, rng)
-    places_p = _exchange_places(rankings, exchanges, rng)
-    points_p, each_p = _exchange_points(rankings, rankings.residual(by_place), exchanges, rng)
-    gains = _held_out(rankings, rng)
+    of_places, of_features = effects[: rankings.k - 1], effects[rankings.k - 1 :]
+    # Scores of a question sum to zero, and all positions have one variance under exchanges.
+    score = rankings.residual(np.zeros(rankings.terms.shape[2]))
+    (places_p,) = _exchange(score, lambda s: np.square(s.sum(0)).sum(keepdims=True), exchanges, rng)
+    residual = rankings.residual(by_place)
+    points_p, *each_p = _exchange(residual, rankings.score_of_features(residual), exchanges, rng)
+    adjusted = holm(np.array(each_p))
+    by_places, by_points = (
+        normal_interval(float(gains.mean()), float(gains.std(ddof=1)) / np.sqrt(rankings.n))
+        for gains in _held_out(rankings, rng)
+    )
+    first = np.bincount(rankings.ranking[:, 0], minlength=rankings.k).tolist()
     return RankingAudit(
         questions=rankings.n,
         alternatives=rankings.k,
         chance=-lgamma(rankings.k + 1),
-        by_places=_mean_gain(gains[0]),
-        by_points=_mean_gain(gains[1]),
+        by_places=by_places,
+        by_points=by_points,
         places_p=places_p,
         points_p=points_p,
-        places=_place_effects(rankings, effects),
-        features=_feature_effects(effects[rankings.k - 1 :], names, each_p),
+        places=[  # the last position is the reference
+            PlaceEffect(place=i, nats=effect, first=first[i])
+            for i, effect in enumerate([*of_places, _NOTHING])
+        ],
+        features=[
+            FeatureEffect(
+                name=name,
+                slope=of_features[j],
+                curvature=of_features[len(names) + j],
+                p_value=each_p[j],
+                p_holm=float(adjusted[j]),
+            )
+            for j, name in enumerate(names)
+        ],
     )
 
 
@@ -167,6 +188,23 @@ class _Rankings:
         square = standard**2 - 1.0
         places = np.broadcast_to(np.eye(k)[:, : k - 1], (n, k, k - 1))
         return cls(np.concatenate([places, standard, square], axis=2), ranking, d)
+
+    def score_of_features(self, residual: Floats) -> Callable[[Floats], Floats]:
+        """Return the score statistics of all features' terms jointly, and of each feature's two."""
+        terms = self.terms[..., self.k - 1 :]
+        centred = terms - terms.mean(1, keepdims=True)
+        mass = (residual**2).sum(1) / (self.k - 1)
+        covariance = np.einsum("n,nki,nkj->ij", mass, centred, centred)
+        own = [np.arange(2 * self.d), *(np.array([j, self.d + j]) for j in range(self.d))]
+        inverses = [np.linalg.pinv(covariance[np.ix_(at, at)], hermitian=True) for at in own]
+        design = centred.reshape(-1, 2 * self.d)
+
+        def statistics(scores: Floats) -> Floats:
+            score = scores.ravel() @ design
+            parts = zip(own, inverses, strict=True)
+            return np.array([score[at] @ inverse @ score[at] for at, inverse in parts])
+
+        return statistics
 
     @property
     def n(self) -> int:
@@ -208,32 +246,6 @@ class _Rankings:
         return by_position
 
 
-def _place_effects(rankings: _Rankings, effects: Sequence[Interval]) -> list[PlaceEffect]:
-    """Return the effects of all positions; the last one is the reference."""
-    first = np.bincount(rankings.ranking[:, 0], minlength=rankings.k)
-    return [
-        PlaceEffect(place=i, nats=effect, first=int(first[i]))
-        for i, effect in enumerate([*effects[: rankings.k - 1], _NOTHING])
-    ]
-
-
-def _feature_effects(
-    effects: Sequence[Interval], names: Sequence[str], p_values: Floats
-) -> list[FeatureEffect]:
-    """Return the effects of all features from their slopes, then their curvatures."""
-    adjusted = holm(p_values)
-    return [
-        FeatureEffect(
-            name=name,
-            slope=effects[j],
-            curvature=effects[len(names) + j],
-            p_value=float(p_values[j]),
-            p_holm=float(adjusted[j]),
-        )
-        for j, name in enumerate(names)
-    ]
-
-
 def plackett_luce(utilities: Floats) -> Floats:
     """Return the log-likelihood (n,) of utilities (n, k), best first (Plackett 1975)."""
     return np.asarray((utilities - _log_of_those_left(utilities)).sum(axis=-1))
@@ -250,43 +262,19 @@ def _log_of_those_left(utilities: Floats) -> Floats:
     return np.asarray(np.logaddexp.accumulate(utilities[..., ::-1], axis=-1)[..., ::-1])
 
 
-def _exchange_places(rankings: _Rankings, exchanges: int, rng: np.random.Generator) -> float:
-    """Return the p-value of the score of positions, by permuting positions within questions."""
-    score = rankings.residual(np.zeros(rankings.terms.shape[2]))
+def _exchange(
+    scores: Floats, statistics: Callable[[Floats], Floats], exchanges: int, rng: np.random.Generator
+) -> list[float]:
+    """Return the p-values of statistics of scores `(n, k)`, by permuting these within questions.
 
-    def statistic(scores: Floats) -> float:
-        # Scores of a question sum to zero, and all positions have one variance under exchanges.
-        return float(np.square(scores.sum(0)).sum())
-
-    observed = statistic(score) - 1e-9
-    reached = sum(statistic(rng.permuted(score, axis=1)) >= observed for _ in range(exchanges))
-    return (1.0 + reached) / (1.0 + exchanges)
-
-
-def _exchange_points(
-    rankings: _Rankings, residual: Floats, exchanges: int, rng: np.random.Generator
-) -> tuple[float, Floats]:
-    """Return p-values of the score of all features' terms jointly, and of each feature's two."""
-    terms = rankings.terms[..., rankings.k - 1 :]
-    centred = terms - terms.mean(1, keepdims=True)
-    mass = (residual**2).sum(1) / (rankings.k - 1)
-    covariance = np.einsum("n,nki,nkj->ij", mass, centred, centred)
-    own = [np.arange(len(covariance)), *(np.array([j, rankings.d + j]) for j in range(rankings.d))]
-    inverses = [np.linalg.pinv(covariance[np.ix_(at, at)], hermitian=True) for at in own]
-    design = centred.reshape(-1, len(covariance))
-
-    def statistics(scores: Floats) -> Floats:
-        score = scores.ravel() @ design
-        parts = zip(own, inverses, strict=True)
-        return np.array([score[at] @ inverse @ score[at] for at, inverse in parts])
-
-    observed = statistics(residual)
-    # Exchanging scores between positions is equivalent to exchanging points.
+    Exchanging scores between positions is equivalent to exchanging points.
+    """
+    observed = statistics(scores) - 1e-9
     reached = np.zeros(len(observed))
     for _ in range(exchanges):
-        reached += statistics(rng.permuted(residual, axis=1)) >= observed - 1e-9
-    p_values = (1.0 + reached) / (1.0 + exchanges)
-    return float(p_values[0]), np.asarray(p_values[1:])
+        reached += statistics(rng.permuted(scores, axis=1)) >= observed
+    p_values: list[float] = ((1.0 + reached) / (1.0 + exchanges)).tolist()
+    return p_values
 
 
 def _effects(rankings: _Rankings, count: int, rng: np.random.Generator) -> list[Interval]:
@@ -312,8 +300,3 @@ def _held_out(rankings: _Rankings, rng: np.random.Generator) -> tuple[Floats, Fl
         by_places[rows] = by_place + lgamma(rankings.k + 1)
         by_points[rows] = rankings.log_likelihood(rows, coefficients) - by_place
     return by_places, by_points
-
-
-def _mean_gain(values: Floats) -> Interval:
-    """Return the mean with its normal 95 % interval over questions."""
-    return normal_interval(float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values)))

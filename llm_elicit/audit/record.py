@@ -11,21 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 from pydantic_core import to_json
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
+from llm_elicit.audit import calibration, summaries
 from llm_elicit.audit.belief_power import BeliefPowers, PowerEvidence, measure_powers
-from llm_elicit.audit.calibration import (
-    Box,
-    DataCoverage,
-    DataLevels,
-    PredictiveCheck,
-    measure_boxes,
-    measure_data_coverage,
-    read_predictive_check,
-)
 from llm_elicit.audit.consistency import (
     Consistency,
     Transitivity,
@@ -42,15 +34,6 @@ from llm_elicit.audit.preference import Preference, Verdict, decide_verdicts, me
 from llm_elicit.audit.reference import AuditSettings, Reference, checked_points
 from llm_elicit.audit.responses import response_of
 from llm_elicit.audit.sample_size import BandPrecision, measure_band_precision
-from llm_elicit.audit.summaries import (
-    Bands,
-    BeliefBands,
-    Shape,
-    Summary,
-    measure_shape,
-    summarize,
-    summary_table,
-)
 from llm_elicit.audit.utility import Effect, Utility, measure_effects
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError, UnknownNameError
@@ -123,8 +106,8 @@ class JudgeEvidence:
     comparisons: Comparisons
     beliefs: Mapping[str, Floats] = field(default_factory=dict)
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    bands: BeliefBands | None = None
-    levels: DataLevels | None = None
+    bands: summaries.BeliefBands | None = None
+    levels: calibration.DataLevels | None = None
     utility: Utility | None = None
     powers: PowerEvidence | None = None
     triads: Triads | None = None
@@ -182,18 +165,18 @@ class JudgeAudit(StrictModel):
     discrimination: Discrimination | None = None
     effects: tuple[Effect, ...] = ()
     powers: BeliefPowers | None = None
-    predictive_check: PredictiveCheck | None = None
-    coverage: DataCoverage | None = None
+    predictive_check: calibration.PredictiveCheck | None = None
+    coverage: calibration.DataCoverage | None = None
     direct: DirectAudit | None = None
-    belief: list[Summary] | None
-    bands: list[Bands] | None = None
+    belief: list[summaries.Summary] | None = None
+    bands: list[summaries.Bands] | None = None
     band_precision: BandPrecision | None = None
-    shape: Shape | None = None
-    boxes: list[Box] | None = None
-    belief_data: Distance | None
-    belief_sampling: Distance | None
-    belief_floor: Distance | None
-    method_distances: dict[str, Distance]
+    shape: summaries.Shape | None = None
+    boxes: list[calibration.Box] | None = None
+    belief_data: Distance | None = None
+    belief_sampling: Distance | None = None
+    belief_floor: Distance | None = None
+    method_distances: dict[str, Distance] = Field(default_factory=dict)
     diagnostics: dict[str, dict[str, JsonValue]]
 
     @property
@@ -213,119 +196,87 @@ class JudgeAudit(StrictModel):
         )
 
 
-class JudgeAuditor:
-    """Audits one judge with the estimator of distances that all judges of the run share.
+def audit_judge(
+    evidence: JudgeEvidence, reference: Reference, estimator: DistanceEstimator, seed: int
+) -> JudgeAudit:
+    """Measure everything that a judge's evidence allows.
 
     Each group of measurements has its own generator, so that adding one leaves the others' numbers
     as they are.
+
+    Args:
+        evidence: the judge's.
+        reference: the feature space, λ and the data.
+        estimator: of distances, which all judges of the run share.
+        seed: of all that is random.
     """
-
-    def __init__(
-        self, evidence: JudgeEvidence, reference: Reference, estimator: DistanceEstimator, seed: int
-    ) -> None:
-        self.evidence, self.reference, self.estimator = evidence, reference, estimator
-        self.settings = estimator.settings
-        self.beliefs = evidence.belief_samples(reference.space)
-        self.method = next(iter(self.beliefs), None)
-        self.belief = None if self.method is None else self.beliefs[self.method]
-        self.main_rng, self.effects_rng, self.later_rng, self.data_rng = (
-            np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
-            for stream in (2, 3, 4, 5)
+    rng, effects_rng, later_rng, data_rng = (
+        np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
+        for stream in (2, 3, 4, 5)
+    )
+    settings, space, data = estimator.settings, reference.space, reference.data
+    comparisons, judge, schedule = evidence.comparisons, evidence.judge, evidence.schedule
+    choices, response = comparisons.choices(judge), response_of(comparisons, judge)
+    samples = evidence.belief_samples(space)
+    method, belief = next(iter(samples.items()), (None, None))
+    fit = next(iter(evidence.diagnostics.values()), {})
+    preference = measure_preference(response, space, settings, rng, schedule, fit)
+    utility = evidence.utility
+    if utility is not None:
+        utility = replace(utility, captured=preference.captured)
+    open_ended = density.bounded_below(fit)
+    measured: dict[str, Any] = {
+        "nonresponse": measure_nonresponse(comparisons, judge, space, settings.flips, later_rng),
+        "effects": measure_effects(
+            response, space, settings, effects_rng, schedule, utility, open_ended
+        ),
+        "predictive_check": calibration.read_predictive_check(fit),
+    }
+    if evidence.triads is not None:
+        measured["transitivity"] = measure_transitivity(evidence.triads, evidence.triad_predictions)
+    if utility is not None:
+        measured["discrimination"] = measure_discrimination(utility, reference, data_rng)
+    if evidence.powers is not None:
+        measured["powers"] = measure_powers(evidence.powers, reference, later_rng)
+    if evidence.levels is not None:
+        measured["coverage"] = calibration.measure_data_coverage(evidence.levels)
+    if evidence.direct is not None:
+        measured["direct"] = measure_direct(evidence.direct, reference, belief, settings, data_rng)
+    if evidence.bands is not None:
+        measured["bands"] = evidence.bands.features
+    if belief is not None:
+        measured["belief"] = summaries.summarize(belief, space)
+        measured["shape"] = summaries.measure_shape(belief, reference, evidence.bands)
+        measured["boxes"] = calibration.measure_boxes(belief, reference, evidence.draws)
+        if evidence.bands is not None:
+            measured["band_precision"] = measure_band_precision(
+                evidence.bands, belief, space, len(choices)
+            )
+        if data is not None:
+            measured["belief_data"] = estimator.between(belief, data, rng, evidence.draws)
+        measured["belief_sampling"] = estimator.between(
+            belief, reference.sampling, rng, evidence.draws
         )
-
-    def audit(self) -> JudgeAudit:
-        """Measure everything that the evidence allows."""
-        evidence = self.evidence
-        return JudgeAudit(
-            name=evidence.judge,
-            method=self.method,
-            **self._of_answers(),
-            powers=None
-            if evidence.powers is None
-            else measure_powers(evidence.powers, self.reference, self.later_rng),
-            coverage=None if evidence.levels is None else measure_data_coverage(evidence.levels),
-            direct=None
-            if evidence.direct is None
-            else measure_direct(
-                evidence.direct, self.reference, self.belief, self.settings, self.data_rng
-            ),
-            bands=None if evidence.bands is None else evidence.bands.features,
-            **self._of_belief(),
-            diagnostics=_as_json(evidence.diagnostics),
-        )
-
-    def _of_answers(self) -> dict[str, Any]:
-        """Return what is measured from the answers, some of it with the belief's utility."""
-        evidence, space = self.evidence, self.reference.space
-        comparisons, judge = evidence.comparisons, evidence.judge
-        fit = next(iter(evidence.diagnostics.values()), {})
-        response, schedule = response_of(comparisons, judge), evidence.schedule
-        preference = measure_preference(
-            response, space, self.settings, self.main_rng, schedule, fit
-        )
-        utility = evidence.utility
-        if utility is not None:
-            utility = replace(utility, captured=preference.captured)
-        return {
-            "consistency": measure_consistency(comparisons, judge, comparisons.choices(judge)),
-            "nonresponse": measure_nonresponse(
-                comparisons, judge, space, self.settings.flips, self.later_rng
-            ),
-            "transitivity": None
-            if evidence.triads is None
-            else measure_transitivity(evidence.triads, evidence.triad_predictions),
-            "preference": preference,
-            "discrimination": None
-            if utility is None
-            else measure_discrimination(utility, self.reference, self.data_rng),
-            "effects": measure_effects(
-                response,
-                space,
-                self.settings,
-                self.effects_rng,
-                schedule,
-                utility,
-                density.bounded_below(fit),
-            ),
-            "predictive_check": read_predictive_check(fit),
+        measured["belief_floor"] = estimator.floor(belief, rng)
+        measured["method_distances"] = {
+            name: estimator.between(belief, points, rng)
+            for name, points in samples.items()
+            if name != method
         }
-
-    def _of_belief(self) -> dict[str, Any]:
-        """Return what is measured from the belief's samples; None for each without a belief."""
-        evidence, reference, belief = self.evidence, self.reference, self.belief
-        if belief is None:
-            names = ("belief", "belief_data", "belief_sampling", "belief_floor")
-            return {**dict.fromkeys(names), "method_distances": {}}
-        between, rng, data = self.estimator.between, self.main_rng, reference.data
-        pairs = len(evidence.comparisons.choices(evidence.judge))
-        return {
-            "belief": summarize(belief, reference.space),
-            "band_precision": None
-            if evidence.bands is None
-            else measure_band_precision(evidence.bands, belief, reference.space, pairs),
-            "shape": measure_shape(belief, reference, evidence.bands),
-            "boxes": measure_boxes(belief, reference, evidence.draws),
-            "belief_data": None if data is None else between(belief, data, rng, evidence.draws),
-            "belief_sampling": between(belief, reference.sampling, rng, evidence.draws),
-            "belief_floor": self.estimator.floor(belief, rng),
-            "method_distances": {
-                method: between(belief, points, rng)
-                for method, points in self.beliefs.items()
-                if method != self.method
-            },
-        }
-
-
-def _as_json(diagnostics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, JsonValue]]:
-    """Return diagnostics as JSON: arrays as lists, not-a-number as null, other objects as text."""
-
-    def unwrap(value: Any) -> Any:
-        return value.tolist() if hasattr(value, "tolist") else str(value)
-
-    plain = {method: dict(items) for method, items in diagnostics.items()}
-    text = to_json(plain, inf_nan_mode="null", fallback=unwrap)
-    record: dict[str, dict[str, JsonValue]] = json.loads(text)
-    return record
+    # As JSON: arrays as lists, not-a-number as null, other objects as text.
+    diagnostics = to_json(
+        {name: dict(items) for name, items in evidence.diagnostics.items()},
+        inf_nan_mode="null",
+        fallback=lambda value: value.tolist() if hasattr(value, "tolist") else str(value),
+    )
+    return JudgeAudit(
+        name=judge,
+        method=method,
+        consistency=measure_consistency(comparisons, judge, choices),
+        preference=preference,
+        diagnostics=json.loads(diagnostics),
+        **measured,
+    )
 
 
 Progress = Callable[[int, int], None]
@@ -347,8 +298,8 @@ class ReferenceAudit(StrictModel):
     rows: int | None
     table: TableRows | None = None
     half_split: bool
-    data: list[Summary] | None
-    sampling: list[Summary]
+    data: list[summaries.Summary] | None
+    sampling: list[summaries.Summary]
     sampling_data: Distance | None
     data_floor: Distance | None
     sampling_floor: Distance
@@ -366,7 +317,7 @@ class Audit(StrictModel):
         people: people as judges; None in runs without people.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     space: FeatureSpace
     settings: AuditSettings
     seed: int
@@ -389,7 +340,9 @@ class Audit(StrictModel):
         """Return summaries of data, belief and λ, a row per feature and sample, natural units."""
         belief = self.of(judge).belief
         samples = {"data": self.reference.data, "belief": belief, "λ": self.reference.sampling}
-        return summary_table({name: rows for name, rows in samples.items() if rows is not None})
+        return summaries.summary_table(
+            {name: rows for name, rows in samples.items() if rows is not None}
+        )
 
     def save(self, path: Path) -> Path:
         """Write as JSON."""
@@ -445,20 +398,37 @@ def audit_run(
         100
     """
     settings = settings or AuditSettings()
-    estimator = _estimator(evidence, reference, settings)
-    steps = 1 + len(evidence)
-    shared = _audit_reference(reference, estimator, np.random.default_rng([seed, 1]))
+    space, data, sampling = reference.space, reference.data, reference.sampling
+    tables = [sampling] if data is None else [sampling, data]
+    for item in evidence:
+        tables.extend(item.belief_samples(space).values())
+    # One size for all distances of the run, so that they compare.
+    size, marginal_size = (
+        common_size(most, *tables) for most in (settings.size, settings.marginal_size)
+    )
+    estimator = DistanceEstimator(reference.standardizer, settings, size, marginal_size)
+    rng, steps = np.random.default_rng([seed, 1]), 1 + len(evidence)
+    shared = ReferenceAudit(
+        rows=None if data is None else len(data),
+        table=reference.rows,
+        half_split=data is not None and len(data) < 2 * settings.size,
+        data=None if data is None else summaries.summarize(data, space),
+        sampling=summaries.summarize(sampling, space),
+        sampling_data=None if data is None else estimator.between(sampling, data, rng),
+        data_floor=None if data is None else estimator.floor(data, rng),
+        sampling_floor=estimator.floor(sampling, rng),
+    )
     judges = []
     for done, item in enumerate(evidence, start=1):
         if progress is not None:
             progress(done, steps)
-        judges.append(JudgeAuditor(item, reference, estimator, seed).audit())
+        judges.append(audit_judge(item, reference, estimator, seed))
     if progress is not None:
         progress(steps, steps)
     scales = [None if judge.powers is None else judge.powers.scale for judge in judges]
     preferences = decide_verdicts([judge.preference for judge in judges], scales, settings.level)
     return Audit(
-        space=reference.space,
+        space=space,
         settings=settings,
         seed=seed,
         reference=shared,
@@ -467,37 +437,4 @@ def audit_run(
             for judge, preference in zip(judges, preferences, strict=True)
         ],
         people=None if people is None else audit_people(people, seed),
-    )
-
-
-def _estimator(
-    evidence: Sequence[JudgeEvidence], reference: Reference, settings: AuditSettings
-) -> DistanceEstimator:
-    """Return an estimator with one size for all distances of the run, so that they compare."""
-    samples = [reference.sampling]
-    if reference.data is not None:
-        samples.append(reference.data)
-    for item in evidence:
-        samples.extend(item.belief_samples(reference.space).values())
-    return DistanceEstimator(
-        reference.standardizer,
-        settings,
-        size=common_size(settings.size, *samples),
-        marginal_size=common_size(settings.marginal_size, *samples),
-    )
-
-
-def _audit_reference(
-    reference: Reference, estimator: DistanceEstimator, rng: np.random.Generator
-) -> ReferenceAudit:
-    data, sampling, space = reference.data, reference.sampling, reference.space
-    return ReferenceAudit(
-        rows=None if data is None else len(data),
-        table=reference.rows,
-        half_split=data is not None and len(data) < 2 * estimator.settings.size,
-        data=None if data is None else summarize(data, space),
-        sampling=summarize(sampling, space),
-        sampling_data=None if data is None else estimator.between(sampling, data, rng),
-        data_floor=None if data is None else estimator.floor(data, rng),
-        sampling_floor=estimator.floor(sampling, rng),
     )

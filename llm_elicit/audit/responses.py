@@ -23,7 +23,7 @@ of two answers about different pairs that were asked equally far apart: without 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ import pandas as pd
 from scipy.special import logit
 
 from llm_elicit.comparisons.fit_inputs import STATED_TO
-from llm_elicit.comparisons.table import Choices, Comparisons, Judgments
+from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.spaces.features import Floats
 
 Index = npt.NDArray[np.int64]
@@ -73,18 +73,11 @@ class Response:
     position: Floats
     single: Floats
     noise: Floats
-    robust: Floats = field(default_factory=lambda: np.empty(0))
-    bound: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
-    side: Floats = field(default_factory=lambda: np.empty(0))
-    agreement: Floats = field(default_factory=lambda: np.empty(0))
-    control: Floats = field(default_factory=lambda: np.empty(0))
-
-    def __post_init__(self) -> None:
-        for name in ("robust", "bound", "side", "agreement", "control"):
-            if not len(getattr(self, name)):
-                value = np.nan if name in ("agreement", "control") else 0.0
-                rows = np.full(len(self.value), value)
-                object.__setattr__(self, name, rows > 0.0 if name == "bound" else rows)
+    robust: Floats
+    bound: npt.NDArray[np.bool_]
+    side: Floats
+    agreement: Floats
+    control: Floats
 
     def __len__(self) -> int:
         return len(self.value)
@@ -125,19 +118,17 @@ class Response:
 
     def head(self, end: int) -> Response:
         """Return the first `end` pairs."""
-        rows = (
-            getattr(self, column.name)[:end] for column in fields(self) if column.name != "kind"
-        )
-        return Response(self.kind, *rows)
+        _, *columns = fields(self)
+        return Response(self.kind, *(getattr(self, column.name)[:end] for column in columns))
 
     @classmethod
     def of_choices(cls, choices: Choices) -> Response:
         """Return the response from choices, whatever orders they were asked in."""
-        unknown = np.full(len(choices), np.nan)
+        unknown, none = np.full(len(choices), np.nan), np.zeros(len(choices))
         value = choices.preference - 0.5
         # Averages of P and 1 - P leave rounding error, which is not a preference.
         value = np.where(np.abs(value) <= _ROUNDING, 0.0, value)
-        rest = choices.pair, unknown, unknown, unknown
+        rest = choices.pair, unknown, unknown, unknown, none, none > 0.0, none, unknown, unknown
         return cls("choices", choices.a, choices.b, value, *rest)
 
 
@@ -145,14 +136,14 @@ def response_of(comparisons: Comparisons, judge: str) -> Response:
     """Return a judge's response: from its log-odds if most answers have them, else its choices."""
     judgments = comparisons.judgments(judge)
     kind: Kind = "log-odds" if judgments.measured else "choices"
-    if kind == "log-odds":
-        is_used, answers = judgments.soft, _log_odds(judgments)
-    else:
-        is_used = np.ones(len(judgments.soft), dtype=bool)
-        answers = (judgments.preference - 0.5) * judgments.sign
-    rows = pd.DataFrame({"pair": judgments.pair, "first": judgments.first, "shown": answers})[
-        is_used
-    ]
+    is_used = np.ones(len(judgments.soft), dtype=bool)
+    answers = (judgments.preference - 0.5) * judgments.sign
+    if kind == "log-odds":  # a stated 0 or 100 % counts half a step inside
+        p = np.clip(judgments.first_shown, 0.5 * STATED_TO, 1.0 - 0.5 * STATED_TO)
+        is_stated = judgments.format == "probability"
+        is_used, answers = judgments.soft, np.where(is_stated, logit(p), judgments.log_odds)
+    rows = pd.DataFrame({"pair": judgments.pair, "first": judgments.first, "shown": answers})
+    rows = rows[is_used]
     everything = comparisons.answers_of(judge)
     answered = everything[everything["probability"].notna()][is_used].reset_index(drop=True)
     # Answers of the same time, as in a table without times, were asked in the order of the plan.
@@ -166,14 +157,31 @@ def response_of(comparisons: Comparisons, judge: str) -> Response:
     )
     bound = np.bincount(number, judgments.censored[is_used] != 0) > 0
     points = judgments.a[is_used][row], judgments.b[is_used][row]
-    return _response(kind, *points, by_order, bound, agreement)
 
+    def column(statistic: str, first: bool) -> Floats:
+        if (statistic, first) not in by_order.columns:
+            return np.full(len(by_order), np.nan)
+        return np.asarray(by_order[(statistic, first)], dtype=np.float64)
 
-def _log_odds(judgments: Judgments) -> Floats:
-    """Return log-odds of the option shown first; a stated 0 or 100 % counts half a step inside."""
-    least = 0.5 * STATED_TO
-    p = np.clip(judgments.first_shown, least, 1.0 - least)
-    return np.where(judgments.format == "probability", logit(p), judgments.log_odds)
+    ab, ba = column("mean", True), column("mean", False)
+    position = 0.5 * (ab + ba)
+    in_both_orders = np.isfinite(position)
+    single = np.where(in_both_orders, np.nan, np.where(np.isfinite(ab), ab, ba))
+    # A question asked once has no variance estimate, so that of the other order is used for both.
+    variances = np.stack([column("var", side) / column("count", side) for side in (True, False)])
+    has_repeats = np.isfinite(variances)
+    repeats = np.where(has_repeats, variances, 0.0).sum(0) / np.maximum(has_repeats.sum(0), 1)
+    noise = np.where(has_repeats.any(0), np.where(in_both_orders, 0.5, 1.0) * repeats, np.nan)
+    pair = np.asarray(by_order.index, dtype=np.int64)
+    side = np.where(in_both_orders, 0.0, np.where(np.isfinite(ab), 1.0, -1.0))
+    none = np.zeros(len(pair))
+    robust = _robust(np.stack([ab, ba])) if kind == "log-odds" and len(pair) else none
+    response = Response(
+        kind, *points, none, pair, position, single, noise, robust, bound, side, *agreement
+    )
+    value = np.where(in_both_orders, 0.5 * (ab - ba), side * (single - response.mean_position))
+    least = _ROUNDING * np.fmax(np.abs(ab), np.abs(ba))
+    return replace(response, value=np.where(np.abs(value) <= least, 0.0, value))
 
 
 def _robust(answers: Floats) -> Floats:
@@ -218,39 +226,3 @@ def _agreement(pair: Index, first: Index, answers: Floats) -> tuple[Floats, Floa
         rows = np.bincount(at, minlength=pairs)
         means = [np.bincount(at, x[has_control], pairs) / rows for x in (agreement, control)]
     return means[0], means[1]
-
-
-def _response(
-    kind: Kind,
-    a: Floats,
-    b: Floats,
-    answers: pd.DataFrame,
-    bound: npt.NDArray[np.bool_],
-    agreement: tuple[Floats, Floats],
-) -> Response:
-    """Return the response from answers for the option shown first, by pair and order."""
-
-    def column(statistic: str, first: bool) -> Floats:
-        if (statistic, first) not in answers.columns:
-            return np.full(len(answers), np.nan)
-        return np.asarray(answers[(statistic, first)], dtype=np.float64)
-
-    ab, ba = column("mean", True), column("mean", False)
-    position = 0.5 * (ab + ba)
-    in_both_orders = np.isfinite(position)
-    single = np.where(in_both_orders, np.nan, np.where(np.isfinite(ab), ab, ba))
-    # A question asked once has no variance estimate, so that of the other order is used for both.
-    variances = np.stack([column("var", side) / column("count", side) for side in (True, False)])
-    has_repeats = np.isfinite(variances)
-    repeats = np.where(has_repeats, variances, 0.0).sum(0) / np.maximum(has_repeats.sum(0), 1)
-    noise = np.where(has_repeats.any(0), np.where(in_both_orders, 0.5, 1.0) * repeats, np.nan)
-    pair = np.asarray(answers.index, dtype=np.int64)
-    side = np.where(in_both_orders, 0.0, np.where(np.isfinite(ab), 1.0, -1.0))
-    none = np.zeros(len(answers))
-    robust = _robust(np.stack([ab, ba])) if kind == "log-odds" and len(answers) else none
-    response = Response(
-        kind, a, b, none, pair, position, single, noise, robust, bound, side, *agreement
-    )
-    value = np.where(in_both_orders, 0.5 * (ab - ba), side * (single - response.mean_position))
-    least = _ROUNDING * np.fmax(np.abs(ab), np.abs(ba))
-    return replace(response, value=np.where(np.abs(value) <= least, 0.0, value))

@@ -112,11 +112,8 @@ def measure_band_precision(
             continue
         if isinstance(feature, CircularBands):
             continue
-        ends = (
-            np.log([feature.mean, feature.q50])
-            if space.log[column]
-            else [feature.mean, feature.q50]
-        )
+        bands_of = np.array([feature.mean, feature.q50])
+        ends = np.log(bands_of) if space.log[column] else bands_of
         mean, median = np.diff(ends)[:, 0] / (sd[column] if sd[column] > 0 else 1.0)
         widths.append(BandWidth(name=feature.name, mean=float(mean), median=float(median)))
     return BandPrecision(

@@ -54,10 +54,10 @@ class StatedFeature(StrictModel):
     quantiles: tuple[float, float, float, float, float] | None
     outside: int
     spread: float | None
-    data: float | None
-    belief: float | None
-    belief_data: float | None
-    floor: float | None
+    data: float | None = None
+    belief: float | None = None
+    belief_data: float | None = None
+    floor: float | None = None
 
 
 class NoiseLevel(StrictModel):
@@ -125,26 +125,29 @@ def measure_stated(
     stated, single = functions(median), functions(clipped)
     of_data = None if data is None else functions.of(data)
     of_belief = None if belief is None else functions.of(belief)
-    columns = {
-        "spread": _spread(quantile_distance(single, stated), times),
-        "data": _between(stated, of_data),
-        "belief": _between(stated, of_belief),
-        "belief_data": _between(of_belief, of_data),
-        "floor": None if data is None else _floor(functions, data, rng),
-    }
+    spread = np.nansum(quantile_distance(single, stated), axis=0) / np.maximum(times, 1)
+    columns = {"spread": np.where(times > 1, spread, np.nan)}
+    if of_data is not None:
+        columns["data"] = quantile_distance(stated, of_data)
+    if of_belief is not None:
+        columns["belief"] = quantile_distance(stated, of_belief)
+    if of_data is not None and of_belief is not None:
+        columns["belief_data"] = quantile_distance(of_belief, of_data)
+    if data is not None:  # between pairs of bootstrap samples of rows
+        n, count = len(data), 2 * _FLOOR_PAIRS
+        drawn = [functions.of(data[rng.integers(n, size=n)]) for _ in range(count)]
+        columns["floor"] = quantile_distance(np.array(drawn[::2]), np.array(drawn[1::2])).mean(0)
     features = [
         StatedFeature(
             name=space.names[j],
             times=int(times[j]),
             quantiles=tuple(median[j].tolist()) if times[j] else None,
             outside=int(outside[j]),
-            **{k: None if values is None else finite(values[j]) for k, values in columns.items()},
+            **{name: finite(values[j]) for name, values in columns.items()},
         )
         for j in space.on_line
     ]
-    level = None
-    if by_level is not None:
-        level = _best_level(single, functions(by_level), rng)
+    level = None if by_level is None else _best_level(single, functions(by_level), rng)
     return StatedQuantiles(features=features, level=level)
 
 
@@ -184,24 +187,6 @@ def quantile_distance(x: Floats, y: Floats) -> Floats:
     triangles = (start**2 + end**2) / np.where(size > 0, size, 1.0)
     mean = np.where(crosses, triangles, size) / 2
     return np.asarray((mean * np.diff(_NODES)).sum(axis=-1))
-
-
-def _spread(distances: Floats, times: Floats) -> Floats:
-    """Return the mean over statements of distances `(t, d)`; NaN for fewer than two."""
-    sums = np.nansum(distances, axis=0)
-    return np.asarray(np.where(times > 1, sums / np.maximum(times, 1), np.nan))
-
-
-def _between(x: Floats | None, y: Floats | None) -> Floats | None:
-    return None if x is None or y is None else quantile_distance(x, y)
-
-
-def _floor(functions: _QuantileFunctions, data: Floats, rng: np.random.Generator) -> Floats:
-    """Return the mean distance `(d,)` between the quantiles of two bootstrap samples of rows."""
-    n, count = len(data), 2 * _FLOOR_PAIRS
-    draws = [functions.of(data[rng.integers(n, size=n)]) for _ in range(count)]
-    pairs = zip(draws[::2], draws[1::2], strict=True)
-    return np.asarray(np.mean([quantile_distance(x, y) for x, y in pairs], axis=0))
 
 
 def _best_level(single: Floats, by_level: Floats, rng: np.random.Generator) -> NoiseLevel | None:

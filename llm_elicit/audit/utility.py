@@ -22,8 +22,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from llm_elicit import density
-from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import holm, posterior_interval
+from llm_elicit.audit.inference import AdjustedTest, adjusted, posterior_interval
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
@@ -78,17 +77,31 @@ def utility_of(
     rng = np.random.default_rng([seed, 0x071])
     sampling = space.round(space.sample(_SAMPLING, rng))
     rows = None if data is None else data[rng.permutation(len(data))[:_ROWS]]
-    unit = belief.power * _unit(belief)
+    fitted_response = belief.diagnostics.get("response") or {}
+    is_measured = fitted_response.get("scale") == "log-odds"
+    # Nats of log density per nat of log-odds.
+    unit = belief.power * (1.0 if is_measured else belief.noise.scale)
 
     def values(points: Floats, tapered: bool = True) -> Floats:
         if belief.has_draws:
             return belief.utilities(points, tapered=tapered) / unit
-        return _mean(belief, points, tapered)[None] / unit
+        if belief.has_noise_levels:
+            return belief.utility(points, tapered=tapered)[None] / unit
+        return (belief.log_prob(points) - belief.sampling.log_scale_slope(points))[None] / unit
 
     # An effect is of the answers, not of the taper beyond the compared points.
     answered = partial(values, tapered=False)
 
-    base, grids = space.sample(_AVERAGED, rng), _grids(space)
+    base = space.sample(_AVERAGED, rng)
+    # Whole numbers at a position in the range of their cells, halves to the nearer end.
+    low, high = space.scale_ends
+    at = space.from_scale(low + GRID[:, None] * (high - low))
+    outward = np.where(GRID[:, None] <= 0.5, np.ceil(at - 0.5), np.floor(at + 0.5))
+    at = np.clip(np.where(space.integer, outward, at), space.low, space.high)
+    grids = [
+        separate_values(feature) if is_separate(feature) else at[:, j]
+        for j, feature in enumerate(space.features)
+    ]
     return Utility(
         rows=None if rows is None else values(rows),
         sampling=values(sampling),
@@ -98,35 +111,6 @@ def utility_of(
             _averaged(answered, space, base, feature, grid) for feature, grid in enumerate(grids)
         ),
     )
-
-
-def _unit(belief: density.BeliefDensity) -> float:
-    """Return nats of log density per nat of log-odds, at power 1."""
-    response = belief.diagnostics.get("response")
-    if response is not None and response.get("scale") == "log-odds":
-        return 1.0
-    return belief.noise.scale
-
-
-def _mean(belief: density.BeliefDensity, points: Floats, tapered: bool) -> Floats:
-    if belief.has_noise_levels:
-        return belief.utility(points, tapered=tapered)
-    return belief.log_prob(points) - belief.sampling.log_scale_slope(points)
-
-
-def _grids(space: FeatureSpace) -> list[Floats]:
-    """Return the values at which each feature is evaluated, natural units: see `separate_values`.
-
-    Whole numbers at a position in the range of their cells, halves to the nearer end.
-    """
-    low, high = space.scale_ends
-    at = space.from_scale(low + GRID[:, None] * (high - low))
-    outward = np.where(GRID[:, None] <= 0.5, np.ceil(at - 0.5), np.floor(at + 0.5))
-    at = np.clip(np.where(space.integer, outward, at), space.low, space.high)
-    return [
-        separate_values(feature) if is_separate(feature) else at[:, j]
-        for j, feature in enumerate(space.features)
-    ]
 
 
 def is_separate(feature: Feature) -> bool:
@@ -177,8 +161,11 @@ def _averaged(
     return np.stack([averaged(draw) for draw in averages])
 
 
-class Effect(StrictModel):
+class Effect(AdjustedTest):
     """One feature's effect on the utility, averaged over the other features.
+
+    The randomization test is of the feature given the others (alone with several rounds, or if
+    there are few pairs), adjusted over all features.
 
     Attributes:
         name: the feature.
@@ -197,9 +184,6 @@ class Effect(StrictModel):
         size: standard deviation of the averaged utility over λ, log-odds.
         gain: leave-one-out share of the responses' mean square that the feature predicts alone,
             by linear and square terms, or by category; at or below 0 if it predicts nothing.
-        p_value, p_holm: of the randomization test of the feature given the others (alone with
-            several rounds, or if there are few pairs), and adjusted over all features.
-        at_floor: whether p is the smallest that the flips can give.
     """
 
     name: str
@@ -211,9 +195,6 @@ class Effect(StrictModel):
     categories: tuple[str, str] | None = None
     size: float | None = None
     gain: float
-    p_value: float
-    p_holm: float
-    at_floor: bool
 
     @property
     def directed(self) -> bool:
@@ -256,19 +237,17 @@ def measure_effects(
     if len(response) < 2:
         return ()
     test = RandomizationTest(response, space, schedule)
-    tests = [test.run_partial(settings.flips, rng, j) for j in range(space.dimension)]
-    adjusted = holm(np.array([result.p_value for result in tests]))
-    return tuple(
-        Effect(
-            name=feature.name,
-            gain=tests[j].gain,
-            p_value=tests[j].p_value,
-            p_holm=float(adjusted[j]),
-            at_floor=tests[j].at_floor,
-            **({} if utility is None else _curve_effect(utility, j, feature, open_ended)),
-        )
-        for j, feature in enumerate(space.features)
-    )
+    effects = []
+    for j, feature in enumerate(space.features):
+        result = test.run_partial(settings.flips, rng, j)
+        curve = {} if utility is None else _curve_effect(utility, j, feature, open_ended)
+        tested: dict[str, Any] = {
+            "p_value": result.p_value,
+            "at_floor": result.at_floor,
+            "gain": result.gain,
+        }
+        effects.append(Effect(name=feature.name, **tested, **curve))
+    return tuple(effect for effect in adjusted(effects) if effect is not None)
 
 
 def _curve_effect(
@@ -280,9 +259,8 @@ def _curve_effect(
     if is_separate(feature):
         best, worst = int(mean.argmax()), int(mean.argmin())
         direction, contrast = "category", np.zeros(len(mean))
-        contrast[best], contrast[worst] = 1.0, -1.0
-        if best == worst:
-            contrast[:] = 0.0
+        contrast[best] += 1.0
+        contrast[worst] -= 1.0
         weights = np.full(len(mean), 1.0 / len(mean))
         at = separate_values(feature)
         categories = feature.word(float(at[best])), feature.word(float(at[worst]))

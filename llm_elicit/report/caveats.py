@@ -29,26 +29,25 @@ def caveats(
         questions: total number of questions of each of those judges; fewer than planned if a
             stopping rule ended the rounds.
     """
-    incomplete = [("Answers are missing", _missing(missing, questions))] if missing else []
+    unanswered = "; ".join(
+        f"{name}: {count:,} of {questions[name]:,}" for name, count in missing.items()
+    )
+    incomplete = (
+        f"The campaign is not complete. Unanswered questions: {unanswered}. All numbers on this "
+        "page are from the other answers; run the campaign again to ask the missing questions."
+    )
     return [
-        *incomplete,
+        *([("Answers are missing", incomplete)] if missing else []),
         ("The belief is identified up to a power", _power(audit, campaign)),
-        ("The density is per unit of each feature's scale", _scales(audit) + _categories(audit)),
+        (
+            "The density is per unit of each feature's scale",
+            _scales(audit) + _kinds_of_features(audit),
+        ),
         ("The belief is limited to the range asked about", _range(audit)),
         ("Design of the questions", _design(audit, campaign)),
         ("Test of a consistent preference", _verdicts(audit, campaign)),
         ("Distances", _distances(audit)),
     ]
-
-
-def _missing(missing: Mapping[str, int], questions: Mapping[str, int]) -> str:
-    judges = "; ".join(
-        f"{name}: {count:,} of {questions[name]:,}" for name, count in missing.items()
-    )
-    return (
-        f"The campaign is not complete. Unanswered questions: {judges}. All numbers on this page "
-        "are from the other answers; run the campaign again to ask the missing questions."
-    )
 
 
 def _power(audit: Audit, campaign: Campaign) -> str:
@@ -58,25 +57,23 @@ def _power(audit: Audit, campaign: Campaign) -> str:
         "points in the same way and differ in sharpness."
     ]
     if "choices" in kinds:
-        level = campaign.fit.noise_level
+        family, level = campaign.fit.noise, campaign.fit.noise_level
         stated = "at its standard level" if level is None else f"at level {level:g}"
+        kind, power, unit = ("noise level", "p^(1/s)", "level 1")
+        if family == "exponential":
+            kind, power, unit = ("noise of rate", "p^s", "rate 1")
         parts.append(
-            f"Choices identify the power only together with the noise level: "
-            f"{_equivalence(campaign.fit.noise)}. If a judge chooses more consistently than "
-            "assumed, its belief is too narrow; if less consistently, too wide; the location of "
-            f"the mode does not change. The assumed noise is {_NOISE[campaign.fit.noise]} {stated}."
+            "Choices identify the power only together with the noise level: a belief p with "
+            f"{kind} s predicts the same choices as {power}, renormalized, with {unit}. If a judge "
+            "chooses more consistently than assumed, its belief is too narrow; if less "
+            "consistently, too wide; the location of the mode does not change. The assumed noise "
+            f"is {_NOISE[family]} {stated}."
         )
     if "log-odds" in kinds:
         parts.append(
             "Log-odds of the answers measure a utility in a unit of the judge's own, so they do "
             "not identify the power; their noise is estimated."
         )
-    parts.append(_methods(audit, campaign))
-    return " ".join(parts)
-
-
-def _methods(audit: Audit, campaign: Campaign) -> str:
-    """Return the method of the belief, and which of the other methods check it."""
     first, *further = campaign.fit.methods
     fits = next((judge.diagnostics for judge in audit.judges if judge.diagnostics), {})
     checks = [method for method in further if is_cross_check(first, method, fits)]
@@ -87,20 +84,7 @@ def _methods(audit: Audit, campaign: Campaign) -> str:
     if dependent:
         verb = "shares" if len(dependent) == 1 else "share"
         text += f"; {listed(dependent)} {verb} fitted parts with it, so agreement is no cross-check"
-    return text + "."
-
-
-def _equivalence(family: str) -> str:
-    """Return which beliefs predict the same choices at different noise levels."""
-    if family == "exponential":  # whose level is a rate
-        return (
-            "a belief p with noise of rate s predicts the same choices as p^s, renormalized, with "
-            "rate 1"
-        )
-    return (
-        "a belief p with noise level s predicts the same choices as p^(1/s), renormalized, with "
-        "level 1"
-    )
+    return " ".join([*parts, f"{text}."])
 
 
 def _kinds(audit: Audit) -> set[str]:
@@ -108,25 +92,26 @@ def _kinds(audit: Audit) -> set[str]:
     return {judge.preference.response for judge in audit.judges}
 
 
-def _categories(audit: Audit) -> str:
-    kinds = {
-        "are categorical": [f.label for f in audit.space.features if f.kind == "categorical"],
-        "are ordered categories": [f.label for f in audit.space.features if f.kind == "ordered"],
-        "go around a circle": [f.label for f in audit.space.features if f.periodic],
-    }
-    rules = {
-        "are categorical": (
-            ""
-            if _from_the_table(audit)
-            else "Candidates were drawn uniformly over the categories. "
-        )
-        + "The density is per category, and no order is assumed.",
-        "are ordered categories": "They count as whole numbers in their order.",
-        "go around a circle": "Their ends are the same point, and they have neither quantiles nor "
-        "correlations.",
-    }
-    used = ((kind, labels) for kind, labels in kinds.items() if labels)
-    parts = (f" These features {kind}: {', '.join(names)}. {rules[kind]}" for kind, names in used)
+def _kinds_of_features(audit: Audit) -> str:
+    """Return what is special about categories and circles."""
+    uniform = "Candidates were drawn uniformly over the categories. "
+    kinds = (
+        (
+            "are categorical", [f.label for f in audit.space.features if f.kind == "categorical"],
+            f"{'' if _from_the_table(audit) else uniform}The density is per category, and no order "
+            "is assumed.",
+        ),
+        (
+            "are ordered categories",
+            [f.label for f in audit.space.features if f.kind == "ordered"],
+            "They count as whole numbers in their order.",
+        ),
+        (
+            "go around a circle", [f.label for f in audit.space.features if f.periodic],
+            "Their ends are the same point, and they have neither quantiles nor correlations.",
+        ),
+    )  # fmt: skip
+    parts = (f" These features {kind}: {', '.join(f)}. {rule}" for kind, f, rule in kinds if f)
     return "".join(parts)
 
 
@@ -174,15 +159,6 @@ def _range(audit: Audit) -> str:
     )
 
 
-def _simplex_text(audit: Audit) -> str:
-    if not audit.space.categorical.any():
-        return ""
-    return (
-        "; categories are vertices of a regular simplex, equally far apart, with the same total "
-        "variance over the rows as a number"
-    )
-
-
 def _span(feature: Feature) -> str:
     if feature.categories:
         *most, last = feature.categories
@@ -202,23 +178,18 @@ def _design(audit: Audit, campaign: Campaign) -> str:
             f"{3 * design.triads:,} of them form {design.triads:,} triads (three points compared "
             "in all pairs), so that cycles can be counted. "
         )
+    points, sizes = "Both points of a pair", design.sizes
+    later = "; most later pairs were chosen from earlier answers, so pairs are not independent"
+    if len(sizes) > 1:
+        points = (
+            f"They were asked in {len(sizes)} rounds: the points of the {sizes[0]:,} pairs of the "
+            "first"
+        )
     return (
-        f"{most}{design.pairs:,} pairs were asked {_orders(audit, campaign)}. {_points(campaign)} "
-        f"{triads}The wording is template {design.template}; another wording may give another "
-        f"belief. "
-        f"Campaign seed {campaign.seed}."
-    )
-
-
-def _points(campaign: Campaign) -> str:
-    """Return how the points of the pairs were chosen."""
-    sizes = campaign.design.sizes
-    if len(sizes) == 1:
-        return "Both points of a pair were drawn independently from the sampling density λ."
-    return (
-        f"They were asked in {len(sizes)} rounds: the points of the {sizes[0]:,} pairs of the "
-        "first were drawn independently from the sampling density λ; most later pairs were chosen "
-        "from earlier answers, so pairs are not independent."
+        f"{most}{design.pairs:,} pairs were asked {_orders(audit, campaign)}. {points} were drawn "
+        f"independently from the sampling density λ{later if len(sizes) > 1 else ''}. {triads}The "
+        f"wording is template {design.template}; another wording may give another belief. Campaign "
+        f"seed {campaign.seed}."
     )
 
 
@@ -249,6 +220,9 @@ def _orders(audit: Audit, campaign: Campaign) -> str:
 
 def _verdicts(audit: Audit, campaign: Campaign) -> str:
     settings, rounds = audit.settings, campaign.design.rounds
+    flips = settings.flips
+    least = min((judge.preference.pairs for judge in audit.judges), default=flips)
+    exact = " (in all ways where few pairs allow no more)" if 2 ** min(least, 20) <= flips else ""
     by_round = ending = ""
     if rounds is not None:
         by_round = (
@@ -268,7 +242,7 @@ def _verdicts(audit: Audit, campaign: Campaign) -> str:
         )
     return (
         "A preference is called consistent if the answers depend on the points: the points of "
-        f"every pair were exchanged {_exchanges(audit)}, and in fewer than "
+        f"every pair were exchanged at random {flips:,} times{exact}, and in fewer than "
         f"{settings.level:.0%} of these a ridge regression on linear and quadratic features "
         f"predicted held-out answers as well as for the real ones.{by_round}{ending}{several} "
         "Wild answers count less in a second version of this statistic; the larger one is tested. "
@@ -280,29 +254,22 @@ def _verdicts(audit: Audit, campaign: Campaign) -> str:
     )
 
 
-def _exchanges(audit: Audit) -> str:
-    flips = audit.settings.flips
-    least = min((judge.preference.pairs for judge in audit.judges), default=flips)
-    exact = " (in all ways where few pairs allow no more)" if 2 ** min(least, 20) <= flips else ""
-    return f"at random {flips:,} times{exact}"
-
-
 def _distances(audit: Audit) -> str:
     settings, floor = audit.settings, audit.reference.sampling_floor
     standard = "λ's" if audit.reference.data is None else "the data's"
-    half = (
-        " The table is too small for the requested size, so its halves are compared."
-        if audit.reference.half_split
-        else ""
+    halves = " The table is too small for the requested size, so its halves are compared."
+    simplex = (
+        "; categories are vertices of a regular simplex, equally far apart, with the same total "
+        "variance over the rows as a number"
     )
     return (
         f"Features are on their scale, standardized by {standard} mean and standard deviation"
-        f"{_simplex_text(audit)}. "
+        f"{simplex if audit.space.categorical.any() else ''}. "
         f"Wasserstein-1 and the other joint distances are between {floor.size:,} points on each "
         f"side, total variation between {floor.marginal_size:,} in {settings.bins} bins per "
         f"feature, each on {settings.repeats} fresh subsamples (mean ± standard deviation; the "
         "subsamples share one belief, so this is not the uncertainty of the belief, which is the "
         "90 % interval over posterior draws in brackets, if available). The distance between two "
-        f"samples of the same density is not 0: compare each with its floor.{half} Audit seed "
-        f"{audit.seed}."
+        f"samples of the same density is not 0: compare each with its floor."
+        f"{halves if audit.reference.half_split else ''} Audit seed {audit.seed}."
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -23,6 +24,8 @@ from llm_elicit.density.plots.style import LIGHT, blank, dress, set_axis
 from llm_elicit.report.layers import Picture, draw_picture, drawing
 from llm_elicit.report.page import environment
 from llm_elicit.spaces.features import Feature
+
+Summaries = tuple[Summary | None, Bands | None, Summary | None]
 
 _LEFT = -0.14
 """Where the data of a condition stand, from its place; the belief is as far on the other side."""
@@ -105,53 +108,45 @@ def _view(judge: str, conditions: Sequence[Condition]) -> JudgeView:
     rows = tuple(
         row
         for place, feature in enumerate(features)
-        for row in _rows(feature, place, judge, conditions)
+        for row in _rows(feature, _summaries(conditions, judge, place))
     )
     labels = [condition.value for condition in conditions]
     pictures = tuple(
-        _picture(feature, place, judge, conditions, labels)
+        _picture(feature, judge, _summaries(conditions, judge, place), labels)
         for place, feature in enumerate(features)
         if not feature.categories and not feature.periodic
     )
     return JudgeView(judge, rows, pictures)
 
 
-def _rows(feature: Feature, place: int, judge: str, conditions: Sequence[Condition]) -> list[Row]:
+def _rows(feature: Feature, summaries: Sequence[Summaries]) -> list[Row]:
     rows = []
     for category in feature.categories or (None,):
-        cells = tuple(_cell(condition, judge, place, category) for condition in conditions)
+        values = (tuple(_value(side, category) for side in sides) for sides in summaries)
+        cells = tuple(Cell(*sides) for sides in values)
         # A circle has no direction: later and earlier hours are the same.
         direction = (0, 0) if feature.periodic else _direction(cells)
         rows.append(Row(feature, category, cells, *direction))
     return rows
 
 
-def _cell(condition: Condition, judge: str, place: int, category: str | None) -> Cell:
-    belief, bands, data = _summaries(condition, judge, place)
-    band = None
-    if bands is not None:
-        band = bands.shares[category or ""] if isinstance(bands, CategoryBands) else bands.mean
-    return Cell(_value(belief, category), band, _value(data, category))
-
-
-def _summaries(
-    condition: Condition, judge: str, place: int
-) -> tuple[Summary | None, Bands | None, Summary | None]:
+def _summaries(conditions: Sequence[Condition], judge: str, place: int) -> list[Summaries]:
     """Return a feature's summary in the belief, its bands, and its summary in the data."""
-    audited, data = condition.audit.of(judge), condition.audit.reference.data
-    return (
-        None if audited.belief is None else audited.belief[place],
-        None if audited.bands is None else audited.bands[place],
-        None if data is None else data[place],
-    )
+    sides = ((c.audit.of(judge), c.audit.reference.data) for c in conditions)
+    return [
+        (
+            None if audited.belief is None else audited.belief[place],
+            None if audited.bands is None else audited.bands[place],
+            None if data is None else data[place],
+        )
+        for audited, data in sides
+    ]
 
 
-def _value(summary: Summary | None, category: str | None) -> float | None:
-    if summary is None:
-        return None
-    if isinstance(summary, CategorySummary):
+def _value(summary: Summary | Bands | None, category: str | None) -> Any:
+    if isinstance(summary, CategorySummary | CategoryBands):
         return summary.shares[category or ""]
-    return summary.mean
+    return None if summary is None else summary.mean
 
 
 def _direction(cells: Sequence[Cell]) -> tuple[int, int]:
@@ -173,28 +168,26 @@ def _direction(cells: Sequence[Cell]) -> tuple[int, int]:
 
 
 def _picture(
-    feature: Feature, place: int, judge: str, conditions: Sequence[Condition], labels: list[str]
+    feature: Feature, judge: str, summaries: Sequence[Summaries], labels: list[str]
 ) -> Picture:
     """Draw a feature's distribution under every condition, in the belief and in the data."""
     with drawing():
         figure = blank(3.6, 2.5, LIGHT)
         axes = figure.add_subplot()
         dress(axes, LIGHT)
-        for at, condition in enumerate(conditions):
-            belief, bands, data = _summaries(condition, judge, place)
+        for at, (belief, bands, data) in enumerate(summaries):
             if isinstance(data, FeatureSummary):
                 _draw(axes, at + _LEFT, data, LIGHT.data)
             if isinstance(belief, FeatureSummary):
                 _draw(axes, at - _LEFT, belief, LIGHT.belief)
             if isinstance(bands, FeatureBands):
-                axes.plot(
-                    [at - _LEFT] * 2,
-                    bands.mean,
-                    color=LIGHT.belief,
-                    lw=7,
-                    alpha=0.3,
-                    solid_capstyle="butt",
-                )
+                shade: dict[str, Any] = {
+                    "color": LIGHT.belief,
+                    "lw": 7,
+                    "alpha": 0.3,
+                    "solid_capstyle": "butt",
+                }
+                axes.plot([at - _LEFT] * 2, bands.mean, **shade)
         set_axis(axes, "y", axis_of(feature))
         axes.set_xlim(-0.5, len(labels) - 0.5)
         crowded = sum(map(len, labels)) > 30

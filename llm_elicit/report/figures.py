@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
@@ -245,30 +244,22 @@ def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
         dress(axes, theme)
         axes.set_aspect("equal")
         if isinstance(part, DataCoverage):
-            _draw_coverage(axes, part, theme)
+            line, lowest = (np.linspace(0.0, 1.0, len(part.curve)).tolist(), part.curve), 0.0
+            axes.set(xlim=(0, 1), ylim=(0, 1.02))
+            labels = "mass of the highest-density region", "share of the data", "data coverage"
         else:
-            _draw_calibration(axes, part, theme)
+            bins, lowest = part.calibration, 0.5
+            line = [b.predicted for b in bins], [b.observed for b in bins]
+            sizes = [12 + 150 * b.share for b in bins]
+            axes.scatter(*line, s=sizes, color=theme.belief, zorder=3, clip_on=False)
+            axes.set(xlim=(0.48, 1.02), ylim=(min(0.48, *line[1]) - 0.02, 1.02))
+            labels = (
+                "predicted probability of the likelier option", "observed frequency",
+                "held-out choices",
+            )  # fmt: skip
+        axes.plot([lowest, 1], [lowest, 1], color=theme.data, linewidth=1, linestyle="--")
+        axes.plot(*line, color=theme.belief, linewidth=0.8 if lowest else 1.8)
+        axes.set_xlabel(labels[0], fontsize=8)
+        axes.set_ylabel(labels[1], fontsize=8)
+        axes.set_title(labels[2], fontsize=9)
     return figure
-
-
-def _draw_coverage(axes: Axes, coverage: DataCoverage, theme: Theme) -> None:
-    masses = np.linspace(0.0, 1.0, len(coverage.curve))
-    axes.plot([0, 1], [0, 1], color=theme.data, linewidth=1, linestyle="--")
-    axes.plot(masses, coverage.curve, color=theme.belief, linewidth=1.8)
-    axes.set(xlim=(0, 1), ylim=(0, 1.02))
-    axes.set_xlabel("mass of the highest-density region", fontsize=8)
-    axes.set_ylabel("share of the data", fontsize=8)
-    axes.set_title("data coverage", fontsize=9)
-
-
-def _draw_calibration(axes: Axes, check: PredictiveCheck, theme: Theme) -> None:
-    bins = check.calibration
-    predicted, observed = ([getattr(b, side) for b in bins] for side in ("predicted", "observed"))
-    axes.plot([0.5, 1], [0.5, 1], color=theme.data, linewidth=1, linestyle="--")
-    axes.plot(predicted, observed, color=theme.belief, linewidth=0.8)
-    sizes = [12 + 150 * b.share for b in bins]
-    axes.scatter(predicted, observed, s=sizes, color=theme.belief, zorder=3, clip_on=False)
-    axes.set(xlim=(0.48, 1.02), ylim=(min(0.48, *observed) - 0.02, 1.02))
-    axes.set_xlabel("predicted probability of the likelier option", fontsize=8)
-    axes.set_ylabel("observed frequency", fontsize=8)
-    axes.set_title("held-out choices", fontsize=9)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llm_elicit._util.sanitize import visible
 from llm_elicit.audit.calibration import Box
 from llm_elicit.audit.direct_answers import DirectAudit
 from llm_elicit.audit.distances import Estimate
@@ -16,12 +15,6 @@ from llm_elicit.audit.inference import Interval, p_text
 from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.spaces.feature import ENGLISH, format_number
 from llm_elicit.spaces.features import Feature, FeatureSpace
-
-__all__ = [
-    "between", "box_text", "cell", "estimate", "interval", "listed", "no_belief_sentence",
-    "noise_level_text", "number", "p_cell", "row_completion_sentence", "share", "signed",
-    "times_saved", "visible", "width", "worded",
-]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
 NULL_NAMES = {
@@ -189,12 +182,10 @@ def width(feature: Feature, sd: float) -> str:
 def no_belief_sentence(judge: JudgeAudit, space: FeatureSpace) -> str:
     """Return why a judge has no belief: too few answers, or no fit was run."""
     pairs, least = judge.preference.pairs, space.dimension
+    reason = "the stage fit has not been run; run llm-elicit fit"
     if pairs < least:
-        return (
-            f"No belief was fitted: {pairs} pairs have an answer, and {least} features need at "
-            f"least {least}."
-        )
-    return "No belief was fitted: the stage fit has not been run; run llm-elicit fit."
+        reason = f"{pairs} pairs have an answer, and {least} features need at least {least}"
+    return f"No belief was fitted: {reason}."
 
 
 def box_text(box: Box, space: FeatureSpace) -> str:
@@ -217,13 +208,11 @@ def box_text(box: Box, space: FeatureSpace) -> str:
         # Above 2 is from 3 on, where values are whole.
         least = bound.low + 1.0 if feature.whole and bound.low is not None else bound.low
         low, high = (None if end is None else feature.word(end) for end in (least, bound.high))
-        if low is None or high is None:
-            above = "from" if feature.whole else "above"
-            limits = f"up to {high}" if low is None else f"{above} {low}"
-        elif low == high:
-            limits = low
-        else:
-            limits = f"{low} to {high}"
+        limits = low if low == high else f"{low} to {high}"
+        if low is None:
+            limits = f"up to {high}"
+        elif high is None:
+            limits = f"{'from' if feature.whole else 'above'} {low}"
         parts.append(f"{feature.label} {limits}")
     return ", ".join(parts)
 

@@ -79,19 +79,19 @@ class Picture:
 def draw_picture(figure: Figure, title: str, alt: str) -> Picture:
     """Render a figure of the light theme as SVG for both themes."""
     light = render(figure, "svg")
-    return Picture(title, alt, "image/svg+xml", *_pixels(figure), light, darkened(light))
+    return Picture(title, alt, "image/svg+xml", *size_of(figure), light, darkened(light))
 
 
 def paint_picture(light: Figure, dark: Figure, title: str, alt: str) -> Picture:
     """Render a figure of many points as PNG, from its drawings in both themes."""
     images = render(light, "png"), render(dark, "png")
-    return Picture(title, alt, "image/png", *_pixels(light), *images)
+    return Picture(title, alt, "image/png", *size_of(light), *images)
 
 
 def paint_grey(light: Figure, title: str, alt: str) -> Picture:
     """Render a figure between the light theme's background and ink as PNG for both themes."""
     image = render(light, "png")
-    return Picture(title, alt, "image/png", *_pixels(light), image, _inverted(image))
+    return Picture(title, alt, "image/png", *size_of(light), image, _inverted(image))
 
 
 def _inverted(png: bytes) -> bytes:
@@ -110,12 +110,6 @@ def _inverted(png: bytes) -> bytes:
     return turned.getvalue()
 
 
-def _pixels(figure: Figure) -> tuple[int, int]:
-    """Return width and height in CSS pixels."""
-    width, height = (round(96 * inches) for inches in figure.get_size_inches())
-    return width, height
-
-
 def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
     """Return a figure as the bytes of an image file, reproducibly.
 
@@ -132,13 +126,8 @@ def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
             return buffer.getvalue()
         figure.savefig(buffer, format="rgba", dpi=_DPI)
     wide, high = (int(_DPI * inches) for inches in figure.get_size_inches())
-    return _fewer_colours(Image.frombytes("RGBA", (wide, high), buffer.getvalue()))
-
-
-def _fewer_colours(image: Image.Image) -> bytes:
-    """Return an image as a PNG with a palette, which has a third of the size."""
-    small = io.BytesIO()
-    # Maximum coverage keeps rare colours, such as a thin line's.
+    image, small = Image.frombytes("RGBA", (wide, high), buffer.getvalue()), io.BytesIO()
+    # A palette takes a third of the size; maximum coverage keeps rare colours, as a thin line's.
     palette = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
     palette.save(small, "png", compress_level=_COMPRESSION)
     return small.getvalue()

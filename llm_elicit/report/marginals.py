@@ -79,14 +79,19 @@ def marginal_shapes(
 
 def marginal_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
     """Return the alternative text of a marginal."""
-    if samples.space.features[column].categories:
-        return _share_words(samples, belief, column, bands)
-    return _median_words(samples, belief, column, bands)
-
-
-def _median_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
-    feature = samples.space.features[column]
-
+    feature, data = samples.space.features[column], samples.data
+    band = None if bands is None else bands.features[column]
+    if feature.categories:
+        shares = category_shares(belief[:, column], feature)
+        of_data = None if data is None else category_shares(data[:, column], feature)
+        parts = []
+        for code, word in enumerate(feature.categories):
+            part = f"belief {share(float(shares[code]))}"
+            if isinstance(band, CategoryBands):
+                part += f" (90 % band {' to '.join(map(share, band.shares[word]))})"
+            part = part if of_data is None else f"data {share(float(of_data[code]))}, {part}"
+            parts.append(f"{word}: {part}")
+        return f"Shares of {feature.label}. {'; '.join(parts)}."
     circle = Circle.of(feature) if feature.periodic else None
 
     def middle(points: Floats) -> str:
@@ -94,29 +99,13 @@ def _median_words(samples: Samples, belief: Floats, column: int, bands: BeliefBa
         return feature.word(circle.mean(values) if circle else float(np.median(values)))
 
     parts = [f"belief {middle(belief)}", f"sampling density {middle(samples.sampling)}"]
-    band = None if bands is None else bands.features[column]
-    if isinstance(band, FeatureBands):
-        parts[0] += f" (90 % band {between(feature, band.q50)})"
-    elif isinstance(band, CircularBands):
-        parts[0] += f" (90 % band {between(feature, band.mean)})"
-    if samples.data is not None:
-        parts.insert(0, f"data {middle(samples.data)}")
-    name = "Circular means" if feature.periodic else "Medians"
+    if isinstance(band, FeatureBands | CircularBands):
+        ends = band.q50 if isinstance(band, FeatureBands) else band.mean
+        parts[0] += f" (90 % band {between(feature, ends)})"
+    if data is not None:
+        parts.insert(0, f"data {middle(data)}")
+    name = "Circular means" if circle else "Medians"
     return f"Marginal densities of {feature.label}. {name}: {', '.join(parts)}."
-
-
-def _share_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
-    feature, parts = samples.space.features[column], []
-    data = None if samples.data is None else category_shares(samples.data[:, column], feature)
-    shares = category_shares(belief[:, column], feature)
-    band = None if bands is None else bands.features[column]
-    for code, word in enumerate(feature.categories):
-        part = f"belief {share(float(shares[code]))}"
-        if isinstance(band, CategoryBands):
-            part += f" (90 % band {' to '.join(map(share, band.shares[word]))})"
-        part = part if data is None else f"data {share(float(data[code]))}, {part}"
-        parts.append(f"{word}: {part}")
-    return f"Shares of {feature.label}. {'; '.join(parts)}."
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pandas as pd
 from markupsafe import Markup
 
+from llm_elicit._util.sanitize import visible
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.audit.reference import axis_label, by_value
 from llm_elicit.comparisons.table import Comparisons
@@ -28,7 +31,6 @@ from llm_elicit.report.glossary import GLOSSARY
 from llm_elicit.report.layers import Picture
 from llm_elicit.report.marginals import Samples
 from llm_elicit.report.powers import PowerLabel, power_labels
-from llm_elicit.report.verdicts import next_step
 
 
 @dataclass(frozen=True)
@@ -59,41 +61,18 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Usage:
-    """Requests, tokens, cost (None if a price is unknown), median seconds and models of a judge.
-
-    `models` are the names that the provider reported, with the number of answers of each; `oldest`
-    and `newest` are the days of the answers.
-    """
-
-    requests: int
-    cached: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float | None
-    latency: float
-    models: str
-    oldest: str
-    newest: str
-
-
-@dataclass(frozen=True)
 class JudgeView:
     """One judge as the page shows it."""
 
     audit: JudgeAudit
     anchor: str
     settings: str
-    sentence: str
-    remarks: tuple[str, ...]
-    next_step: str
-    sample_size: str
     power_labels: tuple[PowerLabel, ...]
     portrait: Portrait | None
     curves: Picture | None
     shown: Shown
     prompt: str | None
-    usage: Usage
+    usage: Mapping[str, Any]
 
 
 def write_report(study: Study, folder: Path) -> Path:
@@ -119,8 +98,12 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         _judge_view(study, number, item, portraits.get(item.name))
         for number, item in enumerate(study.audit.judges, start=1)
     ]
-    has_slider = any(len(portrait.factors) > 1 for portrait in portraits.values())
-    script = _script() if has_slider else ""
+    script = ""
+    if any(len(portrait.factors) > 1 for portrait in portraits.values()):
+        # The page's only script, which moves the slider; it contains no external text.
+        folder = resources.files("llm_elicit.report") / "templates"
+        script = (folder / "slider.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment().get_template("page.html.jinja")
     return page.render(
         study=study,
@@ -131,23 +114,22 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         labels={feature.name: feature.label for feature in study.audit.space.features},
         direct=[judge for judge in judges if judge.audit.direct is not None],
         with_data=[judge for judge in judges if judge.audit.discrimination is not None],
-        ranges=any(powers.coherence_of(judge.audit.powers) for judge in judges),
+        ranges=any(item.powers and item.powers.coherence for item in study.audit.judges),
         with_triads=[judge for judge in judges if judge.audit.transitivity is not None],
-        no_belief=formatting.no_belief_sentence,
         null_names=formatting.NULL_NAMES,
         glossary=GLOSSARY,
         filters=filters([(judge.audit.name, judge.shown) for judge in judges]),
         verdicts=VERDICTS,
         orders=ORDERS,
         script=Markup(script),
-        script_hash=_hash(script),
+        script_hash=f"sha256-{digest}",  # as in a content security policy
         caveats=caveats(study.audit, study.campaign, study.missing, study.questions),
     )
 
 
 @functools.cache  # a page's templates are compiled once
 def environment() -> jinja2.Environment:
-    """Return the environment of the templates, with the functions they use as filters."""
+    """Return the environment of the templates, whose filters are the functions that word."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llm_elicit.report"),
         autoescape=True,
@@ -155,50 +137,11 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (
-        answers.agreement_sentences,
-        answers.care_sentences,
-        formatting.number,
-        formatting.cell,
-        formatting.estimate,
-        formatting.interval,
-        verdicts.level_set_sentence,
-        powers.power_sentence,
-        powers.nearer_sentence,
-        verdicts.effect_cell,
-        verdicts.direction_cell,
-        verdicts.shown_ceiling,
-        verdicts.reaches_ceiling,
-        formatting.noise_level_text,
-        formatting.row_completion_sentence,
-        formatting.share,
-        formatting.box_text,
-        formatting.signed,
-        formatting.p_cell,
-        formatting.visible,
-        formatting.worded,
-        formatting.width,
-        formatting.between,
-        axis_label,
-        formatting.times_saved,
-        data_uri,
-    ):
-        environment.filters[function.__name__] = function
+    for module in (answers, formatting, powers, verdicts):
+        environment.filters |= dict(inspect.getmembers(module, inspect.isfunction))
+    environment.filters |= {"axis_label": axis_label, "data_uri": data_uri, "visible": visible}
     environment.tests["by_value"] = by_value
     return environment
-
-
-def _script() -> str:
-    """Return the page's only script, which moves the slider; it contains no external text."""
-    return (resources.files("llm_elicit.report") / "templates" / "slider.js").read_text(
-        encoding="utf-8"
-    )
-
-
-def _hash(script: str) -> str:
-    """Return a script's hash in the form of a content security policy."""
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest())
-    return f"sha256-{digest.decode('ascii')}"
 
 
 def data_uri(content: bytes, media: str) -> str:
@@ -215,10 +158,6 @@ def _judge_view(
         audit=audited,
         anchor=f"judge-{number}",
         settings=_settings(study.campaign, audited.name),
-        sentence=verdicts.verdict_sentence(audited, study.audit),
-        remarks=verdicts.remarks(audited, study.audit.settings.level),
-        next_step=next_step(audited, study.audit, study.campaign),
-        sample_size=verdicts.sample_size_sentence(audited.preference),
         power_labels=() if portrait is None else power_labels(audited.powers, portrait.factors),
         portrait=portrait,
         curves=draw_curves(audited),
@@ -230,36 +169,38 @@ def _judge_view(
 
 def _settings(campaign: Campaign, judge: str) -> str:
     """Return the settings that affect a judge's answers; no address, which may hold a secret."""
-    chosen: list[Judge] = [item for item in campaign.judges if item.name == judge]
-    if not chosen:
+    chosen: Judge | None = next((item for item in campaign.judges if item.name == judge), None)
+    if chosen is None:
         return "not in the campaign"
-    settings = {"backend": chosen[0].backend, **chosen[0].identity()}
-    listed = {k: v for k, v in settings.items() if v is not None and k != "base_url"}
-    return ", ".join(f"{key.replace('_', ' ')} {_setting(value)}" for key, value in listed.items())
+    settings = {"backend": chosen.backend, **chosen.identity()}
+    return _setting({k: v for k, v in settings.items() if v is not None and k != "base_url"})[1:-1]
 
 
 def _setting(value: object) -> str:
     """Return a setting's value; a group's values in brackets."""
-    if isinstance(value, Mapping):
-        parts = (f"{key.replace('_', ' ')} {_setting(part)}" for key, part in value.items())
-        return f"({', '.join(parts)})"
-    return str(value)
+    if not isinstance(value, Mapping):
+        return str(value)
+    parts = (f"{key.replace('_', ' ')} {_setting(part)}" for key, part in value.items())
+    return f"({', '.join(parts)})"
 
 
-def _usage(rows: pd.DataFrame) -> Usage:
+def _usage(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return requests, tokens, cost (None if a price is unknown) and median seconds of a judge.
+
+    `models` are the names that the provider reported, with the number of answers of each; `oldest`
+    and `newest` are the days of the answers.
+    """
     all_known = bool(rows["cost"].notna().all())
     # Experts are named where they may be.
     names = rows["model_answered"].mask(rows["model_asked"] == "human", "people")
     models = sorted(names.value_counts().items())
     days = sorted(rows["asked_at"].str[:10])
-    return Usage(
-        requests=len(rows),
-        cached=int(rows["cached"].sum()),
-        prompt_tokens=int(rows["prompt_tokens"].sum()),
-        completion_tokens=int(rows["completion_tokens"].sum()),
-        cost=float(rows["cost"].sum()) if all_known else None,
-        latency=float(rows["latency"].median()),
-        models=", ".join(f"{model} ({count:,})" for model, count in models if model),
-        oldest=days[0] if days else "",
-        newest=days[-1] if days else "",
-    )
+    return {
+        "requests": len(rows),
+        **rows[["cached", "prompt_tokens", "completion_tokens"]].sum().astype(int),
+        "cost": float(rows["cost"].sum()) if all_known else None,
+        "latency": float(rows["latency"].median()),
+        "models": ", ".join(f"{model} ({count:,})" for model, count in models if model),
+        "oldest": days[0] if days else "",
+        "newest": days[-1] if days else "",
+    }

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from llm_elicit.audit.belief_power import BeliefPowers, IdentifiedPower, SourcePower, WidthResponse
+from llm_elicit.audit.belief_power import BeliefPowers, DataPower
 from llm_elicit.audit.inference import p_text
+from llm_elicit.density import Power
 from llm_elicit.report.formatting import listed, number, times_saved
 
 _LEVEL = 0.05
@@ -39,20 +40,14 @@ def power_labels(powers: BeliefPowers | None, factors: Sequence[float]) -> tuple
     """Return labels for a slider over multiples of the saved power: by source, and of the data."""
     if powers is None or len(factors) < 2:
         return ()
-    labels: list[tuple[str, SourcePower]] = []
+    labels: list[tuple[str, Power | DataPower]] = []
     if powers.identified is not None:
         sources = powers.identified.sources
-        several = len(sources) > 1
-        if several:
-            labels.append(("all sources combined", _combined(powers.identified)))
         names = {"points": "nearest to the points sampled"}
-        labels += [
-            (
-                f"{source.source} alone" if several else names.get(source.source, source.source),
-                source,
-            )
-            for source in sources
-        ]
+        if len(sources) > 1:
+            names = {source.source: f"{source.source} alone" for source in sources}
+            labels.append(("all sources combined", powers.identified))
+        labels += [(names.get(source.source, source.source), source) for source in sources]
     if powers.data is not None and powers.data.value > 0.0:
         beyond = "" if powers.data.bounded else ", the largest evaluated"
         name = f"maximum likelihood of the data{beyond} (not a property of the judge)"
@@ -63,12 +58,8 @@ def power_labels(powers: BeliefPowers | None, factors: Sequence[float]) -> tuple
     )
 
 
-def _combined(power: IdentifiedPower) -> SourcePower:
-    return SourcePower(source=power.source, value=power.value, low=power.low, high=power.high)
-
-
 def _label(
-    letter: str, name: str, power: SourcePower, saved: float, factors: Sequence[float]
+    letter: str, name: str, power: Power | DataPower, saved: float, factors: Sequence[float]
 ) -> PowerLabel:
     value, low, high = (end / saved for end in (power.value, power.low, power.high))
     at = _position(value, factors)
@@ -98,7 +89,7 @@ def power_sentence(powers: BeliefPowers) -> str:
     source = sources_text(identified.source)
     ends = (number(end / powers.saved, 2) for end in (identified.low, identified.high))
     interval = f"90 % interval {' to '.join(ends)} times the saved power"
-    if not identified.used:
+    if not powers.used:
         return (
             f"Answers about {source} do not identify the sharpness of the belief ({interval}). "
             f"{_saved(powers)}"
@@ -146,23 +137,19 @@ def nearer_sentence(powers: BeliefPowers) -> str:
     )
 
 
-def coherence_of(powers: BeliefPowers | None) -> WidthResponse | None:
-    """Return the response to the width of ranges; None if none were asked about."""
-    return None if powers is None or powers.identified is None else powers.identified.coherence
-
-
 def coherence_sentence(powers: BeliefPowers | None) -> str:
     """Return whether answers about ranges are coherent with a density; empty without any."""
-    response = coherence_of(powers)
+    response = None if powers is None else powers.coherence
     if response is None:
         return ""
+    value, low, high = response.width
     numbers = (
-        f"coefficient of log width {number(response.width.value, 2)}, 95 % interval "
-        f"{number(response.width.low, 2)} to {number(response.width.high, 2)}; "
+        f"coefficient of log width {number(value, 2)}, 95 % interval "
+        f"{number(low, 2)} to {number(high, 2)}; "
         f"{number(response.expected, 2)} expected for the holder of a density, "
         f"{p_text(response.p_value, False)}"
     )
-    includes_zero = response.width.low <= 0.0 <= response.width.high
+    includes_zero = low <= 0.0 <= high
     if response.coherent and includes_zero:
         return (
             f"Its answers about ranges are not shown to depend on their width ({numbers}), which "

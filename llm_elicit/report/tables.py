@@ -6,7 +6,6 @@ as code points.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -76,7 +75,8 @@ def as_markdown(table: pd.DataFrame) -> str:
         | a\\|b | x | 0.5 |
     """
     rule = [":---" if place < _NAMES else "---:" for place in range(table.shape[1])]
-    lines = [map(markdown, table.columns), rule, *(map(markdown, row) for row in _rows(table))]
+    rows = (map(markdown, row) for row in table.itertuples(index=False))
+    lines = [map(markdown, table.columns), rule, *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -94,23 +94,10 @@ def as_latex(table: pd.DataFrame) -> str:
         \\end{tabular}
     """
 
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(map(latex, cells)) + r" \\"
-
-    lines = [
-        rf"\begin{{tabular}}{{{'l' * _NAMES}{'r' * (table.shape[1] - _NAMES)}}}",
-        r"\toprule",
-        line(list(table.columns)),
-        r"\midrule",
-        *map(line, _rows(table)),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _rows(table: pd.DataFrame) -> list[list[str]]:
-    return [list(row) for row in table.itertuples(index=False)]
+    escaped = table.map(latex).rename(columns=latex)
+    columns = "l" * _NAMES + "r" * (table.shape[1] - _NAMES)
+    text: str = escaped.style.hide(axis="index").to_latex(column_format=columns, hrules=True)
+    return text
 
 
 def audit_numbers(audit: Audit) -> pd.DataFrame:
@@ -125,7 +112,18 @@ def audit_numbers(audit: Audit) -> pd.DataFrame:
             {
                 "judge": judge.name,
                 "verdict": judge.verdict,
-                **_scale_free(judge),
+                "pairs": judge.preference.pairs,
+                "p_value": judge.preference.p_value,
+                "p_holm": judge.preference.p_holm,
+                **_interval("reliability", judge.preference.reliability),
+                **_interval("ceiling", judge.preference.ceiling),
+                **_interval("auc", getattr(judge.discrimination, "auc", None)),
+                "auc_ceiling": getattr(judge.discrimination, "ceiling", None),
+                **_interval(
+                    "rank_correlation", getattr(judge.discrimination, "rank_correlation", None)
+                ),
+                **_interval("level_set", getattr(judge.discrimination, "level_set", None)),
+                "position": getattr(judge.preference.position, "share", None),
                 **_distance("w1_data", judge.belief_data),
                 **_distance("floor_data", reference.data_floor),
                 **_distance("w1_sampling", judge.belief_sampling),
@@ -136,23 +134,6 @@ def audit_numbers(audit: Audit) -> pd.DataFrame:
             for judge in audit.judges
         ]
     )
-
-
-def _scale_free(judge: JudgeAudit) -> dict[str, float | None]:
-    """Return the numbers that do not depend on the power of the belief."""
-    preference, data = judge.preference, judge.discrimination
-    return {
-        "pairs": preference.pairs,
-        "p_value": preference.p_value,
-        "p_holm": preference.p_holm,
-        **_interval("reliability", preference.reliability),
-        **_interval("ceiling", preference.ceiling),
-        **_interval("auc", None if data is None else data.auc),
-        "auc_ceiling": None if data is None else data.ceiling,
-        **_interval("rank_correlation", None if data is None else data.rank_correlation),
-        **_interval("level_set", None if data is None else data.level_set),
-        "position": None if preference.position is None else preference.position.share,
-    }
 
 
 def _distance(name: str, distance: Distance | None) -> dict[str, float | None]:
@@ -210,26 +191,25 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     samples = _sides(audit, judge)
     heads = {"mean": "mean", "sd": "sd", "q05": "5 %", "q25": "25 %", "q50": "median"}
     heads |= {"q75": "75 %", "q95": "95 %"}
+
+    def statistic(feature: Feature, summary: Summary, key: str) -> str:
+        value, word = getattr(summary, key, None), formatting.worded
+        if value is None:  # a quantile of a periodic feature
+            return ""
+        return (formatting.width if key == "sd" else word)(feature, value)
+
     return pd.DataFrame(
         [
             {
                 "Feature": "" if place else axis_label(feature),
                 "Of": name,
-                **{head: _statistic(feature, rows[i], key) for key, head in heads.items()},
+                **{head: statistic(feature, rows[i], key) for key, head in heads.items()},
             }
             for i, feature in enumerate(audit.space.features)
             if not feature.categories
             for place, (name, rows) in enumerate(samples.items())
         ]
     )
-
-
-def _statistic(feature: Feature, summary: Summary, key: str) -> str:
-    """Return a statistic as text; empty for the quantiles of a periodic feature."""
-    value = getattr(summary, key, None)
-    if value is None:
-        return ""
-    return formatting.width(feature, value) if key == "sd" else formatting.worded(feature, value)
 
 
 def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:

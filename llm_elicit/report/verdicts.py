@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from llm_elicit.audit.belief_power import BeliefPowers
 from llm_elicit.audit.consistency import Consistency
 from llm_elicit.audit.discrimination import NEGLIGIBLE, Discrimination
-from llm_elicit.audit.inference import Interval, p_text
+from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.position_effect import PositionEffect
 from llm_elicit.audit.preference import FEWEST, REPEATABLE, Ceiling, Preference, repeats
 from llm_elicit.audit.record import Audit, JudgeAudit
@@ -19,7 +19,6 @@ from llm_elicit.density import fit_warnings
 from llm_elicit.planning.detectable import fewest_pairs
 from llm_elicit.report.formatting import NOT_MEASURED, listed, share, signed
 from llm_elicit.report.powers import (
-    coherence_of,
     coherence_sentence,
     sources_disagree,
     sources_text,
@@ -48,7 +47,7 @@ def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
         return (
             f"{judge.name} gave no usable answer: {unusable(judge.consistency)} of {judgments:,}."
         )
-    p = p_text(preference.p_holm, preference.at_floor)
+    p = preference.p
     if not preference.consistent:
         return _no_preference(judge, level, p)
     parts = [
@@ -220,7 +219,7 @@ def thing(subject: str) -> str:
 def _scale_clause(preference: Preference, powers: BeliefPowers | None) -> str:
     if preference.verdict != "belief with a scale" or powers is None or powers.scale is None:
         return "the scale of its belief is not identified"
-    doubt, width = "", coherence_of(powers)
+    doubt, width = "", powers.coherence
     if width is not None and not width.coherent:
         doubt = ", though its answers about ranges are not coherent with a density"
     elif sources_disagree(powers):
@@ -241,13 +240,13 @@ def _no_preference(judge: JudgeAudit, level: float, p: str) -> str:
         part = "" if most is None else f"{_part(most.value)} of the variation repeats; "
         return (
             f"{name} prefers the same option of a pair in both orders ({part}"
-            f"{p_text(agreement.p_holm, agreement.at_floor)}), by something that no linear or "
+            f"{agreement.p}), by something that no linear or "
             f"quadratic rule on these features is shown to describe ({p})."
         )
     none = f"No dependence of the answers of {name} on the points was shown ({p})"
     if preference.verdict != "position only" or position is None:
         return f"{none}, nor on which option is shown first."
-    p_position = p_text(position.p_holm, position.at_floor)
+    p_position = position.p
     side = "first" if position.mean.value > 0 else "second"
     depends = _depends_on_content(position, level)
     return (
@@ -262,7 +261,7 @@ def _depends_on_content(position: PositionEffect, level: float) -> str:
     content = position.content
     if content is None or content.p_holm >= level:
         return ""
-    return p_text(content.p_holm, content.at_floor)
+    return content.p
 
 
 def unusable(answers: Consistency) -> str:

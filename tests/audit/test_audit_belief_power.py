@@ -169,7 +169,7 @@ def test_an_identified_power_is_recorded_and_gives_the_scale(plane, belief) -> N
     evidence = at_powers(belief, plane, belief.sample(4000, seed=1), None, 0, power)
     reference = Reference(plane, plane.sample(3000, rng))
     said = measure_powers(replace(evidence, source=power.source), reference, rng)
-    assert said.identified.used
+    assert said.used
     assert said.scale == "ranges + ratios"
     assert [one.source for one in said.identified.sources] == ["ranges", "ratios"]
     assert not said.identified.coherence.coherent

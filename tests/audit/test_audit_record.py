@@ -120,20 +120,6 @@ def test_a_belief_s_shape_stands_beside_the_data_s(audit):
     assert all(t.below.value < 0.02 > t.above.value for t in spread.tails)
 
 
-def test_an_audit_of_before_these_distances_still_loads(audit, tmp_path):
-    def old(value):
-        if isinstance(value, list):
-            return [old(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        return {key: old(item) for key, item in value.items() if key not in ("joint", "shape")}
-
-    (tmp_path / "audit.json").write_text(json.dumps(old(audit.model_dump(mode="json"))))
-    loaded = Audit.load(tmp_path / "audit.json")
-    assert loaded.of("expert").belief_data.joint is None
-    assert loaded.of("expert").shape is None
-
-
 def test_the_same_seed_gives_the_same_numbers_whoever_else_is_judged(audit):
     evidence, reference = evidence_and_reference()
     alone = audit_run(evidence[1:], reference, seed=1, settings=SMALL)

@@ -5,14 +5,7 @@ import pandas as pd
 import pytest
 from audit.planted import Chooser, ask, cards_of, constant, gaussian_expert
 
-from llm_elicit.audit.belief_power import (
-    AtPower,
-    BeliefPowers,
-    DataPower,
-    IdentifiedPower,
-    SourcePower,
-    WidthResponse,
-)
+from llm_elicit.audit.belief_power import AtPower, BeliefPowers, DataPower
 from llm_elicit.audit.calibration import DataLevels
 from llm_elicit.audit.direct_answers import DirectEvidence
 from llm_elicit.audit.discrimination import Discrimination
@@ -27,7 +20,8 @@ from llm_elicit.audit.utility import Effect
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
+from llm_elicit.density import BETWEEN_ROUNDS, Power, Uniform, fit_belief
+from llm_elicit.density.summaries import Coherence
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import Samples, Study, write_report
 from llm_elicit.report.figures import Portrait, draw_portrait
@@ -81,13 +75,13 @@ def band(value, half) -> Interval:
 def _measured(judge: JudgeAudit) -> JudgeAudit:
     """The judge with what a fitted utility and answers to ranges and ratios are measured from."""
     sources = tuple(
-        SourcePower(source=name, value=value, low=value / 1.5, high=value * 1.5)
+        Power(source=name, value=value, low=value / 1.5, high=value * 1.5, log_sd=0.25)
         for name, value in (("ranges", 2.4), ("ratios", 1.7))
     )
-    width = WidthResponse(width=band(0.9, 0.2), expected=1.0, p_value=0.4, coherent=True)
-    identified = IdentifiedPower(
-        value=2.0, low=1.5, high=2.7, source="ranges + ratios", sources=sources, agreement=0.3,
-        coherence=width,
+    width = Coherence(width=(0.9, 0.7, 1.1), expected=1.0, p_value=0.4)
+    identified = Power(
+        value=2.0, low=1.5, high=2.7, source="ranges + ratios", log_sd=0.18, sources=sources,
+        agreement=0.3, coherence=width,
     )  # fmt: skip
     rows = [
         AtPower(
@@ -98,7 +92,7 @@ def _measured(judge: JudgeAudit) -> JudgeAudit:
     ]  # fmt: skip
     powers = BeliefPowers(
         saved=2.0, source="ranges + ratios", identified=identified,
-        data=DataPower(source="data", value=9.0, low=8.0, high=10.0, bounded=True), rows=rows,
+        data=DataPower(value=9.0, low=8.0, high=10.0, bounded=True), rows=rows,
         size=400, sampling_data=Estimate(mean=2.0, sd=0.01), sampling_log_density=-7.0,
     )  # fmt: skip
     directions = (("age", "lower", 0.4), ("income", "higher", 0.9), ("Latitude", "middle", 0.2))

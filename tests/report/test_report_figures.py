@@ -11,6 +11,7 @@ from audit.planted import box
 from matplotlib.figure import Figure
 from PIL import Image
 
+from llm_elicit._util.sanitize import visible
 from llm_elicit.audit.reference import axis_of
 from llm_elicit.density.plots.panels import PanelPair, draw_regions
 from llm_elicit.density.plots.style import DARK, LIGHT, log_ticks, set_axis
@@ -21,7 +22,7 @@ from llm_elicit.report.figures import (
     flat_factors,
     save_figures,
 )
-from llm_elicit.report.formatting import visible, worded
+from llm_elicit.report.formatting import worded
 from llm_elicit.report.marginals import Samples
 from llm_elicit.spaces.features import Feature
 

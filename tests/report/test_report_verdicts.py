@@ -41,8 +41,9 @@ def changed(judge, **preference):
 
 
 def identified(judge, **changes):
-    of = judge.powers.identified.model_copy(update=changes)
-    return judge.model_copy(update={"powers": judge.powers.model_copy(update={"identified": of})})
+    source = "ranges + ratios" if changes.pop("used", True) else "convention"
+    of = {"identified": dataclasses.replace(judge.powers.identified, **changes), "source": source}
+    return judge.model_copy(update={"powers": judge.powers.model_copy(update=of)})
 
 
 def reliable(judge, value, ceiling):
@@ -112,7 +113,7 @@ def test_a_repeatable_preference_without_a_trend_is_no_effect_of_position(study,
 
 
 def test_no_effect_of_width_is_reported_as_such(expert):
-    unsure = expert.powers.identified.coherence.model_copy(update={"width": band(-0.002, 0.006)})
+    unsure = dataclasses.replace(expert.powers.coherence, width=(-0.002, -0.008, 0.004))
     said = powers.coherence_sentence(identified(expert, coherence=unsure).powers)
     assert "are not shown to depend on their width" in said
     assert said.endswith("compatible only with a very sharp density.")
@@ -185,9 +186,7 @@ def test_a_scale_is_claimed_only_if_it_is_identified(study, expert):
 
 
 def test_incoherent_ranges_do_not_identify_the_scale(study, expert):
-    width = expert.powers.identified.coherence.model_copy(
-        update={"width": band(0.0, 0.02), "coherent": False, "p_value": 1e-6}
-    )
+    width = dataclasses.replace(expert.powers.coherence, width=(0.0, -0.02, 0.02), p_value=1e-6)
     alone = identified(expert, source="ranges", sources=(), agreement=None, coherence=width)
     assert "so the scale is not identified" in powers.power_sentence(alone.powers)
     assert "they are not shown to depend on the width" in verdicts.remarks(alone, 0.05)[0]
