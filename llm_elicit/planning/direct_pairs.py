@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-Array = npt.NDArray[np.float64]
-
 NARROW = (0.01, 0.02)
 """Bounds of the width of the narrow range, as a share of the feature's whole range."""
 WIDE = (0.3, 0.6)
@@ -39,7 +37,7 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
     bounded: int = 2,
     features: Sequence[int] | None = None,
     resolution: npt.ArrayLike = 0.0,
-) -> tuple[Array, Array]:
+) -> tuple[Floats, Floats]:
     """Draw n pairs of ranges within the box from ``low`` to ``high``.
 
     Both ranges of a pair bound the same features; all others have (−inf, inf). Every feature is
@@ -71,11 +69,25 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
         ((3, 2, 2), True)
     """
     bottom, top, of_log = _box(low, high, log)
-    chosen = _features(features, len(bottom))
+    chosen = np.arange(len(bottom)) if features is None else np.unique(np.asarray(features, int))
+    if not len(chosen) or chosen[0] < 0 or chosen[-1] >= len(bottom):
+        raise InputError(
+            f"ranges: features {chosen.tolist()}; at least one is needed, numbered from 0 to "
+            f"{len(bottom) - 1}"
+        )
     if n < 1 or bounded < 1:
         raise InputError(f"ranges: {n} pairs that bound {bounded} features; both are at least 1")
-    columns = _balanced(chosen, n, min(bounded, len(chosen)), rng)
-    least = _least_widths(bottom, top, of_log, resolution)
+    uses, rows = np.zeros(len(chosen)), []
+    for _ in range(n):
+        # The least used come first, ties in random order.
+        picked = np.lexsort((rng.random(len(chosen)), uses))[:bounded]
+        uses[picked] += 1
+        rows.append(chosen[np.sort(picked)])
+    columns = np.stack(rows)
+    steps = _STEPS * np.broadcast_to(np.asarray(resolution, dtype=np.float64), bottom.shape)
+    # On a logarithmic scale a step is widest at the lower end.
+    lowest = np.exp(np.where(of_log, bottom, 0.0))
+    least = np.where(of_log, np.log1p(steps / lowest), steps) / (top - bottom)
     if (least[chosen] > WIDE[0]).any():
         feature = int(chosen[least[chosen].argmax()])
         raise InputError(
@@ -95,7 +107,7 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
 
 def _box(
     low: npt.ArrayLike, high: npt.ArrayLike, log: npt.ArrayLike | None
-) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
     """Return bounds on the features' scales, and which are logarithmic, (d,) each."""
     bottom, top = (np.array(end, dtype=np.float64, ndmin=1) for end in (low, high))
     of_log = np.zeros(len(bottom), dtype=bool) if log is None else np.atleast_1d(log).astype(bool)
@@ -120,41 +132,7 @@ def _box(
     return bottom, top, of_log
 
 
-def _features(features: Sequence[int] | None, dimension: int) -> npt.NDArray[np.int64]:
-    chosen = np.arange(dimension) if features is None else np.unique(np.asarray(features, int))
-    if not len(chosen) or chosen[0] < 0 or chosen[-1] >= dimension:
-        raise InputError(
-            f"ranges: features {chosen.tolist()}; at least one is needed, numbered from 0 to "
-            f"{dimension - 1}"
-        )
-    return chosen
-
-
-def _balanced(
-    chosen: npt.NDArray[np.int64], n: int, size: int, rng: np.random.Generator
-) -> npt.NDArray[np.int64]:
-    """Choose distinct features (n, each) for every pair, each about equally often."""
-    uses = np.zeros(len(chosen))
-    rows = []
-    for _ in range(n):
-        # The least used come first, ties in random order.
-        picked = np.lexsort((rng.random(len(chosen)), uses))[:size]
-        uses[picked] += 1
-        rows.append(chosen[np.sort(picked)])
-    return np.stack(rows)
-
-
-def _least_widths(
-    bottom: Array, top: Array, of_log: npt.NDArray[np.bool_], resolution: npt.ArrayLike
-) -> Array:
-    """Return the least width (d,) of a range, as a share of the feature's scale."""
-    steps = _STEPS * np.broadcast_to(np.asarray(resolution, dtype=np.float64), bottom.shape)
-    # On a logarithmic scale a step is widest at the lower end.
-    lowest = np.exp(np.where(of_log, bottom, 0.0))
-    return np.asarray(np.where(of_log, np.log1p(steps / lowest), steps) / (top - bottom))
-
-
-def _intervals(width: tuple[float, float], least: Array, rng: np.random.Generator) -> Array:
+def _intervals(width: tuple[float, float], least: Floats, rng: np.random.Generator) -> Floats:
     """Draw intervals (..., 2) in [0, 1]: log-uniform widths of at least ``least`` (...), uniform
     locations.
     """
@@ -193,8 +171,7 @@ def range_pairs(space: FeatureSpace, count: int, seed: int) -> tuple[Floats, Flo
             "ranges; leave ranges out"
         )
     blocks = [_block(space, seed, number) for number in range(-(-count // _BLOCK))]
-    none = np.empty((0, space.dimension, 2))
-    first, second = (np.concatenate([none, *side])[:count] for side in zip(*blocks, strict=True))
+    first, second = np.concatenate(blocks, axis=1)[:, :count]
     return first, second
 
 
@@ -209,23 +186,23 @@ def ratio_pairs(pairs: int, count: int, seed: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, 0x4A710]).permutation(pairs)[:count]
 
 
-def _block(space: FeatureSpace, seed: int, number: int) -> tuple[Floats, Floats]:
-    """Draw pairs of ranges that have a positive width when rounded."""
+def _block(space: FeatureSpace, seed: int, number: int) -> Floats:
+    """Draw pairs of ranges `(2, n, d, 2)` that have a positive width when rounded."""
     rng = np.random.default_rng([seed, 0x4A46E, number])
-    first, second = _drawn(space, rng)
+    pairs = _drawn(space, rng)
     for _ in range(_TRIES):
-        flat = _flat(first) | _flat(second)
+        flat = (pairs[..., 0] >= pairs[..., 1]).any(axis=(0, 2))
         if not flat.any():
-            return first, second
-        again = _drawn(space, rng)
-        first[flat], second[flat] = again[0][flat], again[1][flat]
+            return pairs
+        pairs[:, flat] = _drawn(space, rng)[:, flat]
     raise InputError(
         f"direct.ranges: a feature of {space.name} has too few values for ranges of them; leave "
         "ranges out, or give it more digits"
     )
 
 
-def _drawn(space: FeatureSpace, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _drawn(space: FeatureSpace, rng: np.random.Generator) -> Floats:
+    """Draw pairs of ranges, with bounds rounded as they are worded."""
     steps = np.array([feature.step for feature in space.features])
     fine = [j for j in space.numeric.tolist() if _ENOUGH * steps[j] <= space.high[j] - space.low[j]]
     if not fine:
@@ -233,21 +210,12 @@ def _drawn(space: FeatureSpace, rng: np.random.Generator) -> tuple[Floats, Float
             f"direct.ranges: no feature of {space.name} has the {_ENOUGH} different values that "
             "ranges of it take; leave ranges out, or give a feature more digits"
         )
-    first, second = draw_ranges(
-        space.low, space.high, _BLOCK, rng, log=space.log, features=fine, resolution=steps
+    pairs = np.stack(
+        draw_ranges(
+            space.low, space.high, _BLOCK, rng, log=space.log, features=fine, resolution=steps
+        )
     )
-    return _rounded(space, first), _rounded(space, second)
-
-
-def _rounded(space: FeatureSpace, boxes: Floats) -> Floats:
-    """Round bounds `(n, d, 2)` as they are worded, except those of unbounded features."""
-    rounded = boxes.copy()
-    for j in space.numeric.tolist():
-        bounded = np.isfinite(boxes[:, j]).all(axis=1)
-        rounded[bounded, j] = space.features[j].round(boxes[bounded, j])
-    return rounded
-
-
-def _flat(boxes: Floats) -> NDArray[np.bool_]:
-    """Return whether boxes `(n, d, 2)` have a feature of zero width."""
-    return np.asarray((boxes[..., 0] >= boxes[..., 1]).any(axis=1))
+    for j in fine:
+        bounded = np.isfinite(pairs[:, :, j]).all(axis=(0, 2))
+        pairs[:, bounded, j] = space.features[j].round(pairs[:, bounded, j])
+    return pairs

@@ -122,34 +122,17 @@ class Informative:
         return np.asarray((a == b).all(axis=1) | ~inside)
 
     def _fit(self, choices: Choices, seed: int) -> density.BeliefDensity:
-        evidence = choices.evidence if isinstance(choices, Answers) else None
-        belief = (
-            self._of_choices(choices, seed)
-            if evidence is None
-            else density.fit_evidence(
-                evidence,
-                sampling=sampling_of(self.space),
-                method="auto",
-                noise=self.noise,
-                seed=seed,
-                settings=density.BETWEEN_ROUNDS,
-            )
-        )
-        scale = choices.scale if isinstance(choices, Answers) else None
-        return belief if scale is None else scale(belief)
-
-    def _of_choices(self, choices: Choices, seed: int) -> density.BeliefDensity:
-        winners, losers, weights = choices.weighted()
-        return density.fit_belief(
-            winners,
-            losers,
+        answers = choices if isinstance(choices, Answers) else None
+        plain = density.Evidence.comparisons(choices.a, choices.b, choices.preference)
+        belief = density.fit_evidence(
+            plain if answers is None or answers.evidence is None else answers.evidence,
             sampling=sampling_of(self.space),
             method="auto",
             noise=self.noise,
-            weights=weights,
             seed=seed,
             settings=density.BETWEEN_ROUNDS,
         )
+        return belief if answers is None or answers.scale is None else answers.scale(belief)
 
     def _part(
         self, belief: density.BeliefDensity | None, size: int, rng: np.random.Generator

@@ -20,8 +20,7 @@ from llm_elicit.audit.utility import Effect
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.density import BETWEEN_ROUNDS, Power, Uniform, fit_belief
-from llm_elicit.density.summaries import Coherence
+from llm_elicit.density import BETWEEN_ROUNDS, Coherence, Power, Uniform, fit_belief
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import Samples, Study, write_report
 from llm_elicit.report.figures import Portrait, draw_portrait
