@@ -266,6 +266,22 @@ def test_the_paper_s_step_keeps_the_density_times_the_field_unless_its_drift_is_
     assert x.square().mean().item() == pytest.approx(variance, abs=0.25 if variance > 1 else 0.1)
 
 
+def test_steps_too_long_for_the_score_are_said() -> None:
+    start, generator = torch.ones(10, 1, dtype=torch.float64), torch.Generator().manual_seed(0)
+    settings = LangevinSettings(levels=1, final_steps=300, step=100.0, scaling="field")
+    with pytest.raises(DensityError, match=r"diverged at noise level 0\.05: steps of 100"):
+        sample_langevin(
+            start, lambda x, s: -(x**3), settings, generator, lambda x: (torch.ones(len(x)), None)
+        )
+
+
+def test_steps_in_units_of_the_field_keep_their_noise_levels_from_a_start_at_the_belief() -> None:
+    """From twice the last level on, steps of ε·(σ/σ_start)² would be a thousand times too long."""
+    settings = paper_protocol(2, ["start"]).langevin
+    assert settings.ending_at(0.05) == settings
+    assert LangevinSettings().ending_at(0.2).sigma_start == 0.4
+
+
 def test_the_field_s_gradient_is_its_derivative() -> None:
     """τ = g(u(x)), so ∇τ = g′(u) ∇u."""
     tempering = Tempering.tabulate(np.linspace(-3.0, 1.0, 50), Noise())

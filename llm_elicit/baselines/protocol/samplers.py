@@ -50,6 +50,7 @@ from llm_elicit.baselines.protocol.settings import (
     LangevinSettings,
     LikelihoodSettings,
 )
+from llm_elicit.density.errors import DensityError
 
 Score = Callable[[Tensor, float], Tensor]
 
@@ -209,6 +210,11 @@ def _sample_as_published(
                 force = force - slope / tau[:, None]
             noise = torch.randn(points.shape, generator=generator, dtype=points.dtype)
             points = points + step * force + (2.0 * step).sqrt() * noise
+            if not bool(torch.isfinite(points).all()):
+                raise DensityError(
+                    f"Langevin sampling diverged at noise level {sigma:.3g}: steps of "
+                    f"{settings.step:g} are too long for this score; lower LangevinSettings.step."
+                )
     return points
 
 

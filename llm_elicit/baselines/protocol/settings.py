@@ -135,8 +135,8 @@ class LangevinSettings:
     ``scaling="constant"`` takes the same, preconditioned step everywhere, ε in units of A;
     ``"field"`` is the paper's ε·(σ/σ_start)²/τ(x), ε in squared latent units, and ``"field with
     drift"`` adds the drift ε·(σ/σ_start)²·∇(1/τ) that such a step needs. ``start="utility"``
-    starts from draws of the utility's belief and from twice the last noise level, whatever
-    ``sigma_start`` and ``sigma_end`` say; ``"noise"`` from N(0, sigma_start² I).
+    starts from draws of the utility's belief, with constant steps from twice the last noise level,
+    whatever ``sigma_start`` and ``sigma_end`` say; ``"noise"`` from N(0, sigma_start² I).
     """
 
     levels: int = 4
@@ -158,8 +158,8 @@ class LangevinSettings:
 
     def ending_at(self, sigma: float) -> LangevinSettings:
         """Return the same settings for this last noise level (latent units)."""
-        if self.start == "noise":
-            return self
+        if self.start == "noise" or self.scaling != "constant":
+            return self  # the paper's steps are in units of (σ/σ_start)²: its levels go with them
         return replace(self, sigma_start=2.0 * sigma, sigma_end=sigma)
 
 
