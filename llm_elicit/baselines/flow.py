@@ -25,7 +25,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -334,13 +334,7 @@ class FlowData:
 
     def take(self, rows: Tensor) -> FlowData:
         """Return the comparisons numbered ``rows``."""
-        return FlowData(
-            self.winners[rows],
-            self.losers[rows],
-            self.winner_volume[rows],
-            self.loser_volume[rows],
-            self.weights[rows],
-        )
+        return FlowData(*(getattr(self, column.name)[rows] for column in fields(self)))
 
     @property
     def size(self) -> int:
@@ -420,7 +414,12 @@ class FlowTrainer:
         self._keep_if_best(before)
         for step in range(1, steps + 1):
             fall = min(step / (_PRIOR_FALLS_FOR * steps), 1.0)
-            loss = -self._objective(self._batch(), first * (last / first) ** fall)
+            data, n, size = self.train, self.train.size, self.settings.batch
+            if n > size:
+                data = data.take(torch.randint(n, (size,), generator=self.generator))
+            winner, loser = self._utilities(data)
+            prior = first * (last / first) ** fall * winner
+            loss = -(data.weights * (self.noise.log_cdf(winner - loser) + prior)).mean()
             gradients = torch.autograd.grad(loss, parameters)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
@@ -442,21 +441,10 @@ class FlowTrainer:
         for mean, parameter in zip(average, parameters, strict=True):
             mean.lerp_(parameter.detach(), 1.0 - keep)
 
-    def _batch(self) -> FlowData:
-        n, size = self.train.size, self.settings.batch
-        if n <= size:
-            return self.train
-        return self.train.take(torch.randint(n, (size,), generator=self.generator))
-
     def _utilities(self, data: FlowData) -> tuple[Tensor, Tensor]:
         log_prob = self.flow.log_prob(torch.cat([data.winners, data.losers]))
         n = data.size
         return log_prob[:n] - data.winner_volume, log_prob[n:] - data.loser_volume
-
-    def _objective(self, data: FlowData, prior_weight: float) -> Tensor:
-        winner, loser = self._utilities(data)
-        choice = self.noise.log_cdf(winner - loser)
-        return (data.weights * (choice + prior_weight * winner)).mean()
 
     @torch.no_grad()
     def _check(
@@ -478,14 +466,6 @@ class FlowTrainer:
             self.best = _Best(score, steps, copy.deepcopy(self.flow.state_dict()))
 
 
-@dataclass(frozen=True)
-class _Member:
-    flow: BeliefFlow
-    held_out: float
-    weight: float
-    steps: int
-
-
 def fit_flow(problem: Problem) -> Fitted:
     """Fit the preferential normalizing flow (Mikkola, Acerbi and Klami, 2024).
 
@@ -497,60 +477,41 @@ def fit_flow(problem: Problem) -> Fitted:
     the member that never saw them (nats per comparison; random choices score −log 2);
     ``flow_steps``, where each member stopped.
     """
-    settings, pairs = _settings(problem), problem.judgments.pairs
+    settings, pairs = external_settings(problem, FlowSettings, "flow"), problem.judgments.pairs
     count = max(2, min(settings.folds, int(pairs.max()) + 1))
     folds = torch.from_numpy(assign_folds(pairs, count, problem.rng))
-    data = _data(problem)
-    members = [_fit_member(problem, data, folds, k) for k in range(min(settings.members, count))]
-    model = FlowDensity(problem.latent, tuple(member.flow for member in members))
-    draws = model.sample_latent(_REFERENCE, problem.generator)
-    held_out = np.average([m.held_out for m in members], weights=[m.weight for m in members])
-    notes = {
-        "held_out_log_likelihood": float(held_out),
-        "flow_steps": [member.steps for member in members],
-    }
-    return Fitted(model, LogNormalizer(0.0, 0.0, draws), notes)
-
-
-def _settings(problem: Problem) -> FlowSettings:
-    return external_settings(problem, FlowSettings, "flow")
-
-
-def _data(problem: Problem) -> FlowData:
-    volume = problem.latent.log_volume
-    return FlowData(
+    volume, weights = problem.latent.log_volume, problem.weights
+    data = FlowData(
         problem.winners.float(),
         problem.losers.float(),
         volume(problem.winners).float(),
         volume(problem.losers).float(),
-        (problem.weights / problem.weights.mean()).float(),
+        (weights / weights.mean()).float(),
     )
-
-
-def _fit_member(problem: Problem, data: FlowData, folds: torch.Tensor, k: int) -> _Member:
-    settings = _settings(problem)
-    seed = int(problem.rng.integers(2**62))
-    shape = FlowShape(
-        problem.dimension,
-        settings.transforms,
-        settings.bins,
-        settings.width,
-        isinstance(problem.latent, BoxLatent),
-    )
-    train, held_out = ((folds != k).nonzero()[:, 0], (folds == k).nonzero()[:, 0])
-    flow, generator = BeliefFlow(shape, seed), torch.Generator().manual_seed(seed)
+    sizes = (settings.transforms, settings.bins, settings.width)
+    shape = FlowShape(problem.dimension, *sizes, isinstance(problem.latent, BoxLatent))
     member_steps = settings.affine_steps + settings.short_steps + settings.steps
+    flows, best, masses = [], list[_Best](), []
+    for k in range(min(settings.members, count)):
+        seed = int(problem.rng.integers(2**62))
+        flow, generator = BeliefFlow(shape, seed), torch.Generator().manual_seed(seed)
+        train, held_out = ((folds != k).nonzero()[:, 0], (folds == k).nonzero()[:, 0])
 
-    def progress(done: int) -> None:
-        if problem.progress is not None:
-            problem.progress("flow", k * member_steps + done, settings.members * member_steps)
+        def progress(done: int, before: int = k * member_steps) -> None:
+            if problem.progress is not None:
+                problem.progress("flow", before + done, settings.members * member_steps)
 
-    trainer = FlowTrainer(
-        flow, data.take(train), data.take(held_out), problem.noise, settings, generator
-    )
-    best = trainer.fit(progress)
-    weight = float(data.weights[held_out].sum())
-    return _Member(flow.double(), best.score, weight, best.steps)
+        sides = data.take(train), data.take(held_out)
+        best.append(FlowTrainer(flow, *sides, problem.noise, settings, generator).fit(progress))
+        flows.append(flow.double())
+        masses.append(float(data.weights[held_out].sum()))
+    model = FlowDensity(problem.latent, tuple(flows))
+    draws = model.sample_latent(_REFERENCE, problem.generator)
+    notes = {
+        "held_out_log_likelihood": float(np.average([b.score for b in best], weights=masses)),
+        "flow_steps": [b.steps for b in best],
+    }
+    return Fitted(model, LogNormalizer(0.0, 0.0, draws), notes)
 
 
 METHOD = ExternalMethod(fit_flow, FlowDensity.restore)

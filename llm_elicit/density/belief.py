@@ -20,7 +20,7 @@ from torch import Tensor
 from llm_elicit.density.belief_draws import utilities_at
 from llm_elicit.density.distribution import Power
 from llm_elicit.density.empirical import Empirical
-from llm_elicit.density.errors import DensityError, integer, number
+from llm_elicit.density.errors import Array, DensityError, integer, number
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.latent import BoxLatent, Latent, make_latent
@@ -70,7 +70,6 @@ def _digest(text: dict[str, Any], tensors: Path) -> str:
     return digest.hexdigest()
 
 
-Array = npt.NDArray[np.float64]
 _UNIT_POINTS = 4096
 _LEAST_POWER = 1e-9
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from llm_elicit.density.distribution import weighted_quantiles
 from llm_elicit.density.errors import (
+    Array,
     DensityError,
     finite,
     integer,
@@ -31,7 +32,6 @@ from llm_elicit.density.smc import share_points
 from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 
-Array = npt.NDArray[np.float64]
 _OWN = 2048
 _ENOUGH = 0.3
 # Effective shared points that are enough for a draw: with three times as many, ends of bands moved
@@ -264,8 +264,20 @@ def from_components(
     A component is normal in the features, so that weights only correct for the parts that λ's
     support and the taper cut off. This also samples components too narrow for annealed particles.
     """
-    mixture = _mixture(utility)
-    if mixture is None or utility.warp is not None:
+    if utility.components:
+        # With a share c of its logarithm, (Σ exp q_k)^c is within a factor K^(c−1) of
+        # Σ exp(c q_k), which is a mixture again.
+        whole = utility.components[0]
+        share, root = whole.share, math.sqrt(whole.share)
+        mixture = ComponentStack(root * whole.whiten, root * whole.offset, share * whole.height)
+    else:
+        # The quadratic form as a mixture of one, if it has a maximum.
+        whiten, failed = torch.linalg.cholesky_ex(-2.0 * utility.curvature)
+        if failed:
+            return None
+        offset = torch.linalg.solve_triangular(whiten, utility.linear[:, None], upper=False).T
+        mixture = ComponentStack(whiten[None, None], offset[None], torch.zeros(1, 1))
+    if utility.warp is not None:
         return None
     t = mixture.draw(_OWN, generator)
     turned = latent.from_features(t)
@@ -281,20 +293,3 @@ def from_components(
         return None
     log_z = float(torch.logsumexp(ratio, 0)) - math.log(_OWN) + log_unit
     return latent.from_latent(g.numpy()), weights.numpy(), log_z
-
-
-def _mixture(utility: Utility) -> ComponentStack | None:
-    """Return the mixture, or the quadratic form as a mixture of one; None if it has no maximum.
-
-    With a share c of its logarithm, (Σ exp q_k)^c is within a factor K^(c−1) of Σ exp(c q_k), which
-    is a mixture again.
-    """
-    if utility.components:
-        mixture = utility.components[0]
-        share, root = mixture.share, math.sqrt(mixture.share)
-        return ComponentStack(root * mixture.whiten, root * mixture.offset, share * mixture.height)
-    whiten, failed = torch.linalg.cholesky_ex(-2.0 * utility.curvature)
-    if failed:
-        return None
-    offset = torch.linalg.solve_triangular(whiten, utility.linear[:, None], upper=False).T
-    return ComponentStack(whiten[None, None], offset[None], torch.zeros(1, 1))

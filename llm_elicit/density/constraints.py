@@ -8,42 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from llm_elicit.density.errors import DensityError, finite, integer, number
+from llm_elicit.density.errors import Array, DensityError, Flags, finite, integer, number
 from llm_elicit.density.feature_names import in_order, labels
 
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 _SLACK = 1e-9
 _CHUNK = 2**20
-
-
-class Constraint(Protocol):
-    """A region of d features."""
-
-    @property
-    def involved(self) -> tuple[int, ...]:
-        """The numbers of the features that it bounds."""
-        ...
-
-    def holds(self, x: Array, ranges: Array) -> Flags:
-        """Return whether points (n, d) lie in the region, (n,); ``ranges`` (d,) are high − low."""
-        ...
-
-    def conditional(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
-        """Return the constraint on the features ``free``, numbered anew, given the others.
-
-        None if it is on none of them.
-        """
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able description, which `constraint_of` reads back."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -234,6 +207,10 @@ class IntervalConstraint:
         return {"kind": "intervals", "feature": self.feature, "intervals": intervals}
 
 
+Constraint = LinearConstraint | PolygonConstraint | IntervalConstraint
+"""A region of d features: the numbers of the features that it bounds are `involved`."""
+
+
 def _in_polygon(points: Array, start: Array) -> Flags:
     """Return whether points (n, 2) lie in the polygon of corners (v, 2) or on its edges, (n,)."""
     along = np.roll(start, -1, axis=0) - start
@@ -268,7 +245,7 @@ def constraint_of(
     if isinstance(description, Mapping) and description.get("kind") in kinds:
         fields = {name: value for name, value in description.items() if name != "kind"}
         region = kinds[description["kind"]](**fields)
-    if not isinstance(region, LinearConstraint | PolygonConstraint | IntervalConstraint):
+    if not isinstance(region, Constraint):
         raise DensityError(
             f"Uniform: constraints holds {description!r}; each must be a LinearConstraint, a "
             "PolygonConstraint or an IntervalConstraint."

@@ -33,20 +33,17 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import utilities_at
-from llm_elicit.density.errors import DensityError, instance, integer, number, seed_of
+from llm_elicit.density.errors import Array, DensityError, Index, instance, integer, number, seed_of
 from llm_elicit.density.methods import anneal_belief, utility_at
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
 from llm_elicit.density.torch_utils import generator_of, one_thread
 
-Array = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 _POINTS = 512
 _SHARES = (0.4, 0.4, 0.2)  # of the points: of the belief, the flatter belief, λ
 _MOST_PAIRS = 10**6
@@ -126,7 +123,10 @@ def suggest_pairs(
         count, size = len(pool.points), max(settings.candidates, n)
         first = rng.integers(count, size=size)
         second = (first + rng.integers(1, count, size=size)) % count  # another point
-        energy = _energy(pool, _coordinates(pool.points, belief.sampling))
+        # B (S, S), energy inner products of the draws' centred densities at the points.
+        mass = _centred(torch.softmax(pool.values.double() - pool.log_density.double(), 1))
+        at = _coordinates(pool.points, belief.sampling)
+        energy = -(mass @ torch.cdist(at, at) @ mass.T)
         answers = _Answers.of(pool, (first, second), belief)
         chosen = _choose(answers, energy, n - at_random)
     sides = pool.points[first[chosen]], pool.points[second[chosen]]
@@ -175,8 +175,8 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
 
 def _at_known_power(belief: BeliefDensity, seed: int) -> BeliefDensity:
     """Return the belief, at its unit power if its scale is that of the log-odds."""
-    response = belief.diagnostics.get("response")
-    if response is None or response["scale"] != "log-odds" or "power" in belief.diagnostics:
+    response = belief.diagnostics.get("response", {})
+    if response.get("scale") != "log-odds" or "power" in belief.diagnostics:
         return belief
     power = belief.unit_power()
     return belief.tempered(power, seed=seed) if np.isfinite(power) else belief
@@ -229,13 +229,6 @@ def _choose(answers: _Answers, energy: Tensor, n: int) -> Index:
         step = residual[:, best].clone()
         residual -= torch.outer(step, (deviation.T @ step) / (variance[best] + doubt[best]))
     return np.array(chosen, dtype=np.int64)
-
-
-def _energy(pool: Candidates, coordinates: Tensor) -> Tensor:
-    """Return B (S, S), energy inner products of the draws' centred densities at points (M, p)."""
-    mass = torch.softmax(pool.values.double() - pool.log_density.double(), 1)
-    mass = mass - mass.mean(0)
-    return -(mass @ torch.cdist(coordinates, coordinates) @ mass.T)
 
 
 def _coordinates(points: Array, sampling: SamplingDensity) -> Tensor:

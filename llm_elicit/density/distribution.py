@@ -17,9 +17,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import (
+    Array,
     DensityError,
+    Flags,
     finite,
     fraction,
     integer,
@@ -36,7 +37,6 @@ from llm_elicit.density.methods import DensityModel, UtilityDensity
 from llm_elicit.density.sampling import SamplingDensity, Uniform, inside
 from llm_elicit.density.torch_utils import generator_of, one_thread
 
-Array = npt.NDArray[np.float64]
 LogProb = Callable[[npt.ArrayLike], Array]
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _STARTS = 5
@@ -194,7 +194,7 @@ class CredibleRegion:
     threshold: float
     log_prob: LogProb
 
-    def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    def contains(self, x: npt.ArrayLike) -> Flags:
         """Return whether each of points (n, d), natural units, lies in the region: (n,) bools."""
         return np.asarray(self.log_prob(x) >= self.threshold)
 
@@ -561,7 +561,4 @@ class Prior:
 
     def support(self) -> tuple[Array, Array]:
         """Return lower and upper bounds (d,); infinite where λ has none."""
-        sampling = self._density.sampling
-        if isinstance(sampling, Uniform | Empirical):
-            return sampling.low.copy(), sampling.high.copy()
-        return np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
+        return self._density.sampling.low.copy(), self._density.sampling.high.copy()

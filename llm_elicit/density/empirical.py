@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,10 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 from torch import Tensor
 
-from llm_elicit.density.errors import DensityError, brief, finite, flags, numbers
+from llm_elicit.density.errors import Array, DensityError, brief, finite, flags, numbers
 from llm_elicit.density.feature_names import in_order
-from llm_elicit.density.sampling import NamedFeatures, bisect, check_draw
+from llm_elicit.density.sampling import SamplingDensity, bisect, check_draw
 
-Array = npt.NDArray[np.float64]
 _LEAST_POINTS = 20
 _SHRINK = 1e-3
 _LOG_2PI = float(np.log(2.0 * np.pi))
@@ -50,7 +50,11 @@ class Marginals:
 
     def __init__(self, knots: Array, values: Array, low: Array, high: Array) -> None:
         self.knots, self.values, self.low, self.high = knots, values, low, high
-        self._slopes = _monotone_slopes(values, float(knots[1] - knots[0]))
+        # Harmonic means of neighbouring chords, chords at the ends, from which the tails are
+        # extrapolated: there alone SciPy's PCHIP differs.
+        chords = np.diff(values, axis=1) / float(knots[1] - knots[0])
+        inner = 2.0 * chords[:, 1:] * chords[:, :-1] / (chords[:, 1:] + chords[:, :-1])
+        self._slopes = np.concatenate([chords[:, :1], inner, chords[:, -1:]], axis=1)
         spline = CubicHermiteSpline(knots, values.T, self._slopes.T)
         self._coefficients = torch.from_numpy(spline.c)  # (4, k − 1, d), highest power first
         self._below, self._above = np.isfinite(low), np.isfinite(high)
@@ -73,12 +77,25 @@ class Marginals:
 
     def value(self, h: Tensor) -> Tensor:
         """Return x (n, d), natural units, at normal scores h (n, d)."""
-        return self._from_line(self._curve(h)[0])
+        y, low, high = self._curve(h)[0], torch.from_numpy(self.low), torch.from_numpy(self.high)
+        below, above = torch.from_numpy(self._below), torch.from_numpy(self._above)
+        zero = torch.zeros_like(low)
+        base, top = torch.where(below, low, zero), torch.where(above, high, zero)
+        one_sided = torch.where(below, base + torch.exp(y), top - torch.exp(-y))
+        two_sided = base + (top - base) * torch.special.ndtr(y)
+        bounded = torch.where(below & above, two_sided, one_sided)
+        x = torch.where(below | above, bounded, y)
+        return torch.minimum(torch.maximum(x, low), high)
 
     def log_slope(self, h: Tensor) -> Tensor:
         """Return log dx_j/dh_j (n, d)."""
         y, slope, _ = self._curve(h)
-        return torch.log(slope) + self._log_line_slope(y)
+        two_sided = self._below & self._above
+        width = np.log(np.where(two_sided, self.high - self.low, 1.0))
+        normal = torch.from_numpy(width) - 0.5 * y * y - _LOG_SQRT_2PI
+        tilt = torch.from_numpy(self._below.astype(float) - self._above.astype(float))
+        of_line = torch.where(torch.from_numpy(two_sided), normal, tilt * y)  # log dT/dy
+        return torch.log(slope) + of_line
 
     def log_slope_slope(self, h: Tensor) -> Tensor:
         """Return the derivative of `log_slope` in h (n, d)."""
@@ -122,35 +139,6 @@ class Marginals:
         bend = torch.where(h == inner, 2.0 * c2 + 6.0 * s * c3, torch.zeros_like(h))
         return y, slope, bend
 
-    def _from_line(self, y: Tensor) -> Tensor:
-        low, high = torch.from_numpy(self.low), torch.from_numpy(self.high)
-        below, above = torch.from_numpy(self._below), torch.from_numpy(self._above)
-        zero = torch.zeros_like(low)
-        base, top = torch.where(below, low, zero), torch.where(above, high, zero)
-        one_sided = torch.where(below, base + torch.exp(y), top - torch.exp(-y))
-        two_sided = base + (top - base) * torch.special.ndtr(y)
-        bounded = torch.where(below & above, two_sided, one_sided)
-        x = torch.where(below | above, bounded, y)
-        return torch.minimum(torch.maximum(x, low), high)
-
-    def _log_line_slope(self, y: Tensor) -> Tensor:
-        """Return log dT/dy (n, d)."""
-        two_sided = self._below & self._above
-        width = np.log(np.where(two_sided, self.high - self.low, 1.0))
-        normal = torch.from_numpy(width) - 0.5 * y * y - _LOG_SQRT_2PI
-        tilt = torch.from_numpy(self._below.astype(float) - self._above.astype(float))
-        return torch.where(torch.from_numpy(two_sided), normal, tilt * y)
-
-
-def _monotone_slopes(values: Array, step: float) -> Array:
-    """Return slopes (d, k) at the knots: harmonic means of neighbouring chords, chords at the ends.
-
-    SciPy's PCHIP differs only at the ends, from which the tails are extrapolated.
-    """
-    chords = np.diff(values, axis=1) / step
-    inner = 2.0 * chords[:, 1:] * chords[:, :-1] / (chords[:, 1:] + chords[:, :-1])
-    return np.concatenate([chords[:, :1], inner, chords[:, -1:]], axis=1)
-
 
 def _to_line(x: Array, low: Array, high: Array) -> Array:
     """Return y = T⁻¹(x), infinite or huge on a bound."""
@@ -177,7 +165,7 @@ def _off_the_bounds(points: Array, low: Array, high: Array) -> Array:
     return np.clip(points, least, np.where(above, top - from_high, np.inf))
 
 
-class Empirical(NamedFeatures):
+class Empirical(SamplingDensity):
     """λ learned from data (n, d): each feature is x_j = Q_j(h_j) with h ~ N(0, C).
 
     Q_j is the feature's smoothed quantile function (`Marginals`) and C the correlation of the
@@ -211,6 +199,9 @@ class Empirical(NamedFeatures):
         -inf
     """
 
+    marginals: Marginals
+    correlation: Array
+
     def __init__(
         self,
         points: npt.ArrayLike,
@@ -222,26 +213,35 @@ class Empirical(NamedFeatures):
         low, _ = in_order("Empirical: low", low, self.names)
         high, _ = in_order("Empirical: high", high, self.names)
         log, _ = in_order("Empirical: log", log, self.names)
-        data = _data(points)
+        data = numbers("Empirical: points", points)
+        if data.ndim != 2 or data.shape[1] == 0 or len(data) < _LEAST_POINTS:
+            raise DensityError(
+                f"Empirical: points have shape {data.shape}; they must be (n, d) with at least "
+                f"{_LEAST_POINTS} rows; reshape a single feature to (n, 1), or describe λ by "
+                "Uniform or GaussianMixture."
+            )
+        finite("Empirical: points", data)
+        for j in np.flatnonzero(np.ptp(data, axis=0) == 0):
+            raise DensityError(
+                f"Empirical: feature {j} is {data[0, j]} in every row; a density needs values that "
+                "differ; leave the feature out."
+            )
         d = data.shape[1]
-        bottom = _bounds(low, d, -np.inf, "low")
-        top = _bounds(high, d, np.inf, "high")
+        bottom, top = _bounds(low, d, -np.inf, "low"), _bounds(high, d, np.inf, "high")
         _check_support(data, bottom, top)
-        self.log = np.zeros(d, dtype=np.bool_) if log is None else flags("Empirical: log", log, d)
-        _check_positive(data, self.log)
-        bottom = np.where(self.log, np.maximum(bottom, 0.0), bottom)
-        self.low, self.high = bottom, top
-        data, bottom, top = (self.to_scale(x) for x in (data, bottom, top))
+        logs = np.zeros(d, dtype=np.bool_) if log is None else flags("Empirical: log", log, d)
+        for i, j in np.argwhere((data <= 0) & logs)[:1]:
+            raise DensityError(
+                f"Empirical: points[{i}, {j}] = {data[i, j]} on a logarithmic scale; such a feature"
+                " needs positive data; use a linear scale or drop the row."
+            )
+        self._set_numbers(np.where(logs, np.maximum(bottom, 0.0), bottom), top, logs)
+        data, *ends = (self.to_scale(x) for x in (data, self.low, self.high))
         scores = ndtri((rankdata(data, axis=0) - 0.5) / len(data))
         correlation = np.atleast_2d(np.corrcoef(scores.T))
         # Features that repeat each other would leave no density: keep C invertible.
-        correlation = (1.0 - _SHRINK) * correlation + _SHRINK * np.eye(d)
-        self._set(Marginals.of(data, bottom, top), correlation)
-
-    def _set(self, marginals: Marginals, correlation: Array) -> None:
-        self.marginals, self.correlation = marginals, correlation
-        self.categorical = self.integer = self.periodic = np.zeros(self.dimension, dtype=np.bool_)
-        self.cholesky = np.linalg.cholesky(correlation)
+        self.correlation = (1.0 - _SHRINK) * correlation + _SHRINK * np.eye(d)
+        self.marginals = Marginals.of(data, *ends)
 
     @classmethod
     def from_tables(
@@ -256,12 +256,11 @@ class Empirical(NamedFeatures):
         joint = cls.__new__(cls)
         low = np.array([-np.inf if v is None else v for v in bounds[0]], dtype=np.float64)
         high = np.array([np.inf if v is None else v for v in bounds[1]], dtype=np.float64)
-        table = np.asarray(values, dtype=np.float64)
-        joint.log = np.zeros(len(table), dtype=np.bool_) if log is None else np.asarray(log)
-        joint.low, joint.high = low, high
-        ends = joint.to_scale(low), joint.to_scale(high)
-        marginals = Marginals(np.asarray(knots, dtype=np.float64), table, *ends)
-        joint._set(marginals, np.asarray(correlation, dtype=np.float64))
+        logs = np.zeros(len(low), dtype=np.bool_) if log is None else np.asarray(log)
+        joint._set_numbers(low, high, logs)
+        ends, table = (joint.to_scale(low), joint.to_scale(high)), np.asarray(values, np.float64)
+        joint.marginals = Marginals(np.asarray(knots, dtype=np.float64), table, *ends)
+        joint.correlation = np.asarray(correlation, dtype=np.float64)
         return joint
 
     def reordered(self, order: Sequence[int]) -> Empirical:
@@ -281,10 +280,10 @@ class Empirical(NamedFeatures):
         log = f", log={self.log.tolist()}" if self.log.any() else ""
         return brief(f"Empirical(medians={medians}, low={low}, high={high}{log})")
 
-    @property
-    def dimension(self) -> int:
-        """Number of features d."""
-        return int(self.correlation.shape[0])
+    @cached_property
+    def cholesky(self) -> Array:
+        """L (d, d) of C = LLᵀ."""
+        return np.asarray(np.linalg.cholesky(self.correlation), dtype=np.float64)
 
     def to_scale(self, x: Array) -> Array:
         """Return values (..., d) on the features' scales; the logarithm of 0 is −∞."""
@@ -300,12 +299,6 @@ class Empirical(NamedFeatures):
         check_draw(n, rng)
         return self.from_normal(rng.standard_normal((n, self.dimension)))
 
-    def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Return whether each point is finite and within the closed bounds, (n,) bools."""
-        points = self._points(x)
-        inside = (points >= self.low) & (points <= self.high) & (~self.log | (points > 0.0))
-        return np.asarray((inside & np.isfinite(points)).all(axis=1))
-
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,), nats per natural unit; −inf outside the support."""
         points = self._points(x, no_nan=True)
@@ -318,12 +311,6 @@ class Empirical(NamedFeatures):
         per_scale = normal - slopes - np.log(np.diagonal(self.cholesky)).sum()
         result[inside] = per_scale + self.log_scale_slope(points[inside])
         return result
-
-    def log_scale_slope(self, x: npt.ArrayLike) -> Array:
-        """Return log |d scale / d x| (n,): −log x of each logarithmic feature, summed."""
-        points = self._points(x)
-        logs = np.log(np.where(self.log & (points > 0), points, 1.0))
-        return -np.asarray(logs.sum(axis=1))
 
     def to_normal(self, x: npt.ArrayLike) -> Array:
         """Return g (n, d), in which λ is N(0, I), of points (n, d) in the support."""
@@ -361,23 +348,6 @@ class Empirical(NamedFeatures):
         return self._text(text | ({"log": self.log.tolist()} if self.log.any() else {}))
 
 
-def _data(points: npt.ArrayLike) -> Array:
-    data = numbers("Empirical: points", points)
-    if data.ndim != 2 or data.shape[1] == 0 or len(data) < _LEAST_POINTS:
-        raise DensityError(
-            f"Empirical: points have shape {data.shape}; they must be (n, d) with at least "
-            f"{_LEAST_POINTS} rows; reshape a single feature to (n, 1), or describe λ by "
-            "Uniform or GaussianMixture."
-        )
-    finite("Empirical: points", data)
-    for j in np.flatnonzero(np.ptp(data, axis=0) == 0):
-        raise DensityError(
-            f"Empirical: feature {j} is {data[0, j]} in every row; a density needs values that "
-            "differ; leave the feature out."
-        )
-    return data
-
-
 def _bounds(values: npt.ArrayLike | None, d: int, missing: float, name: str) -> Array:
     bounds = np.full(d, missing) if values is None else numbers(f"Empirical: {name}", values)
     if bounds.shape != (d,) or np.isnan(bounds).any():
@@ -401,12 +371,4 @@ def _check_support(data: Array, low: Array, high: Array) -> None:
             f"Empirical: points[{i}, {j}] = {data[i, j]} lies outside [{low[j]}, {high[j]}] "
             f"({len(outside)} such values); the support must hold the data; widen the bounds or "
             "drop the rows."
-        )
-
-
-def _check_positive(data: Array, log: npt.NDArray[np.bool_]) -> None:
-    for i, j in np.argwhere((data <= 0) & log)[:1]:
-        raise DensityError(
-            f"Empirical: points[{i}, {j}] = {data[i, j]} on a logarithmic scale; such a feature "
-            "needs positive data; use a linear scale or drop the row."
         )

@@ -8,13 +8,13 @@ complex numbers are never read as numbers, and numbers are never read as flags.
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Index = npt.NDArray[np.int64]
 
 LARGEST = 1e150
 """The largest number accepted: larger ones overflow when squared."""
@@ -61,9 +61,9 @@ def numbers(label: str, values: object) -> Array:
             return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         # From NumPy, or from PyTorch if a tensor has a gradient.
-        raise DensityError(f"{label} cannot be read as numbers ({_short(error)}).") from None
+        raise DensityError(f"{label} cannot be read as numbers ({short(error)}).") from None
     raise DensityError(
-        f"{label} cannot be read as numbers (it is {_short(repr(values))}); convert it to floats "
+        f"{label} cannot be read as numbers (it is {short(repr(values))}); convert it to floats "
         "first."
     )
 
@@ -118,40 +118,6 @@ def table_of(label: str, values: object, axes: int = 2) -> Array:
     return finite(label, array)
 
 
-def sides_of(labels: tuple[str, str], first: object, second: object) -> tuple[Array, Array]:
-    """Return two sides (n, d) of n questions; tables are matched by their columns' names."""
-    second = _in_order(labels, first, second)
-    a, b = table_of(labels[0], first), table_of(labels[1], second)
-    if a.shape != b.shape:
-        raise DensityError(
-            f"{labels[0]} has shape {a.shape} and {labels[1]} {b.shape}; row i of each is one "
-            "question, so the shapes must be equal; pass matching arrays."
-        )
-    return a, b
-
-
-def _in_order(labels: tuple[str, str], first: object, second: object) -> object:
-    """Return the second of two tables with its columns in the order of the first."""
-    names, others = (_columns(side) for side in (first, second))
-    for label, columns in zip(labels, (names, others), strict=True):
-        if columns is not None and len(set(columns)) < len(columns):
-            raise DensityError(f"{label} has two columns of one name among {_short(columns)}.")
-    if names is None or others is None or names == others:
-        return second
-    if set(names) != set(others):
-        raise DensityError(
-            f"{labels[1]} has the columns {_short(others)} and {labels[0]} {_short(names)}; they "
-            "must be the same features."
-        )
-    table: Any = second
-    return table[names]
-
-
-def _columns(table: object) -> list[object] | None:
-    columns = getattr(table, "columns", None)
-    return None if columns is None or isinstance(table, np.ndarray) else list(columns)
-
-
 def column(label: str, values: object, n: int) -> Array:
     """Return one finite number for each of n rows, (n,); a single number is repeated."""
     array = numbers(label, values)
@@ -181,7 +147,7 @@ def integer(label: str, value: object, least: int = 0, most: int = _MOST_POINTS)
             raise TypeError
         whole = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise DensityError(f"{label} = {_short(repr(value))}; it must be a whole number.") from None
+        raise DensityError(f"{label} = {short(repr(value))}; it must be a whole number.") from None
     if not least <= whole <= most:
         raise DensityError(f"{label} = {whole}; it must lie between {least} and {most}.")
     return whole
@@ -195,7 +161,7 @@ def seed_of(label: str, value: object) -> int:
 def number(label: str, value: object, above: float = -LARGEST, most: float = LARGEST) -> float:
     """Return one number in (above, most]."""
     if isinstance(value, bool | np.bool_) or not _is_number(value):
-        raise DensityError(f"{label} = {_short(repr(value))}; it must be a number.")
+        raise DensityError(f"{label} = {short(repr(value))}; it must be a number.")
     real = float(value)  # type: ignore[arg-type]
     if not above < real <= most:
         raise DensityError(
@@ -216,9 +182,7 @@ def levels_of(label: str, levels: object) -> Array:
     """Return quantile levels (L,) in [0, 1], one or more."""
     p = np.atleast_1d(numbers(label, levels))
     if p.ndim != 1 or not p.size or not ((p >= 0.0) & (p <= 1.0)).all():
-        raise DensityError(
-            f"{label} = {_short(p.tolist())}; a list of numbers in [0, 1] is needed."
-        )
+        raise DensityError(f"{label} = {short(p.tolist())}; a list of numbers in [0, 1] is needed.")
     return p
 
 
@@ -226,20 +190,21 @@ def callback(label: str, value: object) -> None:
     """Check that a value is None or callable as value(stage, done, total)."""
     if value is not None and not callable(value):
         raise DensityError(
-            f"{label} = {_short(repr(value))}; it must be a function of (stage, done, total)."
+            f"{label} = {short(repr(value))}; it must be a function of (stage, done, total)."
         )
 
 
 def instance(label: str, value: object, kind: type, way_out: str) -> None:
     """Check that a value is an instance of ``kind``; ``way_out`` ends the message."""
     if not isinstance(value, kind):
-        raise DensityError(f"{label} is {_short(repr(value))}, not a {kind.__name__}; {way_out}.")
+        raise DensityError(f"{label} is {short(repr(value))}, not a {kind.__name__}; {way_out}.")
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """Return a value in one line of sixty letters at most."""
     text = " ".join(str(value).split())
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

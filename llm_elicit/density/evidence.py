@@ -19,19 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_elicit.density.errors import (
+    Array,
     DensityError,
+    Flags,
+    Index,
     brief,
     column,
     flags,
     number,
     numbers,
-    sides_of,
     table_of,
 )
-from llm_elicit.density.feature_names import FeatureNames, named_sides, stacked_frames
+from llm_elicit.density.feature_names import FeatureNames, sides_of, stacked_frames
 
-Array = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 UNKNOWN = -1
 
 
@@ -134,7 +134,7 @@ class Evidence:
     judge: Index
     positions: Index
     shown: Index
-    tie: npt.NDArray[np.bool_]
+    tie: Flags
     pick: Index
     asked: Index
     judges: tuple[str, ...]
@@ -218,7 +218,7 @@ class Evidence:
             >>> at_least_4.measured.value.tolist(), at_least_4.measured.censored.tolist()
             ([1.5, 4.0], [0, 1])
         """
-        x_first, x_second, names = _sides(("Evidence: first", "Evidence: second"), first, second)
+        x_first, x_second, names = sides_of(("Evidence: first", "Evidence: second"), first, second)
         if lower is not None or upper is not None:
             bounds = _bounds(log_odds, lower, upper, len(x_first))
             return cls._measured(LogOdds.bounded(x_first, x_second, *bounds), judge, names)
@@ -257,7 +257,7 @@ class Evidence:
             >>> stated.measured.value.round(2).tolist(), stated.measured.censored.tolist()
             ([0.99, 5.29], [0, 1])
         """
-        x_first, x_second, names = _sides(("Evidence: first", "Evidence: second"), first, second)
+        x_first, x_second, names = sides_of(("Evidence: first", "Evidence: second"), first, second)
         p = column("Evidence: probability", probability, len(x_first))
         _check_probabilities("probability", p)
         number("Evidence: rounding", rounding, 0.0, 0.5)
@@ -294,7 +294,7 @@ class Evidence:
         Raises:
             DensityError: shapes that differ, or not one weight for each row.
         """
-        w, loser, names = _sides(("winners", "losers"), winners, losers)
+        w, loser, names = sides_of(("winners", "losers"), winners, losers)
         n = len(w)
         if weights is None:
             weights = 1.0
@@ -332,10 +332,17 @@ class Evidence:
             DensityError: shapes that differ, a preference that is not a probability, or a negative
                 weight.
         """
-        x_a, x_b, names = _sides(("Evidence: a", "Evidence: b"), a, b)
+        x_a, x_b, names = sides_of(("Evidence: a", "Evidence: b"), a, b)
         n = len(x_a)
         even = flags("Evidence: tie", tie, n)
-        q, mass = _without_ties(preference, even), column("Evidence: weights", weights, n)
+        # Ties may have no preference.
+        q = numbers("Evidence: preference", preference)
+        if q.shape not in ((), (n,)):
+            raise DensityError(
+                f"Evidence: preference has shape {q.shape}; one number per row is needed, shape "
+                f"{(n,)}."
+            )
+        q, mass = np.where(even, 0.5, q), column("Evidence: weights", weights, n)
         if (mass < 0).any():
             raise DensityError(
                 f"Evidence: weights[{mass.argmin()}] is {mass.min()}; a weight is >= 0; give an "
@@ -438,21 +445,13 @@ class Evidence:
             asked=np.where(self.asked == UNKNOWN, UNKNOWN, self.asked + questions),
         )
 
-    def _rows(self, selected: npt.NDArray[np.bool_]) -> Evidence:
+    def _rows(self, selected: Flags) -> Evidence:
         return replace(self, **{name: getattr(self, name)[selected] for name in _ROWS})
 
 
 _OTHERS = ("judges", "measured", "features")
 _ROWS = tuple(f.name for f in fields(Evidence) if f.name not in _OTHERS)
 _MEASURED = tuple(f.name for f in fields(LogOdds))
-
-
-def _sides(
-    labels: tuple[str, str], first: object, second: object
-) -> tuple[Array, Array, FeatureNames | None]:
-    """Return two sides (n, d) of n questions, and the names of the features if they have any."""
-    a, b, names = named_sides(labels, first, second)
-    return *sides_of(labels, a, b), names
 
 
 def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[str, Any]:
@@ -466,10 +465,7 @@ def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[s
 
 
 def _bounds(
-    log_odds: npt.ArrayLike | None,
-    lower: npt.ArrayLike | None,
-    upper: npt.ArrayLike | None,
-    n: int,
+    log_odds: npt.ArrayLike | None, lower: npt.ArrayLike | None, upper: npt.ArrayLike | None, n: int
 ) -> tuple[Array, Array]:
     """Return lower and upper bounds (n,) of log-odds."""
     if log_odds is not None:
@@ -500,17 +496,6 @@ def _check_probabilities(name: str, values: Array) -> None:
             f"Evidence: {name}[{bad[0]}] is {values[bad[0]]}; a probability lies between 0 and 1; "
             "divide percentages by 100, and leave out answers without one."
         )
-
-
-def _without_ties(preference: npt.ArrayLike, even: npt.NDArray[np.bool_]) -> Array:
-    """Return preferences (n,), ½ for ties, which may have none."""
-    values = numbers("Evidence: preference", preference)
-    if values.shape not in ((), even.shape):
-        raise DensityError(
-            f"Evidence: preference has shape {values.shape}; one number per row is needed, shape "
-            f"{even.shape}."
-        )
-    return np.where(even, 0.5, values)
 
 
 def _ranked(ranking: npt.ArrayLike, n: int, k: int) -> Index:
@@ -544,7 +529,7 @@ def in_order(first: Array, second: Array) -> tuple[Array, Array]:
     return np.where(swap, second, first), np.where(swap, first, second)
 
 
-def swapped(first: Array, second: Array) -> npt.NDArray[np.bool_]:
+def swapped(first: Array, second: Array) -> Flags:
     """Return whether the first point comes after the second in lexical order (n,)."""
     unequal = (first != second).argmax(1)[:, None]
     a, b = (np.take_along_axis(x, unequal, 1)[:, 0] for x in (first, second))

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.ndimage import gaussian_filter1d
 
-from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.errors import Array
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.sampling import SamplingDensity, Uniform
-
-Array = npt.NDArray[np.float64]
 
 BINS = 60
 """Bins of a marginal."""
@@ -147,10 +144,27 @@ def feature_axes(
     Categories and circles are shown whole. An axis of numbers shows all points but a thousandth at
     either end of each of the ``samples``, (n, k) with a column for each of the places.
     """
-    return tuple(
-        _axis(sampling, names, place, [points[:, column] for points in samples])
-        for column, place in enumerate(places)
-    )
+    axes = []
+    for column, place in enumerate(places):
+        values, words = [points[:, column] for points in samples], words_of(sampling, names, place)
+        low, high = float(sampling.low[place]), float(sampling.high[place])
+        log, periodic = bool(sampling.log[place]), bool(sampling.periodic[place])
+        whole = bool(sampling.categorical[place] | sampling.integer[place])
+        if not words and not periodic:
+            low, high = _central((low, high), log, values)
+        if whole:
+            low, high = float(np.floor(low)), float(np.ceil(high))
+        finer = 1
+        if not words:
+            # So much finer that a belief with these values is not widened.
+            ends = low, high, *np.quantile(values[0], _ONE_SD)
+            start, end, first, last = np.log(ends) if log else np.asarray(ends)
+            widths = (end - start) / max(last - first, 1e-300)
+            finer = int(np.clip(np.ceil(widths / _WIDTHS), 1, _FINEST))
+        date, label = place in names.dates, names.names[place]
+        kinds = (log, whole, periodic, words)
+        axes.append(FeatureAxis(label, low, high, *kinds, date=date, finer=finer))
+    return tuple(axes)
 
 
 def words_of(sampling: SamplingDensity, names: FeatureNames, place: int) -> tuple[str, ...]:
@@ -174,42 +188,11 @@ def without_codes(
         ordered: whether to leave out categories in an order, too, which have quantiles and no mean.
     """
     places = range(sampling.dimension)
-    nominal = sampling.categorical if isinstance(sampling, Uniform) else np.zeros(len(places), bool)
     codes = [
-        bool(nominal[place]) or (ordered and bool(words_of(sampling, names, place)))
+        bool(sampling.categorical[place]) or (ordered and bool(words_of(sampling, names, place)))
         for place in places
     ]
     return np.where(codes, np.nan, values)
-
-
-def _axis(
-    sampling: SamplingDensity, names: FeatureNames, place: int, samples: Sequence[Array]
-) -> FeatureAxis:
-    label, words = names.names[place], words_of(sampling, names, place)
-    low, high, log = -np.inf, np.inf, False
-    if isinstance(sampling, Uniform | Empirical):
-        low, high = float(sampling.low[place]), float(sampling.high[place])
-        log = bool(sampling.log[place])
-    whole, periodic = (
-        bool(sampling.categorical[place] | sampling.integer[place]),
-        bool(sampling.periodic[place]),
-    )
-    if not words and not periodic:
-        low, high = _central((low, high), log, samples)
-    if whole:
-        low, high = float(np.floor(low)), float(np.ceil(high))
-    finer = 1 if words else _finer((low, high), log, samples[0])
-    date = place in names.dates
-    return FeatureAxis(label, low, high, log, whole, periodic, words, date=date, finer=finer)
-
-
-def _finer(ends: tuple[float, float], log: bool, values: Array) -> int:
-    """Return how much finer bins are so that a belief with these values (n,) is not widened."""
-    low, high, first, last = (
-        np.log(end) if log else end for end in (*ends, *np.quantile(values, _ONE_SD))
-    )
-    widths = (high - low) / max(last - first, 1e-300)
-    return int(np.clip(np.ceil(widths / _WIDTHS), 1, _FINEST))
 
 
 def _central(

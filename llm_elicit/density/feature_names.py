@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from llm_elicit.density.errors import DensityError, integer, number, numbers
+from llm_elicit.density.errors import (
+    Array,
+    DensityError,
+    integer,
+    number,
+    numbers,
+    short,
+    table_of,
+)
 
-Array = npt.NDArray[np.float64]
 _SHOWN = 8
 
 
@@ -296,15 +302,15 @@ def _words(column: Any) -> tuple[str, ...]:
     return categories if all(isinstance(word, str) for word in categories) else ()
 
 
-def named_sides(
+def sides_of(
     sides: tuple[str, str], first: Any, second: Any
-) -> tuple[Any, Any, FeatureNames | None]:
-    """Return two tables as arrays with the columns of the first, and its names.
+) -> tuple[Array, Array, FeatureNames | None]:
+    """Return two sides (n, d) of n questions, with the names of the features if they have any.
 
-    Arrays are returned as they are, with None.
+    Tables are matched by their columns' names, in the order of the first.
 
     Raises:
-        DensityError: as `FeatureNames.points`.
+        DensityError: as `FeatureNames.points`, or sides that do not match.
     """
     first, second = as_frame(first), as_frame(second)
     names = frame_names(first)
@@ -313,9 +319,26 @@ def named_sides(
             f"{sides[0]} has names of features or {sides[1]} has, not both; give two data frames, "
             "or two arrays."
         )
-    if names is None:
-        return first, second, None
-    return names.points(sides[0], first), names.points(sides[1], second), names
+    if names is not None:
+        first, second = names.points(sides[0], first), names.points(sides[1], second)
+    own, others = (getattr(side, "columns", None) for side in (first, second))
+    for label, columns in zip(sides, (own, others), strict=True):
+        if columns is not None and len(set(columns)) < len(columns):
+            raise DensityError(f"{label} has two columns of one name among {short(list(columns))}.")
+    if own is not None and others is not None and list(own) != list(others):
+        if set(own) != set(others):
+            raise DensityError(
+                f"{sides[1]} has the columns {short(list(others))} and {sides[0]} "
+                f"{short(list(own))}; they must be the same features."
+            )
+        second = second[list(own)]
+    a, b = table_of(sides[0], first), table_of(sides[1], second)
+    if a.shape != b.shape:
+        raise DensityError(
+            f"{sides[0]} has shape {a.shape} and {sides[1]} {b.shape}; row i of each is one "
+            "question, so the shapes must be equal; pass matching arrays."
+        )
+    return a, b, names
 
 
 def stacked_frames(label: str, points: Any) -> tuple[Any, FeatureNames | None]:

@@ -12,17 +12,10 @@ import numpy.typing as npt
 import torch
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError, callback, instance, seed_of
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.feature_names import FeatureNames
-from llm_elicit.density.gaussian_mixture import GaussianMixture
-from llm_elicit.density.judgments import (
-    Judgments,
-    canonical_order,
-    check_rows,
-    merge,
-)
+from llm_elicit.density.judgments import Judgments, canonical_order, check_rows, merge
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
 from llm_elicit.density.methods import (
@@ -237,7 +230,7 @@ def _matched(
             "fit_belief: sampling is missing; the estimate depends on the density λ the pairs "
             "were drawn from; pass Uniform(low, high) or GaussianMixture(weights, means, covs)."
         )
-    if not isinstance(sampling, Uniform | GaussianMixture | Empirical):
+    if not isinstance(sampling, SamplingDensity):
         raise DensityError(
             f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
             "here are Uniform, GaussianMixture and Empirical; pass one of them."

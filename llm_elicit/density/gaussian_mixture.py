@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
-from llm_elicit.density.errors import DensityError, brief, finite, numbers
+from llm_elicit.density.errors import Array, DensityError, Flags, brief, finite, numbers
 from llm_elicit.density.feature_names import in_order
-from llm_elicit.density.sampling import NamedFeatures, bisect, check_draw
+from llm_elicit.density.sampling import SamplingDensity, bisect, check_draw
 
-Array = npt.NDArray[np.float64]
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
 
-class GaussianMixture(NamedFeatures):
+class GaussianMixture(SamplingDensity):
     """λ = Σ_k weights[k] · N(means[k], covariances[k]); one component gives a Gaussian.
 
     Args:
@@ -46,13 +45,6 @@ class GaussianMixture(NamedFeatures):
         self.weights = numbers("GaussianMixture: weights", weights).copy()
         self.means = numbers("GaussianMixture: means", means).copy()
         self.covariances = numbers(label, covariances).copy()
-        self._check_shapes()
-        self.categorical = self.integer = self.periodic = np.zeros(self.dimension, dtype=np.bool_)
-        self.cholesky = np.stack([_cholesky(c, k) for k, c in enumerate(self.covariances)])
-        with np.errstate(divide="ignore"):
-            self._log_weights = np.log(self.weights)
-
-    def _check_shapes(self) -> None:
         k = max(self.weights.size, 1)
         d = self.means.shape[-1] if self.means.ndim == 2 else 0
         fits = self.weights.shape == (k,) and self.means.shape == (k, d)
@@ -70,17 +62,30 @@ class GaussianMixture(NamedFeatures):
                 f"GaussianMixture: weights {self.weights.tolist()} are not probabilities; they "
                 "must be >= 0 and sum to 1; divide them by their sum."
             )
+        infinite = np.full(self.means.shape[1], np.inf)
+        self._set_numbers(-infinite, infinite, infinite < 0.0)
+        factors = []
+        for at, covariance in enumerate(self.covariances):
+            try:
+                close = 1e-10 * np.abs(covariance).max()
+                if not np.allclose(covariance, covariance.T, atol=close):
+                    raise np.linalg.LinAlgError("not symmetric")
+                factors.append(np.linalg.cholesky(covariance))
+            except np.linalg.LinAlgError as error:
+                raise DensityError(
+                    f"GaussianMixture: covariances[{at}] is {error}; a covariance must be symmetric"
+                    " and positive definite; check that it holds variances, not correlations or "
+                    "deviations."
+                ) from error
+        self.cholesky = np.stack(factors)
+        with np.errstate(divide="ignore"):
+            self._log_weights = np.log(self.weights)
 
     def __repr__(self) -> str:
         return brief(
             f"GaussianMixture({self.weights.tolist()}, {self.means.tolist()}, "
             f"{self.covariances.tolist()})"
         )
-
-    @property
-    def dimension(self) -> int:
-        """Number of features d."""
-        return int(self.means.shape[1])
 
     @property
     def mean(self) -> Array:
@@ -107,19 +112,11 @@ class GaussianMixture(NamedFeatures):
         white = rng.standard_normal((n, self.dimension))
         return np.asarray(self.means[k] + np.einsum("nij,nj->ni", self.cholesky[k], white))
 
-    def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Return whether each point is finite, (n,) bools."""
-        return np.asarray(np.isfinite(self._points(x)).all(axis=1))
-
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,), nats per natural unit."""
         points = self._points(x, no_nan=True)
         log_parts = self._log_weights + self._log_prefix(self._white(points), self.dimension)
         return np.where(self.contains(points), logsumexp(log_parts, axis=1), -np.inf)
-
-    def log_scale_slope(self, x: npt.ArrayLike) -> Array:
-        """Return 0 (n,): all scales are linear."""
-        return np.zeros(self._points(x).shape[0])
 
     def _white(self, points: Array) -> Array:
         """Return L_k⁻¹(x − μ_k), (n, k, d)."""
@@ -192,20 +189,8 @@ def _invert(level: Array, share: Array, centre: Array, spread: Array) -> Array:
     if share.shape[1] == 1:
         return np.asarray(low)
 
-    def below(x: Array) -> npt.NDArray[np.bool_]:
+    def below(x: Array) -> Flags:
         reached = (share * ndtr((x[:, None] - centre) / spread)).sum(axis=1)
         return np.asarray(reached < level)
 
     return bisect(below, low, high)
-
-
-def _cholesky(covariance: Array, k: int) -> Array:
-    try:
-        if not np.allclose(covariance, covariance.T, atol=1e-10 * np.abs(covariance).max()):
-            raise np.linalg.LinAlgError("not symmetric")
-        return np.asarray(np.linalg.cholesky(covariance))
-    except np.linalg.LinAlgError as error:
-        raise DensityError(
-            f"GaussianMixture: covariances[{k}] is {error}; a covariance must be symmetric and "
-            "positive definite; check that it holds variances, not correlations or deviations."
-        ) from error

@@ -16,15 +16,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from llm_elicit.density.errors import DensityError, table_of
+from llm_elicit.density.errors import Array, DensityError, Flags, Index, table_of
 from llm_elicit.density.evidence import UNKNOWN, Evidence, LogOdds, in_order, swapped
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.sampling import SamplingDensity, inside
 
-Array = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 _LIGHTEST, _HEAVIEST = 1e-9, 1e12
 """Weights outside this range exceed the precision of floats beside the prior."""
 
@@ -46,7 +43,7 @@ class Context:
     judge: Index
     places: tuple[tuple[str, int, int], ...]
     order: Array
-    tie: npt.NDArray[np.bool_]
+    tie: Flags
     pick: Index
     group: Index
 
@@ -154,7 +151,7 @@ class _Answers(NamedTuple):
     rows: Array
 
 
-def _averaged(rows: LogOdds, pair: Index, count: int, chosen: npt.NDArray[np.bool_]) -> _Answers:
+def _averaged(rows: LogOdds, pair: Index, count: int, chosen: Flags) -> _Answers:
     """Return the answers of chosen rows by pair; all are 0 for a pair without any."""
     at = pair[chosen]
     n = np.bincount(at, minlength=count).astype(float)

@@ -40,9 +40,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from llm_elicit.density.errors import LARGEST, DensityError, column, instance, number
-
-Array = npt.NDArray[np.float64]
+from llm_elicit.density.errors import LARGEST, Array, DensityError, Flags, column, instance, number
 
 FAMILIES = ("gumbel", "exponential", "normal")
 UNIT_VARIANCE_LEVEL = math.sqrt(6.0) / math.pi
@@ -181,7 +179,7 @@ class Noise:
 
 def simulate_choices(
     utility_a: Array, utility_b: Array, noise: Noise, rng: np.random.Generator
-) -> npt.NDArray[np.bool_]:
+) -> Flags:
     """Return whether a beats b (n,), with random noise on the utilities (n,) of both, nats.
 
     Example:

@@ -36,19 +36,14 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.empirical import Empirical
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.judgments import Judgments
-from llm_elicit.density.latent import Array, Coordinates, Latent, make_latent, reordering
+from llm_elicit.density.latent import Coordinates, Latent, make_latent, reordering
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import AnnealingSettings, FitSettings, Progress
 from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal, even_points
-from llm_elicit.density.utility_function import (
-    DeferredDraws,
-    Potential,
-    Utility,
-    rounding,
-)
+from llm_elicit.density.utility_function import DeferredDraws, Potential, Utility, rounding
 
 GROUP = "llm_elicit.density_methods"
 OWN = ("auto", "score", "score-constant", "utility")
@@ -348,10 +343,7 @@ def draw_belief(
 
 
 def estimate_log_normalizer(
-    latent: Latent,
-    utility: Potential,
-    generator: torch.Generator,
-    settings: AnnealingSettings,
+    latent: Latent, utility: Potential, generator: torch.Generator, settings: AnnealingSettings
 ) -> LogNormalizer:
     """Return log ∫ exp(u) dz from independent annealing runs, whose spread is its standard error.
 

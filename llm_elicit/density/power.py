@@ -30,7 +30,7 @@ judge's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,14 +41,8 @@ from scipy.interpolate import CubicSpline
 from scipy.special import logsumexp
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.distribution import Coherence, Power
-from llm_elicit.density.errors import (
-    DensityError,
-    finite,
-    instance,
-    number,
-    seed_of,
-)
+from llm_elicit.density.distribution import Power
+from llm_elicit.density.errors import Array, DensityError, finite, instance, number, seed_of
 from llm_elicit.density.methods import utility_at
 from llm_elicit.density.ranges import (
     PowerPath,
@@ -61,7 +55,6 @@ from llm_elicit.density.ranges import (
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.torch_utils import one_thread
 
-Array = npt.NDArray[np.float64]
 Curve = Callable[[Array], Array]
 """Log-likelihoods (K,) at powers (K,)."""
 
@@ -365,17 +358,20 @@ def _power(
     of_fit: Curve | None,
 ) -> Power:
     """Return the power by the sum of all log-likelihoods, and by each of them."""
-    nodes = {name: _nodes(powers, curve) for name, curve in sources.items()}
-    coherence: Coherence | None = None
-    if of_ranges is not None:
-        coherence = of_ranges.coherence(nodes["ranges"].likely)
+    splines = {name: _spline(powers, curve) for name, curve in sources.items()}
+    coherence = None if of_ranges is None else of_ranges.coherence(splines["ranges"][1])
     at = np.linspace(np.log(powers[0]), np.log(powers[-1]), _FINE)
-    curves = {name: grid.curve(at) for name, grid in nodes.items()}
+    curves = {name: np.asarray(spline(at)) for name, (spline, _) in splines.items()}
     single = [_summary(at, curve, name) for name, curve in curves.items()]
-    agreement = _agreement(single) if len(single) > 1 else None
+    agreement = None
+    if len(single) > 1:
+        # Cochran's test that all have one log k.
+        logs, weight = np.log([p.value for p in single]), np.array([p.log_sd for p in single]) ** -2
+        off = np.square(logs - weight @ logs / weight.sum())
+        agreement = float(stats.chi2.sf(weight @ off, len(single) - 1))
     single = [replace(p, coherence=coherence) if p.source == "ranges" else p for p in single]
     if of_fit is not None:
-        nearest = float(np.exp(at[np.argmax(_nodes(powers, of_fit).curve(at))]))
+        nearest = float(np.exp(at[np.argmax(_spline(powers, of_fit)[0](at))]))
         single = [replace(p, value=nearest) if p.source == "points" else p for p in single]
     if len(single) == 1:
         return replace(single[0], sources=(single[0],))
@@ -383,21 +379,11 @@ def _power(
     return replace(joint, sources=tuple(single), agreement=agreement, coherence=coherence)
 
 
-@dataclass(frozen=True)
-class _Nodes:
-    """A log-likelihood at powers (K,), with those of them that are ``likely`` (L,)."""
+def _spline(powers: Array, curve: Curve) -> tuple[CubicSpline, Array]:
+    """Return a log-likelihood by log-powers, through these and closer ones about the most likely.
 
-    powers: Array
-    values: Array
-    likely: Array
-
-    def curve(self, at: Array) -> Array:
-        """Return values (n,) at log-powers (n,) by a cubic spline."""
-        return np.asarray(CubicSpline(np.log(self.powers), self.values)(at))
-
-
-def _nodes(powers: Array, curve: Curve) -> _Nodes:
-    """Return a log-likelihood at these powers, and at closer ones about the most likely."""
+    Also returns the latter.
+    """
     values = curve(powers)
     near = np.flatnonzero(values > values.max() - _LIKELY)
     first, last = max(near[0] - 1, 0), min(near[-1] + 1, len(powers) - 1)
@@ -411,7 +397,7 @@ def _nodes(powers: Array, curve: Curve) -> _Nodes:
     merged = np.concatenate([powers[outside], finer])
     heights = np.concatenate([values[outside], closer + shift])
     order = np.argsort(merged)
-    return _Nodes(merged[order], heights[order], finer)
+    return CubicSpline(np.log(merged[order]), heights[order]), finer
 
 
 def _summary(at: Array, logs: Array, source: str) -> Power:
@@ -422,10 +408,3 @@ def _summary(at: Array, logs: Array, source: str) -> Power:
     sd = float(np.sqrt(mass @ np.square(at - mass @ at)))
     above_flat = float(logs.max() - logs[0])
     return Power(float(value), float(low), float(high), source, sd, above_flat=above_flat)
-
-
-def _agreement(single: Sequence[Power]) -> float:
-    """Return the p-value of Cochran's test that all have one log k."""
-    logs, weight = np.log([p.value for p in single]), np.array([p.log_sd for p in single]) ** -2.0
-    centre = weight @ logs / weight.sum()
-    return float(stats.chi2.sf(weight @ np.square(logs - centre), len(single) - 1))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from llm_elicit.density.belief_draws import BeliefDraws, make_draws
 from llm_elicit.density.distribution import Distribution, band
-from llm_elicit.density.errors import DensityError, callback, integer, points_of, seed_of
+from llm_elicit.density.errors import Array, DensityError, callback, integer, points_of, seed_of
 from llm_elicit.density.feature_axis import (
     Band,
     FeatureAxis,
@@ -36,7 +36,6 @@ from llm_elicit.density.utility_function import DeferredDraws, UtilityDraws
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Array = npt.NDArray[np.float64]
 Features = int | str | Sequence[int | str] | None
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _POINTS, _OF_DRAW = 100_000, 1000  # of λ, and of each draw of the posterior

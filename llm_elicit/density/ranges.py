@@ -32,14 +32,13 @@ from torch import Tensor
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.distribution import Coherence
-from llm_elicit.density.errors import DensityError, finite, numbers
+from llm_elicit.density.errors import Array, DensityError, Flags, finite, numbers
 from llm_elicit.density.evidence import LogOdds
 from llm_elicit.density.judgments import pair_contrasts
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.sampling import SamplingDensity, Uniform, bisect
 from llm_elicit.density.utility_function import Utility
 
-Array = npt.NDArray[np.float64]
 _LOG_2PI = float(np.log(2.0 * np.pi))
 _FARTHEST = 30.0  # standard deviations, beyond which λ has no mass in floats
 
@@ -213,28 +212,30 @@ class _Particles:
             logs = part[:, None] * (last - first)
             self.log_mass[active] += torch.logsumexp(logs, 1) - math.log(logs.shape[1])
             done[active] = torch.where(part >= 1.0 - done[active], 1.0, done[active] + part)
-            self._resample(active, logs)
+            # Systematic resampling within each box.
+            size = logs.shape[1]
+            edges = torch.softmax(logs, 1).cumsum(1)
+            offset = torch.rand(1, generator=self.generator, dtype=torch.float64)
+            at = (torch.arange(size, dtype=torch.float64) + offset) / size
+            index = torch.searchsorted(edges, at.expand_as(edges).contiguous()).clamp(max=size - 1)
+            self.points[active] = torch.take_along_dim(self.points[active], index[..., None], 1)
+            for values in self.values:
+                values[active] = torch.take_along_dim(values[active], index, 1)
             for _ in range(_MOVES):
                 self._move(active, done[active], power)
         self.power = power
-
-    def _resample(self, active: Tensor, logs: Tensor) -> None:
-        """Resample systematically within each box."""
-        size = logs.shape[1]
-        edges = torch.softmax(logs, 1).cumsum(1)
-        offset = torch.rand(1, generator=self.generator, dtype=torch.float64)
-        at = (torch.arange(size, dtype=torch.float64) + offset) / size
-        index = torch.searchsorted(edges, at.expand_as(edges).contiguous()).clamp(max=size - 1)
-        self.points[active] = torch.take_along_dim(self.points[active], index[..., None], 1)
-        for values in self.values:
-            values[active] = torch.take_along_dim(values[active], index, 1)
 
     def _move(self, active: Tensor, done: Tensor, power: float) -> None:
         """Make one random-walk Metropolis step, scaled by the covariance within each box."""
         points = self.points[active]
         # The same random numbers in all boxes: differences of their log-masses vary less.
         white = torch.randn(points.shape[1:], generator=self.generator, dtype=torch.float64)
-        proposal = points + self.step[active][:, None, None] * (white @ _root(points).mT)
+        centred = points - points.mean(1, keepdim=True)
+        covariance = centred.mT @ centred / points.shape[1]
+        diagonal = covariance.diagonal(dim1=1, dim2=2)
+        # Kept away from singular.
+        root = torch.linalg.cholesky(covariance + torch.diag_embed(0.02 * diagonal + _JITTER))
+        proposal = points + self.step[active][:, None, None] * (white @ root.mT)
         inside = _inside(self.latent, proposal, self.boxes[active.numpy()])
         proposal = torch.where(inside[..., None], proposal, points)
         values = self._evaluate(proposal, self.within.select(active))
@@ -252,19 +253,10 @@ class _Particles:
         self.step[active] = (self.step[active] * torch.exp(rate - _ACCEPTED)).clamp(1e-3, 5.0)
 
 
-def _root(points: Tensor) -> Tensor:
-    """Return Cholesky factors (G, d, d) of the particles' covariances, kept away from singular."""
-    centred = points - points.mean(1, keepdim=True)
-    covariance = centred.mT @ centred / points.shape[1]
-    diagonal = covariance.diagonal(dim1=1, dim2=2)
-    root: Tensor = torch.linalg.cholesky(covariance + torch.diag_embed(0.02 * diagonal + _JITTER))
-    return root
-
-
 def _increments(ratio: Tensor, remaining: Tensor) -> Tensor:
     """Return for each box (G,) the largest part of ``remaining`` that keeps the effective size."""
 
-    def enough(part: Array) -> npt.NDArray[np.bool_]:
+    def enough(part: Array) -> Flags:
         logs = torch.from_numpy(part)[:, None] * ratio
         twice = 2.0 * torch.logsumexp(logs, 1) - torch.logsumexp(2.0 * logs, 1)
         return np.asarray((torch.exp(twice) / ratio.shape[1] >= _ESS).numpy())
@@ -290,14 +282,6 @@ def whole(dimension: int) -> Array:
 def log_grid(low: float, high: float, count: int) -> Array:
     """Return ``count`` powers from low to high, equally spaced in their logarithm."""
     return np.exp(np.linspace(math.log(low), math.log(high), count))
-
-
-def unique_boxes(boxes: Sequence[Array]) -> tuple[Array, npt.NDArray[np.intp]]:
-    """Return the distinct boxes (G, d, 2) of several arrays (n, d, 2), and the number of each."""
-    every = np.concatenate(boxes)
-    flat = every.reshape(len(every), -1)
-    unique, index = np.unique(flat, axis=0, return_inverse=True)
-    return unique.reshape(-1, *every.shape[1:]), index.reshape(-1)
 
 
 Paths = Callable[[Array, Array, int], PowerPath]
@@ -354,22 +338,18 @@ class Ranges:
                 f"shape ({len(a)},)."
             )
         for name, side in (("first", a), ("second", b)):
-            _check_bounds(name, side)
+            wrong = np.argwhere(~(side[..., 0] < side[..., 1]))
+            if wrong.size:
+                i, j = wrong[0]
+                raise DensityError(
+                    f"Ranges: {name}[{i}] has the bounds {side[i, j].tolist()} of feature {j}; the "
+                    "lower bound comes first and lies below the upper one."
+                )
             object.__setattr__(self, name, side)
         object.__setattr__(self, "log_odds", value)
 
     def __len__(self) -> int:
         return len(self.log_odds)
-
-
-def _check_bounds(name: str, side: Array) -> None:
-    wrong = np.argwhere(~(side[..., 0] < side[..., 1]))
-    if wrong.size:
-        i, j = wrong[0]
-        raise DensityError(
-            f"Ranges: {name}[{i}] has the bounds {side[i, j].tolist()} of feature {j}; the "
-            "lower bound comes first and lies below the upper one."
-        )
 
 
 class RangeLikelihood:
@@ -397,17 +377,12 @@ class RangeLikelihood:
         # Half differences of both orders are free of the position effect; a single order is not.
         self.side, self.share = pairs.side, np.sqrt(2.0 * pairs.share)
         self.value = pairs.value
-        boxes = [side.reshape(-1, d, 2) for side in (pairs.a, pairs.b)]
-        self.boxes, index = unique_boxes(boxes)
-        self.one, self.other = np.split(index, 2)
+        boxes, index = np.unique(np.concatenate([pairs.a, pairs.b]), axis=0, return_inverse=True)
+        self.boxes = boxes.reshape(-1, d, 2)
+        self.one, self.other = np.split(index.reshape(-1), 2)
         width = _log_widths(self.boxes, belief.sampling)
         self.width = width[self.one] - width[self.other]
         self.prior = _prior(self.value, belief)
-
-    @property
-    def widths_differ(self) -> bool:
-        """Whether widths are finite and differ."""
-        return bool(np.isfinite(self.width).all() and float(np.ptp(self.width)) > 1e-9)
 
     def curve(self, powers: Array) -> Array:
         """Return log p(log-odds | k) (K,), with θ integrated out."""
@@ -418,7 +393,7 @@ class RangeLikelihood:
 
         ``powers`` (K,) must include the likely ones.
         """
-        if not self.widths_differ:
+        if not (np.isfinite(self.width).all() and float(np.ptp(self.width)) > 1e-9):
             return None
         rows = self._rows(powers)
         bound = [row.maximum(free=False).value for row in rows]
@@ -437,15 +412,14 @@ class RangeLikelihood:
     def _rows(self, powers: Array) -> list[_Rows]:
         """Return the measurements at each of the powers, computed once for equal powers."""
         key = tuple(powers.tolist())
-        if key not in self._made:
-            self._made[key] = self._make_rows(powers)
-        return self._made[key]
-
-    def _make_rows(self, powers: Array) -> list[_Rows]:
+        if key in self._made:
+            return self._made[key]
         path = self.paths(self.boxes, powers, _PARTICLES)
-        rows = []
+        rows = self._made[key] = []
         for at, points in enumerate(path.points):
-            mean = _means(self.deviations, points[:, :_AVERAGED])
+            some = points[:, :_AVERAGED]
+            flat = self.deviations(some.reshape(-1, some.shape[-1]))
+            mean = flat.reshape(len(flat), *some.shape[:2]).mean(-1)  # (S, G), in each box
             spread = (mean[:, self.one] - mean[:, self.other]).T / self.share[:, None]
             mass = path.log_mass[self.one, at] - path.log_mass[self.other, at]
             rows.append(_Rows.of(self, float(powers[at]), mass, spread))
@@ -576,12 +550,6 @@ def _top(powers: Array, values: list[float]) -> float:
     if bend >= 0.0 or not x[0] < -slope / (2.0 * bend) < x[2]:
         return float(np.max(values))
     return float(height - slope**2 / (4.0 * bend))
-
-
-def _means(deviations: Deviations, points: torch.Tensor) -> Array:
-    """Return mean deviations (S, G) of particles (G, N, d) in each box."""
-    flat = deviations(points.reshape(-1, points.shape[-1]))
-    return np.asarray(flat.reshape(len(flat), *points.shape[:2]).mean(-1))
 
 
 def _check(ranges: Ranges, sampling: SamplingDensity) -> None:

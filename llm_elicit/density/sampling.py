@@ -9,8 +9,9 @@ units. With all scales linear (the default) this is the setting of Mikkola, Acer
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,9 @@ from scipy.stats import qmc
 
 from llm_elicit.density.constraints import constraint_of
 from llm_elicit.density.errors import (
+    Array,
     DensityError,
+    Flags,
     brief,
     finite,
     flags,
@@ -30,73 +33,77 @@ from llm_elicit.density.errors import (
 )
 from llm_elicit.density.feature_names import FeatureNames, in_order, limits_in_order
 
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 _BATCH = 2**16  # draws at once
 
 
-class SamplingDensity(Protocol):
-    """The interface of a sampling density λ over d features, in natural units.
+class SamplingDensity(ABC):
+    """A sampling density λ over d features, in natural units.
 
     Attributes:
+        low, high: (d,) bounds of the support, infinite where there are none.
+        log: (d,) bools, which features have a logarithmic scale.
         categorical: (d,) bools, which features have categories; values are the categories' numbers.
         integer: (d,) bools, which features have whole numbers for values.
         periodic: (d,) bools, which features lie on a circle.
         names: of the features, by which data frames are matched; None if it was made from arrays.
     """
 
+    low: Array
+    high: Array
+    log: Flags
     categorical: Flags
     integer: Flags
     periodic: Flags
-    names: tuple[str, ...] | None
-
-    @property
-    def dimension(self) -> int:
-        """Number of features d."""
-        ...
-
-    def reordered(self, order: Sequence[int]) -> Self:
-        """Return λ with the features of these numbers, in this order."""
-        ...
-
-    def sample(self, n: int, rng: np.random.Generator) -> Array:
-        """Return n random points (n, d)."""
-        ...
-
-    def log_prob(self, x: npt.ArrayLike) -> Array:
-        """Return log densities (n,), nats per natural unit; −inf outside the support."""
-        ...
-
-    def contains(self, x: npt.ArrayLike) -> Flags:
-        """Return whether each point lies in the support, (n,) bools."""
-        ...
-
-    def to_cube(self, x: npt.ArrayLike) -> Array:
-        """Return points (n, d) of [0, 1]^d by the Rosenblatt map, which makes λ uniform."""
-        ...
-
-    def from_cube(self, y: npt.ArrayLike) -> Array:
-        """Return the inverse of `to_cube`."""
-        ...
-
-    def log_scale_slope(self, x: npt.ArrayLike) -> Array:
-        """Return log |d scale / d x| (n,), which turns a density per scale unit into one per x."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able description, which `sampling_from_dict` reads back."""
-        ...
-
-
-class NamedFeatures:
-    """The names of λ's features, by which the columns of data frames are matched."""
-
     names: tuple[str, ...] | None = None
 
     @property
     def dimension(self) -> int:
         """Number of features d."""
-        raise NotImplementedError
+        return len(self.low)
+
+    @abstractmethod
+    def reordered(self, order: Sequence[int]) -> Self:
+        """Return λ with the features of these numbers, in this order."""
+
+    @abstractmethod
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """Return n random points (n, d)."""
+
+    @abstractmethod
+    def log_prob(self, x: npt.ArrayLike) -> Array:
+        """Return log densities (n,), nats per natural unit; −inf outside the support."""
+
+    @abstractmethod
+    def to_cube(self, x: npt.ArrayLike) -> Array:
+        """Return points (n, d) of [0, 1]^d by the Rosenblatt map, which makes λ uniform."""
+
+    @abstractmethod
+    def from_cube(self, y: npt.ArrayLike) -> Array:
+        """Return the inverse of `to_cube`."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description, which `sampling_from_dict` reads back."""
+
+    def contains(self, x: npt.ArrayLike) -> Flags:
+        """Return whether each point is finite and within the closed bounds, (n,) bools."""
+        points = self._points(x)
+        inside = (points >= self.low) & (points <= self.high) & (~self.log | (points > 0.0))
+        return np.asarray((inside & np.isfinite(points)).all(axis=1))
+
+    def log_scale_slope(self, x: npt.ArrayLike) -> Array:
+        """Return log |d scale / d x| (n,), which turns a density per scale unit into one per x.
+
+        It is −log x of each logarithmic feature, summed.
+        """
+        points = self._points(x)
+        logs = np.log(np.where(self.log & (points > 0), points, 1.0))
+        return -np.asarray(logs.sum(axis=1))
+
+    def _set_numbers(self, low: Array, high: Array, log: Flags) -> None:
+        """Set the bounds and scales of features that are all continuous numbers."""
+        self.low, self.high, self.log = low, high, log
+        self.categorical = self.integer = self.periodic = np.zeros(len(low), dtype=np.bool_)
 
     def _points(self, x: Any, *, no_nan: bool = False) -> Array:
         """Return points (n, d) as floats, without NaN if asked for."""
@@ -169,7 +176,7 @@ _SHARE_BATCH, _ENOUGH, _MOST = 2**16, 100_000, 2**22  # points that estimate the
 _LEAST_SHARE = 0.001
 
 
-class Uniform(NamedFeatures):
+class Uniform(SamplingDensity):
     """Uniform λ on a box, each feature on its own scale; see `llm_elicit.density.sampling`.
 
     Args:
@@ -293,11 +300,6 @@ class Uniform(NamedFeatures):
         marked = "".join(f", {k}={mask.tolist()}" for k, mask in masks.items() if mask.any())
         marked += f", constraints={list(self.constraints)}" if self.constraints else ""
         return brief(f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{marked})")
-
-    @property
-    def dimension(self) -> int:
-        """Number of features d."""
-        return int(self.low.size)
 
     def _to_scale(self, x: Array) -> Array:
         return np.where(self.log, np.log(np.where(self.log & (x > 0), x, 1.0)), x)

@@ -29,7 +29,7 @@ from scipy.cluster.vq import kmeans2
 from scipy.optimize import brentq
 from torch import Tensor
 
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.latent import Latent, uniforms_evenly
 from llm_elicit.density.settings import AnnealingSettings
 
@@ -122,7 +122,14 @@ def anneal(
         DensityError: a log-density is NaN or +∞ at a point, or −∞ at all of them.
     """
     particles = _Particles(points, start(points), target(points))
-    _check_values(particles)
+    values = particles.target[0] - particles.start[0]
+    wrong = int((values.isnan() | (values == math.inf)).sum())
+    if wrong or not values.isfinite().any():
+        raise DensityError(
+            f"anneal: the log-density is NaN or +∞ at {wrong} of {len(values)} points and finite "
+            f"at {int(values.isfinite().sum())}; it must be a number or −∞ at each, and finite at "
+            "some; fit again, or check the density."
+        )
     beta, log_normalizer, temperatures = 0.0, 0.0, 0
     genealogies = torch.arange(len(points))
     while beta < 1.0:
@@ -137,28 +144,14 @@ def anneal(
         moves, distance = settings.moves, None
         if beta == 1.0:
             # The start no longer counts, so it need not be evaluated.
-            start, moves, distance = _zero, settings.final_moves, _Distance(particles.points)
+            start = lambda g: (torch.zeros_like(g[:, 0]), torch.zeros_like(g))  # noqa: E731
+            moves, distance = settings.final_moves, _Distance(particles.points)
         for _ in range(moves):
             particles, rate = _langevin_move(particles, (start, target), beta, step, generator)
             step *= math.exp(0.5 * (rate - settings.acceptance))
             if distance is not None and distance.growth(particles.points) < settings.settled:
                 break
     return Annealed(Draws(particles.points, genealogies), log_normalizer, temperatures, step)
-
-
-def _check_values(particles: _Particles) -> None:
-    values = particles.target[0] - particles.start[0]
-    wrong = int((values.isnan() | (values == math.inf)).sum())
-    if wrong or not values.isfinite().any():
-        raise DensityError(
-            f"anneal: the log-density is NaN or +∞ at {wrong} of {len(values)} points and finite "
-            f"at {int(values.isfinite().sum())}; it must be a number or −∞ at each, and finite at "
-            "some; fit again, or check the density."
-        )
-
-
-def _zero(g: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.zeros_like(g[:, 0]), torch.zeros_like(g)
 
 
 class _Distance:
@@ -357,7 +350,6 @@ def _weighted(points: Tensor, share: Tensor, step: float) -> Proposal:
 _FIRST, _POINTS = 4096, 16_384
 _STEP = 0.5
 _LEAST_SHARE = 0.2
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import optimize
 from torch import Tensor
 from torch.optim.adam import adam
 
-from llm_elicit.density.errors import DensityError, seed_of
+from llm_elicit.density.errors import Array, DensityError, seed_of
 
 _KINDS = ("cpu", "cuda")
 _DAMPINGS = (1e-6, 1e6)
@@ -107,9 +106,9 @@ def one_thread() -> Iterator[None]:
 
 def minimize(
     loss: Callable[[Tensor], Tensor],
-    start: npt.NDArray[np.float64],
+    start: Array,
     bounds: Sequence[tuple[float, float | None]],
-) -> npt.NDArray[np.float64]:
+) -> Array:
     """Return the point (P,) within bounds where a differentiable loss is least, by L-BFGS-B.
 
     Example:
@@ -118,7 +117,7 @@ def minimize(
         [3.0, 1.0]
     """
 
-    def value_and_slope(point: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+    def value_and_slope(point: Array) -> tuple[float, Array]:
         at = torch.from_numpy(point).requires_grad_()
         value = loss(at)
         (slope,) = torch.autograd.grad(value, [at])

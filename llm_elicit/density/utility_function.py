@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,7 +18,6 @@ from llm_elicit.density.stacks import ComponentStack, FourierStack
 from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.warp import Warp
 
-Array = npt.NDArray[np.float64]
 # Chunks that fit in the cache: larger ones took up to three times as long.
 _CHUNK, _CHUNK_GPU = 1024, 65_536
 

@@ -20,13 +20,11 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.methods import UtilityDensity, utility_and_slope, utility_at
 from llm_elicit.density.score.density import ScoreDensity, Tempering
 from llm_elicit.density.torch_utils import generator_of, one_thread
 from llm_elicit.density.utility_function import Potential
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from llm_elicit.density.plots.figures import (
 )
 from llm_elicit.density.plots.panels import (
     PanelPair,
-    draw_belief_regions,
+    draw_regions,
     histogram,
     is_noise,
     is_uncertain,
@@ -78,7 +78,7 @@ def _layers(figure: Figure, plot_data: PlotData, powers: dict[float, Floats], ju
         for step, (factor, is_flat) in enumerate(flat_factors(plot_data, powers, pair).items()):
             if is_flat:
                 flat.add(step)
-            drawn = draw_belief_regions(axes, powers[factor], pair, is_flat, LIGHT)
+            drawn = draw_regions(axes, powers[factor], pair, LIGHT, flat=is_flat)
             shapes += shapes_of(drawn, "belief", step)
     data = "the data in grey, " if plot_data.data is not None else ""
     return Layers(

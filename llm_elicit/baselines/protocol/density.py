@@ -30,7 +30,8 @@ from llm_elicit.baselines.protocol.settings import (
     LikelihoodSettings,
     TrainingSettings,
 )
-from llm_elicit.density.latent import Array, Coordinates, Latent
+from llm_elicit.density.errors import Array
+from llm_elicit.density.latent import Coordinates, Latent
 from llm_elicit.density.methods import (
     EvaluationError,
     LogNormalizer,
@@ -118,16 +119,6 @@ def _pairs(g: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [(g + step, g - step) for step in steps]
 
 
-def _relaxation(latent: Coordinates, g: Tensor, sigma: float) -> Tensor:
-    """Return the force towards λ (n, d) at noise level σ, without which noisy levels would be flat.
-
-    On a box it is 0, because the volume term keeps points in the bulk of λ.
-    """
-    if isinstance(latent.sampling, Uniform):
-        return torch.zeros_like(g)
-    return sigma**2 / (1.0 + sigma**2) * latent.sampling_score(g, sigma)
-
-
 NODES = 24
 _CHUNK = 4096
 _STEP = 0.01  # nats
@@ -207,7 +198,10 @@ class ScoreParts:
     def _force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
         latent, jacobian = self.latent, self.mode.jacobian
         force = self.learned(g, masked, sigma) + latent.taper_slope(g)
-        force = force + _relaxation(latent, g, sigma)
+        if not isinstance(latent.sampling, Uniform):
+            # A pull towards λ, without which noisy levels would be flat. On a box the volume term
+            # keeps points in the bulk of λ.
+            force = force + sigma**2 / (1.0 + sigma**2) * latent.sampling_score(g, sigma)
         return force + (latent.log_volume_slope(g) if jacobian else latent.sampling_score(g, 0.0))
 
     def along_rays(self, g: Tensor, nodes: int = NODES) -> Tensor:
@@ -297,11 +291,6 @@ def finer(settings: LikelihoodSettings) -> LikelihoodSettings:
     return replace(settings, rtol=tight[0], atol=tight[1])
 
 
-def ray_error(parts: ScoreParts, g: Tensor) -> float:
-    """Root mean square change (nats) of the log-density with four times the quadrature nodes."""
-    return spread(parts.along_rays(g) - parts.along_rays(g, nodes=_FINER * NODES))
-
-
 def path_error(parts: ScoreParts, potential: Callable[[Tensor], Tensor], g: Tensor) -> float:
     """Return the root mean square difference (nats) of ``potential`` (n,) and the sampler's force.
 
@@ -364,8 +353,18 @@ class ScoreDensity:
         # The step's preconditioner is an average over particles, so there must be many.
         crowd = max(n, _CROWD)
         start = self._start(crowd, generator)
-        points = self._dynamics(start.points, generator)
-        latent = self.parts.latent
+        parts, latent = self.parts, self.parts.latent
+
+        def drift(g: Tensor, sigma: float) -> Tensor:
+            return parts.force(g, sigma * torch.randn(g.shape, generator=generator), sigma)
+
+        def field(g: Tensor) -> tuple[Tensor, Tensor | None]:
+            if self.langevin.scaling == "field with drift":
+                return parts.field_and_slope(g)
+            return parts.field(g), None
+
+        with torch.no_grad():
+            points = sample_langevin(start.points, drift, self.langevin, generator, field)
         if isinstance(latent, CubeLatent):
             points = latent.to_outer(points)
         moved = Draws(points, start.genealogies)
@@ -383,19 +382,6 @@ class ScoreDensity:
         if isinstance(latent, CubeLatent):
             return Draws(latent.from_outer(draws.points), draws.genealogies)
         return draws
-
-    def _dynamics(self, points: Tensor, generator: torch.Generator) -> Tensor:
-        def drift(g: Tensor, sigma: float) -> Tensor:
-            masked = sigma * torch.randn(g.shape, generator=generator)
-            return self.parts.force(g, masked, sigma)
-
-        def field(g: Tensor) -> tuple[Tensor, Tensor | None]:
-            if self.langevin.scaling == "field with drift":
-                return self.parts.field_and_slope(g)
-            return self.parts.field(g), None
-
-        with torch.no_grad():
-            return sample_langevin(points, drift, self.langevin, generator, field)
 
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""
@@ -435,7 +421,9 @@ class ScoreDensity:
         if self.by_flow:
             numerical = spread(self._potential(inner) - tight._potential(inner))
         else:
-            numerical = ray_error(self.parts, inner)
+            # With four times the quadrature nodes.
+            finely = self.parts.along_rays(inner, nodes=_FINER * NODES)
+            numerical = spread(self.parts.along_rays(inner) - finely)
         return combined(numerical, path_error(self.parts, self._potential, inner))
 
     def log_flow(self, g: Tensor, side: int) -> Tensor:
@@ -445,20 +433,23 @@ class ScoreDensity:
 
     def tensors(self) -> dict[str, Tensor]:
         """Utility, networks, tempering table and flow priors."""
-        parts = self.parts
-        named = {**parts.utility.tensors(), **({} if self.start is None else self.start.tensors())}
-        named.update(_network_tensors("network", parts.network))
-        named.update({f"tempering.{k}": getattr(parts.tempering, k) for k in _TABLES})
-        for side, prior in enumerate(parts.priors):
-            named.update(_prior_tensors(f"prior.{side}", prior))
-        if self.resampler is not None:
-            named.update(_network_tensors("resampler", self.resampler.network))
-            named.update(_prior_tensors("prior.resampler", self.resampler.prior))
-        return named
+        parts, second = self.parts, self.resampler
+        networks = {"network": parts.network}
+        priors = {f"prior.{side}": prior for side, prior in enumerate(parts.priors)}
+        if second is not None:
+            networks["resampler"], priors["prior.resampler"] = second.network, second.prior
+        states = {name: network.state_dict().items() for name, network in networks.items()}
+        return {
+            **parts.utility.tensors(),
+            **({} if self.start is None else self.start.tensors()),
+            **{f"tempering.{k}": getattr(parts.tempering, k) for k in _TABLES},
+            **{f"{name}.{k}": v.cpu() for name, state in states.items() for k, v in state},
+            **{f"{name}.{k}": v for name, prior in priors.items() for k, v in vars(prior).items()},
+        }
 
     def config(self) -> dict[str, Any]:
         """Return every number that is not an array."""
-        latent = self.parts.latent
+        latent, second = self.parts.latent, self.resampler
         return {
             "network": _network_config(self.parts.network),
             "mode": asdict(self.parts.mode),
@@ -467,7 +458,12 @@ class ScoreDensity:
             "likelihood": asdict(self.likelihood),
             "annealing": asdict(self.annealing),
             "by_flow": self.by_flow,
-            "resampler": None if self.resampler is None else _resampler_config(self.resampler),
+            "resampler": second
+            and {
+                "network": _network_config(second.network),
+                "settings": asdict(second.settings),
+                "likelihood": asdict(second.likelihood),
+            },
             "log_normalizer": self.log_normalizer,
         }
 
@@ -476,19 +472,34 @@ class ScoreDensity:
         cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
     ) -> ScoreDensity:
         """Rebuild from `tensors` and `config`."""
-        d = latent.sampling.dimension
-        inner = latent if config["cube"] is None else CubeLatent(latent, config["cube"])
+
+        def network(name: str, size: dict[str, Any]) -> ScoreNetwork:
+            d, prefix = latent.sampling.dimension, f"{name}."
+            state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            restored = ScoreNetwork(d, size["width"], size["sigma_data"], torch.Generator())
+            restored.load_state_dict(state)
+            return restored.requires_grad_(False)
+
+        def prior(name: str) -> FlowPrior:
+            return FlowPrior(tensors[f"prior.{name}.mean"], tensors[f"prior.{name}.covariance"])
+
+        second, resampler = config["resampler"], None
+        if second is not None:
+            training = TrainingSettings(**second["settings"]["training"])
+            resampler = Resampler(
+                network("resampler", second["network"]),
+                prior("resampler"),
+                HeunSettings(**{**second["settings"], "training": training}),
+                LikelihoodSettings(**second["likelihood"]),
+            )
         parts = ScoreParts(
-            inner,
+            latent if config["cube"] is None else CubeLatent(latent, config["cube"]),
             Utility.from_tensors(tensors),
-            _network(d, "network", config["network"], tensors),
+            network("network", config["network"]),
             Tempering(*(tensors[f"tempering.{k}"] for k in _TABLES)),
-            (_prior(tensors, "prior.0"), _prior(tensors, "prior.1")),
+            (prior("0"), prior("1")),
             Mode(**config["mode"]),
         )
-        resampler = None
-        if config["resampler"] is not None:
-            resampler = _restore_resampler(d, tensors, config["resampler"])
         return cls(
             parts,
             LangevinSettings(**config["langevin"]),
@@ -503,46 +514,6 @@ class ScoreDensity:
 
 def _network_config(network: ScoreNetwork) -> dict[str, Any]:
     return {"width": network.width, "sigma_data": network.sigma_data}
-
-
-def _network_tensors(name: str, network: ScoreNetwork) -> dict[str, Tensor]:
-    return {f"{name}.{k}": v.cpu() for k, v in network.state_dict().items()}
-
-
-def _network(d: int, name: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> ScoreNetwork:
-    network = ScoreNetwork(d, config["width"], config["sigma_data"], torch.Generator())
-    prefix = f"{name}."
-    network.load_state_dict(
-        {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-    )
-    return network.requires_grad_(False)
-
-
-def _prior_tensors(name: str, prior: FlowPrior) -> dict[str, Tensor]:
-    return {f"{name}.mean": prior.mean, f"{name}.covariance": prior.covariance}
-
-
-def _prior(tensors: dict[str, Tensor], name: str) -> FlowPrior:
-    return FlowPrior(tensors[f"{name}.mean"], tensors[f"{name}.covariance"])
-
-
-def _resampler_config(resampler: Resampler) -> dict[str, Any]:
-    return {
-        "network": _network_config(resampler.network),
-        "settings": asdict(resampler.settings),
-        "likelihood": asdict(resampler.likelihood),
-    }
-
-
-def _restore_resampler(d: int, tensors: dict[str, Tensor], config: dict[str, Any]) -> Resampler:
-    settings = dict(config["settings"])
-    settings["training"] = TrainingSettings(**settings["training"])
-    return Resampler(
-        _network(d, "resampler", config["network"], tensors),
-        _prior(tensors, "prior.resampler"),
-        HeunSettings(**settings),
-        LikelihoodSettings(**config["likelihood"]),
-    )
 
 
 def importance_log_normalizer(

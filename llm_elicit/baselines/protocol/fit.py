@@ -168,17 +168,23 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
     tempering = Tempering.tabulate(
         utility_at(problem.latent, utility, points).numpy(), problem.noise
     )
-    parts = _blank_parts(problem, latent, utility, tempering, data)
+    parts = _untrained_parts(problem, latent, utility, tempering, data)
     trained = _train(problem, parts, data)
     parts = replace(parts, network=trained.network)
-    parts = _chosen(parts, trained.choice)
+    if trained.choice is not None:
+        parts = replace(parts, mode=replace(parts.mode, sigma=trained.choice.sigma))
     tempering = _estimate_field(problem, parts, points)
     at_sampling = tempering.field(utility_at(problem.latent, utility, points), settings.side)
     cap = float(torch.quantile(at_sampling, settings.cap_quantile))
     belief = estimate_log_normalizer(
         problem.latent, utility, problem.generator, problem.settings.annealing
     )
-    star = _optimal_constants(problem, utility, tempering, belief.draws.points)
+    # τ* and ω* over draws of the belief, with ∇log q = ∇u/field on the feature scale.
+    draws = belief.draws.points
+    value, slope = utility.value_and_slope(problem.latent.features(draws))
+    u = value + problem.latent.taper(draws)
+    fields = {"winners": tempering.tau(u), "both": tempering.omega(u)}
+    star = {k: optimal_constant(v, slope / v[:, None]) for k, v in fields.items()}
     mode = replace(parts.mode, cap=cap, constant=star[settings.side] if constant else None)
     model, normalizer = _normalized(problem, replace(parts, tempering=tempering, mode=mode), belief)
     notes = {
@@ -219,7 +225,7 @@ def _coordinates(problem: Problem) -> tuple[Latent | CubeLatent, PairData]:
     return cube, PairData(winners, losers, problem.weights, pairs)
 
 
-def _blank_parts(
+def _untrained_parts(
     problem: Problem,
     latent: Latent | CubeLatent,
     utility: Utility,
@@ -227,14 +233,10 @@ def _blank_parts(
     data: PairData,
 ) -> ScoreParts:
     settings = _settings(problem)
-    mode = Mode(
-        side=settings.side,
-        cap=torch.inf,
-        floor=settings.floor,
-        constant=None,
-        sigma=_rule_of_thumb(problem),
-        jacobian=settings.jacobian,
-    )
+    # A learned score has variance of the order d/(n σ²).
+    per_feature, smoothing = problem.judgments.size / problem.dimension, settings.smoothing
+    sigma = min(max(smoothing * (1000.0 / per_feature) ** 0.5, smoothing), 0.5)
+    mode = Mode(settings.side, torch.inf, settings.floor, None, sigma, settings.jacobian)
     network = ScoreNetwork(problem.dimension, 1, 1.0, torch.Generator())
     priors = _flow_prior(problem, data.winners), _flow_prior(problem, data.losers)
     return ScoreParts(latent, utility, network, tempering, priors, mode)
@@ -258,27 +260,16 @@ def _train(problem: Problem, parts: ScoreParts, data: PairData) -> TrainedScore:
     return train_score(data, training, seed, progress, judge=judge, device=problem.settings.device)
 
 
-def _chosen(parts: ScoreParts, choice: Choice | None) -> ScoreParts:
-    """Return the parts with the noise level chosen by held-out choices, if there is one."""
-    if choice is None:
-        return parts
-    return replace(parts, mode=replace(parts.mode, sigma=choice.sigma))
-
-
-def _rule_of_thumb(problem: Problem) -> float:
-    """Return the last noise level; a learned score has variance of the order d/(n σ²)."""
-    per_feature = problem.judgments.size / problem.dimension
-    smoothing = _settings(problem).smoothing
-    sigma: float = smoothing * (1000.0 / per_feature) ** 0.5
-    return min(max(sigma, smoothing), 0.5)
-
-
 def _estimate_field(problem: Problem, parts: ScoreParts, points: Tensor) -> Tempering:
     """Return the table with its integrals at the points of `ScoreSettings.expectation`."""
     settings, latent = _settings(problem), parts.latent
     if settings.expectation == "sampling":
         return parts.tempering
-    draws = _winner_draws(problem, parts)
+    ends = {name: getattr(settings.likelihood, name) for name in ("sigma_min", "sigma_max")}
+    heun, count = replace(settings.heun, **ends), settings.winner_draws * problem.dimension
+    score = flow_score(parts, 0)
+    of_winners = sample_heun(count, score, parts.priors[0], heun, problem.generator)
+    draws = WinnerDraws(of_winners, _winner_flow(problem, parts)(of_winners))
     if settings.expectation == "winners":
         nodes = draws.points
         weights = winner_weights(draws, latent.log_sampling(nodes), settings.clip)
@@ -291,32 +282,9 @@ def _estimate_field(problem: Problem, parts: ScoreParts, points: Tensor) -> Temp
     return Tempering.tabulate(utilities.numpy(), problem.noise, weights.numpy())
 
 
-def _winner_draws(problem: Problem, parts: ScoreParts) -> WinnerDraws:
-    settings, d = _settings(problem), problem.dimension
-    heun = replace(
-        settings.heun,
-        sigma_min=settings.likelihood.sigma_min,
-        sigma_max=settings.likelihood.sigma_max,
-    )
-    score, count = flow_score(parts, 0), settings.winner_draws * d
-    points = sample_heun(count, score, parts.priors[0], heun, problem.generator)
-    return WinnerDraws(points, _winner_flow(problem, parts)(points))
-
-
 def _winner_flow(problem: Problem, parts: ScoreParts) -> Callable[[Tensor], Tensor]:
     likelihood, score = _settings(problem).likelihood, flow_score(parts, 0)
     return lambda g: flow_log_prob(g, score, parts.priors[0], likelihood)
-
-
-def _optimal_constants(
-    problem: Problem, utility: Utility, tempering: Tempering, draws: Tensor
-) -> dict[str, float]:
-    """Return τ* and ω* over draws of the belief, with ∇log q = ∇u/field on the feature scale."""
-    latent = problem.latent
-    value, slope = utility.value_and_slope(latent.features(draws))
-    u = value + latent.taper(draws)
-    fields = {"winners": tempering.tau(u), "both": tempering.omega(u)}
-    return {k: optimal_constant(v, slope / v[:, None]) for k, v in fields.items()}
 
 
 def _normalized(

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from llm_elicit.baselines.protocol.settings import TrainingSettings
+from llm_elicit.density.errors import Index
 from llm_elicit.density.torch_utils import Adam
 
 _SILU_GAIN = 0.596
@@ -144,7 +144,7 @@ class PairData:
     winners: Tensor
     losers: Tensor
     weights: Tensor
-    pairs: npt.NDArray[np.int64]
+    pairs: Index
 
     def held_out(self, share: float, seed: int) -> Tensor:
         """Return which rows (n,) are held out: a ``share`` of whole pairs; none of 20 or fewer."""
@@ -352,24 +352,19 @@ def train_score(
             progress("score", step, settings.steps)
         if not len(trainer.held[0]):
             continue
-        loss, candidate = _judged(trainer, judge, step)
+        # The denoising loss of the averaged weights, and their score by the judge.
+        current = [p.detach().clone() for p in trainer.network.parameters()]
+        values = [p.clone() for p in trainer.average]
+        trainer.load(values)
+        loss = trainer.held_out_loss()
+        score, choice = (-loss, None) if judge is None else judge(trainer.network)
+        trainer.load(current)
         since_highest = 0 if -loss > highest else since_highest + 1
         highest = max(-loss, highest)
-        best = candidate if candidate.score > best.score else best
+        best = _Best(score, step, values, choice) if score > best.score else best
         if since_highest > settings.patience:
             break
     trainer.load(best.values)
     loss = trainer.held_out_loss() if len(trainer.held[0]) else math.inf
     trainer.network.requires_grad_(False)
     return TrainedScore(trainer.network, loss, best.step, best.choice)
-
-
-def _judged(trainer: _Trainer, judge: Judge | None, step: int) -> tuple[float, _Best]:
-    """Return the denoising loss of the averaged weights, and their score by the judge."""
-    current = [p.detach().clone() for p in trainer.network.parameters()]
-    values = [p.clone() for p in trainer.average]
-    trainer.load(values)
-    loss = trainer.held_out_loss()
-    score, choice = (-loss, None) if judge is None else judge(trainer.network)
-    trainer.load(current)
-    return loss, _Best(score, step, values, choice)

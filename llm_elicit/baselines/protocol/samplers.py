@@ -183,7 +183,11 @@ def sample_langevin(
             low = _step_factor(force)
             fresh = torch.randn(points.shape, generator=generator, dtype=points.dtype)
             noise = math.sqrt(step / 2.0) * (previous + fresh)
-            points = points + (_tamed(step * (force @ low)) + noise) @ low.T
+            # Moves longer than √d in whitened units, which only outlying particles make, are
+            # shortened: one in a steep tail would diverge. At stationarity moves are ε√d.
+            move, limit = step * (force @ low), math.sqrt(points.shape[1])
+            size = move.norm(dim=1, keepdim=True).clamp(min=1e-12)
+            points = points + (move * (limit / size).clamp(max=1.0) + noise) @ low.T
             previous = fresh
     return points
 
@@ -216,17 +220,6 @@ def _sample_as_published(
                     f"{settings.step:g} are too long for this score; lower LangevinSettings.step."
                 )
     return points
-
-
-def _tamed(move: Tensor) -> Tensor:
-    """Shorten moves longer than √d in whitened units, which only outlying particles make.
-
-    At stationarity the forces are of norm √d there and the moves ε√d, so this does not affect the
-    bulk, but without it an outlying particle in a steep tail diverges.
-    """
-    limit = math.sqrt(move.shape[1])
-    norm: Tensor = move.norm(dim=1, keepdim=True)
-    return move * (limit / norm.clamp(min=1e-12)).clamp(max=1.0)
 
 
 def _step_factor(force: Tensor) -> Tensor:
@@ -277,22 +270,18 @@ def sample_heun(
         >>> bool(abs(draws.std() - 1.0) < 0.1)
         True
     """
-    x = prior.sample(n, settings.sigma_max, generator)
-    return torch.cat(
-        [_descend(part, score, edm_steps(settings)) for part in torch.split(x, _CHUNK)]
-    )
-
-
-def _descend(x: Tensor, score: Callable[[Tensor, float], Tensor], levels: list[float]) -> Tensor:
-    with torch.no_grad():
-        for high, low in pairwise(levels):
-            slope = -high * score(x, high)
-            ahead = x + (low - high) * slope
-            if low > 0.0:
-                slope = 0.5 * (slope - low * score(ahead, low))
+    parts, levels = [], edm_steps(settings)
+    for x in torch.split(prior.sample(n, settings.sigma_max, generator), _CHUNK):
+        with torch.no_grad():
+            for high, low in pairwise(levels):
+                slope = -high * score(x, high)
                 ahead = x + (low - high) * slope
-            x = ahead
-    return x
+                if low > 0.0:
+                    slope = 0.5 * (slope - low * score(ahead, low))
+                    ahead = x + (low - high) * slope
+                x = ahead  # noqa: PLW2901 - the points on their way
+        parts.append(x)
+    return torch.cat(parts)
 
 
 @dataclass(frozen=True)

@@ -313,9 +313,19 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
         True
     """
     within("paper_protocol", "dimension", dimension, 0.0)
+    steps = 15 if dimension == 2 else 50
     settings = ProtocolSettings(
         training=_training(dimension),
-        langevin=_langevin(dimension),
+        langevin=LangevinSettings(
+            levels=40,
+            steps=steps,
+            final_steps=steps,
+            step=7.0 if dimension == 2 else 0.15,
+            sigma_start=_sigma_max(dimension),
+            sigma_end=_SIGMA_MIN,
+            scaling="field",
+            start="noise",
+        ),
         likelihood=LikelihoodSettings(
             sigma_min=_SIGMA_MIN,
             sigma_max=_sigma_max(dimension),
@@ -358,20 +368,6 @@ def _training(dimension: int) -> TrainingSettings:
         ema=0.01,
         hold_out=0.0,
         mirrored=False,
-    )
-
-
-def _langevin(dimension: int) -> LangevinSettings:
-    steps = 15 if dimension == 2 else 50
-    return LangevinSettings(
-        levels=40,
-        steps=steps,
-        final_steps=steps,
-        step=7.0 if dimension == 2 else 0.15,
-        sigma_start=_sigma_max(dimension),
-        sigma_end=_SIGMA_MIN,
-        scaling="field",
-        start="noise",
     )
 
 

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from llm_elicit.density.feature_axis import FeatureAxis, PlotData
 from llm_elicit.density.plots.panels import (
     PanelPair,
-    draw_belief_regions,
     draw_marginal,
     draw_panel,
+    draw_regions,
     dress_marginal,
     is_flat,
     legend,
@@ -77,7 +77,7 @@ def fill_corner(figure: Figure, plot: PlotData, theme: Theme = LIGHT) -> None:
             _label(axes, plot.axes, (column, row), theme)
         else:
             pair = PanelPair.of(plot, column, row)
-            draw_belief_regions(axes, plot.belief, pair, is_flat(pair, plot), theme)
+            draw_regions(axes, plot.belief, pair, theme, flat=is_flat(pair, plot))
     handles = legend(theme, plot.data is not None, plot.bands is not None)
     figure.legend(
         handles=handles, loc="upper right", frameon=False, labelcolor=theme.ink, fontsize=_SIZE
@@ -96,21 +96,8 @@ def corner_panels(plot: PlotData, theme: Theme = LIGHT) -> Figure:
             else:
                 draw_panel(axes, plot, PanelPair.of(plot, column, row), theme, _MOST_TICKS)
             _label(axes, plot.axes, (column, row), theme)
-    _set_size(figure, d)
-    return figure
-
-
-def corner_places(figure: Figure, dimension: int) -> Iterator[tuple[Axes, int, int]]:
-    """Yield every panel of a corner plot with its row and column."""
-    rows, columns = np.tril_indices(dimension)
-    yield from zip(figure.axes, rows.tolist(), columns.tolist(), strict=True)
-
-
-def _set_size(figure: Figure, d: int) -> None:
-    """Set the size of panels, and margins in which their labels fit.
-
-    The constrained layout would take seconds for this many panels.
-    """
+    # Panels of a set size, and margins in which their labels fit: the constrained layout would take
+    # seconds for this many panels.
     panels = _panel(d) * (d + _SPACE * (d - 1))
     below = [axes for axes, row, _ in corner_places(figure, d) if row == d - 1]
     beside = [axes for axes, _, column in corner_places(figure, d) if column == 0]
@@ -128,6 +115,13 @@ def _set_size(figure: Figure, d: int) -> None:
     figure.subplots_adjust(
         left=left / wide, right=1.0 - _EDGE / wide, bottom=bottom / high, top=1.0 - _EDGE / high
     )
+    return figure
+
+
+def corner_places(figure: Figure, dimension: int) -> Iterator[tuple[Axes, int, int]]:
+    """Yield every panel of a corner plot with its row and column."""
+    rows, columns = np.tril_indices(dimension)
+    yield from zip(figure.axes, rows.tolist(), columns.tolist(), strict=True)
 
 
 def _panel(d: int) -> float:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
@@ -22,10 +21,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from scipy.ndimage import gaussian_filter
 
+from llm_elicit.density.errors import Array
 from llm_elicit.density.feature_axis import BINS, Band, FeatureAxis, PlotData
 from llm_elicit.density.plots.style import Theme, dress, set_axis
 
-Array = npt.NDArray[np.float64]
 CELLS = 36
 """Bins of a panel along a number."""
 _MASSES = (0.9, 0.5)
@@ -86,19 +85,18 @@ def draw_panel(axes: Axes, plot: PlotData, pair: PanelPair, theme: Theme, most: 
     set_axis(axes, "y", pair.axes[1], most)
 
 
-def draw_belief_regions(
-    axes: Axes, points: Array, pair: PanelPair, flat: bool, theme: Theme
+def draw_regions(
+    axes: Axes, points: Array, pair: PanelPair, theme: Theme, *, flat: bool = False
 ) -> list[Artist]:
-    """Draw a belief's points (n, d) as `draw_regions`, or label it as flat."""
-    return draw_flat(axes, theme) if flat else draw_regions(axes, points, pair, theme)
-
-
-def draw_regions(axes: Axes, points: Array, pair: PanelPair, theme: Theme) -> list[Artist]:
-    """Draw the densest regions of a belief's points (n, d).
+    """Draw the densest regions of a belief's points (n, d), or label them as ``flat``.
 
     Single values, such as categories, are not smoothed: a region is one line per value. For two
     such features the areas of frames are the belief's shares.
     """
+    if flat:
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+        text = axes.text(0.5, 0.5, "flat", transform=axes.transAxes, color=theme.belief, **style)
+        return [text]
     edges, width = pair.edges, smoothing(len(points))
     centres = [(e[:-1] + e[1:]) / 2 for e in edges]
     single = [axis.by_value for axis in pair.axes]
@@ -109,7 +107,11 @@ def draw_regions(axes: Axes, points: Array, pair: PanelPair, theme: Theme) -> li
     )
     if all(single):
         return [_draw_frames(axes, density / density.sum(), centres, theme)]
-    levels = _levels(density)
+    # The density levels whose regions hold the masses, increasing.
+    order = np.sort(density.ravel())[::-1]
+    mass = np.cumsum(order) / order.sum()
+    ends = {float(order[np.searchsorted(mass, share)]) for share in _MASSES}
+    levels = sorted(level for level in ends if 0 < level < order[0])
     if any(single):
         at = centres[0] if single[0] else centres[1]
         return _draw_lines(axes, density, edges, at, levels, single[0], theme)
@@ -117,12 +119,6 @@ def draw_regions(axes: Axes, points: Array, pair: PanelPair, theme: Theme) -> li
         return []
     lines: dict[str, Any] = {"colors": theme.belief, "linewidths": _LINES[-len(levels) :]}
     return [axes.contour(*centres, density.T, levels=levels, **lines)]
-
-
-def draw_flat(axes: Axes, theme: Theme) -> list[Artist]:
-    """Label a panel as flat."""
-    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": theme.belief}
-    return [axes.text(0.5, 0.5, "flat", transform=axes.transAxes, **style)]
 
 
 def _draw_frames(axes: Axes, shares: Array, centres: list[Array], theme: Theme) -> Artist:
@@ -162,14 +158,6 @@ def histogram(points: Array, edges: list[Array]) -> Array:
     """Return counts of points (n, 2) in cells; those off the axes are not counted."""
     counts: Array = np.histogram2d(points[:, 0], points[:, 1], bins=edges)[0]
     return counts
-
-
-def _levels(density: Array) -> list[float]:
-    """Return the density levels whose regions hold the masses in `_MASSES`, increasing."""
-    order = np.sort(density.ravel())[::-1]
-    mass = np.cumsum(order) / order.sum()
-    levels = [float(order[np.searchsorted(mass, share)]) for share in _MASSES]
-    return sorted({level for level in levels if 0 < level < order[0]})
 
 
 def ramp(theme: Theme, colour: str) -> LinearSegmentedColormap:

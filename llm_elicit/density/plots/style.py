@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.dates import AutoDateLocator, DateFormatter, num2date
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator, NullLocator
@@ -84,7 +83,16 @@ def set_axis(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis, most: 
         return
     drawn.set_minor_locator(NullLocator())
     if axis.date:
-        _set_dates(drawn, axis, most)
+        # Ticks at round dates; Matplotlib counts days from the same origin.
+        low, high = axis.low, axis.high
+        style = "%Y" if high - low > 3 * 365 else "%b %Y" if high - low > 90 else "%d %b"
+        locator, formatter = cast("Any", AutoDateLocator), cast("Any", DateFormatter)  # untyped
+        ticks = locator(minticks=2, maxticks=most).tick_values(*map(num2date, (low, high)))
+        first, last = low + 0.06 * (high - low), high - 0.06 * (high - low)
+        # A label nearer to an end would leave the figure.
+        inside = [tick for tick in ticks if first <= tick <= last and tick == round(tick)]
+        drawn.set_major_locator(FixedLocator(inside or [round(0.5 * (low + high))]))
+        drawn.set_major_formatter(formatter(style))
         return
     if axis.log:
         drawn.set_major_locator(FixedLocator(log_ticks(axis, most)))
@@ -105,18 +113,6 @@ class _ShortLabels(Formatter):
     def format_ticks(self, values: Sequence[float]) -> list[str]:
         """Return a label for each tick."""
         return short_labels([value * self._factor for value in values])
-
-
-def _set_dates(drawn: Axis, axis: FeatureAxis, most: int) -> None:
-    """Set ticks at round dates; Matplotlib counts days from the same origin."""
-    low, high = axis.low, axis.high
-    style = "%Y" if high - low > 3 * 365 else "%b %Y" if high - low > 90 else "%d %b"
-    locator, formatter = cast("Any", AutoDateLocator), cast("Any", DateFormatter)  # untyped
-    ticks = locator(minticks=2, maxticks=most).tick_values(*map(num2date, (low, high)))
-    room = 0.06 * (high - low)  # a label there would leave the figure
-    inside = [tick for tick in ticks if low + room <= tick <= high - room and tick == round(tick)]
-    drawn.set_major_locator(FixedLocator(inside or [round(0.5 * (low + high))]))
-    drawn.set_major_formatter(formatter(style))
 
 
 def _set_words(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis) -> None:

@@ -42,10 +42,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from llm_elicit.density.errors import Array
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
@@ -64,7 +64,6 @@ from llm_elicit.density.smc import Draws, Proposal
 from llm_elicit.density.torch_utils import minimize
 from llm_elicit.density.utility_function import Potential
 
-Array = npt.NDArray[np.float64]
 _GRID = 2048
 _MARGIN = 8.0
 _CACHED = 65_536  # numbers that stay in the cache

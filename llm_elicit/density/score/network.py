@@ -26,11 +26,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
+from llm_elicit.density.errors import Index
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.settings import ScoreSettings
@@ -60,9 +60,9 @@ class Start:
 def fit_start(
     sides: tuple[Tensor, Tensor],
     weights: Tensor,
-    folds: npt.NDArray[np.int64],
+    folds: Index,
     noise: Noise,
-    category: npt.NDArray[np.int64],
+    category: Index,
 ) -> Start:
     """Return the form, and its ridge, that predict held-out choices best.
 
@@ -220,7 +220,7 @@ class PairData:
     winners: Tensor
     losers: Tensor
     weights: Tensor
-    folds: npt.NDArray[np.int64]
+    folds: Index
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,20 @@ class _Trainer:
     def step(self, step: int) -> None:
         """Take the step of this number, counted from 1."""
         settings = self.settings
-        loss = self._loss()
+        rows = torch.multinomial(self.seen, settings.batch, True, generator=self.generator)
+        clean = self.pairs[:, rows].transpose(0, 1)  # (K, 2, B, d), winners first
+        low, high = math.log(settings.sigma_min), math.log(settings.sigma_max)
+        # One level for both points of a pair.
+        shape = (settings.networks, 1, settings.batch, 1)
+        sigma = torch.exp(low + (high - low) * torch.rand(shape, generator=self.generator).double())
+        noise = torch.randn(clean.shape, generator=self.generator, dtype=clean.dtype)
+        sigma = sigma.repeat(1, 2, 1, 1)
+        score, log_win = self._score(clean + sigma * noise, sigma)
+        error = (score * sigma.to(score) + noise.to(score)).square().sum(-1)
+        denoising = 0.5 * error * (1.0 + 1.0 / sigma[..., 0].to(score).square())
+        outcome_weight = settings.outcome_weight * clean.shape[-1] ** 2
+        # Averaged over pairs and summed over networks.
+        loss = (denoising.mean(1) - outcome_weight * log_win).mean(1).sum()
         gradients = torch.autograd.grad(loss, self.adam.parameters)
         norm = torch.stack([g.norm() for g in gradients]).norm()
         clip = (_CLIP / norm).clamp(max=1.0)
@@ -284,22 +297,6 @@ class _Trainer:
         weights = zip(self.average.parameters(), self.networks.parameters(), strict=True)
         for average, parameter in weights:
             average.lerp_(parameter.detach(), 1.0 - decay)
-
-    def _loss(self) -> Tensor:
-        """Denoising loss of the pairs' scores, averaged over pairs and summed over networks."""
-        settings, count = self.settings, self.settings.networks
-        rows = torch.multinomial(self.seen, settings.batch, True, generator=self.generator)
-        clean = self.pairs[:, rows].transpose(0, 1)  # (K, 2, B, d), winners first
-        low, high = math.log(settings.sigma_min), math.log(settings.sigma_max)
-        shape = (count, 1, settings.batch, 1)  # one level for both points of a pair
-        sigma = torch.exp(low + (high - low) * torch.rand(shape, generator=self.generator).double())
-        noise = torch.randn(clean.shape, generator=self.generator, dtype=clean.dtype)
-        sigma = sigma.repeat(1, 2, 1, 1)
-        score, log_win = self._score(clean + sigma * noise, sigma)
-        error = (score * sigma.to(score) + noise.to(score)).square().sum(-1)
-        denoising = 0.5 * error * (1.0 + 1.0 / sigma[..., 0].to(score).square())
-        outcome_weight = settings.outcome_weight * clean.shape[-1] ** 2
-        return (denoising.mean(1) - outcome_weight * log_win).mean(1).sum()
 
     def _score(self, g: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores (K, 2, n, d) of noisy pairs at levels (K, 2, n, 1), and log F (K, n)."""
@@ -330,20 +327,20 @@ class _Trainer:
 
     def evaluate(self, step: int) -> Trained:
         """Return the averaged networks, at the noise level that predicts held-out choices best."""
-        levels = [self._at_level(sigma, step) for sigma in self.settings.sigmas]
-        best = max(levels, key=lambda trained: trained.log_likelihood)
-        return replace(best, networks=copy.deepcopy(self.average))
-
-    def _at_level(self, sigma: float, step: int) -> Trained:
-        winners, losers = self.held_out(sigma)
         weights, log_cdf = self.data.weights, self.noise.log_cdf
-        share, difference = weights / weights.sum(), self.noise.scale * (winners - losers)
+        share, candidates = weights / weights.sum(), list[Trained]()
+        for sigma in self.settings.sigmas:
+            winners, losers = self.held_out(sigma)
+            difference = self.noise.scale * (winners - losers)
 
-        def loss(log_factor: float) -> float:
-            return -float(log_cdf(math.exp(log_factor) * difference) @ share)
+            def loss(log_factor: float, difference: Tensor = difference) -> float:
+                return -float(log_cdf(math.exp(log_factor) * difference) @ share)
 
-        best = minimize_scalar(loss, bounds=_LOG_FACTORS, method="bounded")
-        return Trained(self.average, sigma, winners, losers, -best.fun, step, self.start.form)
+            best = minimize_scalar(loss, bounds=_LOG_FACTORS, method="bounded")
+            sides, form = (winners, losers), self.start.form
+            candidates.append(Trained(self.average, sigma, *sides, -best.fun, step, form))
+        chosen = max(candidates, key=lambda trained: trained.log_likelihood)
+        return replace(chosen, networks=copy.deepcopy(self.average))
 
 
 def train_networks(

@@ -21,16 +21,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 from scipy.optimize import linprog
 
+from llm_elicit.density.errors import Flags
 from llm_elicit.density.judgments import Context
 from llm_elicit.density.likelihood import Noise, Response
-from llm_elicit.density.settings import (
-    Progress,
-    UtilitySettings,
-)
+from llm_elicit.density.settings import Progress, UtilitySettings
 from llm_elicit.density.utility.cross_validation import (
     Array,
     ChoiceData,
@@ -48,8 +45,6 @@ from llm_elicit.density.utility.smooth import fit_smooth
 from llm_elicit.density.utility.warping import choose_warp, warped
 from llm_elicit.density.utility_function import DeferredDraws, Utility
 from llm_elicit.density.warp import Warp
-
-Flags = npt.NDArray[np.bool_]
 
 _ROWS = 1000  # of the first program; later ones have the rows that its rule contradicts, too
 _MORE = 500
@@ -252,7 +247,11 @@ def _describe(
 ) -> UtilityFit:
     """Return the weighted sum of the forms, with draws and diagnostics."""
     forms = _best_forms(validation, settings, step)
-    separation = _separation(forms.quadratic)
+    quadratic, data = forms.quadratic, validation.data
+    rows = quadratic.rows
+    order = np.zeros((len(rows), 0)) if data.context is None else data.context.order[rows]
+    linear, groups = quadratic.terms.dimension, data.groups[rows]
+    separation = find_separation(quadratic.design, linear, order, groups)
     eligible = dict(forms.held_out)
     if separation is not None and not separation["by_chance"]:
         # The scale of a rule without contradictions is its prior's, and one that is too sharp for a
@@ -271,14 +270,6 @@ def _describe(
     utility = forms.utility(weighed.weights).scaled(weighed.factor)
     diagnostics["separation"] = separation or _agreement(validation, utility, weighed.held_out)
     return UtilityFit(utility, draws, validation.everywhere(weighed.held_out), diagnostics)
-
-
-def _separation(quadratic: QuadraticFit) -> dict[str, Any] | None:
-    """Return the linear or quadratic rule that no choice contradicts; see `find_separation`."""
-    rows, data = quadratic.rows, quadratic.validation.data
-    order = np.zeros((len(rows), 0)) if data.context is None else data.context.order[rows]
-    groups = data.groups[rows]
-    return find_separation(quadratic.design, quadratic.terms.dimension, order, groups)
 
 
 def _agreement(

@@ -28,11 +28,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import stats
 from torch import Tensor
 
+from llm_elicit.density.errors import Array, Flags
 from llm_elicit.density.evidence import in_order
 from llm_elicit.density.judgments import Context, Judgments, PairContrasts
 from llm_elicit.density.latent import Latent
@@ -46,8 +46,6 @@ from llm_elicit.density.utility.marginal_likelihood import (
     Observations,
 )
 from llm_elicit.density.utility_function import Utility, UtilityDraws
-
-Array = npt.NDArray[np.float64]
 
 _SEED = 0
 _WIDE = 3.0  # prior standard deviation of a position effect, in units of the observations'
@@ -106,16 +104,6 @@ class _Posterior(NamedTuple):
     weight: Tensor
 
 
-def fit_gaussian_process(
-    rows: Observations, noise: Noise, generator: torch.Generator, settings: GaussianProcessSettings
-) -> GaussianProcessFit:
-    """Return the posterior of the utility given rows of any kind."""
-    process = _Process(rows, noise, generator, settings)
-    process.maximize()
-    process.find_ridge()
-    return process.result()
-
-
 class _Process:
     """The posterior of the coefficients at the variances that maximize the marginal likelihood."""
 
@@ -140,21 +128,18 @@ class _Process:
             np.where(np.isnan(rows.effect_sd), wide, rows.effect_sd) ** 2
         )
         self.effects = torch.from_numpy(rows.effects)
-        self.hyper = Hyperparameters(rows, self._units())
+        # The size of a difference of utility (S,) in each source's log-odds, nats; choices are
+        # decided by a few times their noise.
+        units = [
+            _size(rows.value[exact & (rows.source == source)], self.unit)
+            if not choices
+            else 2.0 * noise.scale
+            for source, choices in enumerate(rows.choices)
+        ]
+        self.hyper = Hyperparameters(rows, np.array(units))
         self.theta, self.log_evidence = self.hyper.centre.copy(), -math.inf
         self.target = torch.from_numpy(np.where(exact, rows.value, 0.0))
         self.fixed_variance = torch.full((len(rows),), math.inf, dtype=torch.float64)
-
-    def _units(self) -> Array:
-        """Return the size of a difference of utility (S,) in each source's log-odds, nats."""
-        rows = self.rows
-        # Choices are decided by a few times their noise.
-        return np.array([
-            2.0 * self.noise.scale
-            if choices
-            else _size(rows.value[rows.exact & (rows.source == source)], self.unit)
-            for source, choices in enumerate(rows.choices)
-        ])  # fmt: skip
 
     def maximize(self) -> None:
         """Estimate the variances, in turns with normal approximations where rows need them."""
@@ -232,7 +217,16 @@ class _Process:
         terms = self.hyper.terms(torch.from_numpy(theta))
         weight = 1.0 / torch.where(self.exact, terms.measurement, self.fixed_variance)
         columns = torch.cat([self.plain * terms.gain[:, None], self.effects], 1)
-        root = self._prior_root(terms.variances)
+        # A root (P, Q) of the coefficients' prior covariance.
+        end, quadratic = self.plain.shape[1], self.rows.quadratic.shape[1]
+        count, variances = end + len(self.effect_variance), terms.variances
+        *blocks, along = (v.sqrt() * b for v, b in zip(variances, self.rows.blocks, strict=False))
+        root = torch.zeros(count, count + along.shape[1], dtype=torch.float64)
+        root[:quadratic, :quadratic] = sum(blocks)
+        root[:quadratic, count:] = along
+        process, effect = torch.arange(quadratic, end), torch.arange(end, count)
+        root[process, process] = variances[-1].sqrt()
+        root[effect, effect] = self.effect_variance.sqrt()
         scaled = (columns @ root) * weight.sqrt()[:, None]
         precision = scaled.T @ scaled + torch.eye(scaled.shape[1], dtype=torch.float64)
         factor = torch.linalg.cholesky(precision)
@@ -240,20 +234,6 @@ class _Process:
         mean = root @ torch.cholesky_solve(pull[:, None], factor)[:, 0]
         root = torch.linalg.solve_triangular(factor, root.T, upper=False).T  # cov = root rootᵀ
         return _Posterior(columns, mean, root, weight)
-
-    def _prior_root(self, variances: Tensor) -> Tensor:
-        """Return a root (P, Q) of the coefficients' prior covariance."""
-        count = self.plain.shape[1] + len(self.effect_variance)
-        quadratic = self.rows.quadratic.shape[1]
-        *plain, along = (v.sqrt() * b for v, b in zip(variances, self.rows.blocks, strict=False))
-        root = torch.zeros(count, count + along.shape[1], dtype=torch.float64)
-        root[:quadratic, :quadratic] = sum(plain)
-        root[:quadratic, count:] = along
-        process = torch.arange(quadratic, count - len(self.effect_variance))
-        root[process, process] = variances[-1].sqrt()
-        effect = torch.arange(count - len(self.effect_variance), count)
-        root[effect, effect] = self.effect_variance.sqrt()
-        return root
 
     def result(self) -> GaussianProcessFit:
         """Return the fit."""
@@ -362,7 +342,10 @@ def fit_measured(
     the ``judges``, with the gain of its log-odds. Values beside ``judges`` are the first judge's.
     """
     rows = _observations(judgments, latent, noise)
-    fit = fit_gaussian_process(rows, noise, generator, settings)
+    process = _Process(rows, noise, generator, settings)
+    process.maximize()
+    process.find_ridge()
+    fit = process.result()
     return fit, _response(judgments, rows, fit)
 
 
@@ -377,6 +360,10 @@ def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observa
         np.array([judges.index(j) for j in pairs.judge], dtype=np.int64),
         np.array([len(judges) + choosing.index(j) for j in of_choices], dtype=np.int64),
     ])  # fmt: skip
+    # Rows about the same two points are left out together.
+    measured, compared = (pairs.a, pairs.b), in_order(judgments.winners, judgments.losers)
+    points = np.concatenate([np.concatenate(sides, 1) for sides in (measured, compared)])
+    groups = np.unique(points, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     effects, effect_sd = _position_columns(pairs, judges, context, m, noise)
     nothing, ones = np.zeros(m), np.ones(m)
     return Observations(
@@ -391,7 +378,7 @@ def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observa
         (*[False] * len(judges), *[True] * len(choosing)),
         effects,
         effect_sd,
-        _groups(judgments),
+        groups,
         latent.category,
     )
 
@@ -417,14 +404,6 @@ def _position_columns(
             spread.append(_PLACE_SD * noise.scale)
     size = len(pairs) + choices
     return np.stack(columns, 1) if columns else np.zeros((size, 0)), np.array(spread)
-
-
-def _groups(judgments: Judgments) -> npt.NDArray[np.int64]:
-    """Return group numbers: rows about the same two points are left out together."""
-    pairs = judgments.measured
-    measured, compared = (pairs.a, pairs.b), in_order(judgments.winners, judgments.losers)
-    points = np.concatenate([np.concatenate(sides, 1) for sides in (measured, compared)])
-    return np.unique(points, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit) -> dict[str, Any]:
@@ -466,9 +445,7 @@ def _of_judge(
     }
 
 
-def _r2(
-    pairs: PairContrasts, fit: GaussianProcessFit, chosen: npt.NDArray[np.bool_]
-) -> dict[str, Any]:
+def _r2(pairs: PairContrasts, fit: GaussianProcessFit, chosen: Flags) -> dict[str, Any]:
     """Return R² of uncensored values less the position effect; None where they are all 0.
 
     The effect is that of the other pairs. The interval is the jackknife's, linearized in the
@@ -489,7 +466,7 @@ def _r2(
     return {"held_out_r2": 1.0 - ratio, "held_out_r2_interval": ends}
 
 
-def _left_out_effect(pairs: PairContrasts, use: npt.NDArray[np.bool_]) -> Array:
+def _left_out_effect(pairs: PairContrasts, use: Flags) -> Array:
     """Return what the mean position effect of a judge's other pairs adds to each value (n,).
 
     0 where pairs asked in both orders determine it, as it is subtracted there.

@@ -12,17 +12,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import stats
 from scipy.optimize import minimize
 from scipy.stats import qmc
 from torch import Tensor
 
+from llm_elicit.density.errors import Array, Flags, Index
 from llm_elicit.density.utility.quadratic import QuadraticTerms
-
-Array = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 VARIANCES = 6
 """Linear terms, common curvature, its differences, cross terms, products with u·t, process."""
@@ -66,14 +63,14 @@ class Observations:
         return len(self.value)
 
     @property
-    def chosen(self) -> npt.NDArray[np.bool_]:
+    def chosen(self) -> Flags:
         """Which rows are choices (n,)."""
         return np.array(self.choices, dtype=bool)[self.source]
 
     @property
-    def exact(self) -> npt.NDArray[np.bool_]:
+    def exact(self) -> Flags:
         """Which rows are log-odds that are not censored (n,)."""
-        exact: npt.NDArray[np.bool_] = ~self.chosen & np.isfinite(self.extra) & (self.censored == 0)
+        exact: Flags = ~self.chosen & np.isfinite(self.extra) & (self.censored == 0)
         return exact
 
     @cached_property

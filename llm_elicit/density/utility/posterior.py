@@ -153,11 +153,7 @@ class _Potential:
 
 
 def _window(
-    density: _Potential,
-    z: Tensor,
-    angle: float,
-    generator: torch.Generator,
-    settings: HmcSettings,
+    density: _Potential, z: Tensor, angle: float, generator: torch.Generator, settings: HmcSettings
 ) -> tuple[Tensor, float]:
     """Return the positions of chains from z (S, F) after each trajectory: (T, S, F).
 
@@ -257,10 +253,7 @@ def draw_posterior(
 
 
 def draw_mixtures(
-    validation: CrossValidation,
-    fit: MixtureFit,
-    count: int,
-    generator: torch.Generator,
+    validation: CrossValidation, fit: MixtureFit, count: int, generator: torch.Generator
 ) -> ComponentStack:
     """Return ``count`` draws of the posterior of a mixture of one number of components."""
     d = validation.dimension
@@ -343,10 +336,7 @@ class MixtureDensity:
 
 
 def _draw_linear(
-    regression: Regression,
-    mode: Tensor,
-    count: int,
-    generator: torch.Generator,
+    regression: Regression, mode: Tensor, count: int, generator: torch.Generator
 ) -> Tensor:
     """Return draws (S, P) of the coefficients of a linear predictor."""
     undecided = regression.response.log_cdf(regression.columns @ mode) < -_UNDECIDED

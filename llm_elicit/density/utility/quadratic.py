@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from llm_elicit.density.errors import Flags
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility.cross_validation import Array, CrossValidation, HeldOut, Index
 from llm_elicit.density.utility_function import Utility
@@ -62,7 +62,7 @@ class QuadraticTerms:
         return self.dimension + len(self.first)
 
     @property
-    def squares(self) -> npt.NDArray[np.bool_]:
+    def squares(self) -> Flags:
         """Which of the products (m,) are squares."""
         return np.asarray(self.first == self.second)
 
@@ -250,10 +250,14 @@ class QuadraticFit:
         for _ in range(_TURNS):
             beta, root = self.regression(ridges).maximize(beta)
             covariance = torch.cholesky_inverse(root).numpy()
-            before, ridges = ridges, Ridges(*(
-                _suited(kind, ridge, beta.numpy(), covariance)
-                for kind, ridge in zip(self.kinds, ridges, strict=True)
-            ))  # fmt: skip
+            before, mode, suited = ridges, beta.numpy(), []
+            for kind, ridge in zip(self.kinds, ridges, strict=True):
+                trace = float((covariance * kind.precision).sum())
+                size = float(mode @ kind.precision @ mode)
+                # The present ridge stays without such terms, or if the choices determine none.
+                none = kind.rank - ridge * trace < _UNDETERMINED
+                suited.append(ridge if none else likelier_ridge(ridge, kind.rank, trace, size))
+            ridges = Ridges(*suited)
             if np.allclose(np.log(before), np.log(ridges), atol=_SETTLED):
                 break
         return ridges
@@ -326,14 +330,3 @@ def likelier_ridge(ridge: float, rank: int, trace: float, size: float) -> float:
     """
     determined = rank - ridge * trace
     return max((determined + 1.0) / (size + 2.0 / (ridge + _LARGE**-2)), _LEAST_RIDGE)
-
-
-def _suited(kind: _Kind, ridge: float, beta: Array, covariance: Array) -> float:
-    """Return the next ridge of a kind, given the mode β (P,) and its posterior covariance (P, P).
-
-    It is the present one if there is no such term or the choices determine none.
-    """
-    trace, size = (covariance * kind.precision).sum(), beta @ kind.precision @ beta
-    if kind.rank - ridge * trace < _UNDETERMINED:
-        return ridge
-    return likelier_ridge(ridge, kind.rank, float(trace), float(size))
