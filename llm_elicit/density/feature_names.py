@@ -257,26 +257,6 @@ def in_order(label: str, x: Any, names: Sequence[str] | None) -> tuple[Any, tupl
     return x[list(order)], order
 
 
-def limits_in_order(
-    sides: tuple[str, str], low: Any, high: Any
-) -> tuple[Any, Any, tuple[str, ...] | None]:
-    """Return two limits in the order of the first one's names, and the names.
-
-    Raises:
-        DensityError: as `in_order`, or only one of the limits has names.
-    """
-    named = [labels(name, as_frame(side)) for name, side in zip(sides, (low, high), strict=True)]
-    if (named[0] is None) != (named[1] is None):
-        raise DensityError(
-            f"{sides[0]} has names of features or {sides[1]} has, not both; give both by name, or "
-            "both as lists."
-        )
-    (low, names), (high, _) = (
-        in_order(n, s, named[0]) for n, s in zip(sides, (low, high), strict=True)
-    )
-    return low, high, names
-
-
 def frame_names(x: Any) -> FeatureNames | None:
     """Return the names of the columns of a data frame; None if they are not texts, all different.
 

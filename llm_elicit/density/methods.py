@@ -43,7 +43,7 @@ from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import AnnealingSettings, FitSettings, Progress
 from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal, even_points
-from llm_elicit.density.utility_function import DeferredDraws, Potential, Utility, rounding
+from llm_elicit.density.utility_function import DeferredDraws, Potential, Utility
 
 GROUP = "llm_elicit.density_methods"
 OWN = ("auto", "score", "score-constant", "utility")
@@ -282,7 +282,10 @@ class UtilityDensity:
 
     def evaluation_error(self, g: Tensor) -> EvaluationError:
         """Return the error of single precision; the path has none, the force being a gradient."""
-        return EvaluationError(rounding(self.utility, self.latent.features(g)))
+        t = self.latent.features(g)
+        # A constant error is left out, because it cancels against log Z.
+        gap = self.utility(t) - self.utility.to(t.double())(t.double())
+        return EvaluationError(float(gap.std(correction=0)))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the utility and of the start."""

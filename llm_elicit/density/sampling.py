@@ -31,7 +31,7 @@ from llm_elicit.density.errors import (
     points_of,
     shaped,
 )
-from llm_elicit.density.feature_names import FeatureNames, in_order, limits_in_order
+from llm_elicit.density.feature_names import FeatureNames, as_frame, in_order, labels
 
 _BATCH = 2**16  # draws at once
 
@@ -228,9 +228,16 @@ class Uniform(SamplingDensity):
         periodic: npt.ArrayLike | None = None,
         constraints: Iterable[object] = (),
     ) -> None:
-        low, high, self.names = limits_in_order(("Uniform: low", "Uniform: high"), low, high)
+        own = labels("Uniform: low", as_frame(low))
+        if (own is None) != (labels("Uniform: high", as_frame(high)) is None):
+            raise DensityError(
+                "Uniform: low has names of features or Uniform: high has, not both; give both by "
+                "name, or both as lists."
+            )
+        low, self.names = in_order("Uniform: low", low, own)
+        high, _ = in_order("Uniform: high", high, own)
         self.low, self.high = _vector(low, "Uniform: low"), _vector(high, "Uniform: high")
-        _check_bounds(self.low, self.high)
+        self._check_bounds()
         self.log = self._mask("log", log)
         self.categorical = self._mask("categorical", categorical)
         self.integer = self._mask("integer", integer)
@@ -246,6 +253,24 @@ class Uniform(SamplingDensity):
         self.scale_low = self._to_scale(self.low - cell)
         self.scale_high = self._to_scale(self.high + cell)
         self.share = self._share_of_box() if self.constraints else 1.0
+
+    def _check_bounds(self) -> None:
+        low, high = self.low, self.high
+        if low.shape != high.shape:
+            raise DensityError(
+                f"Uniform: low has {low.size} features and high {high.size}; "
+                "they must agree; give one bound of each for every feature."
+            )
+        for i in np.flatnonzero(low >= high):
+            raise DensityError(
+                f"Uniform: low[{i}] = {low[i]} is not below high[{i}] = {high[i]}; "
+                "every lower bound must lie below its upper bound; swap or widen the bounds."
+            )
+        for i in np.flatnonzero(high - low < _NARROWEST * np.maximum(np.abs(low), np.abs(high))):
+            raise DensityError(
+                f"Uniform: low[{i}] = {low[i]} and high[{i}] = {high[i]} are too near "
+                "for floats to tell values between them apart; count from another origin."
+            )
 
     def _mask(self, name: str, mask: npt.ArrayLike | None) -> Flags:
         if mask is None:
@@ -501,24 +526,6 @@ def other_than_numbers(sampling: SamplingDensity) -> str | None:
     if isinstance(sampling, Uniform) and sampling.constraints:
         return "the sampling density has constraints"
     return None
-
-
-def _check_bounds(low: Array, high: Array) -> None:
-    if low.shape != high.shape:
-        raise DensityError(
-            f"Uniform: low has {low.size} features and high {high.size}; "
-            "they must agree; give one bound of each for every feature."
-        )
-    for i in np.flatnonzero(low >= high):
-        raise DensityError(
-            f"Uniform: low[{i}] = {low[i]} is not below high[{i}] = {high[i]}; "
-            "every lower bound must lie below its upper bound; swap or widen the bounds."
-        )
-    for i in np.flatnonzero(high - low < _NARROWEST * np.maximum(np.abs(low), np.abs(high))):
-        raise DensityError(
-            f"Uniform: low[{i}] = {low[i]} and high[{i}] = {high[i]} are too near "
-            "for floats to tell values between them apart; count from another origin."
-        )
 
 
 def _vector(values: npt.ArrayLike, name: str) -> Array:

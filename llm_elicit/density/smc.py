@@ -144,14 +144,17 @@ def anneal(
         moves, distance = settings.moves, None
         if beta == 1.0:
             # The start no longer counts, so it need not be evaluated.
-            start = lambda g: (torch.zeros_like(g[:, 0]), torch.zeros_like(g))  # noqa: E731
-            moves, distance = settings.final_moves, _Distance(particles.points)
+            start, moves, distance = _zero, settings.final_moves, _Distance(particles.points)
         for _ in range(moves):
             particles, rate = _langevin_move(particles, (start, target), beta, step, generator)
             step *= math.exp(0.5 * (rate - settings.acceptance))
             if distance is not None and distance.growth(particles.points) < settings.settled:
                 break
     return Annealed(Draws(particles.points, genealogies), log_normalizer, temperatures, step)
+
+
+def _zero(g: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(g[:, 0]), torch.zeros_like(g)
 
 
 class _Distance:

@@ -178,16 +178,6 @@ class Utility(_Sum):
         return value, slope if self.warp is None else slope * self.warp.slope(at)
 
 
-def rounding(utility: Utility, t: Tensor) -> float:
-    """Return the root mean square error of single precision at features (n, d), nats.
-
-    A constant error is left out, because it cancels against log Z.
-    """
-    exact = t.double()
-    gap = utility(t) - utility.to(exact)(exact)
-    return float(gap.std(correction=0))
-
-
 @dataclass(frozen=True)
 class UtilityDraws(_Sum):
     """S draws of the posterior over utilities: quadratic forms, then mixtures.

@@ -209,7 +209,7 @@ def test_winners_weighted_by_their_density_give_the_field_under_uniform_sampling
     grid = torch.linspace(-1, 1, 20_001, dtype=torch.float64)
     utility = -8.0 * grid.square()
     exact = Tempering.tabulate(utility[::10].numpy(), Noise())
-    density = exact.win_probability(utility)  # p_w = 2λw with λ = 1/2
+    density = exact.log_win_at(utility).exp()  # p_w = 2λw with λ = 1/2
     chosen = torch.multinomial(
         density, 4000, replacement=True, generator=torch.Generator().manual_seed(0)
     )
@@ -226,7 +226,7 @@ def test_winners_weighted_by_their_density_give_the_field_under_uniform_sampling
     of_sampling = grid[torch.randint(20_001, (4000,), generator=torch.Generator().manual_seed(1))]
     at_line = (
         lambda g: torch.full_like(g[:, 0], -np.log(2.0)),
-        lambda g: torch.log(exact.win_probability(-8.0 * g[:, 0].square())),
+        lambda g: exact.log_win_at(-8.0 * g[:, 0].square()),
     )
     mixed, weights = defensive_mixture(of_sampling[:, None], draws, at_line)
     assert plain < 0.06

@@ -56,7 +56,7 @@ def _sd_of_constant_tempering() -> float:
     u, sampling = -0.5 * grid**2, np.exp(-(grid**2) / 6)
     field = Tempering.tabulate(u, Noise(), sampling)
     values = torch.from_numpy(u)
-    omega, win = field.omega(values), field.win_probability(values)
+    omega, win = field.omega(values), field.log_win_at(values).exp()
     belief = torch.from_numpy(np.exp(u))
     score = torch.from_numpy(-grid) / omega
     weight = belief * score.square()

@@ -106,52 +106,37 @@ def draw_regions(
         mode=["wrap" if axis.periodic else "reflect" for axis in pair.axes],
     )
     if all(single):
-        return [_draw_frames(axes, density / density.sum(), centres, theme)]
+        # A frame for each pair of single values, with an area proportional to its share.
+        shares, (x, y) = density / density.sum(), centres
+        frames = [
+            Rectangle((x[i] - side / 2, y[j] - side / 2), side, side)
+            for (i, j), side in np.ndenumerate(_LARGEST * np.sqrt(shares / shares.max()))
+            if side > 0.0
+        ]
+        thin = _LINES[-1] * min(1.0, _FRAMES / max(shares.shape))
+        outlines = PatchCollection(frames, facecolor="none", edgecolor=theme.belief, linewidth=thin)
+        axes.add_collection(outlines)
+        return [outlines]
     # The density levels whose regions hold the masses, increasing.
     order = np.sort(density.ravel())[::-1]
     mass = np.cumsum(order) / order.sum()
     ends = {float(order[np.searchsorted(mass, share)]) for share in _MASSES}
     levels = sorted(level for level in ends if 0 < level < order[0])
     if any(single):
-        at = centres[0] if single[0] else centres[1]
-        return _draw_lines(axes, density, edges, at, levels, single[0], theme)
+        # Lines over single values and a number, thick for 50 %.
+        upright, drawn = single[0], list[Artist]()
+        at, rows = (centres[0], density) if upright else (centres[1], density.T)
+        ends_of, draw = (edges[1], axes.vlines) if upright else (edges[0], axes.hlines)
+        for level, thickness in zip(levels, (0.8, 2.6), strict=False):
+            dense = np.pad((rows >= level).astype(int), ((0, 0), (1, 1)))
+            (row, start), (_, end) = (np.nonzero(np.diff(dense) == step) for step in (1, -1))
+            spans = at[row], ends_of[start], ends_of[end]
+            drawn.append(draw(*spans, colors=theme.belief, lw=thickness))
+        return drawn
     if not levels:
         return []
     lines: dict[str, Any] = {"colors": theme.belief, "linewidths": _LINES[-len(levels) :]}
     return [axes.contour(*centres, density.T, levels=levels, **lines)]
-
-
-def _draw_frames(axes: Axes, shares: Array, centres: list[Array], theme: Theme) -> Artist:
-    """Draw a frame for each pair of single values, with an area proportional to its share."""
-    sides, (x, y) = _LARGEST * np.sqrt(shares / shares.max()), centres
-    frames = [
-        Rectangle((x[i] - side / 2, y[j] - side / 2), side, side)
-        for (i, j), side in np.ndenumerate(sides)
-        if side > 0.0
-    ]
-    width = _LINES[-1] * min(1.0, _FRAMES / max(shares.shape))
-    outlines = PatchCollection(frames, facecolor="none", edgecolor=theme.belief, linewidth=width)
-    axes.add_collection(outlines)
-    return outlines
-
-
-def _draw_lines(
-    axes: Axes,
-    density: Array,
-    edges: list[Array],
-    at: Array,
-    levels: list[float],
-    upright: bool,
-    theme: Theme,
-) -> list[Artist]:
-    """Draw highest-density regions over single values and a number as lines, thick for 50 %."""
-    rows, ends_of = (density, edges[1]) if upright else (density.T, edges[0])
-    draw, drawn = axes.vlines if upright else axes.hlines, list[Artist]()
-    for level, width in zip(levels, (0.8, 2.6), strict=False):
-        dense = np.pad((rows >= level).astype(int), ((0, 0), (1, 1)))
-        (row, start), (_, end) = (np.nonzero(np.diff(dense) == step) for step in (1, -1))
-        drawn.append(draw(at[row], ends_of[start], ends_of[end], colors=theme.belief, lw=width))
-    return drawn
 
 
 def histogram(points: Array, edges: list[Array]) -> Array:

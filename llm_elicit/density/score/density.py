@@ -78,7 +78,7 @@ class Tempering:
     Example:
         >>> import numpy as np, torch
         >>> field = Tempering.tabulate(np.zeros(3), Noise())   # every competitor has utility 0
-        >>> round(float(field.win_probability(torch.zeros(1)).item()), 4)
+        >>> round(float(field.log_win_at(torch.zeros(1)).exp().item()), 4)
         0.5
     """
 
@@ -115,10 +115,6 @@ class Tempering:
     def field(self, u: Tensor, side: str) -> Tensor:
         """Return ω for side "both", τ for side "winners"."""
         return self.omega(u) if side == "both" else self.tau(u)
-
-    def win_probability(self, u: Tensor) -> Tensor:
-        """Return w, the probability of being preferred to a random draw from λ."""
-        return torch.exp(self.log_win_at(u))
 
     def log_win_at(self, u: Tensor) -> Tensor:
         """Return log w."""
