@@ -131,7 +131,16 @@ class Budget:
     async def _reserve(self, worst: Amount) -> None:
         while not self._ledger.take(worst):
             if self._ledger.idle:
-                raise self._refusal(worst)
+                cap, limit, spent = self._limits.max_cost, self._limits.max_tokens, self.spent
+                if cap is not None and worst.usd and spent.usd + worst.usd > cap:
+                    raise CapError(
+                        f"limits.max_cost of {cap:g} USD: {spent.usd:.4f} is spent and the next "
+                        f"request may cost {worst.usd:.4f}; raise the cap and run again"
+                    )
+                raise CapError(
+                    f"limits.max_tokens of {limit:,}: {spent.tokens:,} are used and the next "
+                    f"request may take {worst.tokens:,}; raise the cap and run again"
+                )
             await self._changed.wait()
 
     def settle(self, worst: Amount, paid: Amount) -> None:
@@ -145,18 +154,6 @@ class Budget:
         # All who wait now look again; those who come later wait for the next change.
         self._changed.set()
         self._changed.clear()
-
-    def _refusal(self, worst: Amount) -> CapError:
-        cap, spent = self._limits.max_cost, self.spent
-        if cap is not None and worst.usd and spent.usd + worst.usd > cap:
-            return CapError(
-                f"limits.max_cost of {cap:g} USD: {spent.usd:.4f} is spent and the next request "
-                f"may cost {worst.usd:.4f}; raise the cap and run again"
-            )
-        return CapError(
-            f"limits.max_tokens of {self._limits.max_tokens:,}: {spent.tokens:,} are used and the "
-            f"next request may take {worst.tokens:,}; raise the cap and run again"
-        )
 
 
 Whole = tuple[int, int]

@@ -136,21 +136,16 @@ async def open_run(
         def prepared() -> OpenRun:
             journal = Journal(location, study.identity(template), campaign.limits, lease)
             stack.push_async_callback(in_thread, journal.close)
-            if study.retry_failed:
-                _note_retries(study, journal, progress)
+            for judge in study.judges if study.retry_failed else ():
+                for group in journal.unanswered(judge):
+                    line = f"asking {group.count:,} again that had no answer: {group.reason}"
+                    progress.note(judge, line)
             lost = journal.prepare(study.judges, study.plan, retry_failed=study.retry_failed)
             answers = RunCache(folder.parent / cache.FILE, reuse, partial(progress.note, "cache"))
             stack.push_async_callback(in_thread, answers.close)
             return OpenRun(journal, answers, lost)
 
         yield await in_thread(prepared)
-
-
-def _note_retries(study: Study, journal: Journal, progress: Progress) -> None:
-    """Say which questions are asked again, and why they were not answered."""
-    for judge in study.judges:
-        for group in journal.unanswered(judge):
-            progress.note(judge, f"asking {group.count:,} again that had no answer: {group.reason}")
 
 
 async def in_thread(work: Callable[[], T]) -> T:

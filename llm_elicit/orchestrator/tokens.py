@@ -47,7 +47,13 @@ def counter(judge: Judge) -> tuple[Counter, bool]:
     encode = _encoder(judge)
     if encode is None:
         return _estimated, False
-    return lambda prompt: _chat(prompt, encode), True
+
+    def chat(prompt: Prompt) -> int:
+        # As OpenAI does: the role and three tokens per message, three for the answer.
+        turns = (3 + len(encode(m.role)) + len(encode(m.content)) for m in prompt.messages)
+        return 3 + sum(turns)
+
+    return chat, True
 
 
 def most(prompt: Prompt) -> int:
@@ -75,12 +81,6 @@ def cached_beginning(prompts: Sequence[Prompt], judge: Judge, count: Counter) ->
 def _estimated(prompt: Prompt) -> int:
     texts = sum(len(message.content) for message in prompt.messages)
     return round(texts / _CHARACTERS_A_TOKEN) + _TOKENS_A_TURN * len(prompt.messages) + 1
-
-
-def _chat(prompt: Prompt, encode: Callable[[str], Sequence[int]]) -> int:
-    """Count a chat as OpenAI does: the role and three tokens per message, three for the answer."""
-    turns = (3 + len(encode(m.role)) + len(encode(m.content)) for m in prompt.messages)
-    return 3 + sum(turns)
 
 
 def _encoder(judge: Judge) -> Callable[[str], Sequence[int]] | None:

@@ -147,18 +147,19 @@ class Writer:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, work, *arguments)
 
-    async def _beat(self) -> None:
-        """Renew the lease while nothing is written."""
-        while True:
-            await asyncio.sleep(self.journal.lease / 4)
-            try:
-                await self.call(self.journal.commit, [])
-            except ElicitError as error:
-                # The next write fails too, or the trouble has passed.
-                event("heartbeat failed", WARNING, reason=str(error))
-
     async def __aenter__(self) -> Self:
-        self._pulse = asyncio.create_task(self._beat())
+
+        async def beat() -> None:
+            """Renew the lease while nothing is written."""
+            while True:
+                await asyncio.sleep(self.journal.lease / 4)
+                try:
+                    await self.call(self.journal.commit, [])
+                except ElicitError as error:
+                    # The next write fails too, or the trouble has passed.
+                    event("heartbeat failed", WARNING, reason=str(error))
+
+        self._pulse = asyncio.create_task(beat())
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:

@@ -28,7 +28,6 @@ from llm_elicit.orchestrator.journal.questions import (
     record_rounds,
     settled,
 )
-from llm_elicit.orchestrator.journal.schema import Unanswered
 from llm_elicit.orchestrator.judgments import (
     AnswerSummary,
     OldPlanError,
@@ -120,7 +119,11 @@ async def ask_under(
                 if result.started:
                     await in_thread(partial(_update_tables, _up_to_date(result)))
                 raise
-            limited = control.limited(_with_rest_of_deadline(campaign, began))
+            limited = control.limited(campaign)
+            if campaign.limits.deadline is not None:  # it covers all rounds together
+                remaining = max(campaign.limits.deadline - (time.monotonic() - began), 0.001)
+                limits = limited.limits.model_copy(update={"deadline": remaining})
+                limited = limited.model_copy(update={"limits": limits})
             summary = await ask_questions(
                 Study(limited, result.space, plan, result.folder, retry_failed),
                 progress,
@@ -157,16 +160,6 @@ def _retried(work: Callable[[], T]) -> T:
         reraise=True,
     )
     return patient(work)
-
-
-def _with_rest_of_deadline(campaign: Campaign, began: float) -> Campaign:
-    """Return the campaign with the rest of its deadline, which covers all rounds together."""
-    deadline = campaign.limits.deadline
-    if deadline is None:
-        return campaign
-    remaining = max(deadline - (time.monotonic() - began), 0.001)
-    limits = campaign.limits.model_copy(update={"deadline": remaining})
-    return campaign.model_copy(update={"limits": limits})
 
 
 def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> Run | None:
@@ -328,7 +321,14 @@ async def _asked(result: Run, summary: AskSummary) -> Run:
     if unusable and not any(judge.usable for judge in worth.values()):
         raise unusable[0]  # nothing can be found from no answers
     problems = (*summary.problems, *unusable, *_gaps(result, summary))
-    return replace(result, problems=problems, remarks=tuple(_remarks(result, worth)))
+    remarks = [
+        f"{name}: {line}"
+        for name, answers in worth.items()
+        if name not in result.campaign.people
+        for line in (answers.unusable_line() if answers.usable else None, answers.origin_line())
+        if line
+    ]
+    return replace(result, problems=problems, remarks=tuple(remarks))
 
 
 def _unusable(
@@ -343,15 +343,6 @@ def _unusable(
         for name, answers in worth.items()
         if answers.total and not answers.usable and summary.judges[name].stopped is None
     ]
-
-
-def _remarks(result: Run, worth: Mapping[str, AnswerSummary]) -> Iterator[str]:
-    """Yield what is to be known of answers: many that are unusable, old or of several models."""
-    for name, answers in worth.items():
-        if name in result.campaign.people:
-            continue
-        line = answers.unusable_line() if answers.usable else None
-        yield from (f"{name}: {line}" for line in (line, answers.origin_line()) if line)
 
 
 def _update_tables(result: Run) -> None:
@@ -374,28 +365,24 @@ def write_tables(result: Run) -> None:
     result.check_journal()
     tables = [result.folder / name for name in (COMPARISONS, DIRECT, PEOPLE)]
     export(result, tables[0])
-    _export_direct(result, tables[1])
-    _export_people(result, tables[2])
+    direct = direct_answers(result.folder, result.campaign, result.space)
+    if len(direct):
+        with replacing(tables[1]) as beside:
+            direct.to_parquet(beside)
+    if result.campaign.people:
+        cards = people_cards(result.folder, result.campaign, result.space)
+        with replacing(tables[2]) as beside:
+            cards.to_parquet(beside)
     answers = {ANSWERS: str(kept_answers(result.location))}
     result.manifest.record("ask", answers, tables)
     summaries = answer_summaries(result.folder, result.campaign)
     result.manifest.record_models({name: dict(s.models) for name, s in summaries.items()})
 
 
-def _export_direct(result: Run, path: Path) -> None:
-    """Write the answers to direct questions, if any."""
-    table = direct_answers(result.folder, result.campaign, result.space)
-    if len(table):
-        with replacing(path) as beside:
-            table.to_parquet(beside)
-
-
-def _export_people(result: Run, path: Path) -> None:
-    """Write the cards that people have answered, if people are asked."""
-    if result.campaign.people:
-        table = people_cards(result.folder, result.campaign, result.space)
-        with replacing(path) as beside:
-            table.to_parquet(beside)
+_WAYS_OUT = {
+    "failed": "given up, asked again by the next run",
+    "quarantined": "set aside, asked again with --retry-failed",
+}
 
 
 def _gaps(result: Run, summary: AskSummary) -> list[ElicitError]:
@@ -406,7 +393,16 @@ def _gaps(result: Run, summary: AskSummary) -> list[ElicitError]:
         questions = counts[name] + len(result.plan.direct)
         total, done = judge.tally.total, judge.tally.done
         if judge.stopped is None and done < total:
-            why = "; ".join(_reasons(total - done, reasons[name]))
+            missing, parts = total - done, []
+            for state, way_out in _WAYS_OUT.items():
+                alike = [group for group in reasons[name] if group.state == state]
+                if alike:
+                    number = sum(group.count for group in alike)
+                    missing -= number
+                    parts.append(f"{number:,} {way_out} ({alike[0].reason})")
+            if missing > 0:
+                parts.append(f"{missing:,} not asked yet, or in a batch; run again")
+            why = "; ".join(parts)
             gaps[name] = (
                 f"{total - done:,} of {total:,} questions to {name!r} have no answer: {why}"
             )
@@ -414,24 +410,6 @@ def _gaps(result: Run, summary: AskSummary) -> list[ElicitError]:
             why = "are in rounds that wait for answers; run again"
             gaps[name] = f"{questions - total:,} of {questions:,} questions to {name!r} {why}"
     return [IncompleteError(f"{result.folder}: {gap}") for gap in gaps.values()]
-
-
-_WAYS_OUT = {
-    "failed": "given up, asked again by the next run",
-    "quarantined": "set aside, asked again with --retry-failed",
-}
-
-
-def _reasons(count: int, groups: Sequence[Unanswered]) -> Iterator[str]:
-    """Yield why questions have no answer, and what asks them again."""
-    for state, way_out in _WAYS_OUT.items():
-        alike = [group for group in groups if group.state == state]
-        if alike:
-            number = sum(group.count for group in alike)
-            count -= number
-            yield f"{number:,} {way_out} ({alike[0].reason})"
-    if count > 0:
-        yield f"{count:,} not asked yet, or in a batch; run again"
 
 
 def export(result: Run, path: Path, *, thinking: bool = False) -> Path:

@@ -355,15 +355,20 @@ class CampaignRun:
         run = self.run
         await to_its_end(lambda _: plan_run(run), self._progress)
         await in_thread(run.check_journal)
-        await in_thread(partial(self._count_earlier, run))
+        earlier = await in_thread(partial(read_summary, run.location, list(self._progress.counts)))
+        failures, every = failures_of(earlier), await in_thread(lambda: run.empty_totals)
+        for name, empty in every.items():  # take over the counts of earlier processes
+            totals = earlier.totals.get(name, empty)
+            totals = replace(totals, total=totals.total or empty.total)
+            self._progress.resume(name, totals, failures[name])
         async with RunControl(
             run.location, self._progress, ceiling=self._sharing.budget, on_change=self._adopt,
             start=self._start, turn=self._turn,
         ) as control:  # fmt: skip
             self._control = control
             self._begun.set()
-            totals = {name: judge.tally.total for name, judge in self._progress.counts.items()}
-            self._log.add("planned", judges=totals)
+            planned = {name: judge.tally.total for name, judge in self._progress.counts.items()}
+            self._log.add("planned", judges=planned)
             await control.until_running()
             await control.record(stage="ask")
             live = asyncio.create_task(self._live_views())
@@ -382,16 +387,6 @@ class CampaignRun:
             finally:
                 live.cancel()
                 await asyncio.wait([live])  # its process writes into the run's folder
-
-    def _count_earlier(self, run: Run) -> None:
-        """Take over the counts of earlier processes."""
-        earlier = read_summary(run.location, list(self._progress.counts))
-        failures = failures_of(earlier)
-        for name, empty in run.empty_totals.items():
-            totals = earlier.totals.get(name, empty)
-            self._progress.resume(
-                name, replace(totals, total=totals.total or empty.total), failures[name]
-            )
 
     async def _after_asking(self, control: RunControl) -> None:
         """Fit, audit and report, in a process or in threads; not while the run is paused."""

@@ -33,13 +33,15 @@ def reads(result: Run, *, exactly: bool = False) -> dict[str, dict[str, str]]:
 def make(result: Run, progress: Progress, goal: str) -> None:
     """Write report.html, its figures and its tables, and record them."""
     del goal
+    template = Template.load(result.campaign.design.template)
+    prompts = (render(result.space, *result.plan.shown(query), template) for query in result.plan)
     study = report_package.Study(
         audit=result.audit,
         campaign=result.campaign,
         comparisons=result.comparisons,
         samples=read_samples(result),
         versions=installed_versions(),
-        prompts=_prompts(result),
+        prompts={prompt.hash: prompt.text for prompt in prompts},
         missing=result.missing,
         questions=result.questions,
         created=datetime.now(UTC).isoformat(timespec="minutes"),
@@ -80,10 +82,3 @@ def write_conditions(runs: Sequence[Run]) -> list[Path]:
         ]
         written.append(report_package.write_conditions(group[0].space.title, conditions, path))
     return written
-
-
-def _prompts(result: Run) -> dict[str, str]:
-    """Return the text of every question of the plan, by its hash."""
-    template = Template.load(result.campaign.design.template)
-    prompts = (render(result.space, *result.plan.shown(query), template) for query in result.plan)
-    return {prompt.hash: prompt.text for prompt in prompts}

@@ -294,7 +294,11 @@ class Run:
         Raises:
             InputError: it is missing or holds fewer answers, which would be paid for again.
         """
-        before = self._answers_before()
+        entry, table = self.manifest.entry("ask"), self.folder / COMPARISONS
+        if entry is not None:
+            before = int(entry.read[ANSWERS])
+        else:  # its manifest was lost
+            before = len(Comparisons.read(table)) if table.is_file() else 0
         if not before:
             return
         count = kept_answers(self.location)
@@ -305,14 +309,6 @@ class Run:
                 "the journal back, or move the folder away and run again: answers that the cache "
                 "has cost nothing"
             )
-
-    def _answers_before(self) -> int:
-        """Return the number of answers in the journal when the tables were written."""
-        entry = self.manifest.entry("ask")
-        if entry is not None:
-            return int(entry.read[ANSWERS])
-        table = self.folder / COMPARISONS  # its manifest was lost
-        return len(Comparisons.read(table)) if table.is_file() else 0
 
     def _as_written(self, stage: str, name: str) -> Path:
         """Return the path of a file, which must be unchanged since its stage wrote it.

@@ -255,22 +255,15 @@ class Runtime:
         cache: CacheUse,
         retry_failed: bool = False,
     ) -> CampaignRun:
-        run = campaign if isinstance(campaign, Run) else Run.open(self._placed(campaign))
+        run = campaign if isinstance(campaign, Run) else Run.open(campaign)
+        if self._journal is not None and run is not campaign and run.campaign.journal is None:
+            run = Run.open(run.campaign.model_copy(update={"journal": self._journal}))
         name = run.campaign.name
         earlier = self.runs.get(name)
         if earlier is not None and earlier.state not in ENDED:
             raise InputError(f"{name}: it is {earlier.state} here already")
         self._runs[name] = added = CampaignRun(run, self._sharing, start, cache, retry_failed)
         return added
-
-    def _placed(self, campaign: str | Path | Campaign) -> Campaign | str | Path:
-        """Return a campaign with the journal of this runtime, if it names none."""
-        if self._journal is None:
-            return campaign
-        loaded = campaign if isinstance(campaign, Campaign) else Run.open(campaign).campaign
-        if loaded.journal is not None:
-            return loaded
-        return loaded.model_copy(update={"journal": self._journal})
 
     async def recover(self) -> list[CampaignRun]:
         """Take up the runs of an earlier service, running or paused as they were.

@@ -258,7 +258,9 @@ class RunIndex:
     def _snapshot(self, folder: Path) -> RunSnapshot | None:
         """Return the snapshot of one run; None if it was deleted, or is a grid of others."""
         files = _state(folder)
-        entry = self._entries.get(folder.name) or self._stored(folder.name)
+        entry = self._entries.get(folder.name)
+        with contextlib.suppress(OSError, ValueError):  # what an earlier process knew of it
+            entry = entry or _Entry.model_validate_json(self._path(folder.name).read_bytes())
         if entry is not None and entry.files == files:
             self._entries[folder.name] = entry
             return entry.run
@@ -277,13 +279,6 @@ class RunIndex:
         if _stays(run, files, shared=campaign.journal is not None):
             self._keep(_Entry(files=files, run=run))
         return run
-
-    def _stored(self, name: str) -> _Entry | None:
-        """Return what an earlier process knew of a run; None for nothing that can be read."""
-        try:
-            return _Entry.model_validate_json(self._path(name).read_bytes())
-        except (OSError, ValueError):
-            return None
 
     def _keep(self, entry: _Entry) -> None:
         self._entries[entry.run.name] = entry
@@ -304,18 +299,13 @@ def _empty(folder: Path, campaign: Campaign) -> dict[str, Totals]:
 
 
 def _state(folder: Path) -> State:
-    return tuple(map(_file_state, (folder / name for name in _FILES)))
-
-
-def _file_state(path: Path) -> tuple[int, int, int]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return _NONE
-    # Reading a journal makes an empty log of writes beside it.
-    if path.name == _LOG and not stat.st_size:
-        return _NONE
-    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
+    states = dict.fromkeys(_FILES, _NONE)
+    for name in _FILES:
+        with contextlib.suppress(OSError):
+            stat = (folder / name).stat()
+            if name != _LOG or stat.st_size:  # reading a journal makes an empty log beside it
+                states[name] = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
+    return tuple(states.values())
 
 
 def _stays(run: RunSnapshot, files: State, *, shared: bool) -> bool:

@@ -225,7 +225,11 @@ class JournalLocation:
     def only_read(self) -> str:
         """The address of the SQLite file for a connection that only reads."""
         path = self.folder / FILE
-        mode = "mode=ro&immutable=1" if _archived(path) else "mode=ro"
+        effective = os.access in os.supports_effective_ids
+        writable = os.access(path.parent, os.W_OK, effective_ids=effective)
+        # Without a log of writes in a folder that may only be read, nobody writes it.
+        archived = not writable and not path.with_name(f"{path.name}-wal").exists()
+        mode = "mode=ro&immutable=1" if archived else "mode=ro"
         return f"{path.resolve().as_uri()}?{mode}"
 
     @contextmanager
@@ -255,13 +259,6 @@ class JournalLocation:
     def explained(self, error: Exception) -> JournalError:
         """Return an exception of the database, explained in one line."""
         return explained(error, self.name, shared=self.shared)
-
-
-def _archived(path: Path) -> bool:
-    """Return whether a journal is not being written and its folder is read-only."""
-    effective = os.access in os.supports_effective_ids
-    writable = os.access(path.parent, os.W_OK, effective_ids=effective)
-    return not writable and not path.with_name(f"{path.name}-wal").exists()
 
 
 def _postgresql(address: str, schema: str, lease: float) -> sa.Engine:
