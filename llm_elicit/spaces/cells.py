@@ -32,7 +32,8 @@ _NO_ANSWER = frozenset(
     ("refused", "unknown", "not stated", "no answer", "missing", "not available", "not applicable",
      "don't know", "prefer not to say", "k.a.", "keine angabe")
 )  # fmt: skip
-"""Words that stand for no value in a column of numbers or dates, in lower case."""
+NO_VALUE = MISSING | _NO_ANSWER
+"""All that stands for no value in a column of numbers or dates, in lower case."""
 
 _MOSTLY = 0.9
 _UNIT = r"^[-+]?[\d.,\s]*\d(?:\s+|(?!(?:s|th)$))([^\d\s.,:/()-][^\d\s]{0,9})$"
@@ -66,7 +67,7 @@ def as_text(cells: pd.Series[Any]) -> pd.Series[str]:
 
 def is_missing(text: pd.Series[str]) -> pd.Series[bool]:
     """Return which cells of a column of numbers or dates hold no value."""
-    return text.str.lower().isin(MISSING | _NO_ANSWER)
+    return text.str.lower().isin(NO_VALUE)
 
 
 def to_numbers(cells: pd.Series[Any], dialect: Dialect) -> pd.Series[float]:
@@ -152,13 +153,13 @@ def to_days(cells: pd.Series[Any], date_format: str = ISO) -> pd.Series[float]:
         [18335.0, -1.0, nan]
     """
     if not pd.api.types.is_datetime64_any_dtype(cells.dtype):
-        return _of_unique(as_text(cells), partial(_days, date_format=date_format))
+
+        def days(text: pd.Series[str]) -> pd.Series[float]:
+            bare = text.str.replace(_TIME, "", regex=True)
+            return _days_since(pd.to_datetime(bare, format=date_format, errors="coerce"))
+
+        return _of_unique(as_text(cells), days)
     return _days_since(cells)
-
-
-def _days(text: pd.Series[str], date_format: str) -> pd.Series[float]:
-    bare = text.str.replace(_TIME, "", regex=True)
-    return _days_since(pd.to_datetime(bare, format=date_format, errors="coerce"))
 
 
 def _days_since(cells: pd.Series[Any]) -> pd.Series[float]:

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,16 +29,10 @@ import pandas as pd
 from llm_elicit._util.sanitize import visible
 from llm_elicit.spaces import cells
 from llm_elicit.spaces.csv_files import Dialect
-from llm_elicit.spaces.feature import ENGLISH, EPOCH, Floats, Locale, format_number
+from llm_elicit.spaces.feature import ENGLISH, EPOCH, MONTHS, Floats, Locale, format_number
 from llm_elicit.spaces.number_drafts import FEW, UnusableColumnError, draft_numbers
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_MONTHS = (
-    "january", "february", "march", "april", "may", "june", "july", "august", "september",
-    "october", "november", "december",
-)  # fmt: skip
+_MONTHS = tuple(month.lower() for month in MONTHS)
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _ORDERS: tuple[tuple[str, ...], ...] = (
     _MONTHS, tuple(month[:3] for month in _MONTHS), _DAYS, tuple(day[:3] for day in _DAYS),
@@ -190,8 +184,11 @@ def draft_column(column: pd.Series[Any], words: Sequence[str], dialect: Dialect)
     if getattr(column.dtype, "ordered", False):
         levels = [str(level) for level in column.cat.categories]
         return _draft_words(text, written, [level for level in levels if level in written])
-    if _are_compact_dates(written):
-        return _draft_dates(cells.to_days(text, _COMPACT), _COMPACT)
+    present = [word for word in written if word.lower() not in cells.NO_VALUE]
+    if all(re.fullmatch(_COMPACT_DATE, word) for word in present) and present:
+        days = cells.to_days(text, _COMPACT)
+        if days[text.isin(present)].notna().all():
+            return _draft_dates(days, _COMPACT)
     numeric = pd.api.types.is_numeric_dtype(column.dtype)
     if not numeric and not pd.api.types.is_timedelta64_dtype(column.dtype):
         drafted = _draft_text(text, written, dialect)
@@ -211,45 +208,27 @@ def _draft_numbers(
         UnusableColumnError: as `draft_numbers`.
     """
     numbers = cells.to_numbers(column, dialect)
-    code = _missing_code(numbers)
+    # A least number that stands for no value, as -99 does in surveys.
+    code = float(numbers.min())
+    others = numbers[numbers != code]
+    isolated = len(numbers) - len(others) > 1 and bool((others.dropna() >= 0).all())
+    code = code if code in _CODES and isolated else math.nan
     values: Floats = np.asarray(numbers[numbers != code].dropna(), dtype=np.float64)
     settings, form = draft_numbers(values, words)
     missing = 1.0 - len(values) / len(column)
     if pd.api.types.is_timedelta64_dtype(column.dtype):
-        return _draft_durations(settings, values, missing)
+        # In the largest unit that most of them reach.
+        usual = float(np.median(np.abs(values)))
+        size, unit = next(((s, u) for s, u in _DURATIONS if usual >= s), (1, "seconds"))
+        if size > 1:
+            settings |= {"kind": "continuous", "factor": 1.0 / size}
+        return ColumnDraft(settings, "durations", unit=unit, missing=missing)
     odd = (numbers == code) | (numbers.isna() & ~cells.is_missing(text))
     blank = dict.fromkeys(text[odd].unique().tolist(), "")
     listed = " and ".join(cell if cell == f"{code:g}" else _shown(cell) for cell in blank)
     form += f", {listed} is no value" if blank else ""
     guesses = {"low": f"{listed} is taken for no value"} if blank else {}
     return ColumnDraft(settings, form, blank, "", _unit(text), guesses, missing=missing)
-
-
-def _missing_code(numbers: pd.Series[float]) -> float:
-    """Return the number that stands for no value, as -99 does in surveys; NaN if there is none."""
-    least = float(numbers.min())
-    others = numbers[numbers != least]
-    isolated = len(numbers) - len(others) > 1 and bool((others.dropna() >= 0).all())
-    return least if least in _CODES and isolated else math.nan
-
-
-def _draft_durations(settings: dict[str, Any], seconds: Floats, missing: float) -> ColumnDraft:
-    """Return a feature of durations, in the largest unit that most of them reach."""
-    usual = float(np.median(np.abs(seconds)))
-    size, unit = next((duration for duration in _DURATIONS if usual >= duration[0]), (1, "seconds"))
-    if size > 1:
-        settings |= {"kind": "continuous", "factor": 1.0 / size}
-    return ColumnDraft(settings, "durations", unit=unit, missing=missing)
-
-
-def _are_compact_dates(written: Sequence[str]) -> bool:
-    """Whether all cells are dates written as 20200314."""
-    if not re.fullmatch(_COMPACT_DATE, written[0]):
-        return False
-    present = pd.Series(written)
-    present = present[~cells.is_missing(present)]
-    dates = present.str.fullmatch(_COMPACT_DATE).all()
-    return bool(dates and cells.to_days(present, _COMPACT).notna().all())
 
 
 def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> ColumnDraft | None:

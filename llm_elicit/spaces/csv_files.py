@@ -17,10 +17,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -86,6 +85,9 @@ _JOINING = frozenset("’‘´·–—\u00a0")
 """Signs that may stand between two letters."""
 
 _QUOTES = frozenset("“”„‘’‚«»‹›…¿¡")
+_ALONE = _SIGNS - _JOINING - _QUOTES
+"""Signs that stand beside no letter beyond ASCII."""
+
 _OUT_OF_PLACE = re.compile(r"^[”’»›—\u00a0·](?=[^\W\d])|(?<=[^\W\d])[“„«‹¿¡·]$")
 _ALIASES = {"HIRAGANA": "KANA", "KATAKANA": "KANA", "KATAKANA-HIRAGANA": "KANA", "CJK": "HAN",
             "HALFWIDTH": "HALF", "FULLWIDTH": "WIDE", "IDEOGRAPHIC": "WIDE"}  # fmt: skip
@@ -112,8 +114,7 @@ _ICELANDIC = frozenset("ðýþÐÝÞ")
 _NOT_CHARSETS = {"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"}
 
 
-@dataclass(frozen=True)
-class _Decoding:
+class _Decoding(NamedTuple):
     """The words of a file as an encoding has them.
 
     Attributes:
@@ -258,16 +259,16 @@ def _ranked(decodings: list[_Decoding], sample: bytes) -> list[tuple[_Decoding, 
         no_match_encoding=next(iter(names)),
     )
     likelihoods = {names.get(result["encoding"], ""): result["confidence"] for result in results}
-    scored = []
-    for decoding in decodings:
-        icelandic = not _ICELANDIC.isdisjoint("".join(decoding.words))
-        prior = (
-            0.4
-            if icelandic and decoding.encoding == "cp1252"
-            else _PRIOR.get(decoding.encoding, 1.0)
-        )
-        scored.append((decoding, likelihoods.get(decoding.encoding, 0.0) * prior))
-    return sorted(scored, key=lambda pair: -pair[1])
+
+    def likelihood(decoding: _Decoding) -> float:
+        prior = _PRIOR.get(decoding.encoding, 1.0)
+        if decoding.encoding == "cp1252" and not _ICELANDIC.isdisjoint("".join(decoding.words)):
+            prior = 0.4
+        return float(likelihoods.get(decoding.encoding, 0.0)) * prior
+
+    return sorted(
+        ((decoding, likelihood(decoding)) for decoding in decodings), key=lambda pair: -pair[1]
+    )
 
 
 def _is_word(token: str, scripts: Collection[str]) -> bool:
@@ -289,25 +290,19 @@ def _is_word(token: str, scripts: Collection[str]) -> bool:
         return False
     if _OUT_OF_PLACE.search(token) or ("«" in token[0]) > ("»" in token):
         return False
-    return not any(map(_clash, token, token[1:])) and not any(
-        map(_is_odd_between, token, token[1:], token[2:])
+    pairs = any(
+        not (first.isascii() and second.isascii())
+        if first.islower() and second.isupper()
+        else bool({first, second} & _ALONE) and not (first.isascii() or second.isascii())
+        for first, second in pairwise(token)
     )
-
-
-def _is_odd_between(before: str, middle: str, after: str) -> bool:
-    """Whether a character does not stand between two letters: a sign, or a capital as in MÜller."""
-    if not (before.isalpha() and after.isalpha()):
-        return False
-    capital = middle.isupper() and not middle.isascii() and after.islower()
-    return capital or middle in _SIGNS - _JOINING
-
-
-def _clash(first: str, second: str) -> bool:
-    """Whether nobody writes two characters side by side, as a capital behind a small letter."""
-    if first.islower() and second.isupper():
-        return not (first.isascii() and second.isascii())
-    signs = {first, second} & (_SIGNS - _JOINING - _QUOTES)
-    return bool(signs) and not any(letter.isascii() for letter in (first, second))
+    between = any(
+        middle in _SIGNS - _JOINING
+        or (middle.isupper() and not middle.isascii() and after.islower())  # as in MÜller
+        for before, middle, after in zip(token, token[1:], token[2:], strict=False)
+        if before.isalpha() and after.isalpha()
+    )
+    return not (pairs or between)
 
 
 @cache
@@ -489,17 +484,14 @@ def unreadable(source: str, error: Exception | str) -> InputError:
     return InputError(f"{source}: not a CSV that can be read: {line}")
 
 
-def check_short_rows(
-    source: str, text: str, dialect: Dialect, frame: pd.DataFrame, left_out: Collection[int] = ()
-) -> None:
+def check_short_rows(source: str, text: str, dialect: Dialect, frame: pd.DataFrame) -> None:
     """Refuse rows with fewer cells than the header line.
 
     Args:
         source: the file's name, for messages.
         text: its text.
-        dialect: how it is written.
+        dialect: how it is written; rows that it leaves out may be short.
         frame: its rows.
-        left_out: lines that may be short.
 
     Raises:
         InputError: there is one; the message names its line.
@@ -512,7 +504,7 @@ def check_short_rows(
     try:
         for number, row in enumerate(reader, dialect.header[0]):
             filled = any(cell.strip() for cell in row)
-            if filled and len(row) < frame.shape[1] and number not in left_out:
+            if filled and len(row) < frame.shape[1] and number not in dialect.left_out:
                 raise InputError(
                     f"{source}: line {above + reader.line_num} has {len(row)} cells, where the "
                     f"header line has {frame.shape[1]} names; add the missing cells, which may be "

@@ -243,7 +243,14 @@ def _draft(
                 raise InputError(f"{file}: not stated: {heading!r}: {reason}") from None
         else:
             drafts[heading] = of_few_numbers(draft, frame[heading], file.dialect, unit)
-    guesses = {heading: _guesses(worded[heading], draft) for heading, draft in drafts.items()}
+    guesses: dict[str, dict[str, str]] = {}
+    for heading, draft in drafts.items():
+        clear = not draft.settings.get("categories") and draft.settings["kind"] != "date"
+        named = sorted(key for key in worded[heading].guessed if clear or key != "unit")
+        guesses[heading] = dict.fromkeys(named, "guessed from the column's name")
+        if draft.unit:
+            guesses[heading]["unit"] = "guessed from the column's cells"
+        guesses[heading] |= draft.guesses
     scaled = [(words_of(heading), draft.settings) for heading, draft in drafts.items()]
     for place in align_scales(scaled):
         guesses[list(drafts)[place]]["scale"] = "as of alike columns"
@@ -266,7 +273,7 @@ def _draft(
     says = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
     text = header + with_comments(to_yaml(data), says)
     reports = tuple(
-        ColumnReport.dropped(heading, dropped[heading])
+        ColumnReport(heading, "", dropped[heading])
         if heading in dropped
         else ColumnReport.of(heading, drafts[heading].form, features[heading], guesses[heading])
         for heading in frame.columns
@@ -421,15 +428,6 @@ def _shares(
     del drafts[last]
     dropped[last] = f"{group[1]:g} minus {', '.join(others)}, which are kept with a constraint"
     return others, group[1]
-
-
-def _guesses(wording: Wording, draft: ColumnDraft) -> dict[str, str]:
-    """Return what to say of each guessed setting."""
-    named = dict.fromkeys(sorted(wording.guessed), "guessed from the column's name")
-    from_cells = {"unit": "guessed from the column's cells"} if draft.unit else {}
-    clear = not draft.settings.get("categories") and draft.settings["kind"] != "date"
-    named = {key: says for key, says in named.items() if clear or key != "unit"}
-    return {**named, **from_cells, **draft.guesses}
 
 
 def _feature(wording: Wording, draft: ColumnDraft) -> dict[str, Any]:

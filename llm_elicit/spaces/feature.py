@@ -215,7 +215,7 @@ _FLOAT_DIGITS = 15
 _STEP_SLACK = 1e-6
 """The share of a step below which a number is one of the steps."""
 
-_MONTHS = (
+MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
     "October", "November", "December",
 )  # fmt: skip
@@ -294,16 +294,9 @@ class Feature(StrictModel):
                 f"{self.name}: periodic needs a linear scale, and continuous, integer or ordered "
                 "values; remove periodic"
             )
-        if not self.categories:
-            self._check_digits()
-        return self
-
-    def _check_digits(self) -> None:
-        """Check that the ends of the range can be told apart.
-
-        Raises:
-            ValueError: they are worded alike, or as floats too near or too small.
-        """
+        if self.categories:
+            return self
+        # The ends of the range can be told apart, as floats and as they are worded.
         smallest = self.low if self.scale == "log" else self.high - self.low
         if smallest * min(1.0, self.factor) < _SMALLEST:
             raise ValueError(
@@ -322,6 +315,7 @@ class Feature(StrictModel):
                 f"{self.word(low)!r} and {self.word(high)!r}; give more digits, or factor and unit "
                 "of a smaller unit (factor: 1e9)"
             )
+        return self
 
     @property
     def whole(self) -> bool:
@@ -372,7 +366,7 @@ class Feature(StrictModel):
             return self.categories[int(self._nearest(value))]
         if self.kind == "date":
             day = EPOCH + datetime.timedelta(days=self._nearest(value))
-            return f"{day.day} {_MONTHS[day.month - 1]} {day.year}"
+            return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
         decimals, scaled = self._shown(value)
         number = format_number(scaled, decimals, self.locale or ENGLISH)
         return f"{self.prefix}{number} {self.unit}".rstrip()

@@ -33,161 +33,6 @@ else:
     drafting = LazyModule("llm_elicit.spaces.drafting")
 
 
-class Coordinates:
-    """What arrays of points `(n, d)` mean, columns in the order of `features`."""
-
-    if TYPE_CHECKING:  # fields of the space
-        features: tuple[Feature, ...]
-        constraints: tuple[Constraint, ...]
-
-        @property
-        def given(self) -> dict[str, float]: ...
-
-    @cached_property
-    def names(self) -> list[str]:
-        return [feature.name for feature in self.features]
-
-    @property
-    def dimension(self) -> int:
-        return len(self.features)
-
-    @cached_property
-    def low(self) -> Floats:
-        return np.array([feature.lowest for feature in self.features])
-
-    @cached_property
-    def high(self) -> Floats:
-        return np.array([feature.highest for feature in self.features])
-
-    @cached_property
-    def log(self) -> NDArray[np.bool_]:
-        """Which coordinates have a logarithmic scale, `(d,)` bools."""
-        return np.array([feature.scale == "log" for feature in self.features])
-
-    @cached_property
-    def categorical(self) -> NDArray[np.bool_]:
-        """Which coordinates are codes of categories without an order, `(d,)` bools."""
-        return np.array([feature.kind == "categorical" for feature in self.features])
-
-    @cached_property
-    def integer(self) -> NDArray[np.bool_]:
-        """Which coordinates are whole numbers: integers, dates and codes of ordered categories."""
-        return np.array([feature.whole for feature in self.features])
-
-    @cached_property
-    def periodic(self) -> NDArray[np.bool_]:
-        """Which coordinates go around a circle, `(d,)` bools."""
-        return np.array([feature.periodic for feature in self.features])
-
-    @cached_property
-    def numeric(self) -> NDArray[np.int64]:
-        """The places of the coordinates that are not worded as categories."""
-        return np.flatnonzero([not feature.categories for feature in self.features])
-
-    @cached_property
-    def on_line(self) -> NDArray[np.int64]:
-        """The places of the numbers with quantiles: neither categories nor periodic."""
-        return self.numeric[~self.periodic[self.numeric]]
-
-    @cached_property
-    def scale_ends(self) -> tuple[Floats, Floats]:
-        """The ends of the range on the scales, `(d,)` each: of whole numbers, of their cells."""
-        return self.to_scale(self.low - self.cells), self.to_scale(self.high + self.cells)
-
-    def to_scale(self, points: ArrayLike) -> Floats:
-        """Natural units to scale units (the logarithm, where the scale is logarithmic)."""
-        natural = np.asarray(points, dtype=np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(self.log, np.log(natural), natural)
-
-    def from_scale(self, points: ArrayLike) -> Floats:
-        """Scale units back to natural units."""
-        scaled = np.asarray(points, dtype=np.float64)
-        return np.where(self.log, np.exp(np.where(self.log, scaled, 0.0)), scaled)
-
-    def contains(self, points: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each point lies in the range asked about and keeps the constraints, `(n,)` bools.
-
-        Codes, integers and dates must be whole; `high` of a periodic real number is its `low`.
-        """
-        natural = np.asarray(points, dtype=np.float64)
-        inside = self.inside(natural).all(axis=-1)
-        return np.asarray(inside & self.allowed(natural) if self.constraints else inside)
-
-    @cached_property
-    def density_constraints(self) -> tuple[DensityConstraint, ...]:
-        """The constraints on the features, given the values of fixed ones, for the density core."""
-        values = dict(enumerate(self.given.values(), start=self.dimension))
-        names, places = [*self.names, *self.given], range(self.dimension)
-        whole = (density_constraint(constraint, names) for constraint in self.constraints)
-        conditional = (constraint.conditional(values, places) for constraint in whole)
-        return tuple(constraint for constraint in conditional if constraint is not None)
-
-    def allowed(self, natural: Floats) -> NDArray[np.bool_]:
-        """Whether points keep the constraints, `(n,)` bools; not those with missing values."""
-        mask = ~np.isnan(natural).any(axis=-1)
-        for constraint in self.density_constraints:
-            mask = mask & constraint.holds(natural, self.high - self.low)
-        return np.asarray(mask)
-
-    def inside(self, natural: Floats) -> NDArray[np.bool_]:
-        """Whether each value lies in the range of its feature, `(n, d)` bools."""
-        discrete = self.categorical | self.integer
-        whole = ~discrete | (natural == np.rint(natural))
-        below = np.where(self.periodic & ~discrete, natural < self.high, natural <= self.high)
-        return np.asarray((natural >= self.low) & below & whole)
-
-    @cached_property
-    def cells(self) -> Floats:
-        """Half the width of each coordinate's values: 1/2 of whole ones and codes, else 0."""
-        return np.where(self.categorical | self.integer, 0.5, 0.0)
-
-    def to_support(self, points: ArrayLike) -> Floats:
-        """Points with the values of whole features rounded, and the end of a circle its start."""
-        rows = np.asarray(points, dtype=np.float64)
-        rows = np.where(self.integer, np.rint(rows), rows)
-        circle = self.periodic & ~self.integer
-        return np.where(circle & (rows == self.high), self.low, rows)
-
-    def round(self, points: ArrayLike) -> Floats:
-        """Points as they are asked, so that the question and the record agree to the last digit."""
-        natural = np.asarray(points, dtype=np.float64)
-        columns = [f.round(natural[..., i]) for i, f in enumerate(self.features)]
-        return np.stack(columns, axis=-1)
-
-    def table_of(self, points: Floats) -> pd.DataFrame:
-        """Points as a table with the words of categories, and dates; see `Feature.column`."""
-        columns = {f.name: f.column(points[:, i]) for i, f in enumerate(self.features)}
-        return pd.DataFrame(columns)
-
-    def points_of(self, table: pd.DataFrame) -> Floats:
-        """The points `(n, d)` of a table that `table_of` made, or of one with codes.
-
-        Raises:
-            InputError: a word that is no category, a text that is no date, or a missing value.
-        """
-        for feature in self.features:
-            if table[feature.name].isna().any():
-                raise InputError(f"{feature.name}: a value is missing")
-        columns = [f.read_column(table[f.name]) for f in self.features]
-        return np.stack([column_values(column) for column in columns], axis=1)
-
-    def word(self, point: ArrayLike) -> list[tuple[str, str]]:
-        """A point as (label, worded value) pairs, in the order of the features."""
-        values = np.asarray(point, dtype=np.float64).tolist()
-        return [(f.label, f.word(v)) for f, v in zip(self.features, values, strict=True)]
-
-    def word_box(self, box: ArrayLike) -> list[tuple[str, str]]:
-        """A box as (label, worded range) pairs of the features that it bounds.
-
-        Args:
-            box: `(d, 2)`, the bounds of every feature, natural units; infinite where it is free.
-        """
-        bounds = np.asarray(box, dtype=np.float64)
-        rows = zip(self.features, bounds.tolist(), strict=True)
-        return [(f.label, f.word_range(*row)) for f, row in rows if np.isfinite(row).all()]
-
-
 __all__ = ["NAME", "Feature", "FeatureSpace", "Floats", "Table", "TableRows"]
 
 
@@ -203,7 +48,7 @@ class FixedFeature(StrictModel):
         return f"{self.feature.label} {self.feature.word(self.value)}"
 
 
-class FeatureSpace(StrictModel, Coordinates):
+class FeatureSpace(StrictModel):
     """A named box of features with the table it stands for.
 
     Arrays of points are `(n, d)` floats in the table's natural units, columns in the order
@@ -244,30 +89,21 @@ class FeatureSpace(StrictModel, Coordinates):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> FeatureSpace:
-        names = [feature.name for feature in self.features]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"features: the name {twice[0]!r} appears twice; names must differ")
-        return self
-
-    @model_validator(mode="after")
-    def _labels_are_unique(self) -> FeatureSpace:
-        labels = [feature.label.strip() for feature in self.features]
-        twice = [label for number, label in enumerate(labels) if label in labels[:number]]
-        if twice:
-            raise ValueError(
-                f"features: the label {twice[0]!r} appears twice; a judge could not tell them apart"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _headings_are_unique(self) -> FeatureSpace:
-        headings = self.headings
-        twice = sorted({heading for heading in headings if headings.count(heading) > 1})
-        if twice:
-            raise ValueError(
-                f"table: the column {twice[0]!r} belongs to two features; a feature has its own"
-            )
+        rules = (
+            (self.names, "features: the name {!r} appears twice; names must differ"),
+            (
+                [feature.label.strip() for feature in self.features],
+                "features: the label {!r} appears twice; a judge could not tell them apart",
+            ),
+            (
+                self.headings,
+                "table: the column {!r} belongs to two features; a feature has its own",
+            ),
+        )
+        for names, message in rules:
+            twice = [name for number, name in enumerate(names) if name in names[:number]]
+            if twice:
+                raise ValueError(message.format(twice[0]))
         return self
 
     @model_validator(mode="after")
@@ -445,6 +281,150 @@ class FeatureSpace(StrictModel, Coordinates):
     def headings(self) -> list[str]:
         """What the reference table's columns are headed by, in the order of the features."""
         return [self.table.heading(name) if self.table else name for name in self.names]
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [feature.name for feature in self.features]
+
+    @property
+    def dimension(self) -> int:
+        return len(self.features)
+
+    @cached_property
+    def low(self) -> Floats:
+        return np.array([feature.lowest for feature in self.features])
+
+    @cached_property
+    def high(self) -> Floats:
+        return np.array([feature.highest for feature in self.features])
+
+    @cached_property
+    def log(self) -> NDArray[np.bool_]:
+        """Which coordinates have a logarithmic scale, `(d,)` bools."""
+        return np.array([feature.scale == "log" for feature in self.features])
+
+    @cached_property
+    def categorical(self) -> NDArray[np.bool_]:
+        """Which coordinates are codes of categories without an order, `(d,)` bools."""
+        return np.array([feature.kind == "categorical" for feature in self.features])
+
+    @cached_property
+    def integer(self) -> NDArray[np.bool_]:
+        """Which coordinates are whole numbers: integers, dates and codes of ordered categories."""
+        return np.array([feature.whole for feature in self.features])
+
+    @cached_property
+    def periodic(self) -> NDArray[np.bool_]:
+        """Which coordinates go around a circle, `(d,)` bools."""
+        return np.array([feature.periodic for feature in self.features])
+
+    @cached_property
+    def numeric(self) -> NDArray[np.int64]:
+        """The places of the coordinates that are not worded as categories."""
+        return np.flatnonzero([not feature.categories for feature in self.features])
+
+    @cached_property
+    def on_line(self) -> NDArray[np.int64]:
+        """The places of the numbers with quantiles: neither categories nor periodic."""
+        return self.numeric[~self.periodic[self.numeric]]
+
+    @cached_property
+    def scale_ends(self) -> tuple[Floats, Floats]:
+        """The ends of the range on the scales, `(d,)` each: of whole numbers, of their cells."""
+        return self.to_scale(self.low - self.cells), self.to_scale(self.high + self.cells)
+
+    def to_scale(self, points: ArrayLike) -> Floats:
+        """Natural units to scale units (the logarithm, where the scale is logarithmic)."""
+        natural = np.asarray(points, dtype=np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(self.log, np.log(natural), natural)
+
+    def from_scale(self, points: ArrayLike) -> Floats:
+        """Scale units back to natural units."""
+        scaled = np.asarray(points, dtype=np.float64)
+        return np.where(self.log, np.exp(np.where(self.log, scaled, 0.0)), scaled)
+
+    def contains(self, points: ArrayLike) -> NDArray[np.bool_]:
+        """Whether each point lies in the range asked about and keeps the constraints, `(n,)` bools.
+
+        Codes, integers and dates must be whole; `high` of a periodic real number is its `low`.
+        """
+        natural = np.asarray(points, dtype=np.float64)
+        inside = self.inside(natural).all(axis=-1)
+        return np.asarray(inside & self.allowed(natural) if self.constraints else inside)
+
+    @cached_property
+    def density_constraints(self) -> tuple[DensityConstraint, ...]:
+        """The constraints on the features, given the values of fixed ones, for the density core."""
+        values = dict(enumerate(self.given.values(), start=self.dimension))
+        names, places = [*self.names, *self.given], range(self.dimension)
+        whole = (density_constraint(constraint, names) for constraint in self.constraints)
+        conditional = (constraint.conditional(values, places) for constraint in whole)
+        return tuple(constraint for constraint in conditional if constraint is not None)
+
+    def allowed(self, natural: Floats) -> NDArray[np.bool_]:
+        """Whether points keep the constraints, `(n,)` bools; not those with missing values."""
+        mask = ~np.isnan(natural).any(axis=-1)
+        for constraint in self.density_constraints:
+            mask = mask & constraint.holds(natural, self.high - self.low)
+        return np.asarray(mask)
+
+    def inside(self, natural: Floats) -> NDArray[np.bool_]:
+        """Whether each value lies in the range of its feature, `(n, d)` bools."""
+        discrete = self.categorical | self.integer
+        whole = ~discrete | (natural == np.rint(natural))
+        below = np.where(self.periodic & ~discrete, natural < self.high, natural <= self.high)
+        return np.asarray((natural >= self.low) & below & whole)
+
+    @cached_property
+    def cells(self) -> Floats:
+        """Half the width of each coordinate's values: 1/2 of whole ones and codes, else 0."""
+        return np.where(self.categorical | self.integer, 0.5, 0.0)
+
+    def to_support(self, points: ArrayLike) -> Floats:
+        """Points with the values of whole features rounded, and the end of a circle its start."""
+        rows = np.asarray(points, dtype=np.float64)
+        rows = np.where(self.integer, np.rint(rows), rows)
+        circle = self.periodic & ~self.integer
+        return np.where(circle & (rows == self.high), self.low, rows)
+
+    def round(self, points: ArrayLike) -> Floats:
+        """Points as they are asked, so that the question and the record agree to the last digit."""
+        natural = np.asarray(points, dtype=np.float64)
+        columns = [f.round(natural[..., i]) for i, f in enumerate(self.features)]
+        return np.stack(columns, axis=-1)
+
+    def table_of(self, points: Floats) -> pd.DataFrame:
+        """Points as a table with the words of categories, and dates; see `Feature.column`."""
+        columns = {f.name: f.column(points[:, i]) for i, f in enumerate(self.features)}
+        return pd.DataFrame(columns)
+
+    def points_of(self, table: pd.DataFrame) -> Floats:
+        """The points `(n, d)` of a table that `table_of` made, or of one with codes.
+
+        Raises:
+            InputError: a word that is no category, a text that is no date, or a missing value.
+        """
+        for feature in self.features:
+            if table[feature.name].isna().any():
+                raise InputError(f"{feature.name}: a value is missing")
+        columns = [f.read_column(table[f.name]) for f in self.features]
+        return np.stack([column_values(column) for column in columns], axis=1)
+
+    def word(self, point: ArrayLike) -> list[tuple[str, str]]:
+        """A point as (label, worded value) pairs, in the order of the features."""
+        values = np.asarray(point, dtype=np.float64).tolist()
+        return [(f.label, f.word(v)) for f, v in zip(self.features, values, strict=True)]
+
+    def word_box(self, box: ArrayLike) -> list[tuple[str, str]]:
+        """A box as (label, worded range) pairs of the features that it bounds.
+
+        Args:
+            box: `(d, 2)`, the bounds of every feature, natural units; infinite where it is free.
+        """
+        bounds = np.asarray(box, dtype=np.float64)
+        rows = zip(self.features, bounds.tolist(), strict=True)
+        return [(f.label, f.word_range(*row)) for f, row in rows if np.isfinite(row).all()]
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
         """`n` draws from the sampling density λ, `(n, d)`, rounded as they are worded (`round`).

@@ -83,8 +83,10 @@ def header_lines(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
     start = _below_comments(rows, counts, filled)
     width = Counter(counts[line] for line in filled[len(filled) // 2 :]).most_common(1)[0][0]
     for line in filled[filled.index(start) :]:
-        short = len(rows[line]) < width  # of a CSV, where no header line is shorter than its rows
-        if not short and not _is_title(rows[line], counts[line], width):
+        if len(rows[line]) < width:
+            continue  # of a CSV, where no header line is shorter than its rows
+        title = counts[line] < width and bool(rows[line][0].strip())
+        if not (title if width < 3 else 2 * counts[line] <= width):
             break
     line = _below_a_gap(rows, filled, line)
     if not _is_header(rows[line]):
@@ -93,16 +95,14 @@ def header_lines(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
     names = [cell.strip() for cell in rows[line] if cell.strip()]
     if place and counts[filled[place - 1]] > 1 and len(set(names)) < len(names):
         return (filled[place - 1] + 1, line + 1)
-    if place + 1 < len(filled) and _completes(rows[line], rows[filled[place + 1]]):
-        return (line + 1, filled[place + 1] + 1)
+    # A second line has names for the columns that the header line leaves without.
+    blank = [k for k, cell in enumerate(rows[line]) if k and not cell.strip()]
+    if place + 1 < len(filled) and len(blank) > 1:
+        second = rows[filled[place + 1]]
+        named = all(k < len(second) and second[k].strip() for k in blank)
+        if named and _is_header(second):
+            return (line + 1, filled[place + 1] + 1)
     return (line + 1,)
-
-
-def _completes(header: Sequence[str], second: Sequence[str]) -> bool:
-    """Whether a second line has names for the columns that the header line leaves without."""
-    blank = [place for place, cell in enumerate(header) if place and not cell.strip()]
-    named = all(place < len(second) and second[place].strip() for place in blank)
-    return len(blank) > 1 and named and _is_header(second)
 
 
 def _below_comments(
@@ -120,13 +120,6 @@ def _below_comments(
     if comments and alike and (comments == 1 or not _is_header(rows[line])):
         return last
     return line
-
-
-def _is_title(row: Sequence[str], count: int, width: int) -> bool:
-    """Whether a line has too few cells to be the header line."""
-    if width < 3:
-        return count < width and bool(row[0].strip())
-    return 2 * count <= width
 
 
 def _below_a_gap(rows: Sequence[Sequence[str]], filled: Sequence[int], line: int) -> int:
@@ -208,19 +201,13 @@ def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
         for name in frame.columns
         if not pd.api.types.is_numeric_dtype(frame[name].dtype)
     }
-    rows = dict.fromkeys(_headers_again(frame), "the header line again")
-    rows |= dict.fromkeys(_wordings(frame.drop(index=list(rows)), text, dialect), "no case")
-    rows |= dict.fromkeys(_notes(frame.drop(index=list(rows))), "a note")
-    return rows | dict.fromkeys(_totals(frame.drop(index=list(rows)), text, dialect), "a total")
-
-
-def _headers_again(frame: pd.DataFrame) -> list[int]:
     again = frame.index
     for name in frame.columns:
         again = again[(frame.loc[again, name].astype(str).str.strip() == name).to_numpy()]
-        if not len(again):
-            break
-    return again.tolist()
+    rows = dict.fromkeys(again.tolist(), "the header line again")
+    rows |= dict.fromkeys(_wordings(frame.drop(index=list(rows)), text, dialect), "no case")
+    rows |= dict.fromkeys(_notes(frame.drop(index=list(rows))), "a note")
+    return rows | dict.fromkeys(_totals(frame.drop(index=list(rows)), text, dialect), "a total")
 
 
 def _wordings(

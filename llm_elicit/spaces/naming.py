@@ -183,11 +183,6 @@ class ColumnReport:
     guessed: tuple[str, ...] = ()
 
     @classmethod
-    def dropped(cls, column: str, reason: str) -> ColumnReport:
-        """Return the report of a column that was left out."""
-        return cls(column, "", reason)
-
-    @classmethod
     def of(
         cls, column: str, form: str, feature: Mapping[str, Any], guessed: Iterable[str]
     ) -> ColumnReport:

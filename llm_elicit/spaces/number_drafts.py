@@ -6,15 +6,12 @@ Columns that are shares of a whole, such as the votes of each party: they sum to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from llm_elicit.spaces.feature import Floats
-
-if TYPE_CHECKING:
-    pass
 
 LOW, HIGH = 0.01, 0.99
 """The quantiles that a range spans."""
@@ -76,7 +73,11 @@ def draft_numbers(values: Floats, words: Sequence[str]) -> tuple[dict[str, Any],
         low, high = _ends(values, True, log=False)
         locale = {"thousands": ""}
         return {"kind": "integer", "low": low, "high": high, "digits": 4, "locale": locale}, "years"
-    log = _is_skewed(values, whole)
+    # Whether a long right tail over a wide range becomes shorter on the logarithm.
+    ends, log = np.quantile(values, [LOW, HIGH]), False
+    if 0 < _LEAST_RATIO * ends[0] < ends[1] and not (whole and np.ptp(values) <= FEW):
+        raw, logarithmic = (float(stats.skew(x)) for x in (values, np.log(values[values > 0])))
+        log = raw > _SKEWED and abs(logarithmic) < abs(raw)
     low, high = _ends(values, whole, log=log)
     settings: dict[str, Any] = {
         "kind": "integer" if whole else "continuous",
@@ -169,15 +170,6 @@ def _span(values: Floats, *, log: bool) -> tuple[float, float]:
     near = _NEAR * (scaled[2] - scaled[1])
     keeps_least = scaled[1] - scaled[0] <= near and not (log and least <= 0)
     return least if keeps_least else low, most if scaled[3] - scaled[2] <= near else high
-
-
-def _is_skewed(values: Floats, whole: bool) -> bool:
-    """Whether a long right tail over a wide range becomes shorter on the logarithm."""
-    low, high = np.quantile(values, [LOW, HIGH])
-    if not 0 < _LEAST_RATIO * low < high or (whole and values.max() - values.min() <= FEW):
-        return False
-    raw, logarithmic = float(stats.skew(values)), float(stats.skew(np.log(values[values > 0])))
-    return raw > _SKEWED and abs(logarithmic) < abs(raw)
 
 
 def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set[int]:

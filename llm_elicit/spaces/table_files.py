@@ -226,14 +226,9 @@ def read_table_file(path: Path, dialect: Dialect, content: bytes) -> pd.DataFram
     """
     file = unpacked(content, str(path))
     frame = _rows(path, file, dialect)
-    _check_short(path, file, dialect, frame)
-    return _cases(frame, dialect.left_out)
-
-
-def _check_short(path: Path, file: UnpackedFile, dialect: Dialect, frame: pd.DataFrame) -> None:
     if not file.suffix:
-        text = _text(path, file, dialect)
-        check_short_rows(str(path), text, dialect, frame, dialect.left_out)
+        check_short_rows(str(path), _text(path, file, dialect), dialect, frame)
+    return _cases(frame, dialect.left_out)
 
 
 def printed_cells(path: Path, dialect: Dialect, content: bytes) -> list[list[str]]:
@@ -273,7 +268,8 @@ def sniff(path: Path, encoding: str = "") -> ReadTable:
     if not file.suffix and len(numbers) and numbers.notna().all():
         raise InputError(f"{path}: the first line holds numbers; add a header line with names")
     table = without_extra_rows(frame, dialect)
-    _check_short(path, file, table.dialect, frame)
+    if not file.suffix:
+        check_short_rows(str(path), _text(path, file, table.dialect), table.dialect, frame)
     return ReadTable(table.frame, table.dialect, (*notes, *table.notes))
 
 
@@ -430,15 +426,13 @@ def _rows(path: Path, file: UnpackedFile, dialect: Dialect) -> pd.DataFrame:
         first = dialect.header[0] - 1
         frame = frame.set_axis(range(first, first + len(frame)))
         frame = frame.drop(index=[line - 2 for line in dialect.header[1:]], errors="ignore")
-    return _with_names(frame, names, str(path)) if names else named_columns(frame, str(path))
-
-
-def _with_names(frame: pd.DataFrame, names: list[str], source: str) -> pd.DataFrame:
-    """Return a frame with these names, without columns that have neither name nor value."""
+    if not names:
+        return named_columns(frame, str(path))
+    # Columns that have neither name nor value are none.
     frame = frame.set_axis(range(frame.shape[1]), axis="columns")
     places = [place for place, name in enumerate(names)
               if name or not is_missing(as_text(frame[place])).all()]  # fmt: skip
-    check_distinct([names[place] for place in places], source)
+    check_distinct([names[place] for place in places], str(path))
     headings = [names[place] or f"{UNNAMED}{place}" for place in places]
     return frame[places].set_axis(headings, axis="columns")
 
@@ -482,7 +476,7 @@ def _typed(path: Path, file: UnpackedFile) -> pd.DataFrame:
     """
     try:
         if READERS[file.suffix] == "read_json":
-            return _json(decoded(file.content, str(path))[0])
+            return _of_json(decoded(file.content, str(path))[0])
         frame: pd.DataFrame = getattr(pd, READERS[file.suffix])(io.BytesIO(file.content))
         return frame
     except InputError:
@@ -496,7 +490,7 @@ def _unreadable(path: Path, file: UnpackedFile, error: Exception) -> InputError:
     return InputError(f"{path}: cannot be read as a {file.suffix[1:]} file: {line}")
 
 
-def _json(text: str) -> pd.DataFrame:
+def _of_json(text: str) -> pd.DataFrame:
     """Return the table of a JSON text: records, lines of records, columns, or what holds them.
 
     Raises:
