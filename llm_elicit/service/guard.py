@@ -25,8 +25,7 @@ import ipaddress
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -116,28 +115,21 @@ class Guard:
 
     async def _passed(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
         """Pass a request on; return the response of one that is refused or fails."""
+        headers, path, more = Headers(scope=scope), scope["path"], None
         try:
-            headers = Headers(scope=scope)
             self._check_host(headers)
             if scope["method"] not in SAFE:
                 self._check_origin(headers)
-            body = _Body(receive, headers, self._largest(scope["path"]))
-            await self._app(scope, body.receive, send)
+            bounds = self._settings.bounds
+            largest = bounds.upload if path.rstrip("/") == UPLOADS else bounds.body
+            await self._app(scope, _Body(receive, headers, largest).receive, send)
+            return None
         except ProblemError as error:
-            return self._refused(scope, error.status_code, error.detail, error.headers)
+            status, detail, more = error.status_code, error.detail, error.headers
         except Exception as error:
             logger.error("a request failed", exc_info=error)
-            return self._refused(scope, 500, "the service failed; its log says why")
-        return None
-
-    def _refused(
-        self, scope: Scope, status: int, detail: str, more: Mapping[str, str] | None = None
-    ) -> Response:
-        return refusal(Headers(scope=scope), scope["path"], status, detail, self._keys.scrub, more)
-
-    def _largest(self, path: str) -> int:
-        bounds = self._settings.bounds
-        return bounds.upload if path.rstrip("/") == UPLOADS else bounds.body
+            status, detail = 500, "the service failed; its log says why"
+        return refusal(headers, path, status, detail, self._keys.scrub, more)
 
     def _complete(self, headers: MutableHeaders, scheme: str) -> None:
         """Add the headers of every answer, and the proxy's path to the place of a redirect."""
@@ -282,16 +274,6 @@ def _place(url: str) -> tuple[str | None, int] | None:
 _PAIR = re.compile(r'\s*([A-Za-z]+)=("(?:[^"\\]|\\.)*"|[^\s;,"]*)\s*(;|,|$)')
 
 
-@dataclass(frozen=True)
-class _Hops:
-    """What proxies say of a request, each in a list with the last proxy's last."""
-
-    client: list[str]
-    proto: list[str]
-    host: list[str]
-    prefix: list[str]
-
-
 class Proxied:
     """Passes requests on as they were before a trusted proxy; without a slash at the path's end.
 
@@ -329,20 +311,29 @@ class Proxied:
     def _before_proxy(self, scope: Scope, peer: str) -> str:
         """Put the client's address, scheme and host in place; return the path's prefix."""
         headers = MutableHeaders(scope=scope)
-        hops = _hops(headers)
+        names = ("for", "proto", "host", "prefix")
+        hops = {name: _listed(headers, f"x-forwarded-{name}") for name in names}
+        if "forwarded" in headers and "x-forwarded-for" not in headers:
+            elements = _elements(",".join(headers.getlist("forwarded")))
+            hops |= {name: [hop.get(name, "") for hop in elements] for name in names[:3]}
         address, count = peer, 0
-        while self._is_trusted(address) and count < len(hops.client):
+        while self._is_trusted(address) and count < len(hops["for"]):
             count += 1
-            stated = _address(hops.client[-count])
+            stated = _address(hops["for"][-count])
             if stated is None:
                 break
             address = stated
         scope["client"] = (address, 0)
-        if _at(hops.proto, count) in ("http", "https") and not self._settings.https:
-            scope["scheme"] = _at(hops.proto, count)
-        if host := _at(hops.host, count):
-            headers["host"] = host
-        prefix = _at(hops.prefix, count).rstrip("/")
+        # What the first of the last `count` proxies says; empty if it says nothing.
+        said = {
+            name: values[-min(max(count, 1), len(values))] if values else ""
+            for name, values in hops.items()
+        }
+        if said["proto"] in ("http", "https") and not self._settings.https:
+            scope["scheme"] = said["proto"]
+        if said["host"]:
+            headers["host"] = said["host"]
+        prefix = said["prefix"].rstrip("/")
         return prefix if re.fullmatch(PATH, prefix) else ""
 
     def _is_trusted(self, address: str) -> bool:
@@ -352,25 +343,9 @@ class Proxied:
         )
 
 
-def _hops(headers: Headers) -> _Hops:
-    if "x-forwarded-for" in headers or "forwarded" not in headers:
-        names = ("for", "proto", "host", "prefix")
-        return _Hops(*(_listed(headers, f"x-forwarded-{name}") for name in names))
-    elements = _elements(",".join(headers.getlist("forwarded")))
-    client, proto, host = (
-        [element.get(name, "") for element in elements] for name in ("for", "proto", "host")
-    )
-    return _Hops(client, proto, host, _listed(headers, "x-forwarded-prefix"))
-
-
 def _listed(headers: Headers, name: str) -> list[str]:
     values = ",".join(headers.getlist(name)).split(",")
     return [value.strip() for value in values if value.strip()]
-
-
-def _at(values: list[str], count: int) -> str:
-    """Return what the first of the last `count` proxies says; empty if it says nothing."""
-    return values[-min(max(count, 1), len(values))] if values else ""
 
 
 def _elements(text: str) -> list[dict[str, str]]:

@@ -157,20 +157,6 @@ def time_left(snapshot: RunSnapshot | JudgeSnapshot) -> str:
     return f"about {seconds / 3600:.0f} h left"
 
 
-def failed(status: int, detail: str, **context: Any) -> Response:
-    """Return the page of a request that is refused.
-
-    Args:
-        status: the HTTP status.
-        detail: why.
-        context: `judging`, of a person who judges; `form`, to send it again.
-    """
-    heading = _HEADINGS.get(status, "This does not work")
-    return HTMLResponse(
-        render("failed", heading=heading, message=_sentence(detail), **context), status
-    )
-
-
 def refusal(
     headers: Headers,
     path: str,
@@ -192,9 +178,15 @@ def refusal(
     detail = visible(scrub(detail), _LONGEST)
     if path.startswith(_NO_PAGES) and "text/html" not in headers.get("accept", ""):
         return problem(status, detail, more)
-    page = failed(status, detail, judging=path.startswith("/judge/"), **context)
-    page.headers.update(more or {})
-    return page
+    heading = _HEADINGS.get(status, "This does not work")
+    text = render(
+        "failed",
+        heading=heading,
+        message=_sentence(detail),
+        judging=path.startswith("/judge/"),
+        **context,
+    )
+    return HTMLResponse(text, status, dict(more or {}))
 
 
 def sentence(error: Exception) -> str:

@@ -343,7 +343,14 @@ async def report(run: NamedRun) -> Response:
     path = run.report_path
     if not await asyncio.to_thread(path.is_file):
         raise ProblemError(404, f"{run.campaign.name}: there is no report yet")
-    script = await asyncio.to_thread(_script_of, path)
+
+    def head() -> str:
+        with path.open(encoding="utf-8") as page:
+            return html.unescape(page.read(_HEAD))
+
+    # The hash of the only script that a report may run, as its own policy states it.
+    match = _HASH.search(await asyncio.to_thread(head))
+    script = f"'{match[1]}'" if match else "'none'"
     policy = (
         f"sandbox allow-scripts allow-popups; default-src 'none'; style-src 'unsafe-inline'; "
         f"img-src data:; script-src {script}; base-uri 'none'; form-action 'none'; "
@@ -351,13 +358,6 @@ async def report(run: NamedRun) -> Response:
     )
     headers = {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
     return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
-
-
-def _script_of(path: Path) -> str:
-    """Return the hash of the only script that a report may run, as its own policy states it."""
-    with path.open(encoding="utf-8") as page:
-        match = _HASH.search(html.unescape(page.read(_HEAD)))
-    return f"'{match[1]}'" if match else "'none'"
 
 
 _Points = Sequence[Sequence[float | str] | Mapping[str, float | str]]

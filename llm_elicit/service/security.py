@@ -100,8 +100,11 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
             raise ProblemError(
                 403, f"this needs the scope {scope!r}, and you have {caller.scope!r}"
             )
-        if request.method not in SAFE:
-            await _check_form(request, caller)
+        # A page of another site could cause the request, but not repeat the session's token.
+        if request.method not in SAFE and caller.by == "session":
+            await _check_csrf(request, auth.session_of(request))
+        elif request.method not in SAFE and caller.by == "machine" and _is_form(request):
+            await _check_csrf(request, auth.form_session_of(request))
         READER.set(_address(request) if caller.scope == "read" else None)
         check_parameters(request)
         return caller
@@ -227,14 +230,6 @@ def _scope_of(request: Request, token: str) -> Scope:
     return scope
 
 
-async def _check_form(request: Request, caller: Caller) -> None:
-    """Check the session's token of a request that a page of another site could cause."""
-    if caller.by == "session":
-        await _check_csrf(request, auth.session_of(request))
-    elif caller.by == "machine" and _is_form(request):
-        await _check_csrf(request, auth.form_session_of(request))
-
-
 def _is_form(request: Request) -> bool:
     return media_type(request) in _FORMS
 
@@ -285,7 +280,11 @@ async def _refused(
         again = signed_out or isinstance(error, OtherSessionError)
         fields = await _fields(request) if again else {}
         if signed_out and not fields:
-            return RedirectResponse(_to_sign_in(request), 303)
+            # Which leads back to a page that was asked for.
+            query = f"?{request.url.query}" if request.url.query else ""
+            leads_back = request.method in SAFE and path != "/"
+            target = f"{SIGN_IN}?next={quote(path + query, safe='/')}" if leads_back else SIGN_IN
+            return RedirectResponse(target, 303)
         if fields:
             context["form"] = {
                 "action": path,
@@ -295,14 +294,6 @@ async def _refused(
             }
     scrub = service_of(request).keys.scrub
     return refusal(request.headers, path, status, detail, scrub, headers, **context)
-
-
-def _to_sign_in(request: Request) -> str:
-    """Return the form to sign in, which leads back to a page that was asked for."""
-    if request.method not in SAFE or request.url.path == "/":
-        return SIGN_IN
-    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return f"{SIGN_IN}?next={quote(target, safe='/')}"
 
 
 async def _fields(request: Request) -> dict[str, str]:

@@ -118,17 +118,18 @@ class Workers:
 
     def _keep_spare(self) -> None:
         """Have another process begin, or stay, unless one did a short time ago."""
+
+        async def spare() -> None:
+            with suppress(ProblemError):
+                async with self._slots:
+                    await self._called(_import_modules)
+
         if self._count < 2 or time.monotonic() - self._spared < _SPARE_SECONDS:
             return
         self._spared = time.monotonic()
-        task = asyncio.create_task(self._spare())
+        task = asyncio.create_task(spare())
         self._sparing.add(task)
         task.add_done_callback(self._sparing.discard)
-
-    async def _spare(self) -> None:
-        with suppress(ProblemError):
-            async with self._slots:
-                await self._called(_import_modules)
 
     async def _called(self, work: Callable[[], T]) -> T:
         limiter = self._limiter = self._limiter or anyio.CapacityLimiter(self._count)
@@ -216,7 +217,8 @@ class Metrics:
             "llm_elicit_watchers", "Event streams that are open.", registry=self._registry
         )
         watchers.set_function(watching)
-        self._registry.register(_Campaigns(runs))
+        self._runs = runs
+        self._registry.register(self)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -227,23 +229,12 @@ class Metrics:
         """Return all counts in Prometheus' text format."""
         return generate_latest(self._registry)
 
-
-class _Campaigns:
-    """Counts of the campaigns of this process, read from their snapshots when asked for."""
-
-    def __init__(self, runs: _Runs) -> None:
-        self._runs = runs
-
     def collect(self) -> Iterable[Metric]:
-        """Return the present counts."""
-        by_state = Tally(run.state for run in self._runs().values())
+        """Return the counts of the campaigns of this process, read from their snapshots."""
+        runs = self._runs()
         states = GaugeMetricFamily("llm_elicit_campaigns", "Campaigns by state.", labels=["state"])
-        for state, count in by_state.items():
+        for state, count in Tally(run.state for run in runs.values()).items():
             states.add_metric([state], count)
-        yield states
-        yield from self._judges()
-
-    def _judges(self) -> Iterable[Metric]:
         labels = ["campaign", "judge"]
         answers = GaugeMetricFamily(
             "llm_elicit_questions", "Questions by state.", labels=[*labels, "state"]
@@ -253,16 +244,16 @@ class _Campaigns:
         )
         errors = CounterMetricFamily("llm_elicit_errors", "Requests that failed.", labels=labels)
         cost = CounterMetricFamily("llm_elicit_cost_usd", "USD spent.", labels=labels)
-        for name, run in self._runs().items():
+        for name, run in runs.items():
             for judge, line in run.snapshot().judges.items():
                 at = [name, judge]
-                for state in ("total", "done", "failed"):
-                    answers.add_metric([*at, state], getattr(line, state))
+                for part in ("total", "done", "failed"):
+                    answers.add_metric([*at, part], getattr(line, part))
                 requests.add_metric(at, line.requests)
                 errors.add_metric(at, line.errors)
                 if line.cost is not None:
                     cost.add_metric(at, line.cost)
-        yield from (answers, requests, errors, cost)
+        return states, answers, requests, errors, cost
 
 
 class Experts:

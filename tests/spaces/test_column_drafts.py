@@ -30,6 +30,8 @@ def reason(values, name="x"):
     [
         ([20200101 + k % 28 for k in range(N)], "day", "date",
          ("1 January 2020", "28 January 2020")),
+        (["NA", *(f"202001{k % 28 + 1:02d}" for k in range(N))], "day", "date",
+         ("1 January 2020", "28 January 2020")),
         ([f"2020-{k % 12 + 1:02d}" for k in range(N)], "ym", "date",
          ("1 January 2020", "1 December 2020")),
         ([f"2020年3月{k % 28 + 1}日" for k in range(N)], "日付", "date",
