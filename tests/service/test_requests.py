@@ -175,7 +175,10 @@ def test_a_run_that_cannot_be_read_can_be_deleted_unless_someone_is_at_work(
 def test_what_was_set_aside_is_asked_again_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(campaign_run, "_WITH_VIEW", ())  # nothing is fitted after asking
+    async def nothing(*_: object) -> None:
+        """Fit nothing after asking."""
+
+    monkeypatch.setattr(campaign_run.CampaignRun, "_after_asking", nothing)
     broken = ""
 
     def behave(_number: int, body: dict[str, Any]) -> Fails | Says:
