@@ -5,7 +5,9 @@ Encodings of files that do not state theirs: which make sense, and which is like
 A table has few words, too few for statistics of letters alone. Ruled out first are encodings with
 which words come out as nobody writes them: letters of two scripts in a word, a capital behind a
 small letter, a sign between letters, letters that no language has together. `chardet` ranks the
-others, and a file for which two are about as likely is refused.
+others, and a file for which two are about as likely is refused. Neither `chardet` nor
+`charset-normalizer` alone reads tables of a few short words: they name a wrong encoding for a
+quarter of them and for half.
 """
 
 from __future__ import annotations
