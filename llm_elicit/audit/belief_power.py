@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,10 +39,6 @@ _LARGEST = 64.0
 _COUNT = 4000
 _LEAST_EFFECTIVE = 400
 _FLATTEST = 1e-6
-
-
-class _Law(Protocol):
-    def log_prob(self, x: Floats) -> Floats: ...
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,9 @@ class _Tempering:
         utility = self.belief.utility(points, tapered=False)
         return utility - self.centre, self.belief.utility(points) - utility
 
-    def relative(self, law: _Law, points: Floats) -> Floats:
+    def relative(
+        self, law: density.BeliefDensity | density.SamplingDensity, points: Floats
+    ) -> Floats:
         """Return log densities `(n,)` relative to the uniform law on the box."""
         slope = self.belief.sampling.log_scale_slope(points)
         return law.log_prob(points) - slope - self.flat
@@ -173,10 +171,10 @@ class _Tempering:
     def extended(self, logs: Mapping[float, float], data: Floats) -> dict[float, float]:
         """Return log Z also of larger powers, until the data are less likely than before."""
         log_normalizers = dict(logs)
-        last, factor = FACTORS[-2], FACTORS[-1]
-        while (factor - last) * data.mean() > log_normalizers[factor] - log_normalizers[
-            last
-        ] and factor < _LARGEST:
+        mean, last, factor = data.mean(), FACTORS[-2], FACTORS[-1]
+        while factor < _LARGEST:
+            if (factor - last) * mean <= log_normalizers[factor] - log_normalizers[last]:
+                break
             last, factor = factor, 2.0 * factor
             _, log_normalizers[factor] = self.at(factor)
         return log_normalizers

@@ -29,15 +29,8 @@ from scipy import stats
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import (
-    Band,
-    Interval,
-    credible_band,
-    finite,
-    normal_interval,
-    outside_band,
-    wilson,
-)
+from llm_elicit.audit import inference
+from llm_elicit.audit.inference import Band, Interval
 from llm_elicit.audit.reference import Reference, Standardizer, category_shares
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -139,7 +132,7 @@ def measure_data_coverage(levels: DataLevels) -> DataCoverage:
     return DataCoverage(
         rows=rows,
         regions=[
-            Region(mass=mass, data_share=wilson(float((values <= mass).mean()), rows))
+            Region(mass=mass, data_share=inference.wilson(float((values <= mass).mean()), rows))
             for mass in MASSES
         ],
         curve=shares.tolist(),
@@ -206,7 +199,9 @@ def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | N
     if abs(nulls.get("sampling density", np.inf) - nulls["random choices"]) <= 1e-9:
         del nulls["sampling density"]
     gains = {constant: utility["gains"]["constant"], "quadratic": utility["gains"].get("quadratic")}
-    intervals = {n: normal_interval(gain["mean"], gain["se"]) for n, gain in gains.items() if gain}
+    intervals = {
+        n: inference.normal_interval(gain["mean"], gain["se"]) for n, gain in gains.items() if gain
+    }
     return PredictiveCheck(
         log_likelihood=diagnostics["held_out_log_likelihood"],
         null_models=[
@@ -295,15 +290,15 @@ def measure_boxes(
     draws = None if draws is None else _opened(draws, space, starts)
     boxes = []
     for cell in _split(data, reference.standardizer, _Cell.whole(space), depth):
-        share = wilson(float(cell.contains(data).mean()), len(data))
-        ends = None if draws is None else credible_band(cell.contains(draws).mean(axis=1))
+        share = inference.wilson(float(cell.contains(data).mean()), len(data))
+        ends = None if draws is None else inference.credible_band(cell.contains(draws).mean(axis=1))
         boxes.append(
             Box(
                 bounds=cell.bounds(space, starts),
                 data=share,
                 belief=float(cell.contains(belief).mean()),
                 band=ends,
-                outside=outside_band(ends, share),
+                outside=inference.outside_band(ends, share),
             )
         )
     return sorted(boxes, key=lambda box: -box.gap)
@@ -347,7 +342,7 @@ class _Cell:
                 if j in starts:  # an arc has both ends
                     circle, first = Circle.of(feature), starts[j] - (1.0 if feature.whole else 0.0)
                     ends = circle.opened(np.clip(ends, first, first + circle.period), circle.low)
-                low, high = map(finite, ends)
+                low, high = map(inference.finite, ends)
                 bounds.append(BoxBound(name=feature.name, low=low, high=high))
         return bounds
 

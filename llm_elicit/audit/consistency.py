@@ -264,7 +264,16 @@ def _disjoint_triangles(ends: Index) -> tuple[Index, Index]:
     triangles: list[tuple[int, int, int]] = []
     pair_of: dict[tuple[int, int], int] = {}
     neighbours: defaultdict[int, set[int]] = defaultdict(set)
-    for pair in np.flatnonzero(_in_triangles(ends)).tolist():
+    count = 1 + int(ends.max(initial=-1))
+    candidates: list[int] = []
+    if count < ends.size:  # else no point is in two pairs, as in pairs drawn from λ
+        i, j = ends.T
+        apart = i != j
+        edges = np.concatenate([ends[apart], ends[apart, ::-1]]).T
+        joined = sparse.csr_array((np.ones(edges.shape[1]), edges), shape=(count, count))
+        # Both points of a pair are compared with some third one.
+        candidates = np.flatnonzero(apart & ((joined @ joined)[i, j] > 0)).tolist()
+    for pair in candidates:
         i, j = ends[pair].tolist()
         if j not in neighbours[i]:
             pair_of[i, j] = pair_of[j, i] = pair
@@ -278,24 +287,9 @@ def _disjoint_triangles(ends: Index) -> tuple[Index, Index]:
             for start, end in ((i, j), (j, k), (k, i)):
                 neighbours[start].remove(end)
                 neighbours[end].remove(start)
-    edges = [(pair_of[i, j], pair_of[j, k], pair_of[k, i]) for i, j, k in triangles]
-    corners, pairs = (np.array(t, dtype=np.int64).reshape(-1, 3) for t in (triangles, edges))
+    sides = [(pair_of[i, j], pair_of[j, k], pair_of[k, i]) for i, j, k in triangles]
+    corners, pairs = (np.array(t, dtype=np.int64).reshape(-1, 3) for t in (triangles, sides))
     return corners, pairs
-
-
-def _in_triangles(ends: Index) -> npt.NDArray[np.bool_]:
-    """Return whether the two points of each pair `(n, 2)` are both compared with some third one.
-
-    If no point is in two pairs, as in pairs drawn from λ, there is nothing to search.
-    """
-    count = 1 + int(ends.max(initial=-1))
-    if count == ends.size:
-        return np.zeros(len(ends), dtype=bool)
-    i, j = ends.T
-    apart = i != j
-    edges = np.concatenate([ends[apart], ends[apart, ::-1]]).T
-    joined = sparse.csr_array((np.ones(edges.shape[1]), edges), shape=(count, count))
-    return np.asarray(apart & ((joined @ joined)[i, j] > 0))
 
 
 def predict_triads(belief: density.BeliefDensity, triads: Triads, seed: int = 0) -> Floats | None:

@@ -83,20 +83,17 @@ class DirectEvidence:
             reading: list[float] | Unread
             if kind == "quantiles":
                 reading = read_quantiles(reply, space.features[number], finish)
+                quantiles[time, number] = np.nan if isinstance(reading, str) else reading
             elif kind == "sample":
                 reading = read_point(reply, space.features, finish)
-            elif kind in ("range", "ratio"):
-                continue
-            else:
+                points += [] if isinstance(reading, str) else [reading]
+            elif kind == "row":
                 reading = read_numbers(reply, 1, finish)
+                completed[number] = np.nan if isinstance(reading, str) else reading[0]
+            else:
+                continue
             if isinstance(reading, str):
                 unparsed[kind][reading] += 1
-            elif kind == "quantiles":
-                quantiles[time, number] = reading
-            elif kind == "sample":
-                points.append(reading)
-            if kind == "row":
-                completed[number] = np.nan if isinstance(reading, str) else reading[0]
         return cls(
             quantiles=quantiles,
             points=np.array(points, dtype=np.float64).reshape(-1, space.dimension),

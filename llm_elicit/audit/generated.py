@@ -224,7 +224,7 @@ def _neighbours(beginnings: Floats, rows: npt.NDArray[np.int64]) -> npt.NDArray[
     count = min(NEIGHBOURS, n - 1)
     if not columns:
         return np.asarray((rows[:, None] + np.arange(1, count + 1)) % n)
-    ranks = np.stack([rankdata(column, nan_policy="omit") for column in beginnings.T], axis=1) / n
+    ranks = rankdata(beginnings, axis=0, nan_policy="omit") / n
     ranks = np.where(np.isfinite(ranks), ranks, 0.5)
     nearest = cKDTree(ranks).query(ranks[rows], k=range(1, count + 2))[1]
     # With identical beginnings, a row is not always its own nearest neighbour.

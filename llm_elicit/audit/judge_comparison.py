@@ -199,7 +199,16 @@ def compare_judges(
     names = [judge.name for judge in judges]
     if len(names) < 2 or len(set(names)) < len(names):
         raise InputError(f"compare: {', '.join(names) or 'no judge'}; name two or more judges")
-    pooled = _pooled([judge.reference for judge in judges])
+    # All are compared over the data of all runs together, and points of every λ, in the support of
+    # all. Runs with the same data, or the same λ, count once.
+    references = [judge.reference for judge in judges]
+    data = _distinct([reference.data for reference in references if reference.data is not None])
+    sampling = _distinct([reference.sampling for reference in references])
+    share = -(-_POINTS // len(sampling))
+    points = np.concatenate([reference[:share] for reference in sampling])
+    inside = np.all([reference.space.contains(points) for reference in references], axis=0)
+    together = np.concatenate(data) if data else None
+    pooled = Reference(references[0].space, points[inside], together)
     believers = {judge.name: judge for judge in judges if judge.belief is not None}
     draws = {name: _draws(judge, seed, progress) for name, judge in believers.items()}
     marginals = {
@@ -220,20 +229,6 @@ def compare_judges(
         ranking=None if all(judge.reference.data is None for judge in judges) else ranking,
         unranked=unranked,
     )
-
-
-def _pooled(references: Sequence[Reference]) -> Reference:
-    """Return what all runs are compared over: their data together, and points of every λ.
-
-    Runs with the same data, or the same λ, count once. Points are in the support of all.
-    """
-    spaces = [reference.space for reference in references]
-    data = _distinct([reference.data for reference in references if reference.data is not None])
-    sampling = _distinct([reference.sampling for reference in references])
-    share = -(-_POINTS // len(sampling))
-    points = np.concatenate([reference[:share] for reference in sampling])
-    inside = np.all([space.contains(points) for space in spaces], axis=0)
-    return Reference(spaces[0], points[inside], np.concatenate(data) if data else None)
 
 
 def _distinct(arrays: Sequence[Floats]) -> list[Floats]:
@@ -418,6 +413,6 @@ def _held_against_data(
 
 def _order_p_value(first: Floats, second: Floats) -> float:
     """Return the two-sided posterior p-value of the order of two distances (S,) and (T,)."""
-    less = float((first[:, None] <= second).mean())
-    more = float((first[:, None] >= second).mean())
-    return min(1.0, 2.0 * (min(less, more) + 1.0 / (1.0 + first.size * second.size)))
+    apart = first[:, None] - second
+    least = min(float((apart <= 0.0).mean()), float((apart >= 0.0).mean()))
+    return min(1.0, 2.0 * (least + 1.0 / (1.0 + apart.size)))

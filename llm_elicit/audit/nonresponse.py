@@ -12,7 +12,7 @@ from scipy.linalg import orth
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, holm, wilson
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _THIRDS = ("lowest", "middle", "highest")
 
@@ -79,7 +79,14 @@ def measure_nonresponse(
             bases.append(np.asarray(orth(counts - counts.mean(axis=0))))
         else:
             names, group = _THIRDS, np.clip((points[:, :, j] * 3).astype(int), 0, 2)
-            bases.append(_number_basis(points[:, :, j], feature))
+            # Sums over a pair of the values and their squares; of a circle, of its unit vectors.
+            values = points[:, :, j]
+            parts = [values, values**2]
+            if feature.periodic:
+                angle = 2.0 * np.pi * values * (feature.highest - feature.lowest) / feature.period
+                parts = [np.cos(angle), np.sin(angle)]
+            columns = [np.ones(len(rates)), *(part.sum(axis=0) for part in parts)]
+            bases.append(np.asarray(np.linalg.qr(np.stack(columns, axis=1))[0][:, 1:]))
         asked = [(group == k).any(axis=0) for k in range(len(names))]
         means = (float(rates[pairs].mean()) if pairs.any() else None for pairs in asked)
         groups.append(dict(zip(names, means, strict=True)))
@@ -98,21 +105,6 @@ def measure_nonresponse(
             for j, (feature, by_group) in enumerate(zip(space.features, groups, strict=True))
         ],
     )
-
-
-def _number_basis(values: Floats, feature: Feature) -> Floats:
-    """Return an orthonormal basis `(n, 2)` of sums over pairs of values `(2, n)`, from 0 to 1.
-
-    The sums are those of the values and of their squares; of a periodic feature, of its unit
-    vectors.
-    """
-    if feature.periodic:
-        angle = 2.0 * np.pi * values * (feature.highest - feature.lowest) / feature.period
-        parts = [np.cos(angle), np.sin(angle)]
-    else:
-        parts = [values, values**2]
-    columns = [np.ones(values.shape[1]), *(part.sum(axis=0) for part in parts)]
-    return np.asarray(np.linalg.qr(np.stack(columns, axis=1))[0][:, 1:])
 
 
 def _permutation_p_values(

@@ -187,6 +187,14 @@ def measure_preference(
     if len(response) >= FEWEST and response.value.any():
         design = feature_differences(response, space)[0]
         residual = leave_one_out_residuals(design, response.value, response.centred_side)
+    reliability = None
+    if len(response) >= FEWEST and fitted is not None and fitted.get("held_out_r2") is not None:
+        low, high = fitted.get("held_out_r2_interval") or (-math.inf, 1.0)
+        value = float(fitted["held_out_r2"])
+        reliability = Reliability(value=value, low=low, high=high, source="belief")
+    elif residual is not None:
+        explained = share_explained(np.square(residual), response.squares)
+        reliability = Reliability(**explained.model_dump(), source="quadratic rule")
     dispersion = None if fitted is None else fitted.get("dispersion")
     # The variance of a half difference about the utility equals that of a half sum about its mean.
     noise_variance = None if residual is None else float(np.square(residual).mean())
@@ -202,7 +210,7 @@ def measure_preference(
         agreement=_agreement(response, settings.flips, of_agreement),
         smallest_p=None if several_rounds else smallest_p(len(response), settings.flips),
         flips=settings.flips,
-        reliability=_reliability(response, residual, fitted),
+        reliability=reliability,
         ceiling=_ceiling(response),
         position=measure_position(response, noise_variance, space, settings.flips, child),
         sample_size=sample_size,
@@ -308,21 +316,6 @@ def _z(values: Floats) -> float:
     """Return the size of the sum of values `(n,)` in standard errors about 0."""
     scale = math.sqrt(float(values @ values))
     return abs(float(values.sum())) / scale if scale > 0.0 else 0.0
-
-
-def _reliability(
-    response: Response, residual: Floats | None, fitted: Mapping[str, Any] | None
-) -> Reliability | None:
-    if len(response) < FEWEST:
-        return None
-    if fitted is not None and fitted.get("held_out_r2") is not None:
-        low, high = fitted.get("held_out_r2_interval") or (-math.inf, 1.0)
-        value = float(fitted["held_out_r2"])
-        return Reliability(value=value, low=low, high=high, source="belief")
-    if residual is None:
-        return None
-    interval = share_explained(np.square(residual), response.squares)
-    return Reliability(**interval.model_dump(), source="quadratic rule")
 
 
 def _ceiling(response: Response) -> Ceiling | None:

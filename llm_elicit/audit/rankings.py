@@ -118,7 +118,13 @@ def audit_rankings(
     rankings = _Rankings.checked(points, ranking, names)
     rng = np.random.default_rng(seed)
     by_place = rankings.fit(np.arange(rankings.n), features=False)
-    effects = _effects(rankings, resamples, rng)
+    value = rankings.fit(np.arange(rankings.n), features=True)
+    drawn = [
+        rankings.fit(rng.integers(rankings.n, size=rankings.n), features=True)
+        for _ in range(resamples)
+    ]
+    ends = np.stack([value, *np.quantile(drawn, [0.025, 0.975], axis=0)], axis=1).tolist()
+    effects = [Interval(value=v, low=low, high=high) for v, low, high in ends]
     of_places, of_features = effects[: rankings.k - 1], effects[rankings.k - 1 :]
     # Scores of a question sum to zero, and all positions have one variance under exchanges.
     score = rankings.residual(np.zeros(rankings.terms.shape[2]))
@@ -275,18 +281,6 @@ def _exchange(
         reached += statistics(rng.permuted(scores, axis=1)) >= observed
     p_values: list[float] = ((1.0 + reached) / (1.0 + exchanges)).tolist()
     return p_values
-
-
-def _effects(rankings: _Rankings, count: int, rng: np.random.Generator) -> list[Interval]:
-    """Return each coefficient with its central 95 % interval by bootstrap."""
-    value = rankings.fit(np.arange(rankings.n), features=True)
-    resamples = (rng.integers(rankings.n, size=rankings.n) for _ in range(count))
-    drawn = np.stack([rankings.fit(rows, features=True) for rows in resamples])
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    return [
-        Interval(value=float(v), low=float(a), high=float(b))
-        for v, a, b in zip(value, low, high, strict=True)
-    ]
 
 
 def _held_out(rankings: _Rankings, rng: np.random.Generator) -> tuple[Floats, Floats]:

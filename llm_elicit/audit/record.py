@@ -41,15 +41,13 @@ from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats, TableRows
 
 _FITTED_PARTS = {
-    "auto": frozenset({"utility"}),
-    "utility": frozenset({"utility"}),
-    "score": frozenset({"score network"}),
-    "score-constant": frozenset({"score network"}),
-}
+    "auto": "utility", "utility": "utility", "score": "score network",
+    "score-constant": "score network",
+}  # fmt: skip
 """What each method fits to the answers; a method that is not listed shares nothing."""
 
 
-def fitted_parts(method: str, diagnostics: Mapping[str, Any]) -> frozenset[str]:
+def fitted_parts(method: str, diagnostics: Mapping[str, Any]) -> set[str]:
     """Return the parts that a method fitted to the answers, with the diagnostics of its fit.
 
     Score fits that report a `network_share` were added to a fitted utility, so they include it.
@@ -58,8 +56,8 @@ def fitted_parts(method: str, diagnostics: Mapping[str, Any]) -> frozenset[str]:
         >>> sorted(fitted_parts("score", {"network_share": 0.0}))
         ['score network', 'utility']
     """
-    parts = _FITTED_PARTS.get(method, frozenset({method}))
-    return parts | {"utility"} if "network_share" in diagnostics else parts
+    own = {_FITTED_PARTS.get(method, method)}
+    return own | {"utility"} if "network_share" in diagnostics else own
 
 
 def is_cross_check(
@@ -68,17 +66,16 @@ def is_cross_check(
     """Return whether two methods share no fitted part, so that one checks the other.
 
     Args:
-        method, other: names of methods.
+        first_method, second_method: names of methods.
         diagnostics: of their fits, by method.
 
     Example:
         >>> is_cross_check("auto", "score", {}), is_cross_check("auto", "utility", {})
         (True, False)
     """
-    first_parts, second_parts = (
-        fitted_parts(name, diagnostics.get(name, {})) for name in (first_method, second_method)
-    )
-    return first_parts.isdisjoint(second_parts)
+    methods = first_method, second_method
+    first, second = (fitted_parts(name, diagnostics.get(name, {})) for name in methods)
+    return first.isdisjoint(second)
 
 
 @dataclass(frozen=True)
@@ -338,11 +335,13 @@ class Audit(StrictModel):
 
     def summary(self, judge: str) -> pd.DataFrame:
         """Return summaries of data, belief and λ, a row per feature and sample, natural units."""
+        return summaries.summary_table(self.samples(judge))
+
+    def samples(self, judge: str) -> dict[str, list[summaries.Summary]]:
+        """Return the available summaries, by the sample's name."""
         belief = self.of(judge).belief
         samples = {"data": self.reference.data, "belief": belief, "λ": self.reference.sampling}
-        return summaries.summary_table(
-            {name: rows for name, rows in samples.items() if rows is not None}
-        )
+        return {name: rows for name, rows in samples.items() if rows is not None}
 
     def save(self, path: Path) -> Path:
         """Write as JSON."""

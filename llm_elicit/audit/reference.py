@@ -236,9 +236,10 @@ class Reference:
     __repr__ = brief_repr
 
     def __post_init__(self) -> None:
-        _replace(self, "sampling", checked_points(self.sampling, self.space, "λ samples"))
-        if self.data is not None:
-            _replace(self, "data", checked_points(self.data, self.space, "reference data"))
+        points = {"sampling": (self.sampling, "λ samples"), "data": (self.data, "reference data")}
+        for field_name, (table, name) in points.items():
+            if table is not None:
+                object.__setattr__(self, field_name, checked_points(table, self.space, name))
 
     @property
     def standardizer(self) -> Standardizer:
@@ -262,24 +263,12 @@ def checked_points(points: ArrayLike, space: FeatureSpace, name: str) -> Floats:
         )
     if len(array) < 2:
         raise InputError(f"{name}: {len(array)} point(s); at least 2 are needed")
-    bad = ~np.isfinite(space.to_scale(array))
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
-        rule = "finite and positive (its scale is log)" if space.log[column] else "finite"
-        raise InputError(
-            f"{name}: row {row}, {space.names[column]} = {array[row, column]:g}; it must be {rule}"
-        )
     codes = (array == np.rint(array)) & (array >= space.low) & (array <= space.high)
-    no_code = space.categorical & ~codes
-    if no_code.any():
-        row, column = (int(i) for i in np.argwhere(no_code)[0])
-        raise InputError(
-            f"{name}: row {row}, {space.names[column]} = {array[row, column]:g}; it must be the "
-            f"code of a category, 0 to {space.high[column]:g}"
-        )
+    for bad in (~np.isfinite(space.to_scale(array)), space.categorical & ~codes):
+        for row, column in np.argwhere(bad)[:1].tolist():
+            rule = "finite and positive (its scale is log)" if space.log[column] else "finite"
+            if np.isfinite(array[row, column]) and space.categorical[column]:
+                rule = f"the code of a category, 0 to {space.high[column]:g}"
+            value = f"{space.names[column]} = {array[row, column]:g}"
+            raise InputError(f"{name}: row {row}, {value}; it must be {rule}")
     return array
-
-
-def _replace(instance: Reference, name: str, value: Floats) -> None:
-    """Set a field of a frozen dataclass while it is being built."""
-    object.__setattr__(instance, name, value)

@@ -14,6 +14,8 @@ weighting the same points by the draw.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from llm_elicit import density
@@ -121,10 +123,11 @@ def measure_stated(
     # The median of monotone sequences is monotone.
     median = np.full(quantiles.shape[1:], np.nan)
     median[times > 0] = np.nanmedian(clipped[:, times > 0], axis=0)
-    functions = _QuantileFunctions(reference.standardizer)
+    functions = partial(_quantile_functions, reference.standardizer)
+    of_points = partial(_functions_of_points, reference.standardizer)
     stated, single = functions(median), functions(clipped)
-    of_data = None if data is None else functions.of(data)
-    of_belief = None if belief is None else functions.of(belief)
+    of_data = None if data is None else of_points(data)
+    of_belief = None if belief is None else of_points(belief)
     spread = np.nansum(quantile_distance(single, stated), axis=0) / np.maximum(times, 1)
     columns = {"spread": np.where(times > 1, spread, np.nan)}
     if of_data is not None:
@@ -135,7 +138,7 @@ def measure_stated(
         columns["belief_data"] = quantile_distance(of_belief, of_data)
     if data is not None:  # between pairs of bootstrap samples of rows
         n, count = len(data), 2 * _FLOOR_PAIRS
-        drawn = [functions.of(data[rng.integers(n, size=n)]) for _ in range(count)]
+        drawn = [of_points(data[rng.integers(n, size=n)]) for _ in range(count)]
         columns["floor"] = quantile_distance(np.array(drawn[::2]), np.array(drawn[1::2])).mean(0)
     features = [
         StatedFeature(
@@ -151,25 +154,19 @@ def measure_stated(
     return StatedQuantiles(features=features, level=level)
 
 
-class _QuantileFunctions:
-    """Standardized quantile functions at their nodes, `(..., d, 7)`, including the range's ends."""
+def _quantile_functions(standardizer: Standardizer, quantiles: Floats) -> Floats:
+    """Return standardized quantile functions `(..., d, 7)` at their nodes and the range's ends."""
+    ends, shape = (standardizer.space.low, standardizer.space.high), (*quantiles.shape[:-1], 1)
+    low, high = (np.broadcast_to(end[:, None], shape) for end in ends)
+    whole = np.concatenate([low, quantiles, high], axis=-1)
+    return np.swapaxes(standardizer.numbers(np.swapaxes(whole, -1, -2)), -1, -2)
 
-    def __init__(self, standardizer: Standardizer) -> None:
-        self._standardizer = standardizer
 
-    def __call__(self, quantiles: Floats) -> Floats:
-        space = self._standardizer.space
-        low, high = (
-            np.broadcast_to(end[:, None], (*quantiles.shape[:-1], 1))
-            for end in (space.low, space.high)
-        )
-        whole = np.concatenate([low, quantiles, high], axis=-1)
-        return np.swapaxes(self._standardizer.numbers(np.swapaxes(whole, -1, -2)), -1, -2)
-
-    def of(self, points: Floats) -> Floats:
-        """Return those of a sample `(n, d)`, natural units, rounded as it would be worded."""
-        rounded = self._standardizer.space.round(points)
-        return self(np.quantile(rounded, np.array(LEVELS) / 100, axis=0).T)
+def _functions_of_points(standardizer: Standardizer, points: Floats) -> Floats:
+    """Return those of a sample `(n, d)`, natural units, rounded as it would be worded."""
+    rounded = standardizer.space.round(points)
+    levels = np.array(LEVELS) / 100
+    return _quantile_functions(standardizer, np.quantile(rounded, levels, axis=0).T)
 
 
 def quantile_distance(x: Floats, y: Floats) -> Floats:

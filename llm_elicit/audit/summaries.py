@@ -29,11 +29,9 @@ from llm_elicit.audit.inference import Band, Interval, outside_band, wilson
 from llm_elicit.audit.reference import Reference, axis_of, by_value, category_shares
 from llm_elicit.density.feature_axis import BINS
 from llm_elicit.spaces.circles import Circle
-from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Value = TypeVar("Value", float, Band)
-_Column = tuple[int, str | None]
-
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 KEPT = 1000
 """Points stored of each draw: as many as distances between densities are measured on."""
@@ -143,8 +141,7 @@ class BeliefBands(StrictModel):
         level: probability that each band holds.
         draws: number of posterior draws they were measured on.
         features, marginals: one per feature, in the order of the space.
-        correlations: one per pair of columns (see `correlation_columns`); empty in files that were
-            written before correlations were measured.
+        correlations: one per pair of columns, see `correlation_columns`.
     """
 
     level: Annotated[float, Field(gt=0, lt=1)]
@@ -156,35 +153,25 @@ class BeliefBands(StrictModel):
 
 def summarize(points: Floats, space: FeatureSpace) -> list[Summary]:
     """Summarize each feature of a sample `(n, d)`, in the order of the space."""
-    quantiles = np.quantile(points, QUANTILES, axis=0)
     summaries: list[Summary] = []
-    for column, feature in enumerate(space.features):
-        values = points[:, column]
+    for feature, values in zip(space.features, points.T, strict=True):
+        name = feature.name
         if feature.categories:
-            shares = _by_category(feature, category_shares(values, feature))
-            summaries.append(CategorySummary(name=feature.name, shares=shares))
-            continue
-        if feature.periodic:
+            shares = category_shares(values, feature).tolist()
+            by_category = dict(zip(feature.categories, shares, strict=True))
+            summaries.append(CategorySummary(name=name, shares=by_category))
+        elif feature.periodic:
             circle = Circle.of(feature)
             mean, sd = circle.mean(values), circle.sd(values)
-            summaries.append(CircularSummary(name=feature.name, mean=mean, sd=sd))
-            continue
-        summaries.append(
-            FeatureSummary(
-                name=feature.name,
-                mean=float(values.mean()),
-                sd=float(values.std(ddof=1)),
-                **dict(zip(_QUANTILE_KEYS, quantiles[:, column].tolist(), strict=True)),
-            )
-        )
+            summaries.append(CircularSummary(name=name, mean=mean, sd=sd))
+        else:
+            mean, sd = float(values.mean()), float(values.std(ddof=1))
+            ends = zip(_QUANTILE_KEYS, np.quantile(values, QUANTILES).tolist(), strict=True)
+            summaries.append(FeatureSummary(name=name, mean=mean, sd=sd, **dict(ends)))
     return summaries
 
 
 _QUANTILE_KEYS = [f"q{round(100 * q):02d}" for q in QUANTILES]
-
-
-def _by_category(feature: Feature, shares: Floats) -> dict[str, float]:
-    return dict(zip(feature.categories, shares.tolist(), strict=True))
 
 
 def summary_table(summaries: Mapping[str, list[Summary]]) -> pd.DataFrame:
@@ -204,48 +191,53 @@ def summary_table(summaries: Mapping[str, list[Summary]]) -> pd.DataFrame:
             if isinstance(row, CategorySummary):
                 records += [key | {"category": k, "share": p} for k, p in row.shares.items()]
             else:
-                of_circle = isinstance(row, CircularSummary)
-                keys = () if of_circle else _QUANTILE_KEYS
-                quantiles = {name: getattr(row, name) for name in keys}
-                records.append(key | {"mean": row.mean, "sd": row.sd, **quantiles})
+                values = row.model_dump()
+                keys = [name for name in ("mean", "sd", *_QUANTILE_KEYS) if name in values]
+                records.append(key | {name: values[name] for name in keys})
     frame = pd.DataFrame(records)
-    order = {name: i for i, name in enumerate(dict.fromkeys(frame["feature"]))}
-    return frame.sort_values(
-        "feature", key=lambda column: column.map(order), kind="stable", ignore_index=True
-    )
+    order = pd.Categorical(frame["feature"], categories=frame["feature"].unique())
+    return frame.iloc[np.argsort(order.codes, kind="stable")].reset_index(drop=True)
 
 
 def measure_bands(
     draws: density.BeliefDraws, space: FeatureSpace, level: float = 0.9
 ) -> BeliefBands:
     """Measure bands of means, quantiles, marginals and correlations; of shares for categories."""
-    marginals = [_marginal(draws, space, column, level) for column in range(space.dimension)]
-    means = np.stack(density.band(draws.mean(), level))
-    quantiles = np.stack(density.band(draws.quantile(QUANTILES), level))
+    means = np.stack(density.band(draws.mean(), level), axis=-1).tolist()
+    quantiles = np.stack(density.band(draws.quantile(QUANTILES), level), axis=-1)
     features: list[Bands] = []
-    for column, (feature, marginal) in enumerate(zip(space.features, marginals, strict=True)):
+    marginals = []
+    for column, feature in enumerate(space.features):
+        name, axis = feature.name, axis_of(feature)
+        edges = axis.edges(BINS)
+        widths = 1.0 if axis.by_value else axis.widths(edges)
+        curves = axis.smoothed(draws.marginal(column, edges) / widths)
+        low, high = (end.tolist() for end in density.band(curves, level))
+        marginals.append(MarginalBand(name=name, at=axis.centres.tolist(), low=low, high=high))
         if feature.categories:
-            ends = zip(marginal.low, marginal.high, strict=True)
-            shares = dict(zip(feature.categories, ends, strict=True))
-            features.append(CategoryBands(name=feature.name, shares=shares))
-            continue
-        if feature.periodic:
-            ends_of_mean = _circular_band(draws, Circle.of(feature), column, level)
-            features.append(CircularBands(name=feature.name, mean=ends_of_mean))
-            continue
-        features.append(
-            FeatureBands(
-                name=feature.name,
-                mean=_as_band(means[:, column]),
-                **{key: _as_band(quantiles[:, k, column]) for k, key in enumerate(_QUANTILE_KEYS)},
-            )
+            shares = dict(zip(feature.categories, zip(low, high, strict=True), strict=True))
+            features.append(CategoryBands(name=name, shares=shares))
+        elif feature.periodic:
+            mean = _circular_band(draws, Circle.of(feature), column, level)
+            features.append(CircularBands(name=name, mean=mean))
+        else:
+            ends = dict(zip(_QUANTILE_KEYS, map(tuple, quantiles[:, column].tolist()), strict=True))
+            features.append(FeatureBands(name=name, mean=tuple(means[column]), **ends))
+    weighted = zip(draws.points, draws.weights, strict=True)
+    drawn = np.stack([correlation_matrix(correlation_columns(space, x), w) for x, w in weighted])
+    lowest, highest = density.band(drawn, level)
+    correlations = tuple(
+        CorrelationBand(
+            **pair.model_dump(), correlation=(float(lowest[i, j]), float(highest[i, j]))
         )
+        for i, j, pair in correlation_pairs(space)
+    )
     return BeliefBands(
         level=level,
         draws=len(draws),
         features=features,
         marginals=marginals,
-        correlations=_correlations(draws, space, level),
+        correlations=correlations,
     )
 
 
@@ -257,23 +249,6 @@ def _circular_band(draws: density.BeliefDraws, circle: Circle, column: int, leve
     ends = np.stack(density.band(circle.offsets(circle.direction(means), middle), level))
     low, high = circle.low + np.mod(middle + ends - circle.low, circle.period)
     return float(low), float(high)
-
-
-def _as_band(ends: Floats) -> Band:
-    return float(ends[0]), float(ends[1])
-
-
-def _marginal(
-    draws: density.BeliefDraws, space: FeatureSpace, column: int, level: float
-) -> MarginalBand:
-    axis = axis_of(space.features[column])
-    edges = axis.edges(BINS)
-    widths = 1.0 if axis.by_value else axis.widths(edges)
-    curves = axis.smoothed(draws.marginal(column, edges) / widths)
-    low, high = density.band(curves, level)
-    return MarginalBand(
-        name=space.names[column], at=axis.centres.tolist(), low=low.tolist(), high=high.tolist()
-    )
 
 
 def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> None:
@@ -299,48 +274,34 @@ def correlation_columns(space: FeatureSpace, points: Floats) -> Floats:
     A feature with two categories has one column, the indicator of the second. Ordered categories
     are their codes. A periodic feature has no column: no line through a circle is its scale.
     """
-    scaled = space.to_scale(points)
-    columns = [
-        scaled[:, index]
-        if category is None
-        else (points[:, index] == space.features[index].code(category)).astype(np.float64)
-        for index, category in _columns(space)
-    ]
-    return np.column_stack([np.empty((len(points), 0)), *columns])
+    scaled, columns = space.to_scale(points), [np.empty((len(points), 0))]
+    for name, category in _columns(space):
+        j = space.names.index(name)
+        is_category = points[:, j] == space.features[j].code(category or "") if category else None
+        columns.append(scaled[:, j, None] if is_category is None else is_category[:, None] * 1.0)
+    return np.concatenate(columns, axis=1)
 
 
 def correlation_pairs(space: FeatureSpace) -> list[tuple[int, int, FeaturePair]]:
     """Return all pairs of columns of `correlation_columns` that belong to different features."""
+    names = ("first", "first_category", "second", "second_category")
     return [
-        (
-            i,
-            j,
-            FeaturePair(
-                first=space.names[first],
-                first_category=first_category,
-                second=space.names[second],
-                second_category=second_category,
-            ),
-        )
-        for (i, (first, first_category)), (j, (second, second_category)) in combinations(
-            enumerate(_columns(space)), 2
-        )
-        if first != second
+        (i, j, FeaturePair.model_validate(dict(zip(names, (*first, *second), strict=True))))
+        for (i, first), (j, second) in combinations(enumerate(_columns(space)), 2)
+        if first[0] != second[0]
     ]
 
 
-def _columns(space: FeatureSpace) -> list[_Column]:
-    """Return the feature's index and the category (None for a number) of each column."""
-    return [
-        (index, category)
-        for index, feature in enumerate(space.features)
-        if not feature.periodic
-        for category in (
-            feature.categories[len(feature.categories) == 2 :]
-            if feature.kind == "categorical"
-            else (None,)
-        )
-    ]
+def _columns(space: FeatureSpace) -> list[tuple[str, str | None]]:
+    """Return the feature and the category (None for a number) of each column."""
+    columns: list[tuple[str, str | None]] = []
+    for feature in space.features:
+        if feature.kind == "categorical":
+            categories = feature.categories[len(feature.categories) == 2 :]
+            columns += [(feature.name, category) for category in categories]
+        elif not feature.periodic:
+            columns.append((feature.name, None))
+    return columns
 
 
 def correlation_matrix(points: Floats, weights: Floats | None = None) -> Floats:
@@ -365,18 +326,6 @@ def standardized(points: Floats, weights: Floats) -> Floats:
     sd = np.sqrt(weights @ centred**2)
     # Rounding leaves a constant column a sd of a few ulps instead of 0.
     return np.asarray(centred / np.where(sd > 1e-12 * np.maximum(1.0, np.abs(mean)), sd, np.inf))
-
-
-def _correlations(
-    draws: density.BeliefDraws, space: FeatureSpace, level: float
-) -> tuple[CorrelationBand, ...]:
-    weighted = zip(draws.points, draws.weights, strict=True)
-    drawn = np.stack([correlation_matrix(correlation_columns(space, x), w) for x, w in weighted])
-    low, high = density.band(drawn, level)
-    return tuple(
-        CorrelationBand(**pair.model_dump(), correlation=(float(low[i, j]), float(high[i, j])))
-        for i, j, pair in correlation_pairs(space)
-    )
 
 
 class Correlation(FeaturePair):
@@ -451,13 +400,16 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
         correlation_matrix(correlation_columns(space, points))
         for points in (belief, reference.sampling)
     )
-    rows = None if data is None else _standard_columns(correlation_columns(space, data))
+    rows = None
+    if data is not None:
+        equal = np.full(len(data), 1.0 / len(data))
+        rows = np.ascontiguousarray(standardized(correlation_columns(space, data), equal).T)
     bands_by_pair = {} if bands is None else {b.sides: b.correlation for b in bands.correlations}
     correlations = []
     for i, j, pair in correlation_pairs(space):
         ends, of_data, difference = bands_by_pair.get(pair.sides), None, None
         if rows is not None:
-            of_data, same_level = _intervals(rows[i], rows[j], (0.95, 0.9))
+            of_data, same_level = correlation_intervals(rows[i], rows[j], (0.95, 0.9))
             if ends is not None:
                 difference = correlation_difference(float(of_belief[i, j]), ends, same_level)
         correlations.append(
@@ -471,10 +423,10 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
                 difference=difference,
             )
         )
-    tails = None
+    tails, band_of = None, dict(enumerate(() if bands is None else bands.features))
     if data is not None:
         tails = [
-            _tails(belief[:, j], data[:, j], space.names[j], _number_bands(bands, j))
+            _tails(belief[:, j], data[:, j], space.names[j], band_of.get(j))
             for j in space.on_line
             if not by_value(space.features[j])
         ]
@@ -503,30 +455,24 @@ def correlation_difference(belief: float, band: Band, data: Interval) -> Interva
     return Interval(value=value, low=value - low, high=value + high)
 
 
-def correlation_interval(x: Floats, y: Floats, level: float = 0.95) -> Interval:
-    """Return Pearson's correlation of columns `(n,)` with a distribution-free interval.
+def correlation_intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list[Interval]:
+    """Return the correlation of columns `(n,)`, standardized, with distribution-free intervals.
 
     By Fisher's z, with the standard error from the rows' influence functions: that of normal
     theory, 1/√n, is too small for heavy tails (Hawkins 1989, "Using U statistics to derive the
     asymptotic distribution of Fisher's Z statistic"). For normal columns the two agree.
 
+    Args:
+        u, v: columns of mean 0 and variance 1.
+        levels: of the intervals.
+
     Example:
         >>> x, noise = np.random.default_rng(0).normal(size=(2, 400))
-        >>> interval = correlation_interval(x, x + noise)
+        >>> u, v = standardized(np.column_stack([x, x + noise]), np.full(400, 1 / 400)).T
+        >>> (interval,) = correlation_intervals(u, v, [0.95])
         >>> interval.low < 0.5**0.5 < interval.high
         True
     """
-    u, v = _standard_columns(np.column_stack([x, y]))
-    return _intervals(u, v, (level,))[0]
-
-
-def _standard_columns(points: Floats) -> Floats:
-    """Return the columns `(c, n)` of points `(n, c)`, each with mean 0 and variance 1."""
-    return np.ascontiguousarray(standardized(points, np.full(len(points), 1.0 / len(points))).T)
-
-
-def _intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list[Interval]:
-    """Return the correlation of standard columns `(n,)` with its intervals at some levels."""
     r = float(u @ v) / len(u)
     if abs(r) > 1.0 - 1e-12:
         return [Interval(value=round(r), low=round(r), high=round(r)) for _ in levels]
@@ -537,25 +483,13 @@ def _intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list[Interval]:
     return [Interval(value=r, low=low, high=high) for low, high in ends]
 
 
-def _number_bands(bands: BeliefBands | None, column: int) -> FeatureBands | None:
-    band = None if bands is None else bands.features[column]
-    assert band is None or isinstance(band, FeatureBands)
-    return band
-
-
-def _tails(belief: Floats, data: Floats, name: str, bands: FeatureBands | None) -> Tails:
+def _tails(belief: Floats, data: Floats, name: str, bands: Bands | None) -> Tails:
     low, high = np.quantile(belief, (0.05, 0.95))
-
-    def below(end: float) -> float:
-        return float((data < end).mean())
-
-    def above(end: float) -> float:
-        return float((data > end).mean())
-
-    return Tails(
-        name=name,
-        below=wilson(below(low), len(data)),
-        above=wilson(above(high), len(data)),
-        below_band=None if bands is None else (below(bands.q05[0]), below(bands.q05[1])),
-        above_band=None if bands is None else (above(bands.q95[1]), above(bands.q95[0])),
-    )
+    below, above = (wilson(float(is_in.mean()), len(data)) for is_in in (data < low, data > high))
+    below_band = above_band = None
+    if isinstance(bands, FeatureBands):
+        least, most = (float((data < end).mean()) for end in bands.q05)
+        below_band = least, most
+        most, least = (float((data > end).mean()) for end in bands.q95)
+        above_band = least, most
+    return Tails(name=name, below=below, above=above, below_band=below_band, above_band=above_band)

@@ -268,29 +268,22 @@ def _curve_effect(
         direction, contrast = _contrast(mean)
         weights, categories = _WEIGHTS, None
     centred = mean - weights @ mean
+    effects, left_out, interval = draws @ contrast, utility.left_out, {}
+    if not math.isinf(left_out):
+        if left_out > 0.0:
+            error = left_out * float(np.linalg.norm(contrast))
+            effects = np.add.outer(effects, error * _NORMAL).ravel()
+        interval = posterior_interval(effects, 0.95).model_dump()
+        if open_ended:
+            low, high = interval["low"], interval["high"]
+            interval = {"low": low if low > 0.0 else None, "high": high if high < 0.0 else None}
     return {
-        **_interval(draws @ contrast, utility.left_out, contrast, open_ended),
+        **interval,
         "open_ended": open_ended,
         "direction": direction,
         "categories": categories,
         "size": float(np.sqrt(weights @ centred**2)),
     }
-
-
-def _interval(
-    effects: Floats, left_out: float, contrast: Floats, open_ended: bool
-) -> dict[str, float | None]:
-    """Return value and 95 % interval of draws of an effect `(S,)`; see `Effect`."""
-    if math.isinf(left_out):
-        return {"value": None, "low": None, "high": None}
-    if left_out > 0.0:
-        error = left_out * float(np.linalg.norm(contrast))
-        effects = np.add.outer(effects, error * _NORMAL).ravel()
-    interval = posterior_interval(effects, 0.95)
-    if not open_ended:
-        return {"value": interval.value, "low": interval.low, "high": interval.high}
-    low, high = interval.low, interval.high
-    return {"low": low if low > 0.0 else None, "high": high if high < 0.0 else None}
 
 
 def _contrast(curve: Floats) -> tuple[Direction, Floats]:

@@ -206,6 +206,9 @@ class Comparisons:
         rows = self._chosen(judge)
         preference = rows["probability"].to_numpy(np.float64)
         first, soft = (rows["order"] == "ab").to_numpy(bool), rows["soft"].to_numpy(bool)
+        formats = np.full(len(rows), "letter")
+        if "format" in rows.columns:
+            formats = rows["format"].fillna("letter").to_numpy(np.str_)
         return Judgments(
             *self.points(rows),
             preference,
@@ -213,7 +216,7 @@ class Comparisons:
             (rows["verdict"] == "tie").to_numpy(bool),
             soft,
             rows["pair"].to_numpy(np.int64),
-            _formats(rows),
+            formats,
             np.where(first, 1, -1) * _censored(rows, preference, soft),
         )
 
@@ -298,13 +301,6 @@ def _censored(
     if "censored" in rows.columns:
         ends = np.where(ends == 0, rows["censored"].to_numpy(np.int64), ends)
     return np.where(soft, ends, 0)
-
-
-def _formats(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
-    """Return the form of answer asked for: a letter in tables without the column."""
-    if "format" not in rows.columns:
-        return np.full(len(rows), "letter")
-    return rows["format"].fillna("letter").to_numpy(np.str_)
 
 
 def _with_hard_choices(frame: pd.DataFrame) -> pd.DataFrame:

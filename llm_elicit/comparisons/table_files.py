@@ -75,10 +75,13 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; run the campaign first")
-    if path.suffix not in (".parquet", ".jsonl", ".csv"):
+    readers: dict[str, Callable[[Path], pd.DataFrame]] = {
+        ".parquet": pd.read_parquet, ".jsonl": _read_jsonl, ".csv": _read_csv,
+    }  # fmt: skip
+    if path.suffix not in readers:
         raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
     try:
-        frame = _READ[path.suffix](path)
+        frame = readers[path.suffix](path)
     except (OSError, ValueError, TypeError, AttributeError, pyarrow.ArrowException) as error:
         reason = visible(" ".join(str(error).split()), 200)
         raise InputError(
@@ -88,15 +91,10 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
     features = [str(name)[2:] for name in frame.columns if str(name).startswith("a_")]
     features = features if space is None else space.names
     _check_columns(frame, features, path)
-    words = (
-        set()
-        if space is None
-        else {feature.name for feature in space.features if feature.categories}
-    )
+    words = {f.name for f in (() if space is None else space.features) if f.categories}
     kinds = _TYPES | {f"{side}_{name}": "point" for side in "ab" for name in features}
     text = {name for name, kind in kinds.items() if kind == "string" or name[2:] in words}
-    others = {name: kind for name, kind in kinds.items() if name not in text}
-    others = {name: kind for name, kind in others.items() if name in frame.columns}
+    others = {n: kind for n, kind in kinds.items() if n not in text and n in frame.columns}
     frame = frame.assign(**{name: _typed(frame[name], kind) for name, kind in others.items()})
     try:
         frame = frame if space is None else frame.assign(**_worded(frame, space))
@@ -143,13 +141,6 @@ def _read_csv(path: Path) -> pd.DataFrame:
         name: pd.Series([None if cell is None else unguard(cell) for cell in cells], dtype=object)
         for name, cells in columns.items()
     })  # fmt: skip
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    return pd.read_parquet(path)
-
-
-_READ = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".csv": _read_csv}
 
 
 def _typed(column: pd.Series[Any], kind: str) -> pd.Series[Any]:

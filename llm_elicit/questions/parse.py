@@ -116,20 +116,11 @@ def _leading(text: str, options: tuple[str, str]) -> Verdict | None:
     )
     if opened is None:
         return None
-    second_letter = second if opened[1] == first else first
-    remainder = text[opened.end() :]
-    listed = _opens_option(remainder, second_letter) or _which(second_letter, options) in _alone(
-        remainder, options
-    )
+    letter, remainder = second if opened[1] == first else first, text[opened.end() :]
+    # If the other letter opens an option or stands alone, the reply lists both options.
+    opens = rf"(?:^|\n|[.;,]\s|\b(?:and|or)\s)\s*[(\[]?{letter}[)\].:,]"
+    listed = re.search(opens, remainder) or _which(letter, options) in _alone(remainder, options)
     return None if listed else _which(opened[1], options)
-
-
-def _opens_option(remainder: str, letter: str) -> bool:
-    """Return whether `remainder` lists the other letter, so that the reply lists both options."""
-    return (
-        re.search(rf"(?:^|\n|[.;,]\s|\b(?:and|or)\s)\s*[(\[]?{letter}[)\].:,]", remainder)
-        is not None
-    )
 
 
 _SURE = (
@@ -167,30 +158,21 @@ def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
     )
     wrong = r"\s+(?:is|seems|looks|appears|sounds)\s+(?:not|wrong|incorrect|less|least|un|im)"
     listed = rf"\s*(?:,|/|\bor\b|\band\b)\s*(?i:{_NOUN}){letter}"
+    # Words such as "Answer" in lower case; letters keep theirs.
+    nouns = "Answer|ANSWER|Choice|CHOICE|Verdict|VERDICT|Pick|PICK|Preference|PREFERENCE"
+    lowered = re.sub(rf"\b(?:{nouns})\b", lambda match: match[0].lower(), text)
     verdicts: set[Verdict] = set()
     for claim in claims:
-        for match in re.finditer(claim, _capital(text)):
+        for match in re.finditer(claim, lowered):
+            clause = re.split(r"[.;!?\n,]", text[: match.start()])[-1]
+            # As in "I don't think that A is more plausible".
+            negated = re.search(r"\b(?:not|never|if|whether)\b|n't\b", clause, re.IGNORECASE)
             remainder = text[match.end() :]
-            if _negated(text, match.start()) or re.match(wrong, remainder):
+            if negated or re.match(wrong, remainder):
                 continue
             also = re.match(listed, remainder)
             verdicts |= {_which(match[1], options), _which((also or match)[1], options)}
     return verdicts
-
-
-def _capital(text: str) -> str:
-    """Return the text with words such as "Answer" in lower case; letters keep their case."""
-    return re.sub(
-        r"\b(Answer|ANSWER|Choice|CHOICE|Verdict|VERDICT|Pick|PICK|Preference|PREFERENCE)\b",
-        lambda match: match[0].lower(),
-        text,
-    )
-
-
-def _negated(text: str, start: int) -> bool:
-    """Return whether the clause before a claim negates it: "I don't think that A is more ..."."""
-    clause = re.split(r"[.;!?\n,]", text[:start])[-1]
-    return re.search(r"\b(?:not|never|if|whether)\b|n't\b", clause, re.IGNORECASE) is not None
 
 
 def _which(letter: str, options: tuple[str, str]) -> Verdict:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from llm_elicit.audit.people import GroupAgreement, PeopleAudit, PersonAudit, RaterAgreement
+from llm_elicit.audit.people import GroupAgreement, PeopleAudit, RaterAgreement
 from llm_elicit.comparisons.table import points_of
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.report.formatting import interval, listed, number, share
@@ -187,14 +187,10 @@ _OFTEN = 0.1
 def agreement_sentences(people: PeopleAudit) -> tuple[str, ...]:
     """Return how far people agree with each other, with models and with themselves."""
     names = {person.name for person in people.people}
-    among = [
-        agreement for agreement in people.between if {agreement.first, agreement.second} <= names
-    ]
-    mixed = [
-        agreement
-        for agreement in people.between
-        if len({agreement.first, agreement.second} & names) == 1
-    ]
+    among, mixed = (
+        [pair for pair in people.between if len({pair.first, pair.second} & names) == count]
+        for count in (2, 1)
+    )
     own = [person.retest for person in people.people if person.retest is not None]
     sentences = []
     if among:
@@ -225,16 +221,14 @@ def _alpha(raters: str, group: GroupAgreement | None) -> str:
 
 def care_sentences(people: PeopleAudit) -> tuple[str, ...]:
     """Return whose answers may have been given without reading the question, and why."""
-    return tuple(
-        f"{person.name} {listed(reasons)}." for person in people.people if (reasons := _why(person))
-    )
-
-
-def _why(person: PersonAudit) -> list[str]:
-    reasons = []
-    if person.attentive is not None and person.attentive.value < 1.0:
-        passed = round(person.attentive.value * person.attention)
-        reasons.append(f"answered {passed} of {person.attention} attention questions as asked")
-    if person.fast >= _OFTEN:
-        reasons.append(f"gave {share(person.fast)} of the answers in less than a second")
-    return reasons
+    sentences = []
+    for person in people.people:
+        reasons = []
+        if person.attentive is not None and person.attentive.value < 1.0:
+            passed = round(person.attentive.value * person.attention)
+            reasons.append(f"answered {passed} of {person.attention} attention questions as asked")
+        if person.fast >= _OFTEN:
+            reasons.append(f"gave {share(person.fast)} of the answers in less than a second")
+        if reasons:
+            sentences.append(f"{person.name} {listed(reasons)}.")
+    return tuple(sentences)

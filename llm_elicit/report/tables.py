@@ -45,9 +45,8 @@ def write_tables(audit: Audit, folder: Path) -> list[Path]:
             of_numbers = numbers[numbers["mean"].notna()].dropna(axis="columns", how="all")
             written += _write(folder / f"{name}-features", of_numbers, feature_table(audit, judge))
         if "share" in numbers.columns:
-            shares = numbers.loc[
-                numbers["share"].notna(), ["feature", "category", "sample", "share"]
-            ]
+            columns = ["feature", "category", "sample", "share"]
+            shares = numbers.loc[numbers["share"].notna(), columns]
             written += _write(folder / f"{name}-shares", shares, share_table(audit, judge))
         if judge.direct is not None:
             stem = folder / f"{name}-direct"
@@ -57,9 +56,8 @@ def write_tables(audit: Audit, folder: Path) -> list[Path]:
 
 def _write(stem: Path, numbers: pd.DataFrame, table: pd.DataFrame) -> list[Path]:
     csv, md, tex = paths = [stem.parent / f"{stem.name}.{kind}" for kind in ("csv", "md", "tex")]
-    numbers.map(lambda cell: guard(cell) if isinstance(cell, str) else cell).to_csv(
-        csv, index=False
-    )
+    guarded = numbers.map(lambda cell: guard(cell) if isinstance(cell, str) else cell)
+    guarded.to_csv(csv, index=False)
     md.write_text(as_markdown(table), encoding="utf-8")
     tex.write_text(as_latex(table), encoding="utf-8")
     return paths
@@ -188,7 +186,7 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
 
     For features that are numbers; `share_table` has the others.
     """
-    samples = _sides(audit, judge)
+    samples = audit.samples(judge.name)
     heads = {"mean": "mean", "sd": "sd", "q05": "5 %", "q25": "25 %", "q50": "median"}
     heads |= {"q75": "75 %", "q95": "95 %"}
 
@@ -219,7 +217,7 @@ def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
         band = None if judge.bands is None else judge.bands[i]
         for place, word in enumerate(feature.categories):
             row = {"Feature": "" if place else feature.label, "Category": word}
-            for name, summaries in _sides(audit, judge).items():
+            for name, summaries in audit.samples(judge.name).items():
                 summary = summaries[i]
                 assert isinstance(summary, CategorySummary)
                 row[name] = formatting.share(summary.shares[word], 1)
@@ -230,13 +228,6 @@ def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _sides(audit: Audit, judge: JudgeAudit) -> dict[str, list[Summary]]:
-    """Return the available summaries by sample."""
-    reference = audit.reference
-    sides = {"data": reference.data, "belief": judge.belief, "λ": reference.sampling}
-    return {name: rows for name, rows in sides.items() if rows is not None}
-
-
 def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     """Return results of direct questions, one row per feature; joint results are in every row.
 
@@ -245,21 +236,19 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     """
     direct = judge.direct
     assert direct is not None
-    level = direct.stated.level if direct.stated else None
-    completion = direct.row_completion
+    level, completion = getattr(direct.stated, "level", None), direct.row_completion
+    ends = {"level": "best", "level_low": "low", "level_high": "high"}
     whole = {
-        "level": level.best if level else None,
-        "level_low": level.low if level else None,
-        "level_high": level.high if level else None,
-        "level_identified": level.identified if level else None,
-        **_interval("row_completion", completion.share if completion else None),
-        "row_completion_chance": completion.chance if completion else None,
-        "row_completion_p": completion.p_value if completion else None,
+        **{
+            name: getattr(level, key, None)
+            for name, key in (ends | {"level_identified": "identified"}).items()
+        },
+        **_interval("row_completion", getattr(completion, "share", None)),
+        "row_completion_chance": getattr(completion, "chance", None),
+        "row_completion_p": getattr(completion, "p_value", None),
     }
     rows = []
-    of_numbers = (
-        {feature.name: feature for feature in direct.stated.features} if direct.stated else {}
-    )
+    of_numbers = {feature.name: feature for feature in getattr(direct.stated, "features", ())}
     for i, name in enumerate(audit.space.names):
         row: dict[str, object] = {"feature": name}
         stated = of_numbers.get(name)

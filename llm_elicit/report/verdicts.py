@@ -80,12 +80,9 @@ def _direction(effect: Effect) -> str:
         return "some values of "  # the test finds a dependence, the interval no direction
     if effect.categories is not None:
         return ""
-    return {
-        "higher": "higher ",
-        "lower": "lower ",
-        "middle": "middle values of ",
-        "ends": "extreme values of ",
-    }.get(effect.direction or "", "some values of ")
+    words = {"higher": "higher ", "lower": "lower ", "middle": "middle values of "}
+    words["ends"] = "extreme values of "
+    return words.get(effect.direction or "", "some values of ")
 
 
 def _name(effect: Effect, label: str) -> str:
@@ -259,9 +256,7 @@ def _no_preference(judge: JudgeAudit, level: float, p: str) -> str:
 def _depends_on_content(position: PositionEffect, level: float) -> str:
     """Return the p-value of a position effect that depends on the points; empty if none shown."""
     content = position.content
-    if content is None or content.p_holm >= level:
-        return ""
-    return content.p
+    return "" if content is None or content.p_holm >= level else content.p
 
 
 def unusable(answers: Consistency) -> str:
@@ -316,14 +311,6 @@ def _lost(answers: Consistency) -> int:
     return sum(answers.verdicts[kind] for kind in _UNUSABLE)
 
 
-def _unusable_sentence(answers: Consistency) -> str:
-    """Return how many answers are no choice; empty if fewer than one in twenty."""
-    lost = _lost(answers)
-    if lost < _MANY * max(answers.judgments, 1):
-        return ""
-    return f"{lost:,} of its {answers.judgments:,} answers could not be used: {unusable(answers)}."
-
-
 def position_sentence(position: PositionEffect | None, level: float) -> str:
     """Return the size of the position effect, and whether it depends on the content.
 
@@ -331,48 +318,44 @@ def position_sentence(position: PositionEffect | None, level: float) -> str:
     """
     if position is None:
         return ""
-    parts = []
-    if position.share >= _STRONG:
-        parts.append(
-            f"The position effect accounts for {_part(position.share)} of the variation of its "
-            "answers."
-        )
     depends = _depends_on_content(position, level)
-    if depends:
-        parts.append(
-            f"Its position effect depends on the content ({depends}): asking both orders removes "
-            "only its mean, and part of the rest may look like preference."
-        )
-    return " ".join(parts)
+    strong = (
+        f"The position effect accounts for {_part(position.share)} of the variation of its answers."
+    )
+    content = (
+        f"Its position effect depends on the content ({depends}): asking both orders removes only "
+        "its mean, and part of the rest may look like preference."
+    )
+    said = (strong if position.share >= _STRONG else "", content if depends else "")
+    return " ".join(filter(None, said))
 
 
 def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
     """Return sentences that qualify a judge's verdict."""
     preference, sentences = judge.preference, []
     if preference.consistent:  # its ranges and its position effect qualify a preference only
+        warnings = fit_warnings(judge.diagnostics.get(judge.method or "", {}))
         sentences = [
             _misfit_sentence(preference), coherence_sentence(judge.powers),
-            position_sentence(preference.position, level), *_fit_sentences(judge),
+            position_sentence(preference.position, level),
+            *(f"{warning[0].upper()}{warning[1:]}." for warning in warnings),
         ]  # fmt: skip
     else:
         sentences = [_repeats_sentence(preference, level)]
-    if preference.pairs:
-        sentences.append(_unusable_sentence(judge.consistency))
+    answers, lost = judge.consistency, _lost(judge.consistency)
+    if preference.pairs and lost >= _MANY * max(answers.judgments, 1):
+        sentences.append(
+            f"{lost:,} of its {answers.judgments:,} answers could not be used: {unusable(answers)}."
+        )
     return tuple(sentence for sentence in sentences if sentence)
-
-
-def _fit_sentences(judge: JudgeAudit) -> list[str]:
-    """Return the uncertainties of the judge's belief that its bands do not show."""
-    warnings = fit_warnings(judge.diagnostics.get(judge.method or "", {}))
-    return [f"{warning[0].upper()}{warning[1:]}." for warning in warnings]
 
 
 def sample_size_sentence(preference: Preference) -> str:
     """Return how many pairs would find a preference if none was found; empty if not estimated."""
     required, pairs = preference.sample_size, preference.pairs
-    if required is None or preference.consistent or pairs == 0:
+    if preference.consistent or preference.verdict == "too few answers":
         return ""
-    if preference.verdict == "too few answers":
+    if required is None or pairs == 0:
         return ""
     if required.pairs is None:
         return (

@@ -13,11 +13,12 @@ from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.summaries import (
     BeliefBands,
     correlation_difference,
-    correlation_interval,
+    correlation_intervals,
     correlation_matrix,
     measure_bands,
     measure_shape,
     read_draws,
+    standardized,
     write_draws,
 )
 from llm_elicit.comparisons.fit_inputs import sampling_of
@@ -52,6 +53,11 @@ def drawn_bands(space=SPACE):
 
 def reference(rng, correlation=0.0, **options):
     return Reference(SPACE, SPACE.sample(4000, rng), normal(rng, correlation, **options))
+
+
+def correlation_interval(x, y, level=0.95):
+    u, v = standardized(np.column_stack([x, y]), np.full(len(x), 1 / len(x))).T
+    return correlation_intervals(u, v, [level])[0]
 
 
 def test_a_belief_outside_its_band_has_no_difference():
