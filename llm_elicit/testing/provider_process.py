@@ -18,7 +18,7 @@ import urllib.request
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from typing import Any, Literal, Self, cast, get_args
+from typing import Literal, Self, cast, get_args
 
 from llm_elicit.testing.provider import Says, completion, message
 from llm_elicit.testing.rate_limits import Dialect, Gate, Limit
@@ -26,26 +26,21 @@ from llm_elicit.testing.rate_limits import Dialect, Gate, Limit
 
 def _answers(usage: Usage) -> tuple[bytes, bytes]:
     """Return the answer "A" as a chat completion and as a message, encoded once for all."""
-    tokens = usage.stated()
-    request = {"model": "bench-1"}
-    counts: tuple[Any, Any] = (None, None)
+    tokens, request, says = (
+        usage.stated(),
+        {"model": "bench-1"},
+        Says("A", prompt_tokens=0, usage=None),
+    )
+    whole, parts = completion(says, request), message(says, request)
     if tokens is not None:
         prompt, answer = tokens
-        total = prompt + answer
-        counts = (
-            {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": total},
-            {"input_tokens": prompt, "output_tokens": answer},
-        )
-    says = [Says("A", prompt_tokens=0, usage=count) for count in counts]
-    return (
-        json.dumps(completion(says[0], request)).encode(),
-        json.dumps(message(says[1], request)).encode(),
-    )
+        usage_of_completion = {"prompt_tokens": prompt, "completion_tokens": answer}
+        whole["usage"] = usage_of_completion | {"total_tokens": prompt + answer}
+        parts["usage"] = {"input_tokens": prompt, "output_tokens": answer}
+    return json.dumps(whole).encode(), json.dumps(parts).encode()
 
 
 _ERROR = json.dumps({"error": {"message": "injected", "type": "injected"}}).encode()
-
-
 _OK, _LIMITED = "200 OK", "429 Too Many Requests"
 
 
@@ -144,15 +139,9 @@ class Usage:
 
     def stated(self) -> tuple[int, int] | None:
         """Return the tokens of prompt and answer that the response states; None for none."""
-        match self.states:
-            case "truth":
-                return self.prompt, self.completion
-            case "nothing":
-                return None
-            case "negative":
-                return -self.prompt, -self.completion
-            case "huge":
-                return 10**19, 10**19
+        true = self.prompt, self.completion
+        negative, huge = (-self.prompt, -self.completion), (10**19, 10**19)
+        return {"truth": true, "nothing": None, "negative": negative, "huge": huge}[self.states]
 
 
 TRUE_USAGE = Usage()
