@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import warm
+from fakes.fits import fit_quickly
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["llm_elicit.testing.plugin"]
@@ -22,6 +24,9 @@ gc.set_threshold(50_000, 20, 20)
 
 # A defect in a command is a traceback in tests, and in the processes that they start.
 os.environ["LLM_ELICIT_DEBUG"] = "1"
+
+# To import this package takes most of these processes longer than what they do.
+warm.install()
 
 # What one worker runs: a file, or the files that share what takes long to make.
 TOGETHER = {"report": "the study"}
@@ -48,12 +53,24 @@ LONG = (
 
 @pytest.fixture(scope="module")
 def quick_fits() -> Iterator[None]:
-    """Let runs in this process fit little, where a belief only has to be there."""
-    from fakes.fits import fit_quickly
-
+    """Let runs here and in processes from here fit little, where a belief only has to be there."""
     with pytest.MonkeyPatch.context() as patch:
         fit_quickly(patch)
+        patch.setenv(warm.QUICK_FITS, "1")
         yield
+
+
+def _fresh_processes() -> Iterator[None]:
+    """Let every process begin as a user's does, for what is said of its start and its memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warm, "enabled", False)
+        yield
+
+
+fresh_processes = pytest.fixture(_fresh_processes, name="fresh_processes")
+fresh_processes_of_module = pytest.fixture(
+    _fresh_processes, scope="module", name="fresh_processes_of_module"
+)
 
 
 def group(path: Path) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("fresh_processes_of_module")
+
 ROOT = Path(__file__).parent.parent
 
 

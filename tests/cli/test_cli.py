@@ -33,16 +33,19 @@ def assert_refused(done, *parts):
         assert part in line
 
 
-def test_from_outside_too_there_is_one_line_and_a_proper_exit_code(tmp_path):
+def test_from_outside_too_there_is_one_line_and_a_proper_exit_code(tmp_path, fresh_processes):
     command = [sys.executable, "-m", "llm_elicit", "run", "nothing.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert_refused(done, "nothing.yaml")
 
 
-def test_an_unknown_matplotlib_backend_in_the_environment_has_no_effect(tmp_path):
+def test_an_unknown_matplotlib_backend_in_the_environment_has_no_effect(tmp_path, llm_elicit):
     write_two_features(tmp_path)
     small = CAMPAIGN.replace("penguins", "two.yaml").replace("pairs: 60", "pairs: 8")
-    command = [sys.executable, "-m", "llm_elicit", "run", campaign(tmp_path, small)]
+    path = campaign(tmp_path, small)
+    for stage in ("ask", "fit", "audit"):
+        assert llm_elicit(stage, path).returncode == 0
+    command = [sys.executable, "-m", "llm_elicit", "report", path]
     environment = {**os.environ, "MPLBACKEND": "missing"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from fakes.batches import BatchProvider
+from fakes.warm import WarmPopen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -471,7 +471,7 @@ asyncio.run(ask_in_batches(whole, "submit", Silent()))
 def test_killed_while_it_hands_in(tmp_path: Path) -> None:
     folder = tmp_path / "try"
     with BatchProvider(_judge, stalls=threading.Event()) as provider:
-        child = subprocess.Popen(
+        child = WarmPopen(
             [sys.executable, "-c", CHILD, "gpt", provider.url, str(folder)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
         )

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -10,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fakes.warm import WarmPopen
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -119,7 +119,7 @@ def test_a_cap_holds_through_kills_and_resumes(tmp_path: Path) -> None:
     with Provider(till) as provider:
         for _ in range(2):
             seen = len(provider.seen)
-            child = subprocess.Popen(
+            child = WarmPopen(
                 [sys.executable, cap.__file__, "--child", provider.url, str(folder), "3"],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
             )

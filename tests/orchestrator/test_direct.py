@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fakes.warm import WarmPopen
 
 from llm_elicit.audit.direct_answers import DirectEvidence, measure_direct
 from llm_elicit.audit.reference import AuditSettings, Reference
@@ -144,7 +145,7 @@ def test_killed_amid_direct_questions_nothing_answered_is_asked_again(tmp_path: 
     folder, child = tmp_path / "try", Path(__file__).parent / "child.py"
     path = os.pathsep.join(part or "." for part in sys.path)
     with Provider(lambda n, body: Says(says(n, body).text, delay=0.02)) as provider:
-        running = subprocess.Popen(
+        running = WarmPopen(
             [sys.executable, str(child), provider.url, str(folder), "5", "direct"],
             env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE,
         )  # fmt: skip

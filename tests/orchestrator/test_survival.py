@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fakes.warm import WarmPopen
 from sqlalchemy import select
 
 from llm_elicit.config.campaign import Campaign
@@ -29,7 +30,7 @@ SLOTS = 8
 
 
 def _start(url: str, folder: Path, pairs: int, *rest: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+    return WarmPopen(
         [sys.executable, str(CHILD), url, str(folder), str(pairs), *rest],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -23,6 +23,9 @@ from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.pipeline.stages import plan
 from llm_elicit.testing.provider import Provider, Says
 
+# Here a belief only has to be there.
+pytestmark = pytest.mark.usefixtures("quick_fits")
+
 JUDGE = {"name": "expert", "backend": "simulated"}
 
 

@@ -8,7 +8,6 @@ import gc
 import logging
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from fakes.spaces import write_two_features
+from fakes.warm import WarmPopen
 
 import llm_elicit as le
 from llm_elicit._util.settings import to_yaml
@@ -336,6 +336,7 @@ def test_a_runtime_shares_its_limits_with_other_event_loops(tmp_path: Path) -> N
         assert len(provider.seen) == 32
 
 
+@pytest.mark.usefixtures("fresh_processes")  # found by their command line
 def test_a_runtime_can_be_entered_again_in_another_event_loop(tmp_path: Path) -> None:
     """In both, one run waits for its turn to fit until the other gives it up."""
     runtime = Runtime(tmp_path)
@@ -482,7 +483,7 @@ def test_a_killed_service_comes_back_paused_or_running_as_it_was(
         paths.append(tmp_path / f"{name}.yaml")
         data = _campaign(slow.url, runs, name).model_dump(mode="json", exclude_unset=True)
         paths[-1].write_text(to_yaml(data))
-    with subprocess.Popen([sys.executable, "-c", CHILD, str(runs), *map(str, paths)]) as child:
+    with WarmPopen([sys.executable, "-c", CHILD, str(runs), *map(str, paths)]) as child:
         deadline = time.monotonic() + 200
         while sum(seen.answered for seen in slow.seen) < 15:
             assert time.monotonic() < deadline

@@ -15,6 +15,8 @@ import pytest
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.workers import Workers, run_jobs
 
+pytestmark = pytest.mark.usefixtures("fresh_processes_of_module")
+
 # Jobs: importable by the children, which know this folder.
 
 
@@ -194,11 +196,15 @@ def test_a_child_that_ends_while_all_are_killed_does_no_harm(tmp_path, monkeypat
 
 @pytest.fixture
 def cluster():
+    before = dict(os.environ)
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
     ) as started:
         yield started
+    # It leaves its workers' variables here: threads, and a seed of hashes.
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def test_a_cluster_survives_a_killed_worker(cluster, tmp_path):

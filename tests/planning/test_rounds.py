@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import os
-import subprocess
 import sys
 import time
 import zlib
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from fakes.batches import BatchProvider
+from fakes.warm import WarmPopen
 
 from llm_elicit import density
 from llm_elicit._util.settings import validated
@@ -113,7 +113,7 @@ def test_killed_in_the_middle_of_the_second_round_it_asks_the_same(tmp_path: Pat
         return Says(_letter(body), delay=slow if number > first + answered else 0.0)
 
     with Provider(behave) as provider:
-        child = subprocess.Popen(
+        child = WarmPopen(
             [sys.executable, "-c", CHILD, str(tmp_path / "killed"), provider.url],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
         )

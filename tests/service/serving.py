@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from fakes.warm import QUICK_FITS
 
 from llm_elicit._util.settings import to_yaml
 
@@ -78,7 +79,7 @@ def start(
     process = subprocess.Popen(
         [sys.executable, "-m", "llm_elicit", "serve", "--port", "0", *options],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", QUICK_FITS: "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
