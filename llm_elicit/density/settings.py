@@ -107,7 +107,7 @@ class SmoothSettings:
         most_features: with more features there is one process of each feature only.
     """
 
-    frequencies: int = 96
+    frequencies: int = 128
     search_rows: int = 2000
     most_features: int = 6
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,9 @@ from llm_elicit.density.likelihood import Response
 from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility.cross_validation import CrossValidation, HeldOut, weigh_forms
+from llm_elicit.density.utility.mixture import MixtureFit, fit_mixtures
 from llm_elicit.density.utility.quadratic import QuadraticFit, QuadraticTerms, Ridges
-from llm_elicit.density.utility.smooth import fit_smooth
+from llm_elicit.density.utility.smooth import fit_smooth, processes
 from llm_elicit.density.utility.warping import choose_warp
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 from llm_elicit.density.warp import Warp
@@ -461,7 +463,7 @@ def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
     quadratic = QuadraticFit(validation)
     smooth = fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(frequencies=32))
     assert smooth is not None
-    of_quadratic = quadratic.cross_validate(Ridges(1.0, 1.0, 1.0))[1]
+    of_quadratic = quadratic.cross_validate(Ridges(1.0, 1.0, 1.0))
     assert validation.score(smooth.held_out) > validation.score(of_quadratic) + 0.1
     coefficients, process = smooth.split(smooth.mode[None])
     x = np.linspace(-1.8, 1.8, 50)[:, None]
@@ -470,6 +472,24 @@ def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
     gap = found - utility(x)
     assert np.std(gap) < 0.8
     assert fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(frequencies=0)) is None
+
+
+def test_a_process_has_the_covariance_of_its_length_scale() -> None:
+    """Not that of a few random frequencies: its differences vary as they should, pair by pair."""
+    rng = np.random.default_rng(0)
+    winners, losers = rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), (2, 1500, 2))
+    data = ChoiceData(winners, losers, np.ones(1500), np.arange(1500))
+    validation = CrossValidation(data, Response(Noise()), 4, rng)
+    frequencies, spectra = processes(validation, SmoothSettings())
+    gap = torch.from_numpy(winners - losers)
+    gap = gap[(gap.norm(dim=1) > 0.2) & (gap.norm(dim=1) < 1.5)]
+    for name in ("0.3", "0.6"):
+        spectrum = spectra[f"length scale {name}"]
+        assert float(spectrum.sum()) == pytest.approx(1.0)
+        apart = 1.0 - torch.cos(gap @ frequencies) @ spectrum
+        expected = 1.0 - torch.exp(-0.25 * (gap.norm(dim=1) / float(name)).square())
+        ratio = apart / expected
+        assert float(ratio.std() / ratio.mean()) < 0.06
 
 
 def _skewed_choices(columns: list[int], n: int = 3000) -> CrossValidation:
@@ -516,8 +536,15 @@ def test_a_belief_that_is_normal_has_no_warp() -> None:
     assert choose_warp(quadratic, quadratic.fits()[0].ridges) is None
 
 
-def test_a_log_normal_belief_in_natural_units_is_found() -> None:
-    """Its forms are of warped features, and so are the draws of its posterior."""
+def test_a_log_normal_belief_in_natural_units_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its forms are of warped features, fitted once, and so are the draws of its posterior."""
+    calls = []
+
+    def count_calls(*args: Any) -> list[MixtureFit]:
+        calls.append(args)
+        return fit_mixtures(*args)
+
+    monkeypatch.setattr("llm_elicit.density.utility.fit.fit_mixtures", count_calls)
     rng, box = np.random.default_rng(5), Uniform([0.01, -3.0], [12.0, 3.0])
 
     def log_density(x: Array) -> Array:
@@ -530,6 +557,7 @@ def test_a_log_normal_belief_in_natural_units_is_found() -> None:
     pairs = np.where(wins, a, b), np.where(wins, b, a)
     belief = fit_belief(*pairs, sampling=box, method="utility", settings=settings)
     assert np.array(belief.diagnostics["utility"]["warp"]).shape == (2, 2)
+    assert len(calls) == 1
     first = np.log(belief.sample(4000, seed=1)[:, 0])
     assert abs(first.mean()) < 0.15
     assert abs(first.std() - 0.5) < 0.1

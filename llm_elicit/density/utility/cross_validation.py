@@ -192,9 +192,8 @@ def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> Fo
         power = _LIKELIHOOD_POWER * len(weights) / weights.sum()
         generator = torch.Generator().manual_seed(_SEED)
         shares = bootstrapped_shares(power * weights * logs[:, train], groups[train], generator)
-        shares = (
-            np.where(shares < _LEAST_WEIGHT, 0.0, shares) / shares[shares >= _LEAST_WEIGHT].sum()
-        )
+        shares = np.where(shares < _LEAST_WEIGHT, 0.0, shares)
+        shares = shares / shares.sum()
         response = validation.response.at(validation.rows[torch.from_numpy(train)])
         return shares, best_factor(shares @ difference[:, train], weights, response)
 

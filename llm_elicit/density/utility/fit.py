@@ -234,7 +234,7 @@ def _judge_terms(
         if turn < _TURNS - 1:
             quadratic = QuadraticFit(validation)
             ridged = quadratic.fits()[0]
-            predicted = validation.everywhere(quadratic.cross_validate(ridged.ridges)[1])
+            predicted = validation.everywhere(quadratic.cross_validate(ridged.ridges))
         else:
             predicted = _describe(validation, quick, None).predicted
         weighted = terms.weigh(data, noise, predicted)
@@ -293,25 +293,24 @@ def _best_forms(
 ) -> _Forms:
     """Return the forms of the features as they are, or warped.
 
-    They are warped where one form then clearly predicts better than each form of the plain ones.
+    They are warped where the quadratic form or the smooth one then clearly predicts better than
+    both of the plain features; mixtures take most of the time and are fitted once.
     """
-    plain = _Forms(validation, settings)
-    plain.add_mixtures(settings, step)
-    warp = choose_warp(plain.quadratic, plain.ridged[0].ridges)
-    if warp is None:
-        return plain
-    bent = _Forms(warped(validation, warp), settings, warp)
-    rows = validation.rows.numpy()
-    response, weights = validation.response.at(validation.rows), validation.data.weights[rows]
-    bent_logs, plain_logs = (
-        max((f.log_likelihood(response) for f in forms.held_out.values()), key=weights.dot)
-        for forms in (bent, plain)
-    )
-    gain = _gain(bent_logs - plain_logs, weights, validation.data.groups[rows])
-    if gain["mean"] <= _CLEARLY * gain["se"]:
-        return plain
-    bent.add_mixtures(settings, None)
-    return bent
+    forms = _Forms(validation, settings)
+    warp = choose_warp(forms.quadratic, forms.ridged[0].ridges)
+    if warp is not None:
+        bent = _Forms(warped(validation, warp), settings, warp)
+        rows = validation.rows.numpy()
+        response, weights = validation.response.at(validation.rows), validation.data.weights[rows]
+        bent_logs, logs = (
+            max((f.log_likelihood(response) for f in some.held_out.values()), key=weights.dot)
+            for some in (bent, forms)
+        )
+        gain = _gain(bent_logs - logs, weights, validation.data.groups[rows])
+        if gain["mean"] > _CLEARLY * gain["se"]:
+            forms = bent
+    forms.add_mixtures(settings, step)
+    return forms
 
 
 class _Forms:
@@ -324,7 +323,7 @@ class _Forms:
         self.quadratic = QuadraticFit(validation)
         self.ridged = self.quadratic.fits()
         ridges = self.ridged[0].ridges
-        by_quadratic = self.quadratic.cross_validate(ridges)[1]
+        by_quadratic = self.quadratic.cross_validate(ridges)
         nothing = np.zeros(len(validation.rows))
         self.held_out = {"constant": HeldOut(nothing, nothing), "quadratic": by_quadratic}
         self.smooth = fit_smooth(self.quadratic, ridges, settings.smooth)

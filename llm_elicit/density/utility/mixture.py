@@ -70,9 +70,8 @@ class MixtureFit:
     @property
     def components(self) -> ComponentStack:
         """The mode as a stack of one mixture."""
-        return ComponentStack(
-            self.mode.whiten[None], self.mode.offset[None], self.mode.height[None]
-        )
+        mode = self.mode
+        return ComponentStack(mode.whiten[None], mode.offset[None], mode.height[None])
 
 
 def fit_mixtures(
@@ -97,7 +96,8 @@ def fit_mixtures(
     category = validation.data.category
     if category is not None and (category >= 0).sum() > settings.most_categories:
         return fits
-    free, one_factor = _parameters(validation.dimension)
+    d = validation.dimension
+    free, one_factor = 1.0 + d + d * (d + 1) // 2, 2 * d + 2  # parameters of a component
     for step, count in enumerate(settings.counts, 1):
         if fits and isinstance(fits[-1].mode, FactorMixture):
             free = math.inf
@@ -119,11 +119,6 @@ def fit_mixtures(
     return fits
 
 
-def _parameters(d: int) -> tuple[float, float]:
-    """Return the parameters of a component with a free covariance, and with one factor."""
-    return 1 + d + d * (d + 1) // 2, 2 * d + 2
-
-
 class _CountFit:
     """The fit of one number of components; the first fold chooses the start and the prior."""
 
@@ -131,6 +126,7 @@ class _CountFit:
         self.validation, self.settings = validation, settings
         self.seen = torch.nonzero(validation.fold_of != 0)[:, 0]
         self.unseen = validation.rows[validation.fold_of[validation.rows] == 0]
+        self.sides = validation.sides(self.unseen)
 
     def fit(self, starts: Sequence[Mixture]) -> MixtureFit:
         """Return the mode given all comparisons, and its cross-validated predictions."""
@@ -140,9 +136,8 @@ class _CountFit:
         for strength in _STRENGTHS:
             posterior = replace(training, prior=replace(settings.prior, strength=strength))
             mode = maximize(posterior, mode, settings.steps)[0]
-            members.append((mode, posterior.prior, self._predicted(posterior, mode, self.unseen)))
-        scores = [self._score(predicted) for *_, predicted in members]
-        member, prior, predicted = members[int(np.argmax(scores))]
+            members.append((mode, posterior.prior, posterior.predict(mode, self.sides)))
+        member, prior, predicted = max(members, key=lambda fitted: self._score(fitted[2]))
         mode = maximize(self._given(slice(None), prior), member, settings.steps)[0]
         held_out = self._cross_validate(mode, prior, predicted)
         return MixtureFit(mode, held_out, validation.score(held_out), prior)
@@ -157,19 +152,13 @@ class _CountFit:
             maximized.sort(key=lambda fit: -fit[1])
             leading = [mixture for mixture, _ in maximized[: max(2, len(maximized) // divisor)]]
         leading = [maximize(posterior, start, self.settings.search_steps)[0] for start in leading]
-        return max(leading, key=lambda m: self._score(self._predicted(posterior, m, self.unseen)))
+        return max(leading, key=lambda m: self._score(posterior.predict(m, self.sides)))
 
     def _given(self, rows: Tensor | slice, prior: MixturePrior) -> MixturePosterior:
         """Return the posterior given some of the comparisons."""
         every = torch.arange(self.validation.size)[rows]
         weights, response = self.validation.weights[every], self.validation.response.at(every)
         return MixturePosterior(self.validation.sides(every), weights, response, prior)
-
-    def _predicted(
-        self, posterior: MixturePosterior, mixture: Mixture, rows: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return predicted differences (m,) of rows, and their spreads."""
-        return posterior.predict(mixture, self.validation.sides(rows))
 
     def _score(self, predicted: tuple[Tensor, Tensor]) -> float:
         """Return the mean moderated log-likelihood of the first fold's rows."""
@@ -188,7 +177,7 @@ class _CountFit:
             if fold:
                 posterior = self._given(torch.nonzero(validation.fold_of != fold)[:, 0], prior)
                 member = maximize(posterior, mode, self.settings.steps)[0]
-                predicted = self._predicted(posterior, member, rows[unseen])
+                predicted = posterior.predict(member, validation.sides(rows[unseen]))
             difference[unseen], spread[unseen] = predicted
         return HeldOut(difference.double().numpy(), spread.double().numpy())
 
@@ -232,25 +221,20 @@ def _gaussians(points: Array, shares: Array, sweeps: int) -> Mixture:
     for _ in range(sweeps):
         mass = shares.sum(0) + 1e-9
         centres = shares.T @ points / mass[:, None]
-        whiten = []
-        for k, m in enumerate(mass):
-            centred = points - centres[k]
-            # A nearly empty component is given its part of the whole cloud.
-            empty = (2.0 * d) / (2.0 * d + m)
-            scatter = (shares[:, k, None] * centred).T @ centred / m
-            covariance = (1 - empty) * scatter + empty * whole / len(mass) ** (2.0 / d)
-            floor = _ISOTROPIC * np.trace(covariance) / d + 1e-9
-            factor = np.linalg.cholesky((1 - _ISOTROPIC) * covariance + floor * np.eye(d))
-            whiten.append(np.linalg.inv(factor).T)
-        forms = np.stack([
-            np.log(m / n) + np.linalg.slogdet(w)[1] - 0.5 * np.square((points - c) @ w).sum(1)
-            for m, w, c in zip(mass, whiten, centres, strict=True)
-        ], axis=1)  # fmt: skip
+        centred = points - centres[:, None]
+        scatter = np.swapaxes(shares.T[..., None] * centred, 1, 2) @ centred / mass[:, None, None]
+        # A nearly empty component is given its part of the whole cloud.
+        empty = (2.0 * d / (2.0 * d + mass))[:, None, None]
+        covariance = (1 - empty) * scatter + empty * whole / len(mass) ** (2.0 / d)
+        floor = _ISOTROPIC * np.trace(covariance, axis1=1, axis2=2) / d + 1e-9
+        covariance = (1 - _ISOTROPIC) * covariance + floor[:, None, None] * np.eye(d)
+        whiten = np.swapaxes(np.linalg.inv(np.linalg.cholesky(covariance)), 1, 2)
+        distance = np.square(centred @ whiten).sum(-1)
+        forms = np.log(mass / n) + np.linalg.slogdet(whiten)[1] - 0.5 * distance.T
         shares = np.exp(forms - forms.max(1, keepdims=True))
         shares /= shares.sum(1, keepdims=True)
-    stacked = np.stack(whiten)
     return Mixture(
-        torch.from_numpy(stacked).float(),
-        torch.from_numpy(np.einsum("kd,kde->ke", centres, stacked)).float(),
+        torch.from_numpy(whiten).float(),
+        torch.from_numpy((centres[:, None] @ whiten).squeeze(1)).float(),
         torch.zeros(len(mass)),
     )

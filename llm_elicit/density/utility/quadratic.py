@@ -28,6 +28,8 @@ _LARGE = 10.0  # scale of the prior of a kind's standard deviation, nats
 _FACTORS = tuple(10.0 ** (half / 2) for half in range(-6, 7))  # whole decades are too coarse
 _STEPS, _HALVINGS = 50, 12  # of Newton's method
 _CONVERGED = 1e-3  # nats of the log-posterior
+_ROUGHLY = 0.1  # the same, of modes that are only predicted with
+_NEGLIGIBLE = 1e-6  # information of choices that are left out of the precision
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ class Regression:
     def precision(self, at: Tensor) -> Tensor:
         """Return Laplace's posterior precision (P, P): Fisher information and prior."""
         mass = self.response.information(self.columns @ at) * self.weights
-        return self.columns.T @ (self.columns * mass[:, None]) + self.prior
+        uncertain = mass > _NEGLIGIBLE
+        columns = self.columns[uncertain]
+        return columns.T @ (columns * mass[uncertain, None]) + self.prior
 
     def values(self, beta: Tensor) -> Tensor:
         """Return the log-posterior (...) of coefficients (..., P), up to a constant."""
@@ -135,19 +139,21 @@ class Regression:
         return float(self.values(at))
 
     def maximize(
-        self, start: Tensor | None = None, converged: float = _CONVERGED
+        self,
+        start: Tensor | None = None,
+        converged: float = _CONVERGED,
+        factor: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the posterior mode (P,) and the Cholesky factor of its precision (P, P).
 
-        Newton's method stops after a step that gains less than ``converged``, nats.
+        Newton's method stops after a step that gains less than ``converged``, nats. With a
+        ``factor`` of the precision near the mode all steps are by it.
         """
         at = torch.zeros(len(self.prior), dtype=torch.float64) if start is None else start
         value = self.value(at)
         for _ in range(_STEPS):
-            factor = torch.linalg.cholesky(self.precision(at))
-            slope = self.response.slope(self.columns @ at) * self.weights
-            gradient = self.columns.T @ slope - self.prior @ at
-            step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+            root = torch.linalg.cholesky(self.precision(at)) if factor is None else factor
+            step = torch.cholesky_solve(self.slopes(at)[:, None], root)[:, 0]
             gain = 0.0
             for halving in range(_HALVINGS):
                 moved = at + 0.5**halving * step
@@ -157,7 +163,24 @@ class Regression:
                     break
             if gain < converged:
                 break
-        return at, factor
+        return at, root
+
+    def leave_out(self, mode: Tensor, validation: CrossValidation) -> HeldOut:
+        """Return predictions of the validation rows, which are those of X, without their folds.
+
+        Each fold's precision is that at ``mode``, the mode given all rows.
+        """
+        fold_of, precision = validation.fold_of[validation.rows], self.precision(mode)
+        difference = torch.empty(len(fold_of), dtype=torch.float64)
+        spread = torch.empty_like(difference)
+        for fold in range(validation.count):
+            unseen = fold_of == fold
+            left = precision - self.subset(unseen).precision(mode) + self.prior
+            factor, columns = torch.linalg.cholesky(left), self.columns[unseen]
+            difference[unseen] = columns @ self.without(unseen).maximize(mode, _ROUGHLY, factor)[0]
+            along = torch.linalg.solve_triangular(factor, columns.T, upper=False)
+            spread[unseen] = along.norm(dim=0)
+        return HeldOut(difference.numpy(), spread.numpy())
 
 
 class Ridges(NamedTuple):
@@ -262,19 +285,14 @@ class QuadraticFit:
                 break
         return ridges
 
-    def cross_validate(self, ridges: Ridges) -> tuple[Array, HeldOut]:
-        """Return each fold's coefficients (K, P), and their predictions of the validation rows.
+    def cross_validate(self, ridges: Ridges) -> HeldOut:
+        """Return predictions of the validation rows by fits without their fold.
 
         The spread is set to 0: Laplace's is far too large where choices hardly bound the scale.
         """
         regression = self.regression(ridges)
-        start, betas, difference = regression.maximize()[0], [], np.empty(len(self.rows))
-        fold_of = self.validation.fold_of[self.validation.rows]
-        for fold in range(self.validation.count):
-            unseen = fold_of == fold
-            betas.append(regression.without(unseen).maximize(start)[0].numpy())
-            difference[unseen.numpy()] = self.design[unseen.numpy()] @ betas[-1]
-        return np.stack(betas), HeldOut(difference, np.zeros(len(self.rows)))
+        predicted = regression.leave_out(regression.maximize()[0], self.validation)
+        return replace(predicted, spread=np.zeros(len(self.rows)))
 
     def prior(self, ridges: Ridges) -> Array:
         """Return R (P, P), the prior precision of the coefficients."""

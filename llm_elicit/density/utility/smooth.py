@@ -1,11 +1,14 @@
-"""A quadratic form plus a smooth remainder: Gaussian processes by random Fourier features.
+"""A quadratic form plus a smooth remainder: Gaussian processes by Fourier terms.
 
 f(t) = quadratic form + Σ_m a_m cos(ω_m·t) + b_m sin(ω_m·t), all coefficients normal a priori. The
-remainder is a sum of processes: of single features, of pairs of features, and of all features with
-each of several length scales (Rahimi and Recht, 2007; Duvenaud, Nickisch and Rasmussen, 2011).
-The posterior mode is found by Newton's method, and each process's variance maximizes Laplace's
-approximation to the evidence (Rasmussen and Williams, 2006, sections 3.4 and 5.5), so that those
-which the choices do not need vanish.
+remainder is a sum of processes: of single features, of pairs of features, and, of at most three,
+of all features with each of several length scales (Duvenaud, Nickisch and Rasmussen, 2011). A
+process has a lattice of frequencies: it is periodic, with a period beyond the range of the
+features, and the variances of its terms are its spectral density (Hensman, Durrande and Solin,
+2018). Random frequencies of a few dozen are a kernel of their own, and made the belief depend on
+which they were. The posterior mode is found by Newton's method, and each process's variance
+maximizes Laplace's approximation to the evidence (Rasmussen and Williams, 2006, sections 3.4 and
+5.5), so that those which the choices do not need vanish.
 """
 
 from __future__ import annotations
@@ -20,22 +23,23 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.settings import SmoothSettings
-from llm_elicit.density.stacks import FourierStack, draw_frequencies, fourier_features
+from llm_elicit.density.stacks import FourierStack, fourier_features
 from llm_elicit.density.utility.cross_validation import CrossValidation, HeldOut
 from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, Ridges
 
-_UPDATES = 6
+_UPDATES = 20
 _FIRST_VARIANCE = 10.0
 _CONVERGED = 0.1  # nats of the log-posterior, of modes that only variances and scores need
-_SETTLED = 0.1  # of the logarithms of the variances
+_SETTLED = 0.03  # of the logarithms of the variances
 _VARIANCES = (1e-3, 1e4)
-_ROWS_EACH, _FEWEST = 20, 16  # comparisons of each frequency of a process, and fewest frequencies
-_MOST_SINGLE = 12  # frequencies of each single feature
-_SINGLE = (0.5, 13.0)  # lowest and highest of them
-_PAIR = (0.2, 1.0)  # shortest and longest length scale of pairs, in units of √2 features
-# Length scales of all features, in units of √d, with the share of frequencies that each needs; the
-# shortest is for two features.
-_ISOTROPIC = {0.15: 4 / 3, 0.3: 1.0, 0.6: 2 / 3}
+_MARGIN = 1.0  # of a period beyond the range of the features
+_HIGHEST = 2.5  # frequency over that of the shortest length scale
+_ROWS_EACH, _FEWEST = 10, 16  # comparisons of each frequency of a process, and fewest frequencies
+# Length scales in units of √k for processes of k features: several in one process, or one in each.
+_SINGLE = tuple(np.geomspace(0.15, 2.0, 8).tolist())
+_PAIR = tuple(np.geomspace(0.2, 1.0, 8).tolist())
+_ALL = (0.15, 0.3, 0.6)  # the shortest is for two features
+_MOST_OF_ALL = 3
 
 
 @dataclass(frozen=True)
@@ -63,64 +67,81 @@ def fit_smooth(
 ) -> SmoothFit | None:
     """Return the form that makes the choices most likely; None where it is left out."""
     validation = quadratic.validation
-    processes = process_frequencies(validation, settings)
-    if not processes:
+    frequencies, spectra = processes(validation, settings)
+    if not spectra:
         return None
-    frequencies = torch.cat(list(processes.values()), 1)
     regression = _regression(quadratic, frequencies, ridges)
-    process = torch.cat([torch.full((w.shape[1],), i) for i, w in enumerate(processes.values())])
-    process = process.repeat(2)  # of each column: cosines, then sines
+    # The features are divided by the root of their number; cosines, then sines.
+    spectrum = frequencies.shape[1] * torch.stack(list(spectra.values())).repeat(1, 2)
     rows = torch.randperm(len(quadratic.rows), generator=validation.generator)
-    subset = regression.subset(rows[: settings.search_rows])
-    variances, start = _most_likely(subset, process)
-    regression = _with_variances(regression, process, variances)
+    variances, start = _most_likely(regression.subset(rows[: settings.search_rows]), spectrum)
+    regression = _with_variances(regression, variances @ spectrum)
     mode, _ = regression.maximize(start)
-    held_out = _cross_validate(regression, validation, mode)
-    named = dict(zip(processes, variances.tolist(), strict=True))
+    held_out = regression.leave_out(mode, validation)
+    named = dict(zip(spectra, variances.tolist(), strict=True))
     return SmoothFit(mode, frequencies.float(), held_out, named, regression)
 
 
-def process_frequencies(validation: CrossValidation, settings: SmoothSettings) -> dict[str, Tensor]:
-    """Return the frequencies (d, M) of each process.
+def processes(
+    validation: CrossValidation, settings: SmoothSettings
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return frequencies (d, M), and each process's spectrum (M,), which sums to one in a block.
 
-    Columns of categories have no process of their own, since every function of a category is
-    linear in them.
+    Every function of a category is linear in its columns, so that they have processes only together
+    with numbers.
     """
-    d, generator, category = validation.dimension, validation.generator, validation.data.category
-    most = min(settings.frequencies, max(_FEWEST, validation.size // _ROWS_EACH))
-    if not most:
-        return {}
-    numbers = range(d) if category is None else np.flatnonzero(category < 0).tolist()
-    processes = {}
-    if d > 2 and len(numbers) > 0:
-        radii = torch.from_numpy(np.geomspace(*_SINGLE, max(4, min(_MOST_SINGLE, most // d))))
-        single = [_in_columns(radii[None], [j], d) for j in numbers]
-        processes["single features"] = torch.cat(single, 1)
-    if d > settings.most_features:
-        return processes
-    if d > 2 and len(numbers) > 1:
-        pairs = list(combinations(numbers, 2))
-        lengths = torch.from_numpy(np.geomspace(*_PAIR, max(2, most // len(pairs))))
-        of_pairs = [_process(lengths, 2, generator) for _ in pairs]
-        columns = [_in_columns(w, pair, d) for w, pair in zip(of_pairs, pairs, strict=True)]
-        processes["pairs of features"] = torch.cat(columns, 1)
-    for length, share in _ISOTROPIC.items():
-        if d <= 2 or length > min(_ISOTROPIC):
-            lengths = torch.full((round(share * most),), length)
-            processes[f"length scale {length}"] = _process(lengths, d, generator)
-    return processes
+    d, category = validation.dimension, validation.data.category
+    numbers = set(range(d) if category is None else np.flatnonzero(category < 0).tolist())
+    most = min(settings.frequencies, max(_FEWEST, validation.size // _ROWS_EACH)) * bool(numbers)
+    blocks: list[tuple[Tensor, dict[str, Tensor]]] = []
+
+    def add(groups: Sequence[Sequence[int]], lengths: Mapping[str, Sequence[float]]) -> None:
+        for columns in groups:
+            shortest = math.sqrt(len(columns)) * min(min(scales) for scales in lengths.values())
+            lattice = _lattice(validation.points, columns, shortest, most // len(groups))
+            blocks.append((lattice, {name: _spectrum(lattice, s) for name, s in lengths.items()}))
+
+    if most and d > 2:
+        add([[j] for j in numbers], {"single features": _SINGLE})
+    if most and 2 < d <= settings.most_features:
+        pairs = [pair for pair in combinations(range(d), 2) if numbers & set(pair)]
+        add(pairs, {"pairs of features": _PAIR})
+    if most and d <= _MOST_OF_ALL:
+        lengths = _ALL if d <= 2 else _ALL[1:]
+        add([range(d)], {f"length scale {length}": [length] for length in lengths})
+    frequencies = torch.cat([lattice for lattice, _ in blocks], 1) if blocks else torch.empty(d, 0)
+    names = dict.fromkeys(name for _, spectra in blocks for name in spectra)
+    return frequencies, {
+        name: torch.cat([spectra.get(name, torch.zeros(w.shape[1])) for w, spectra in blocks])
+        for name in names
+    }
 
 
-def _process(lengths: Tensor, d: int, generator: torch.Generator) -> Tensor:
-    """Return frequencies (d, M) for length scales (M,) in units of √d features."""
-    return draw_frequencies(len(lengths), d, generator) / (math.sqrt(d) * lengths)
+def _lattice(points: Tensor, columns: Sequence[int], shortest: float, most: int) -> Tensor:
+    """Return frequencies (d, M) of some columns, at most the lowest ``most`` ones.
+
+    Of two opposite ones, which have the same terms, there is one, and none is zero.
+    """
+    those = points[:, list(columns)].double()
+    step = 2.0 * math.pi / (those.amax(0) - those.amin(0) + _MARGIN)
+    highest = _HIGHEST / shortest
+    # An outlier makes a fine lattice, of which only the lowest part is used.
+    farthest = 2 * math.ceil(most ** (1.0 / len(step)))
+    reach = [max(1, min(int(highest / s), farthest)) for s in step.tolist()]
+    every = torch.cartesian_prod(*(torch.arange(-r, r + 1) for r in reach)).reshape(-1, len(reach))
+    half = every[len(every) // 2 + 1 :] * step
+    lowest = half[half.norm(dim=1).argsort(stable=True)[: max(most, 1)]]
+    lowest = lowest[lowest.norm(dim=1) <= highest]
+    lattice = torch.zeros(points.shape[1], len(lowest), dtype=torch.float64)
+    lattice[list(columns)] = lowest.T
+    return lattice
 
 
-def _in_columns(frequencies: Tensor, columns: Sequence[int], d: int) -> Tensor:
-    """Return frequencies (k, M) of k columns as those (d, M) of all."""
-    placed = torch.zeros(d, frequencies.shape[1], dtype=torch.float64)
-    placed[list(columns)] = frequencies
-    return placed
+def _spectrum(lattice: Tensor, lengths: Sequence[float]) -> Tensor:
+    """Return the mean spectrum (M,) of squared exponential kernels, each summing to one."""
+    k = int((lattice != 0).any(1).sum())
+    scales = math.sqrt(k) * torch.tensor(lengths, dtype=torch.float64)[:, None]
+    return torch.softmax(-0.5 * (scales * lattice.norm(dim=0)).square(), 1).mean(0)
 
 
 def _regression(quadratic: QuadraticFit, frequencies: Tensor, ridges: Ridges) -> Regression:
@@ -134,38 +155,29 @@ def _regression(quadratic: QuadraticFit, frequencies: Tensor, ridges: Ridges) ->
     return replace(plain, columns=columns, prior=prior)
 
 
-def _with_variances(regression: Regression, process: Tensor, variances: Tensor) -> Regression:
-    """Return the regression with variances (G,) of the ``process`` (2M,) of each last column."""
+def _with_variances(regression: Regression, variances: Tensor) -> Regression:
+    """Return the regression with variances (2M,) of the last coefficients."""
     prior = regression.prior.clone()
-    prior.diagonal()[-len(process) :] = 1.0 / variances[process]
+    prior.diagonal()[-len(variances) :] = 1.0 / variances
     return replace(regression, prior=prior)
 
 
-def _most_likely(regression: Regression, process: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the variances (G,) that maximize the evidence (MacKay, 1992), and the mode."""
-    counts = process.bincount().double()
-    variances, mode = torch.full_like(counts, _FIRST_VARIANCE), None
+def _most_likely(regression: Regression, spectrum: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the processes' variances (G,) that maximize the evidence (MacKay, 1992), and the mode.
+
+    The variance of a coefficient is the sum of what the processes, of ``spectrum`` (G, 2M), give.
+    """
+    count = spectrum.shape[1]
+    variances, mode = torch.full_like(spectrum[:, 0], _FIRST_VARIANCE), None
     for _ in range(_UPDATES):
-        mode, factor = _with_variances(regression, process, variances).maximize(mode, _CONVERGED)
-        uncertain = torch.cholesky_inverse(factor).diagonal()[-len(process) :]
-        trace = torch.zeros_like(counts).index_add(0, process, uncertain)
-        size = torch.zeros_like(counts).index_add(0, process, mode[-len(process) :].square())
-        determined = (counts - trace / variances).clamp(min=1e-9)
-        before, variances = variances, (size / determined).clamp(*_VARIANCES)
+        prior = variances @ spectrum
+        mode, factor = _with_variances(regression, prior).maximize(mode, _CONVERGED)
+        uncertain = torch.cholesky_inverse(factor).diagonal()[-count:]
+        share = spectrum / prior.square()
+        determined = (share @ (prior - uncertain)).clamp(min=1e-9)
+        before, variances = variances, variances * (share @ mode[-count:].square()) / determined
+        variances = variances.clamp(*_VARIANCES)
         if float((variances / before).log().abs().max()) < _SETTLED:
             break
     assert mode is not None
     return variances, mode
-
-
-def _cross_validate(regression: Regression, validation: CrossValidation, mode: Tensor) -> HeldOut:
-    fold_of = validation.fold_of[validation.rows]
-    difference = torch.empty(len(fold_of), dtype=torch.float64)
-    spread = torch.empty_like(difference)
-    for fold in range(validation.count):
-        unseen = fold_of == fold
-        at, factor = regression.without(unseen).maximize(mode, _CONVERGED)
-        columns = regression.columns[unseen]
-        difference[unseen] = columns @ at
-        spread[unseen] = torch.linalg.solve_triangular(factor, columns.T, upper=False).norm(dim=0)
-    return HeldOut(difference.numpy(), spread.numpy())
