@@ -1,7 +1,7 @@
 """A campaign against the loopback provider, in processes of its own.
 
 `python -m benchmarks.faults.trial CAMPAIGN PATIENCE` is such a process with timeouts
-other than the command line's, given as the JSON of a `Patience`.
+other than the command line's, given as the JSON of a `RetryPolicy`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import Totals, workers
 from llm_elicit.orchestrator.judgments import status
-from llm_elicit.orchestrator.retries import Patience
+from llm_elicit.orchestrator.retries import RetryPolicy
 from llm_elicit.pipeline.run_folder import Run
 
 KEY = "BENCH_FAULTS_KEY"
@@ -181,7 +181,7 @@ class Client:
             return Ended(code, said.read(), seconds)
 
 
-def _ask(campaign: str, patience: Patience) -> None:
+def _ask(campaign: str, patience: RetryPolicy) -> None:
     """Ask the open questions of a campaign, as the command line does.
 
     Raises:
@@ -195,7 +195,7 @@ def _ask(campaign: str, patience: Patience) -> None:
 
 if __name__ == "__main__":
     try:
-        _ask(sys.argv[1], Patience(**json.loads(sys.argv[2])))
+        _ask(sys.argv[1], RetryPolicy(**json.loads(sys.argv[2])))
     except ElicitError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from llm_elicit.backends import (
     Capabilities,
-    Keyless,
     MalformedReplyError,
     Reply,
     Request,
+    WithoutKey,
     limit_headers,
     read_completion,
     read_key,
@@ -23,7 +23,7 @@ from llm_elicit.config.judges import PluginJudge
 from llm_elicit.spaces.features import FeatureSpace
 
 
-class PlainBackend(Keyless):
+class PlainBackend(WithoutKey):
     """A model behind any server that speaks chat completions."""
 
     capabilities = Capabilities(temperature=True, text=True)

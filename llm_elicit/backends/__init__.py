@@ -14,7 +14,7 @@ from llm_elicit.backends.base import (
 from llm_elicit.backends.chat_completions import read_completion
 from llm_elicit.backends.failures import Failure, MalformedReplyError, UpstreamError
 from llm_elicit.backends.providers import PROVIDERS, Provider, open_backend, provider_of
-from llm_elicit.backends.sdk import Keyless
+from llm_elicit.backends.sdk import WithoutKey
 from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.backends.weights import KNOWN, LocalModel, cache_folder, kept, pull
 
@@ -24,7 +24,6 @@ __all__ = [
     "Backend",
     "Capabilities",
     "Failure",
-    "Keyless",
     "LocalModel",
     "MalformedReplyError",
     "Notify",
@@ -33,6 +32,7 @@ __all__ = [
     "Request",
     "SimulatedBackend",
     "UpstreamError",
+    "WithoutKey",
     "answer_schema",
     "cache_folder",
     "kept",

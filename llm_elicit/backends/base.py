@@ -136,7 +136,7 @@ class Reply:
     kept_at: str = field(default="", compare=False)
 
 
-class AdaptedError(Exception):
+class SettingDroppedError(Exception):
     """The backend dropped a setting that the server refuses; ask again with the changed body.
 
     The orchestrator catches this exception, notes it and asks again.
@@ -168,7 +168,7 @@ class Backend(Protocol):
         """Ask one question once, without retries.
 
         Raises:
-            AdaptedError: the server refused an optional setting.
+            SettingDroppedError: the server refused an optional setting.
             Exception: any other error of the request; see `failure`.
         """
         ...

@@ -14,7 +14,7 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import weights
 from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, silent
 from llm_elicit.backends.chat_completions import read_completion
-from llm_elicit.backends.sdk import Keyless
+from llm_elicit.backends.sdk import WithoutKey
 from llm_elicit.config.judges import LocalJudge
 from llm_elicit.errors import InputError
 
@@ -36,7 +36,7 @@ _GRAMMARS = {
 """Grammars that restrict the model to a number, by the form of the answer."""
 
 
-class LocalBackend(Keyless):
+class LocalBackend(WithoutKey):
     """A GGUF model served in this process.
 
     A grammar restricts the answer to the two letters, or to a number. The log-probabilities of

@@ -14,10 +14,10 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
     THINKING_ROOM,
-    AdaptedError,
     Capabilities,
     Reply,
     Request,
+    SettingDroppedError,
     answer_schema,
     read_key,
     server_url,
@@ -157,7 +157,7 @@ class OpenAIBackend(SDKBackend):
         """Change the setting that the server refuses, if it is optional.
 
         Raises:
-            AdaptedError: it was changed, now or by another request meanwhile.
+            SettingDroppedError: it was changed, now or by another request meanwhile.
         """
         if status not in _REFUSALS and not (status in _OTHERS and _UNKNOWN.search(text)):
             return
@@ -168,17 +168,17 @@ class OpenAIBackend(SDKBackend):
             if body["top_logprobs"] == self._top:
                 self._top = _allowed(error, text, self._top)
             if self._top:
-                raise AdaptedError(
+                raise SettingDroppedError(
                     f"{self.model}: the server lists {self._top} alternatives of a token, not {TOP}"
                 ) from None
-            raise AdaptedError(
+            raise SettingDroppedError(
                 f"{self.model}: the server refuses logprobs; judgments are hard"
             ) from None
         sent = self._limits[0]
         # If the code refers to the value, the name is correct and the user must change the value.
         if sent in body and sent in refused and error.get("code") not in _BAD_VALUES:
             self._limit = self._limits[1]
-            raise AdaptedError(
+            raise SettingDroppedError(
                 f"{self.model}: the server takes {self._limit}, not {sent}"
             ) from None
 

@@ -104,7 +104,7 @@ def opening(judge: str) -> Iterator[None]:
         ) from None
 
 
-class Keyless:
+class WithoutKey:
     """Common base of backends without an API key."""
 
     account = ""
@@ -125,7 +125,7 @@ class Keyless:
         return None
 
 
-class SDKBackend(Keyless):
+class SDKBackend(WithoutKey):
     """Common base of the backends with an SDK's client, which is closed on exit.
 
     Each request is sent once; redirects are not followed. The API key is removed from every

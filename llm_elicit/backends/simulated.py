@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends.base import Capabilities, Reply, Request
-from llm_elicit.backends.sdk import Keyless
-from llm_elicit.config.judges import SimulatedJudge, SoftAnswers
+from llm_elicit.backends.sdk import WithoutKey
+from llm_elicit.config.judges import LogOddsResponse, SimulatedJudge
 from llm_elicit.errors import InputError
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
@@ -217,7 +217,7 @@ GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
 """The scale of Gumbel noise of variance one: the usual level of the Bradley–Terry model."""
 
 
-class SimulatedBackend(Keyless):
+class SimulatedBackend(WithoutKey):
     """An expert whose utility is the log density of its belief, plus noise.
 
     The belief is a density per unit of the features' scales, and per category, on the range asked
@@ -456,7 +456,7 @@ class SimulatedBackend(Keyless):
             noise = rng.exponential(1.0 / self._level, 2)
         return float(noise[0] - noise[1])
 
-    def _position(self, request: Request, settings: SoftAnswers) -> float:
+    def _position(self, request: Request, settings: LogOddsResponse) -> float:
         """Return the position effect, a function of the pair but not of its order."""
         options = request.points or (request.direct.ranges if request.direct else ())
         first, second = sorted(option.tobytes() for option in options)

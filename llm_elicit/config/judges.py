@@ -153,7 +153,7 @@ class LocalJudge(_ModelJudge):
         return super().identity() | {"model": self.model_name}
 
 
-class SoftAnswers(StrictModel):
+class LogOddsResponse(StrictModel):
     """The log-odds that a simulated judge answers in place of choices.
 
     log P(first shown) / P(second shown) = gain · (log p(first) − log p(second)) + position + noise.
@@ -198,7 +198,7 @@ class SimulatedJudge(BaseJudge):
     bandwidth: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
     noise_level: NoiseLevel | None = None
-    log_odds: SoftAnswers | None = None
+    log_odds: LogOddsResponse | None = None
     seed: Seed | None = None
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
     latency: Annotated[float, Field(ge=0, le=60)] = 0.0

@@ -57,8 +57,8 @@ from llm_elicit.orchestrator.journal.schema import (
     missed,
     submitted,
 )
-from llm_elicit.orchestrator.journal.store import BatchFate, BatchRow, Journal, batch_rows
-from llm_elicit.orchestrator.log import Logged, event
+from llm_elicit.orchestrator.journal.store import BatchRow, Journal, StoredBatchState, batch_rows
+from llm_elicit.orchestrator.log import LoggingProgress, event
 from llm_elicit.orchestrator.open_run import OpenRun, Study, open_run
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Tally, unscored_notes
@@ -199,7 +199,7 @@ class BatchRunner:
         )
 
     async def reconcile(self, resend: bool = False) -> list[BatchRow]:
-        """Search for batches of unknown fate; return those to search for again."""
+        """Search for batches of unknown state; return those to search for again."""
         unknown = self._journal.batches(self._judge, "intended")
         if not unknown:
             return []
@@ -332,7 +332,7 @@ class BatchRunner:
             self._cache.put(key, reply, answer.asked_at)
         return answered(question.id, answer)
 
-    def _requeue(self, tag: str, fate: BatchFate, note: str, billed: int = 0) -> None:
+    def _requeue(self, tag: str, state: StoredBatchState, note: str, billed: int = 0) -> None:
         """Reopen the unanswered questions of a batch, then record its state.
 
         After a crash between the two steps, both are repeated. `billed` of the questions may have
@@ -344,7 +344,7 @@ class BatchRunner:
             lost = self._builder.worst(self._builder.request(question)) if charged else Amount()
             changes.append(missed(question.id, lost.usd, lost.tokens))
         self._journal.commit(changes)
-        self._journal.set_batch(tag, fate, note=note)
+        self._journal.set_batch(tag, state, note=note)
 
 
 def packs(entries: Iterable[Entry], limits: BatchLimits) -> Iterator[list[Entry]]:
@@ -456,7 +456,7 @@ async def ask_in_batches(
     Raises:
         InputError: no judge has a batch mode, a key is missing, or the folder is in use.
     """
-    async with _open_batch_run(study, Logged(progress)) as batch_run:
+    async with _open_batch_run(study, LoggingProgress(progress)) as batch_run:
         if step == "wait":
             await batch_run.wait(every, resend)
         elif step == "submit":
@@ -483,8 +483,8 @@ async def batch_statuses(study: Study) -> list[BatchStatus]:
             continue
         async with open_batch_client(judge) as client:
             for row in rows[judge.name]:
-                if row.fate != "submitted" or row.batch is None:
-                    lines.append(BatchStatus(judge.name, row.batch or row.tag, row.fate))
+                if row.state != "submitted" or row.batch is None:
+                    lines.append(BatchStatus(judge.name, row.batch or row.tag, row.state))
                     continue
                 try:
                     state = await client.state(row.batch)

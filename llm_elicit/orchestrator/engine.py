@@ -24,13 +24,13 @@ from llm_elicit.orchestrator.journal.connection import JournalError, JournalLoca
 from llm_elicit.orchestrator.journal.questions import reading, totals
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.judge_runner import JudgeRunner, RunContext
-from llm_elicit.orchestrator.log import Logged, counted, event, span
+from llm_elicit.orchestrator.log import LoggingProgress, counted, event, span
 from llm_elicit.orchestrator.open_run import OpenRun, Study, in_thread, open_run
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, RunLimiters, shared
 from llm_elicit.orchestrator.request_builder import RequestBuilder, check_direct, check_worst
-from llm_elicit.orchestrator.retries import Patience
+from llm_elicit.orchestrator.retries import RetryPolicy
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.questions import Template
 
@@ -148,7 +148,7 @@ class AskSummary:
 async def ask(
     study: Study,
     progress: Progress | None = None,
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
     reuse: CacheUse = "reuse",
     *,
     stopping: asyncio.Event | None = None,
@@ -198,8 +198,8 @@ async def ask(
         >>> summary.complete, summary.judges["expert"].tally.done
         (True, 10)
     """
-    logged = Logged(progress or Silent())
-    patience = patience or Patience()
+    logged = LoggingProgress(progress or Silent())
+    patience = patience or RetryPolicy()
     ready = await in_thread(partial(_ready, study, logged))
     limits = study.campaign.limits
     async with open_run(study, ready.template, logged, lease=patience.lease, reuse=reuse) as run:

@@ -21,7 +21,7 @@ from logging import ERROR, WARNING
 from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request
-from llm_elicit.backends.base import AdaptedError, Unscored
+from llm_elicit.backends.base import SettingDroppedError, Unscored
 from llm_elicit.backends.failures import Failure
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
@@ -44,18 +44,18 @@ from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.progress import Progress, Tally, unscored_notes
 from llm_elicit.orchestrator.rate_limit_headers import allowances
 from llm_elicit.orchestrator.rate_sharing import RunLimiters
-from llm_elicit.orchestrator.request_builder import Prepared, RequestBuilder, refusal
+from llm_elicit.orchestrator.request_builder import PreparedQuestion, RequestBuilder, refusal
 from llm_elicit.orchestrator.retries import (
     Answered,
     Decision,
     Failed,
     History,
     NotSent,
-    Patience,
+    RetryPolicy,
     SettingDropped,
     SlowRequests,
     classify,
-    weigh,
+    decide,
     wording,
 )
 from llm_elicit.orchestrator.tokens import Tokens, UsageCheck, known
@@ -93,7 +93,7 @@ class RunContext:
     cache: RunCache
     budget: Budget
     progress: Progress
-    patience: Patience
+    patience: RetryPolicy
     deadline: float = math.inf
     unusable: int | None = None
     clock: Callable[[], float] = time.monotonic
@@ -278,7 +278,7 @@ class JudgeRunner:
         self._stopped = self._stopped or error
         self._close()
 
-    async def _serve(self, questions: list[Question]) -> list[Prepared]:
+    async def _serve(self, questions: list[Question]) -> list[PreparedQuestion]:
         """Answer questions from the cache, which takes no slot; return the others."""
         page = await self._prepared(questions)
         replies = self._context.cache.get_all([item.key for item in page if item.key])
@@ -295,7 +295,7 @@ class JudgeRunner:
         self._show()
         return [item for item in page if item.question.id not in answers]
 
-    async def _prepared(self, questions: list[Question]) -> list[Prepared]:
+    async def _prepared(self, questions: list[Question]) -> list[PreparedQuestion]:
         """Return the questions with their requests; give up those that cannot be rendered."""
         page = []
         for question in questions:
@@ -383,7 +383,7 @@ class JudgeRunner:
                 reply = await self._counted(request, reply)
                 paid = self._builder.paid(reply)
                 return Answered(reply, context.clock() - sent_at)
-            except AdaptedError as change:
+            except SettingDroppedError as change:
                 ending: Failed | SettingDropped = SettingDropped(str(change))
                 paid = Amount()
             except Exception as error:
@@ -468,7 +468,7 @@ class JudgeRunner:
         self._suspect_malformed(queued.question, ending)
         history.add(ending.decision, ending.failure, self.tally.answered)
         now = context.clock()
-        decision = weigh(ending.decision, history, self._judge.attempts, context.patience, now)
+        decision = decide(ending.decision, history, self._judge.attempts, context.patience, now)
         self._last_failure = decision.reason
         if decision.kind in ("transient", "rate limited"):
             failures = history.refusals or history.attempts
@@ -527,7 +527,7 @@ class JudgeRunner:
             elif self._suspicion is None:
                 self._suspicion, self._queue.held = self._ended(decision.reason), True
 
-    async def _paid(self, prepared: Prepared, reply: Reply, latency: float) -> Answer:
+    async def _paid(self, prepared: PreparedQuestion, reply: Reply, latency: float) -> Answer:
         """Record an answer that was paid; if it cannot be recorded, record its cost."""
         try:
             return await self._record(prepared, reply, latency)
@@ -539,7 +539,9 @@ class JudgeRunner:
             await self._context.writer.write(change)
             raise
 
-    async def _record(self, prepared: Prepared, reply: Reply, latency: float | None) -> Answer:
+    async def _record(
+        self, prepared: PreparedQuestion, reply: Reply, latency: float | None
+    ) -> Answer:
         """Commit the answer, then count it; `latency` is None if nothing was sent."""
         question = prepared.question
         self._unscored[reply.unscored] += 1

@@ -210,7 +210,7 @@ AT_ONCE = 50_000
 """Rows of the table held in memory while it is written."""
 
 
-class OldPlanError(InputError):
+class StalePlanError(InputError):
     """The journal has answers to pairs of a round that the plan does not have."""
 
 
@@ -296,7 +296,7 @@ def comparisons(
     Raises:
         InputError: there is no journal in the folder, it is another campaign's, or an answer in
             it was changed by hand.
-        OldPlanError: it has answers to pairs that are not in the plan.
+        StalePlanError: it has answers to pairs that are not in the plan.
     """
     with _reading(folder, campaign, space) as db:
         check_digests(db, str(folder), pairs=True)
@@ -343,7 +343,7 @@ def _with_points(frame: pd.DataFrame, space: FeatureSpace, plan: Plan) -> Compar
     pairs = frame["pair"].to_numpy(dtype=np.int64)
     unknown = int(np.isnan(plan.a[pairs, 0]).sum())
     if unknown:
-        raise OldPlanError(
+        raise StalePlanError(
             f"{unknown:,} answers are about pairs of a round that another worker has planned "
             "meanwhile; run again"
         )

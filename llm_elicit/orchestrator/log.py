@@ -63,7 +63,7 @@ def logged(folder: Path, campaign: Campaign) -> Iterator[None]:
         handler.close()
 
 
-class Logged:
+class LoggingProgress:
     """A progress that is also logged: every note, and counts at intervals.
 
     Args:

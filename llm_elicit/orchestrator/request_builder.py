@@ -26,7 +26,7 @@ _encode = json.JSONEncoder(sort_keys=True).encode
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedQuestion:
     """A question with its request.
 
     Attributes:
@@ -62,18 +62,20 @@ class RequestBuilder:
     direct: DirectWording
     usage: UsageCheck = field(default_factory=UsageCheck)
 
-    def prepared(self, question: Question) -> Prepared:
+    def prepared(self, question: Question) -> PreparedQuestion:
         """Return a question with its request."""
         request = self.request(question)
         body = self.backend.body(request)
-        return Prepared(question, request, body, self._key(request, body))
+        return PreparedQuestion(question, request, body, self._key(request, body))
 
-    def renewed(self, before: Prepared) -> Prepared:
+    def renewed(self, before: PreparedQuestion) -> PreparedQuestion:
         """Return the question as it would be sent now: the backend may have dropped a setting."""
         body = self.backend.body(before.request)
         if body == before.body:
             return before
-        return Prepared(before.question, before.request, body, self._key(before.request, body))
+        return PreparedQuestion(
+            before.question, before.request, body, self._key(before.request, body)
+        )
 
     def request(self, question: Question) -> Request:
         """Return the request of a question."""

@@ -111,7 +111,7 @@ class NotSent:
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """Limits on pauses, in seconds, and on attempts.
 
     Attributes:
@@ -229,8 +229,8 @@ def _status(failure: Failure) -> Decision:
     return Decision("no", f"request refused: {message}")
 
 
-def weigh(
-    decision: Decision, history: History, attempts: int, patience: Patience, now: float
+def decide(
+    decision: Decision, history: History, attempts: int, patience: RetryPolicy, now: float
 ) -> Decision:
     """Return the decision, given all failures of the question.
 

@@ -17,12 +17,12 @@ from llm_elicit.orchestrator.journal.connection import JournalError
 from llm_elicit.orchestrator.journal.schema import Change, Question, Refusal
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.log import event
-from llm_elicit.orchestrator.request_builder import Prepared
+from llm_elicit.orchestrator.request_builder import PreparedQuestion
 from llm_elicit.orchestrator.retries import History
 
 T = TypeVar("T")
 
-Serve = Callable[[list[Question]], Awaitable[list[Prepared]]]
+Serve = Callable[[list[Question]], Awaitable[list[PreparedQuestion]]]
 """Answer some questions without asking, and return the others."""
 
 _PAGE = 256
@@ -183,7 +183,7 @@ class QueuedRequest:
         history: its failures so far; None before the first request.
     """
 
-    prepared: Prepared
+    prepared: PreparedQuestion
     history: History | None = None
 
     @property
@@ -223,7 +223,7 @@ class RequestQueue:
         self._serve = serve
         self._stopping = stopping
         self._clock = clock
-        self._page: deque[Prepared] = deque()
+        self._page: deque[PreparedQuestion] = deque()
         self._claiming: asyncio.Task[None] | None = None
         self._exhausted = False
         self._later: list[tuple[float, int, QueuedRequest]] = []

@@ -30,7 +30,7 @@ from llm_elicit.orchestrator.journal.questions import (
 )
 from llm_elicit.orchestrator.judgments import (
     AnswerSummary,
-    OldPlanError,
+    StalePlanError,
     answer_summaries,
     check_answers,
     comparisons,
@@ -172,7 +172,7 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
         return None
     try:
         planned = _planned(result, design, progress)
-    except OldPlanError:
+    except StalePlanError:
         planned = {}  # another worker's round has answers already
     if planned:
         record_rounds(result.location, planned)

@@ -39,7 +39,7 @@ from llm_elicit.pipeline.stage_process import LIVE, make_views, run_stages, run_
 from llm_elicit.pipeline.stages import BEFORE, make, plan_run
 
 AFTER_ASKING = tuple(BEFORE)
-_TOLD_AS = {"fit": "fitted", "audit": "audited", "report": "reported"}
+_EVENT_OF = {"fit": "fitted", "audit": "audited", "report": "reported"}
 _SILENT = Silent()
 
 
@@ -397,7 +397,7 @@ class CampaignRun:
                 await control.record(stage=due[0])
                 work = partial(make, self.run, due[0], anew=False)
                 if await to_its_end(work, self._progress, control.stopping):
-                    self._log.add(_TOLD_AS[due.pop(0)])
+                    self._log.add(_EVENT_OF[due.pop(0)])
             else:
                 await run_until(control.stopping, self._follow(due, control))
         self._progress.step = ""
@@ -407,12 +407,12 @@ class CampaignRun:
         stages = contextlib.aclosing(run_stages(self.folder, tuple(due)))
         async with self._sharing.fits, stages as lines:
             async for message in lines:
-                if "began" in message and message["began"] in _TOLD_AS:
+                if "began" in message and message["began"] in _EVENT_OF:
                     await control.record(stage=message["began"])
                 elif "ended" in message:
                     due.remove(message["ended"])
-                    if message["ended"] in _TOLD_AS:
-                        self._log.add(_TOLD_AS[message["ended"]])
+                    if message["ended"] in _EVENT_OF:
+                        self._log.add(_EVENT_OF[message["ended"]])
                     else:
                         self._tell_view()
                 elif "note" in message:

@@ -169,7 +169,7 @@ def _quantiles(
 
 
 @dataclass(frozen=True)
-class PinnedPower:
+class EstimatedPower:
     """The power of a belief by a judge's direct answers.
 
     Attributes:
@@ -193,7 +193,7 @@ def is_identified(power: density.Power) -> bool:
     return power.above_flat >= _BELOW and power.high < _FACTOR * power.low
 
 
-def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -> PinnedPower:
+def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -> EstimatedPower:
     """Return the power of a belief by a judge's direct answers.
 
     Ranges determine no power if the judge's answers do not depend on their width as a density
@@ -201,11 +201,11 @@ def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -
     """
     stated, notes = sources.given, list(sources.left_out)
     if not stated or not belief.has_noise_levels:
-        return PinnedPower(notes=tuple(notes))
+        return EstimatedPower(notes=tuple(notes))
     power, refused = _fitted(belief, stated, seed)
     notes += refused
     if power is None:
-        return PinnedPower(notes=tuple(notes))
+        return EstimatedPower(notes=tuple(notes))
     width = power.coherence
     if width is not None and not width.coherent:
         notes.append(
@@ -215,9 +215,9 @@ def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -
         others = {name: value for name, value in stated.items() if name != "ranges"}
         refit, _ = _fitted(belief, others, seed)
         if refit is None:
-            return PinnedPower(power, False, tuple(notes))
+            return EstimatedPower(power, False, tuple(notes))
         power = replace(refit, coherence=width)
-    return PinnedPower(power, is_identified(power), tuple(notes))
+    return EstimatedPower(power, is_identified(power), tuple(notes))
 
 
 def _fitted(
@@ -242,7 +242,7 @@ def _fitted(
 
 
 def at_stated_power(
-    belief: density.BeliefDensity, pinned: PinnedPower, *, measured: bool, seed: int
+    belief: density.BeliefDensity, pinned: EstimatedPower, *, measured: bool, seed: int
 ) -> density.BeliefDensity:
     """Scale a fitted belief to its power, whose source its diagnostics name.
 

@@ -342,7 +342,7 @@ def _changed(request: Request, kind: str, session: Session | None) -> None:
 _MOST_ADDRESSES = 10_000
 
 
-class Attempts:
+class LoginThrottle:
     """The wrong tokens of the last minute, by address.
 
     They slow down who sends them, and nobody else: who sends a right token from the same address,
@@ -355,7 +355,7 @@ class Attempts:
         clock: returns the time in seconds.
 
     Example:
-        >>> attempts = Attempts(most=1)
+        >>> attempts = LoginThrottle(most=1)
         >>> for _ in range(2):
         ...     try:
         ...         attempts.refuse("192.0.2.1", ProblemError(401, "the token is wrong"))

@@ -250,7 +250,7 @@ _KINDS = {
     "text/yaml": "yaml",
 }
 
-Patience = Annotated[
+WaitSeconds = Annotated[
     float, Query(ge=0, le=60, description="Seconds to wait until the run has followed.")
 ]
 
@@ -375,7 +375,7 @@ async def resume(request: Request, name: CampaignName, runs: Runs) -> RunSnapsho
 
 @router.post("/{name}/pause", summary="Pause: send nothing more", dependencies=_ADMIN)
 async def pause(
-    request: Request, response: Response, name: CampaignName, runs: Runs, wait: Patience = 5.0
+    request: Request, response: Response, name: CampaignName, runs: Runs, wait: WaitSeconds = 5.0
 ) -> RunSnapshot:
     """Pause a campaign; 202 if answers in flight have not arrived yet."""
     job = runs.here(name)
@@ -395,7 +395,7 @@ async def cancel(
     name: CampaignName,
     runs: Runs,
     drain: Annotated[bool, Query(description="Whether to wait for answers in flight.")] = True,
-    wait: Patience = 5.0,
+    wait: WaitSeconds = 5.0,
 ) -> RunSnapshot:
     """Cancel a campaign; 202 if it has not ended yet."""
     job = runs.here(name)
@@ -423,7 +423,7 @@ async def retune(request: Request, name: CampaignName, runs: Runs, limits: Limit
 
 @router.delete("/{name}", summary="Delete a campaign with all it wrote", dependencies=_ADMIN)
 async def delete(
-    request: Request, name: CampaignName, runs: Runs, wait: Patience = 30.0
+    request: Request, name: CampaignName, runs: Runs, wait: WaitSeconds = 30.0
 ) -> Response:
     """Cancel a campaign and remove its answers, beliefs, report and links."""
     service = service_of(request)

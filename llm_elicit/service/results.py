@@ -40,7 +40,7 @@ from llm_elicit.comparisons.table_files import plain_cells
 from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.orchestrator.journal.control import ENDED, RunEvent
 from llm_elicit.orchestrator.journal.questions import is_begun
-from llm_elicit.orchestrator.judgments import OldPlanError
+from llm_elicit.orchestrator.judgments import StalePlanError
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import EventLog
@@ -370,7 +370,7 @@ def _table(folder: Path, path: Path) -> Path:
         run = Run.open(folder)
         if not is_begun(run.location):
             return Comparisons.empty(run.space.names).write(path)
-        with contextlib.suppress(OldPlanError):
+        with contextlib.suppress(StalePlanError):
             return stages.export(run, path)
     raise ConflictError(f"{run.campaign.name}: rounds are being planned; try again")
 

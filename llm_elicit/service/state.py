@@ -38,7 +38,7 @@ from llm_elicit.orchestrator.people import People
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.pipeline.snapshot import RunIndex
-from llm_elicit.service.auth import Attempts, Keys, Links, Sessions
+from llm_elicit.service.auth import Keys, Links, LoginThrottle, Sessions
 from llm_elicit.service.problems import ProblemError, logger
 from llm_elicit.service.settings import ServerSettings
 
@@ -256,7 +256,7 @@ class Metrics:
         return states, answers, requests, errors, cost
 
 
-class Experts:
+class OpenPanels:
     """The journals of runs that people judge, opened when the first expert comes.
 
     Its methods block; the service calls them in threads.
@@ -322,8 +322,8 @@ class Service:
     index: RunIndex = field(init=False)
     sessions: Sessions = field(init=False)
     links: Links = field(init=False)
-    experts: Experts = field(default_factory=Experts)
-    attempts: Attempts = field(default_factory=Attempts)
+    experts: OpenPanels = field(default_factory=OpenPanels)
+    attempts: LoginThrottle = field(default_factory=LoginThrottle)
     metrics: Metrics = field(init=False)
     workers: Workers = field(init=False)
     watching: int = 0

@@ -13,7 +13,7 @@ import pytest
 
 from llm_elicit.backends import Reply, Request, open_backend
 from llm_elicit.backends.anthropic import read_message
-from llm_elicit.backends.base import AdaptedError, bare_url
+from llm_elicit.backends.base import SettingDroppedError, bare_url
 from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.backends.openai import read_completion
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
@@ -128,7 +128,7 @@ def test_a_server_without_log_probabilities_gives_hard_answers(
 
     async def go() -> Reply:
         async with open_backend(_openai(provider.url), space) as backend:
-            with pytest.raises(AdaptedError, match="logprobs"):
+            with pytest.raises(SettingDroppedError, match="logprobs"):
                 await backend.ask(request_)
             return await backend.ask(request_)
 
@@ -147,7 +147,7 @@ def _adapted(judge: Any, request: Request, space: FeatureSpace) -> tuple[list[st
             while len(changes) < 9:
                 try:
                     return changes, await backend.ask(request)
-                except AdaptedError as change:
+                except SettingDroppedError as change:
                     changes.append(str(change))
         raise AssertionError(changes)
 
@@ -225,7 +225,7 @@ def test_the_name_of_the_token_limit_follows_the_server(
 
     async def go() -> Reply:
         async with open_backend(_openai(provider.url), space) as backend:
-            with pytest.raises(AdaptedError, match="max_completion_tokens"):
+            with pytest.raises(SettingDroppedError, match="max_completion_tokens"):
                 await backend.ask(request_)
             return await backend.ask(request_)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llm_elicit.backends import Reply, Request, open_backend
-from llm_elicit.backends.base import AdaptedError
+from llm_elicit.backends.base import SettingDroppedError
 from llm_elicit.backends.failures import Failure
 from llm_elicit.backends.sdk import LARGEST
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
@@ -159,7 +159,7 @@ def test_a_refused_setting_is_read_from_its_field(space: FeatureSpace, request_:
             assert (failure.status, len(provider.seen)) == (400, 1)
     for param in ("max_tokens", "logprobs", "top_logprobs"):
         fails = Fails(400, "no", code="unsupported_parameter", param=param)
-        with Provider(lambda n, body, f=fails: f) as provider, pytest.raises(AdaptedError):
+        with Provider(lambda n, body, f=fails: f) as provider, pytest.raises(SettingDroppedError):
             _asked_raw(_gpt(provider.url), request_, space)
 
 

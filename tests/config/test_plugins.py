@@ -159,10 +159,10 @@ def test_an_unknown_name_lists_what_there_is(site: Path, monkeypatch: pytest.Mon
 
 
 NO_LIMIT = """
-from llm_elicit.backends import Capabilities, Keyless
+from llm_elicit.backends import Capabilities, WithoutKey
 from llm_elicit.config.judges import PluginJudge
 
-class Mine(Keyless):
+class Mine(WithoutKey):
     capabilities, endpoint, cacheable = Capabilities(), "here", False
 
     class Settings(PluginJudge):

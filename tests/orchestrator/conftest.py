@@ -7,11 +7,11 @@ import httpcore2
 import pytest
 
 from llm_elicit.orchestrator.journal.connection import JournalLocation
-from llm_elicit.orchestrator.retries import Patience
+from llm_elicit.orchestrator.retries import RetryPolicy
 from orchestrator.postgres import server
 
 KEY = "sk-canary-0123456789"
-SWIFT = Patience(base=0.01, longest=0.05, provider=0.5)
+SWIFT = RetryPolicy(base=0.01, longest=0.05, provider=0.5)
 
 
 @pytest.fixture(autouse=True)

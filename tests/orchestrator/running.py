@@ -22,7 +22,7 @@ from llm_elicit.orchestrator.judgments import comparisons
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
-from llm_elicit.orchestrator.retries import Patience
+from llm_elicit.orchestrator.retries import RetryPolicy
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from llm_elicit.spaces.features import FeatureSpace
 from orchestrator.conftest import SWIFT
@@ -72,7 +72,7 @@ def run(
     study: Campaign,
     folder: Path,
     progress: Progress | None = None,
-    patience: Patience = SWIFT,
+    patience: RetryPolicy = SWIFT,
     reuse: CacheUse = "reuse",
     limiters: RateLimiters | None = None,
     clock: Callable[[], float] = time.monotonic,

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 from llm_elicit.orchestrator.rate_limit_headers import allowances, retry_after
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
-from llm_elicit.orchestrator.retries import Decision, Patience
+from llm_elicit.orchestrator.retries import Decision, RetryPolicy
 from llm_elicit.testing.rate_limits import Gate, Limit
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -111,7 +111,7 @@ def simulate(  # noqa: PLR0917
         began: the clock at the start.
     """
     limiter = limiter or RateLimiter(began, window)
-    patience, rng = Patience(), random.Random(seed)
+    patience, rng = RetryPolicy(), random.Random(seed)
     now, busy_until, idle, count, serving = began, began, slots, 0, 0
     left = math.inf if questions is None else questions
     later: list[tuple[float, int, int]] = []

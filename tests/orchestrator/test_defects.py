@@ -10,7 +10,7 @@ import pytest
 from llm_elicit.orchestrator import request_builder
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.progress import Display, Silent, Tally
-from llm_elicit.orchestrator.retries import Patience
+from llm_elicit.orchestrator.retries import RetryPolicy
 from llm_elicit.testing.provider import Action, Fails, Provider, Says
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run
@@ -93,7 +93,7 @@ def test_a_provider_that_refuses_for_ever_is_seen_at_once_and_ends_in_time(tmp_p
     with Provider(lambda n, body: Fails(429, headers=(("retry-after", "600"),))) as provider:
         study = campaign([claude(provider.url, concurrency=4)])
         began = time.monotonic()
-        summary = run(study, tmp_path / "try", Watch(), Patience(stall_timeout=3.0))
+        summary = run(study, tmp_path / "try", Watch(), RetryPolicy(stall_timeout=3.0))
         elapsed = time.monotonic() - began
         assert len(provider.seen) < 10
     assert re.search(r"no answer for \d+ s: rate limited", str(summary.problems[0]))

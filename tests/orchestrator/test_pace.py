@@ -20,7 +20,7 @@ from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.rate_limit_headers import Allowance, allowances, seconds_until
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, SharedLimiter
-from llm_elicit.orchestrator.retries import Patience, SlowRequests
+from llm_elicit.orchestrator.retries import RetryPolicy, SlowRequests
 from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Says
 from llm_elicit.testing.rate_limits import Gate, Limit
 from orchestrator import simulation as sim
@@ -316,7 +316,7 @@ def _paced(make: Any, gate: Gate, folder: Path) -> float:
         study = campaign([make(provider.url, concurrency=32)], pairs=100)
         # Time that a busy machine gave to others is not the pace's.
         began = time.monotonic() - starved()
-        summary = run(study, folder, patience=Patience())
+        summary = run(study, folder, patience=RetryPolicy())
         elapsed = time.monotonic() - starved() - began
     assert summary.complete
     assert gate.admitted == 200
@@ -338,7 +338,7 @@ def test_one_refusal_holds_back_its_own_question(tmp_path: Path) -> None:
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, concurrency=1)], pairs=10)
         clock = stopped_clock(times, lambda: len(provider.seen) >= 20)
-        patience = Patience(base=0.01)
+        patience = RetryPolicy(base=0.01)
         assert run(study, tmp_path / "try", patience=patience, clock=clock).complete
         questions = [seen.question for seen in provider.seen]
     assert times[1] - times[0] >= 1.0

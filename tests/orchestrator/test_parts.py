@@ -12,7 +12,7 @@ from rich.console import Console
 from llm_elicit.backends.failures import read_failure
 from llm_elicit.orchestrator.progress import Display, Tally
 from llm_elicit.orchestrator.rate_limit_headers import retry_after
-from llm_elicit.orchestrator.retries import Decision, Patience
+from llm_elicit.orchestrator.retries import Decision, RetryPolicy
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -44,7 +44,7 @@ def test_no_header_can_break_the_reading(text: str) -> None:
 
 @given(st.integers(1, 2000), st.none() | st.floats(0, 1e9), st.integers(0, 2**32))
 def test_no_wait_is_without_end(attempt: int, wait: float | None, seed: int) -> None:
-    patience = Patience(base=0.5, longest=30, provider=120)
+    patience = RetryPolicy(base=0.5, longest=30, provider=120)
     decision = Decision("rate limited", "x", wait)
     pause = patience.pause(decision, attempt, random.Random(seed))
     assert 0 < pause <= 120.5

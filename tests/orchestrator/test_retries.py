@@ -18,7 +18,7 @@ from llm_elicit.backends.failures import Failure, read_failure
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError, JudgeError
 from llm_elicit.orchestrator.judgments import status
-from llm_elicit.orchestrator.retries import Decision, History, Patience, classify, weigh
+from llm_elicit.orchestrator.retries import Decision, History, RetryPolicy, classify, decide
 from llm_elicit.questions import Template, render
 from llm_elicit.testing.provider import (
     Action,
@@ -169,36 +169,36 @@ def test_the_http_clients_own_exceptions_are_read() -> None:
 
 
 def test_the_last_straw() -> None:
-    patience = Patience(total=100.0)
+    patience = RetryPolicy(total=100.0)
     server, limit = Failure("status", "boom", 500), Failure("status", "slow", 429)
     history = History(began=0.0)
     for number in range(1, 6):
         # However often, and whether or not others are answered: no server error sets it aside.
         history.add(classify(server), server, answered=10 * number)
-        assert weigh(classify(server), history, 6, patience, float(number)).kind == "transient"
+        assert decide(classify(server), history, 6, patience, float(number)).kind == "transient"
     history.add(classify(server), server, answered=70)
-    last = weigh(classify(server), history, 6, patience, 6.0)
+    last = decide(classify(server), history, 6, patience, 6.0)
     assert (last.kind, last.reason) == ("no", "given up after 6 attempts: server error 500: boom")
     patient = History(began=0.0)
     for number in range(99):
         patient.add(classify(limit), limit, answered=number)
         # A rate limit is not the question's fault: only time ends it.
-        assert weigh(classify(limit), patient, 6, patience, float(number)).kind == "rate limited"
-    assert weigh(classify(limit), patient, 6, patience, 100.0).kind == "no"
+        assert decide(classify(limit), patient, 6, patience, float(number)).kind == "rate limited"
+    assert decide(classify(limit), patient, 6, patience, 100.0).kind == "no"
 
 
 @pytest.mark.parametrize("status", [503, 529])
 def test_an_overload_costs_no_attempt_once_the_judge_has_answered(status: int) -> None:
-    busy, patience = Failure("status", "overloaded", status), Patience(total=100.0)
+    busy, patience = Failure("status", "overloaded", status), RetryPolicy(total=100.0)
     history = History(began=0.0)
     for number in range(50):
         history.add(classify(busy), busy, answered=1)
-        assert weigh(classify(busy), history, 3, patience, float(number)).kind == "transient"
-    assert weigh(classify(busy), history, 3, patience, 100.0).kind == "no"
+        assert decide(classify(busy), history, 3, patience, float(number)).kind == "transient"
+    assert decide(classify(busy), history, 3, patience, 100.0).kind == "no"
     never = History(began=0.0)
     for _ in range(3):
         never.add(classify(busy), busy, answered=0)
-    assert weigh(classify(busy), never, 3, patience, 1.0).kind == "no"
+    assert decide(classify(busy), never, 3, patience, 1.0).kind == "no"
 
 
 REFUSED_PROMPTS = [
@@ -255,7 +255,7 @@ def test_a_wait_of_49_days_does_not_hold_a_run_up(tmp_path: Path) -> None:
 
 
 def test_a_provider_that_only_refuses_stops_the_judge(tmp_path: Path) -> None:
-    patience = Patience(base=0.01, longest=0.05, provider=0.1, stall_timeout=1.0)
+    patience = RetryPolicy(base=0.01, longest=0.05, provider=0.1, stall_timeout=1.0)
     began = time.monotonic()
     with Provider(lambda n, body: Fails(429, headers=(("retry-after", "86400"),))) as provider:
         summary = run(campaign([claude(provider.url), EXPERT]), tmp_path / "try", patience=patience)
@@ -284,7 +284,7 @@ def test_what_the_servers_fault_is_is_never_held_against_a_question(
         return action if question == unlucky and seen <= times and not well else Says()
 
     # Patient enough for three in any case, and for an overload of a fifth of a second.
-    patience = Patience(base=0.005, longest=0.02, total=0.2 if times > 3 else 60.0)
+    patience = RetryPolicy(base=0.005, longest=0.02, total=0.2 if times > 3 else 60.0)
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, attempts=4, concurrency=2)])
         summary = run(study, tmp_path / "try", patience=patience)
@@ -334,7 +334,7 @@ def test_a_slot_is_given_back_while_a_question_waits(tmp_path: Path) -> None:
 
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, concurrency=1)])
-        patience = Patience(base=0.4, longest=0.4)
+        patience = RetryPolicy(base=0.4, longest=0.4)
         clock = stopped_clock(times, lambda: len(provider.seen) >= 20)
         assert run(study, tmp_path / "try", patience=patience, clock=clock).complete
         questions = [seen.question for seen in provider.seen]

@@ -55,10 +55,10 @@ def test_a_batch_keeps_what_is_known_of_it(location: JournalLocation) -> None:
     assert journal.batches("nobody") == []
     journal.set_batch("b", "submitted", "id-7")
     assert journal.batches("expert", "submitted") == [
-        replace(first, batch="id-7", fate="submitted")
+        replace(first, batch="id-7", state="submitted")
     ]
     journal.set_batch("b", "refused", note="no\0")
-    refused = replace(first, batch="id-7", fate="refused", note="no\ufffd")
+    refused = replace(first, batch="id-7", state="refused", note="no\ufffd")
     assert journal.batches("expert") == [refused, second]
     assert journal.batches("expert", "intended") == [second]
     assert journal.batches("other") == [replace(second, tag="c", judge="other")]

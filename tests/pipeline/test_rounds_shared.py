@@ -18,7 +18,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.engine import ask
 from llm_elicit.orchestrator.journal.schema import answered, digest_of, intent
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.orchestrator.judgments import OldPlanError, comparisons
+from llm_elicit.orchestrator.judgments import StalePlanError, comparisons
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import ask as ask_stage
@@ -67,7 +67,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         summary = asyncio.run(ask(old.study))
         assert not summary.problems
         assert len(provider.seen) == 12
-        with pytest.raises(OldPlanError, match=r"1 answers .*another worker has planned"):
+        with pytest.raises(StalePlanError, match=r"1 answers .*another worker has planned"):
             comparisons(old.folder, old.campaign, old.space, old.plan)
         other.close()
         # Then it learns of the round, joins in, and plans the last one itself.

@@ -32,7 +32,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from llm_elicit.errors import InputError
 from llm_elicit.planning.pairs import Presentation
 
-VERSION = "1"
+VERSION = "2"
 """The version of these tables, which every journal records. It changes with each table, column or
 constraint."""
 
@@ -106,10 +106,10 @@ batches = _table(
     Column("tag", Text, primary_key=True),
     _required("judge", Text),
     Column("batch", Text),
-    _required("fate", Text),
+    _required("state", Text),
     _required("made", _REAL),
     _required("note", Text),
-    CheckConstraint("fate IN ('intended', 'submitted', 'collected', 'refused', 'released')"),
+    CheckConstraint("state IN ('intended', 'submitted', 'collected', 'refused', 'released')"),
 )
 
 rounds = _table(

@@ -71,7 +71,7 @@ from llm_elicit.orchestrator.journal.schema import (
 )
 from llm_elicit.planning.pairs import Plan
 
-BatchFate = Literal["intended", "submitted", "collected", "refused", "released"]
+StoredBatchState = Literal["intended", "submitted", "collected", "refused", "released"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class BatchRow:
         tag: its tag, with which its requests' custom ids begin.
         judge: the judge's name.
         batch: the provider's id; None until known.
-        fate: `intended` until the batch is known to have arrived, then `submitted`, then
+        state: `intended` until the batch is known to have arrived, then `submitted`, then
             `collected`; `refused` by the provider; `released` if it never arrived.
         made: seconds since 1970 when it was intended.
         note: a remark, such as the provider's error.
@@ -91,16 +91,18 @@ class BatchRow:
     tag: str
     judge: str
     batch: str | None
-    fate: BatchFate
+    state: StoredBatchState
     made: float
     note: str = ""
 
 
-def batch_rows(db: sa.Connection, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
+def batch_rows(
+    db: sa.Connection, judge: str, state: StoredBatchState | None = None
+) -> list[BatchRow]:
     """Return a judge's batches, oldest first, optionally only those of one state."""
     query = select(batches).where(batches.c.judge == judge).order_by(batches.c.made, batches.c.tag)
-    if fate is not None:
-        query = query.where(batches.c.fate == fate)
+    if state is not None:
+        query = query.where(batches.c.state == state)
     return [BatchRow(**row._mapping) for row in db.execute(query)]
 
 
@@ -358,17 +360,17 @@ class Journal:
 
     @_once
     def set_batch(
-        self, tag: str, fate: BatchFate, batch: str | None = None, note: str = ""
+        self, tag: str, state: StoredBatchState, batch: str | None = None, note: str = ""
     ) -> None:
         """Update the state of a batch; a known provider id is kept."""
         self._renew()
-        values = {"fate": fate, "note": storable(note), **({"batch": batch} if batch else {})}
+        values = {"state": state, "note": storable(note), **({"batch": batch} if batch else {})}
         self._db.execute(update(batches).where(batches.c.tag == tag).values(**values))
 
     @_once
-    def batches(self, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
+    def batches(self, judge: str, state: StoredBatchState | None = None) -> list[BatchRow]:
         """Return a judge's batches, oldest first, optionally only those of one state."""
-        return batch_rows(self._db, judge, fate)
+        return batch_rows(self._db, judge, state)
 
     @_once
     def in_batch(self, tag: str) -> list[Question]:
