@@ -3,10 +3,10 @@
 *Mixtures* f(t) = a log Σ_k exp(h_k − ½|t W_k − o_k|²). Far from the data the widest form
 dominates, so that exp(f) is integrable.
 
-*Random Fourier features* f(t) = Σ_m a_m cos(ω_m·t) + b_m sin(ω_m·t). With ω ~ N(0, I/ℓ²) and
-independent normal coefficients of variance v/M these are draws of a Gaussian process with
-covariance v exp(−|t − t'|²/2ℓ²), up to the Monte Carlo error of M frequencies (Rahimi and Recht,
-2007).
+*Fourier features* f(t) = Σ_m a_m cos(ω_m·t) + b_m sin(ω_m·t). With ω ~ N(0, I/ℓ²) and independent
+normal coefficients of variance v/M these are draws of a Gaussian process with covariance
+v exp(−|t − t'|²/2ℓ²), up to the Monte Carlo error of M frequencies (Rahimi and Recht, 2007); with ω
+on a lattice and variances that follow the spectral density, up to the lattice's period.
 """
 
 from __future__ import annotations
