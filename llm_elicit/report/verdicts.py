@@ -334,11 +334,9 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
     """Return sentences that qualify a judge's verdict."""
     preference, sentences = judge.preference, []
     if preference.consistent:  # its ranges and its position effect qualify a preference only
-        warnings = fit_warnings(judge.diagnostics.get(judge.method or "", {}))
         sentences = [
             _misfit_sentence(preference), coherence_sentence(judge.powers),
-            position_sentence(preference.position, level),
-            *(f"{warning[0].upper()}{warning[1:]}." for warning in warnings),
+            position_sentence(preference.position, level), *fit_sentences(judge),
         ]  # fmt: skip
     else:
         sentences = [_repeats_sentence(preference, level)]
@@ -348,6 +346,12 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
             f"{lost:,} of its {answers.judgments:,} answers could not be used: {unusable(answers)}."
         )
     return tuple(sentence for sentence in sentences if sentence)
+
+
+def fit_sentences(judge: JudgeAudit) -> list[str]:
+    """Return what the fit of the judge's belief warns of."""
+    warnings = fit_warnings(judge.diagnostics.get(judge.method or "", {}))
+    return [f"{warning[0].upper()}{warning[1:]}." for warning in warnings]
 
 
 def sample_size_sentence(preference: Preference) -> str:

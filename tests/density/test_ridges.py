@@ -21,7 +21,7 @@ from llm_elicit.density.latent import make_latent
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.utility.gaussian_process import GaussianProcessFit, _observations, _Process
 from llm_elicit.density.utility.quadratic import QuadraticTerms
-from llm_elicit.report.verdicts import _fit_sentences
+from llm_elicit.report.verdicts import fit_sentences
 from tests.density.targets import Array, check_evidence
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_the_length_of_a_ridge_that_few_noisy_answers_leave_to_the_prior_is_said
     diagnostics = {"extent": fit.extent, "separation": None}
     assert "how far the belief extends" in fit_warnings(diagnostics)[0]
     judge = SimpleNamespace(method="auto", diagnostics={"auto": diagnostics})
-    sentences = _fit_sentences(cast("JudgeAudit", judge))
+    sentences = fit_sentences(cast("JudgeAudit", judge))
     assert sentences[0].startswith("The answers hardly determine")
     assert sentences[0].endswith("times as long.")
 

@@ -71,7 +71,7 @@ def test_pairs_that_are_all_there_are_not_written_again(
     location, judges = JournalLocation(tmp_path), ("expert", "other")
     _prepared(location, plan, *judges).close()
     with monkeypatch.context() as patch:
-        patch.delattr(plan_of_journal, "_add_pairs")
+        patch.delattr(plan_of_journal, "_rows")
         _prepared(location, replace(plan, direct=_samples(0, 1)), *judges).close()
     longer = replace(_plan(5), own={"expert": (3,)}, direct=_samples(0))
     _prepared(location, longer, *judges).close()

@@ -584,6 +584,7 @@ def test_runs_wait_for_their_turn_in_the_order_in_which_they_were_started(tmp_pa
             await states(jobs, "running", "cancelled", "planned", "cancelled")
             await c.cancel()
             await waits.resume()
+            await states([waits], "planned")  # recorded, and so before the next
             await b.resume()
             assert (waits.snapshot().step, b.snapshot().step) == (
                 "1 campaign is ahead", "2 campaigns are ahead",
