@@ -332,10 +332,14 @@ def main(connection: int) -> None:
     import uvicorn.protocols.http.auto  # noqa: F401
 
     import llm_elicit
+    import llm_elicit.report.page
 
     for module in pkgutil.walk_packages(llm_elicit.__path__, "llm_elicit."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    templates = llm_elicit.report.page.environment()
+    for name in templates.list_templates():
+        templates.get_template(name)  # kept by the environment
     _environment.update(os.environ)
     install()
     gc.collect()

@@ -35,7 +35,6 @@ from itertools import pairwise
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import MultivariateNormal
 from torchdiffeq import odeint
 
 from llm_elicit.baselines.protocol.network import (
@@ -76,15 +75,24 @@ class FlowPrior:
         zero = torch.zeros(dimension, dtype=torch.float64)
         return cls(zero, torch.diag(zero))
 
-    def at(self, sigma: float) -> MultivariateNormal:
-        """Return N(mean, covariance + σ² I)."""
+    def factor(self, sigma: float) -> Tensor:
+        """Return the Cholesky factor (d, d) of covariance + σ² I."""
         noise = sigma**2 * torch.eye(len(self.mean), dtype=self.mean.dtype)
-        return MultivariateNormal(self.mean, self.covariance + noise)
+        low: Tensor = torch.linalg.cholesky(self.covariance + noise)
+        return low
 
     def sample(self, n: int, sigma: float, generator: torch.Generator) -> Tensor:
         """Draw (n, d) with noise of level σ."""
         white = torch.randn(n, len(self.mean), generator=generator, dtype=self.mean.dtype)
-        return self.mean + white @ self.at(sigma).scale_tril.T
+        return self.mean + white @ self.factor(sigma).T
+
+    def log_prob(self, x: Tensor, sigma: float) -> Tensor:
+        """Return log N(x; mean, covariance + σ² I), (n,), at points (n, d)."""
+        low = self.factor(sigma)
+        white = torch.linalg.solve_triangular(low, (x - self.mean).T, upper=False)
+        size = low.diagonal().log().sum() + 0.5 * len(low) * math.log(2.0 * math.pi)
+        log_prob: Tensor = -0.5 * white.square().sum(0) - size
+        return log_prob
 
 
 def flow_log_prob(
@@ -122,8 +130,7 @@ def _solve(x: Tensor, score: Score, prior: FlowPrior, settings: LikelihoodSettin
     start = (x, torch.zeros_like(x[:, 0]))
     accuracy = {"rtol": settings.rtol, "atol": settings.atol}
     path, gained = odeint(velocity, start, times, method=settings.solver, **accuracy)
-    log_prob: Tensor = prior.at(high).log_prob(path[-1])  # type: ignore[no-untyped-call]
-    log_prob -= gained[-1]
+    log_prob: Tensor = prior.log_prob(path[-1], high) - gained[-1]
     return log_prob
 
 
