@@ -270,7 +270,8 @@ class PeopleEvidence:
 
     Attributes:
         comparisons: the judgments of the run.
-        cards: the cards that people have answered, see `llm_elicit.orchestrator.people_cards`.
+        cards: the cards that people have answered, see
+            `llm_elicit.orchestrator.judgments.people_cards`.
     """
 
     comparisons: Comparisons

@@ -44,6 +44,7 @@ from llm_elicit.density.methods import (
     Problem,
     external_settings,
 )
+from llm_elicit.density.sampling import LOG_2PI
 from llm_elicit.density.smc import Draws
 from llm_elicit.density.torch_utils import Adam
 
@@ -51,7 +52,6 @@ __all__ = ["METHOD", "FlowSettings"]
 
 _CHUNK = 8192
 _SQRT_3 = math.sqrt(3.0)
-_LOG_2PI = math.log(2.0 * math.pi)
 _BISECTIONS = 90
 _SHARE_START = -2.0
 
@@ -119,7 +119,7 @@ class BeliefFlow(torch.nn.Module):
         t = (y - self.centre) @ self._matrix().T
         log_volume = log_slope + self.linear.diagonal().sum()
         if not self.with_splines:
-            return log_volume - 0.5 * (t * t).sum(-1) - 0.5 * _LOG_2PI * t.shape[-1]
+            return log_volume - 0.5 * (t * t).sum(-1) - 0.5 * LOG_2PI * t.shape[-1]
         log_prob: Tensor = self.splines().log_prob(t)
         return log_volume + log_prob
 

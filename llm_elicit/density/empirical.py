@@ -16,13 +16,12 @@ from torch import Tensor
 
 from llm_elicit.density.errors import Array, DensityError, brief, finite, flags, numbers
 from llm_elicit.density.feature_names import in_order
-from llm_elicit.density.sampling import SamplingDensity, bisect, check_draw
+from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, bisect, check_draw
 
 _LEAST_POINTS = 20
 _SHRINK = 1e-3
-_LOG_2PI = float(np.log(2.0 * np.pi))
 _CUBE_LOW, _CUBE_HIGH = 1e-300, 1.0 - 1e-16
-_LOG_SQRT_2PI = 0.5 * float(np.log(2.0 * np.pi))
+_LOG_SQRT_2PI = 0.5 * LOG_2PI
 _NEAREST = 1e-3  # how near a bound data may come, a share of the width or of the median's distance
 _FARTHEST_SCORE = 12.0
 _LEAST_SLOPE = 1e-3
@@ -306,7 +305,7 @@ class Empirical(SamplingDensity):
         inside = self.contains(points)
         h = self.marginals.score(self.to_scale(points[inside]))
         g = np.linalg.solve(self.cholesky, h.T).T
-        normal = -0.5 * (g * g + _LOG_2PI).sum(axis=1)
+        normal = -0.5 * (g * g + LOG_2PI).sum(axis=1)
         slopes = self.marginals.log_slope(torch.from_numpy(h)).sum(1).numpy()
         per_scale = normal - slopes - np.log(np.diagonal(self.cholesky)).sum()
         result[inside] = per_scale + self.log_scale_slope(points[inside])

@@ -11,9 +11,7 @@ from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
 from llm_elicit.density.errors import Array, DensityError, Flags, brief, finite, numbers
 from llm_elicit.density.feature_names import in_order
-from llm_elicit.density.sampling import SamplingDensity, bisect, check_draw
-
-_LOG_2PI = float(np.log(2.0 * np.pi))
+from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, bisect, check_draw
 
 
 class GaussianMixture(SamplingDensity):
@@ -128,7 +126,7 @@ class GaussianMixture(SamplingDensity):
     def _log_prefix(self, white: Array, j: int) -> Array:
         """Return the log density (n, k) of the first j features under each component."""
         diagonal = np.diagonal(self.cholesky, axis1=1, axis2=2)[:, :j]
-        steps = -0.5 * white[..., :j] ** 2 - 0.5 * _LOG_2PI - np.log(diagonal)
+        steps = -0.5 * white[..., :j] ** 2 - 0.5 * LOG_2PI - np.log(diagonal)
         return np.asarray(steps.sum(axis=-1))
 
     def to_cube(self, x: npt.ArrayLike) -> Array:

@@ -35,10 +35,9 @@ from torch.quasirandom import SobolEngine
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import Array, DensityError, Index
 from llm_elicit.density.gaussian_mixture import GaussianMixture
-from llm_elicit.density.sampling import SamplingDensity, Uniform, accepted
+from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform, accepted
 
 _MARGIN = 1e-10
-LOG_2PI = math.log(2.0 * math.pi)
 
 
 def uniforms_evenly(n: int, dimension: int, generator: torch.Generator) -> Tensor:

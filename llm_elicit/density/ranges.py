@@ -36,10 +36,9 @@ from llm_elicit.density.errors import Array, DensityError, Flags, finite, number
 from llm_elicit.density.evidence import LogOdds
 from llm_elicit.density.judgments import pair_contrasts
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.sampling import SamplingDensity, Uniform, bisect
+from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform, bisect
 from llm_elicit.density.utility_function import Utility
 
-_LOG_2PI = float(np.log(2.0 * np.pi))
 _FARTHEST = 30.0  # standard deviations, beyond which λ has no mass in floats
 
 _ESS = 0.5
@@ -100,7 +99,7 @@ class TruncatedNormal:
 
     def log_density(self, g: Tensor) -> Tensor:
         """Return log-densities (G, N) at latent points (G, N, d) of the boxes."""
-        total = -0.5 * (g.square() + _LOG_2PI).sum(-1)
+        total = -0.5 * (g.square() + LOG_2PI).sum(-1)
         for j in range(g.shape[-1]):
             total = total - _log_mass(*self._bounds(g, j))
         return total

@@ -9,6 +9,7 @@ units. With all scales linear (the default) this is the setting of Mikkola, Acer
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -33,6 +34,7 @@ from llm_elicit.density.errors import (
 )
 from llm_elicit.density.feature_names import FeatureNames, as_frame, in_order, labels
 
+LOG_2PI = math.log(2.0 * math.pi)
 _BATCH = 2**16  # draws at once
 
 

@@ -75,7 +75,8 @@ class RunSnapshot(StrictModel):
 
     Attributes:
         name: the campaign's name.
-        state, stage: see `llm_elicit.orchestrator.Control`; "unreadable" if a list cannot say.
+        state, stage: see `llm_elicit.orchestrator.journal.control.Control`; "unreadable" if a
+            list cannot say.
         step: what the stage does, in a few words; empty if it does not say.
         judges: the judges' counts by name.
         cost: USD; None if the price of a judge is unknown.

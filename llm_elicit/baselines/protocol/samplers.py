@@ -50,6 +50,7 @@ from llm_elicit.baselines.protocol.settings import (
     LikelihoodSettings,
 )
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.sampling import LOG_2PI
 
 Score = Callable[[Tensor, float], Tensor]
 
@@ -90,7 +91,7 @@ class FlowPrior:
         """Return log N(x; mean, covariance + σ² I), (n,), at points (n, d)."""
         low = self.factor(sigma)
         white = torch.linalg.solve_triangular(low, (x - self.mean).T, upper=False)
-        size = low.diagonal().log().sum() + 0.5 * len(low) * math.log(2.0 * math.pi)
+        size = low.diagonal().log().sum() + 0.5 * len(low) * LOG_2PI
         log_prob: Tensor = -0.5 * white.square().sum(0) - size
         return log_prob
 
