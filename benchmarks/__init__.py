@@ -55,7 +55,7 @@ class Job:
     def name(self) -> str:
         """A readable file name.
 
-        Example:
+        Examples:
             >>> Job("table1", "Ring2D", "utility", 1, 2000).name
             'Ring2D-utility-default-001-n2000'
         """

@@ -40,7 +40,7 @@ _GROWTH = 1.5
 def round_ends(dimension: int, n: int) -> list[int]:
     """Return comparisons asked by the end of each round.
 
-    Example:
+    Examples:
         >>> round_ends(2, 400)
         [100, 150, 225, 338, 400]
     """

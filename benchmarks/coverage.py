@@ -50,7 +50,7 @@ KINDS_OF_JUDGES = (*JUDGES, LOG_ODDS)
 def measure_coverage(job: Job) -> Row:
     """Fit, draw beliefs, and return which shares of the bands hold the truth.
 
-    Example:
+    Examples:
         >>> row = measure_coverage(Job("coverage", "Ring2D", "auto", seed=11, n=40))
         >>> 0.0 <= row["quantile_cover"] <= 1.0
         True

@@ -142,7 +142,7 @@ def box_of(target: Target) -> tuple[Array, Array]:
 def measure_low_amplitude(job: Job) -> Row:
     """Fit the judge, estimate the power from ranges, and return the errors of both.
 
-    Example:
+    Examples:
         >>> row = measure_low_amplitude(Job("faint", "Ring2D", "auto", seed=11, n=50, points=200))
         >>> row["rank_correlation"] > 0.3, row["power_low"] < row["power_high"]
         (True, True)

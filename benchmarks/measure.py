@@ -40,7 +40,7 @@ class Streams:
     def of(cls, target: str, seed: int) -> Streams:
         """Return the streams of a target and a seed.
 
-        Example:
+        Examples:
             >>> Streams.of("Ring2D", 1).fit == Streams.of("Ring2D", 2).fit
             False
         """
@@ -62,7 +62,7 @@ def compare(
 
     The judge's noise is the paper's unless another is given.
 
-    Example:
+    Examples:
         >>> winners, losers = compare(find(["Ring2D"])[0], 100, Streams.of("Ring2D", 11))
         >>> winners.shape
         (100, 2)
@@ -84,7 +84,7 @@ def choose(
 def measure(job: Job) -> Row:
     """Run a job in this process and return its row: distances, seconds, memory, provenance.
 
-    Example:
+    Examples:
         >>> job = Job("table1", "Ring2D", "utility", seed=11, n=80, points=200, samples=500)
         >>> row = measure(job)
         >>> row["w1"] > 0 and row["peak_mib"] > 50

@@ -42,7 +42,7 @@ class Distances(NamedTuple):
 def mmtv(x: Array, truth: Array) -> float:
     """Return the mean of ½∫|p − q| over features, for samples (n, d) and true ones (m, d).
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> x, y, far = rng.normal(size=(3, 25_000, 2)) + np.array([0, 0, 50])[:, None, None]
         >>> mmtv(x, y) < 0.04, mmtv(far, y) > 0.99
@@ -62,7 +62,7 @@ def distances(x: Array, truth: Array, points: int) -> Distances:
 def floor(target: Target, size: int, points: int, rng: np.random.Generator) -> Distances:
     """Return both distances between two independent true samples, as for a perfect estimate.
 
-    Example:
+    Examples:
         >>> from benchmarks.targets import find
         >>> ring = find(["Ring2D"])[0]
         >>> floor(ring, 5000, 500, np.random.default_rng(0)).w1 < 0.3

@@ -36,7 +36,7 @@ Answer = Callable[[tuple[Array, Array]], tuple[Array, Array]]
 def measure_power(job: Job) -> Row:
     """Return the share of random judges with an alarm, and whether the target's judge is found.
 
-    Example:
+    Examples:
         >>> row = measure_power(Job("power", "Ring2D", "auto", seed=11, n=200))
         >>> row["false_alarms"] < 0.2, row["found"]
         (True, 1.0)

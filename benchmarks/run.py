@@ -73,7 +73,7 @@ class Request:
     Raises:
         InputError: a name is unknown or a number is out of range.
 
-    Example:
+    Examples:
         >>> request = Request("table1", targets=("Ring2D",), methods=("utility",), seeds=(11, 12))
         >>> [(job.seed, job.n) for job in request.jobs()]
         [(11, 2000), (12, 2000)]
@@ -151,7 +151,7 @@ class Request:
 def key_of(job: Job) -> Row:
     """Return the key of a job's row: the job, its settings and the package's version.
 
-    Example:
+    Examples:
         >>> list(key_of(Job("table1", "Ring2D", "utility", seed=11, n=200)))[-2:]
         ['settings', 'version']
     """
@@ -168,7 +168,7 @@ class Rows:
     A file is written under a temporary name and renamed, so that it is never incomplete. Its name
     has a hash of the job's key, so that the same job has the same file.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> job = Job("table1", "Ring2D", "utility", seed=11, n=200)
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -265,7 +265,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     Raises:
         InputError: the text is not of this form.
 
-    Example:
+    Examples:
         >>> parse_seeds("1-3,7")
         (1, 2, 3, 7)
     """
@@ -282,7 +282,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def parse_names(text: str) -> tuple[str, ...]:
     """Return names separated by commas or spaces.
 
-    Example:
+    Examples:
         >>> parse_names("score, utility")
         ('score', 'utility')
     """

@@ -95,7 +95,7 @@ def published(target: str, method: str, metric: str) -> Published | None:
 
     A method that the paper does not have stands beside the paper's own, ``score``.
 
-    Example:
+    Examples:
         >>> published("Ring2D", "score", "w1")
         Published(mean=0.39, sd=0.08)
     """
@@ -122,7 +122,7 @@ class Table:
     def markdown(self) -> str:
         """Return the table in Markdown.
 
-        Example:
+        Examples:
             >>> print(Table("Seconds", ("target", "ours"), [("Ring2D", "6")]).markdown())
             **Seconds**
             <BLANKLINE>

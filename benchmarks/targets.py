@@ -53,7 +53,7 @@ class Target:
         draw: exact draws (n, d) of the density before it is restricted to λ's support.
         law: the density before that restriction, where it is a mixture of Gaussians.
 
-    Example:
+    Examples:
         >>> law = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)])
         >>> target = mixture("Gaussian", law, cube(1.0, 2))
         >>> bool(abs(target.sample(1000, np.random.default_rng(0))).max() <= 1.0)
@@ -125,7 +125,7 @@ def mixture(name: str, law: GaussianMixture, sampling: SamplingDensity) -> Targe
 def wide_sampling(law: GaussianMixture, factor: float = 3.0) -> GaussianMixture:
     """Return λ for d > 4: at the components' means, diagonal, with `factor` times their variances.
 
-    Example:
+    Examples:
         >>> law = GaussianMixture([1.0], [[0.0, 0.0]], [[[1.0, 0.9], [0.9, 1.0]]])
         >>> wide_sampling(law).covariances.tolist()
         [[[3.0, 0.0], [0.0, 3.0]]]
@@ -371,7 +371,7 @@ def find(names: Iterable[str]) -> list[Target]:
     Raises:
         InputError: a name is unknown.
 
-    Example:
+    Examples:
         >>> [target.dimension for target in find(["gaussian4d", "Ring2D"])]
         [4, 2]
         >>> len(find(["paper"]))

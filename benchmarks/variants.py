@@ -108,7 +108,7 @@ VARIANTS = {
 def variant(method: str, name: str = DEFAULT) -> Variant:
     """Return the variant of this name, or the method with its default settings.
 
-    Example:
+    Examples:
         >>> variant("utility").settings_for(2) == FitSettings()
         True
     """

@@ -36,7 +36,7 @@ class UnknownNameError(InputError, KeyError):
     def of(cls, where: str, what: str, name: object, known: Iterable[str]) -> UnknownNameError:
         """Return the error of an unknown name, with the known ones and the nearest of them.
 
-        Example:
+        Examples:
             >>> str(UnknownNameError.of("study", "belief of", "qwn", ["qwen", "expert"]))
             "study: no belief of 'qwn'; did you mean 'qwen'? known: qwen, expert"
         """
@@ -51,7 +51,7 @@ class UnknownNameError(InputError, KeyError):
 class Refusals:
     """Collects what several checks refuse, so that all of it is said at once.
 
-    Example:
+    Examples:
         >>> refusals = Refusals()
         >>> for name in ("a", "b"):
         ...     with refusals.collected():

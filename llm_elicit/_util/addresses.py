@@ -15,7 +15,7 @@ def served(address: str) -> str:
     Raises:
         ValueError: it is not one, or may hold a secret; the message does not repeat it.
 
-    Example:
+    Examples:
         >>> served("http://localhost:8000/v1")
         'http://localhost:8000/v1'
         >>> served("localhost:8000/v1")
@@ -45,7 +45,7 @@ def database(address: str) -> str:
     Raises:
         ValueError: it is not one, or holds a password; the message does not repeat it.
 
-    Example:
+    Examples:
         >>> database("postgresql://me@host.example/elicit")
         'postgresql://me@host.example/elicit'
     """

@@ -95,7 +95,7 @@ def unfinished(path: Path) -> Path:
 
     Threads of one process, and work that goes on after its caller was cancelled, write theirs.
 
-    Example:
+    Examples:
         >>> unfinished(Path("a.txt")) == unfinished(Path("a.txt"))
         False
     """

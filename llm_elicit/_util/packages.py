@@ -21,7 +21,7 @@ class LazyModule:
     Args:
         name: the module's full name.
 
-    Example:
+    Examples:
         >>> statistics = LazyModule("statistics")
         >>> statistics.mean([1.0, 2.0])
         1.5
@@ -42,7 +42,7 @@ def package_version() -> str:
 def installed_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that affect results.
 
-    Example:
+    Examples:
         >>> sorted(installed_versions())[0]
         'Python'
     """

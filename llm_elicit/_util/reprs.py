@@ -12,7 +12,7 @@ import numpy as np
 def brief_repr(instance: Any) -> str:
     """Return the fields of a dataclass, arrays by their shapes and others cut.
 
-    Example:
+    Examples:
         >>> from dataclasses import dataclass
         >>> @dataclass
         ... class Points:

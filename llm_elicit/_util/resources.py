@@ -36,7 +36,7 @@ def find(folder: str, name: str, suffix: str) -> Path:
     Raises:
         InputError: there is no such file; the message lists the known names.
 
-    Example:
+    Examples:
         >>> find("datasets", "california_housing", ".yaml").name
         'california_housing.yaml'
     """
@@ -62,7 +62,7 @@ def find(folder: str, name: str, suffix: str) -> Path:
 def available(folder: str, suffix: str) -> list[str]:
     """Return the names in `folder` that `find` accepts, sorted.
 
-    Example:
+    Examples:
         >>> "penguins" in available("datasets", ".yaml")
         True
     """

@@ -31,7 +31,7 @@ _ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030
 def visible(text: str, most: int = 1200) -> str:
     """Return untrusted text with control and format characters replaced by their code points.
 
-    Example:
+    Examples:
         >>> visible("A" + chr(27) + "[31m" + chr(0x202E))
         'A\\\\x1b[31m\\\\u202e'
     """
@@ -49,7 +49,7 @@ def _code(character: str) -> str:
 def guard(text: str) -> str:
     """Return the cell of a CSV, with an apostrophe before what a spreadsheet would run.
 
-    Example:
+    Examples:
         >>> guard("=1+1"), guard("A"), unguard(guard("'=1+1"))
         ("'=1+1", 'A', "'=1+1")
     """
@@ -64,7 +64,7 @@ def unguard(text: str) -> str:
 def markdown(text: str) -> str:
     """Escape a text for a cell of a Markdown table, on one line.
 
-    Example:
+    Examples:
         >>> print(markdown("<b>a|b</b>"))
         \\<b\\>a\\|b\\</b\\>
     """
@@ -76,7 +76,7 @@ def latex(text: str) -> str:
 
     Letters with accents become commands, and characters without one become code points.
 
-    Example:
+    Examples:
         >>> print(latex(r"\\input{a} & Zoë"))
         \\textbackslash{}input\\{a\\} \\& Zo\\"{e}
     """

@@ -105,7 +105,7 @@ def density_levels(data: Floats, belief: Floats, rng: np.random.Generator) -> Fl
         data, belief: log densities of the belief at rows of the data `(n,)` and at its own draws.
         rng: breaks ties.
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> density_levels(np.array([0.0, -9.0]), np.array([-1.0, -2.0, 1.0, -3.0]), rng).tolist()
         [0.25, 1.0]
@@ -119,7 +119,7 @@ def density_levels(data: Floats, belief: Floats, rng: np.random.Generator) -> Fl
 def measure_data_coverage(levels: DataLevels) -> DataCoverage:
     """Measure coverage from the levels of the data's rows.
 
-    Example:
+    Examples:
         >>> uniform = measure_data_coverage(DataLevels((np.arange(400) + 0.5) / 400, 4000))
         >>> narrow = measure_data_coverage(DataLevels(np.full(400, 0.97), 4000))
         >>> uniform.error < 0.01, narrow.error > 0.4
@@ -268,7 +268,7 @@ def measure_boxes(
     Returns:
         The boxes; None without data, or with fewer than 100 rows.
 
-    Example:
+    Examples:
         >>> from llm_elicit.spaces.features import FeatureSpace
         >>> space = FeatureSpace.load("penguins")
         >>> data = space.table_points()

@@ -335,7 +335,7 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
     Raises:
         InputError: if `predictions` is for another number of triads.
 
-    Example:
+    Examples:
         >>> corners = np.random.default_rng(0).uniform(size=(40, 3, 2))
         >>> cyclic = Triads(corners, np.ones((40, 3, 2)))   # a before b before c before a
         >>> found = measure_transitivity(cyclic, np.full((1, 40, 3), 0.5))

@@ -151,7 +151,7 @@ def measure_discrimination(
 def auc(rows: Floats, sampling: Floats) -> float:
     """Return P(row > draw) + P(row = draw) / 2: Mann and Whitney's (1947) U as a share.
 
-    Example:
+    Examples:
         >>> auc(np.array([1.0, 3.0]), np.array([0.0, 1.0]))
         0.875
     """
@@ -163,7 +163,7 @@ def auc(rows: Floats, sampling: Floats) -> float:
 def spearman(x: Floats, y: Floats) -> float:
     """Return Spearman's rank correlation; 0 if either does not vary.
 
-    Example:
+    Examples:
         >>> round(spearman(np.array([1.0, 2.0, 3.0]), np.array([0.0, 10.0, 11.0])), 6)
         1.0
     """
@@ -178,7 +178,7 @@ def level_set(rows: Floats, sampling: Floats, volume: float = _VOLUME) -> float:
 
     If values tie at its edge, as many of the tied as complete the volume count.
 
-    Example:
+    Examples:
         >>> level_set(np.array([9.0, 0.0]), np.arange(10.0)), level_set(np.zeros(4), np.zeros(9))
         (0.5, 0.1)
     """

@@ -44,7 +44,7 @@ def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
     has not converged, the assignment problem is solved instead: for equal sizes it has the same
     optimum and no iteration limit, and takes about twice as long.
 
-    Example:
+    Examples:
         >>> points = np.random.default_rng(0).normal(size=(100, 2))
         >>> round(wasserstein(points, points + [3.0, 4.0]), 6)
         5.0
@@ -61,7 +61,7 @@ def total_variation(x: Floats, y: Floats, edges: Floats) -> float:
 
     Values beyond the edges count in the outermost bins.
 
-    Example:
+    Examples:
         >>> total_variation(np.array([0.1, 0.2]), np.array([0.1, 0.9]), np.linspace(0, 1, 11))
         0.5
     """
@@ -94,7 +94,7 @@ def joint_of_draws(
         others: samples `(n, d)` that the draws are compared with in turn.
         rng: draws the projections, the same for all.
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> here, there = np.zeros((4, 2)), np.full((4, 2), [2.0, 0.0])
         >>> joint_of_draws([here, there], [here], rng)["energy"].tolist()
@@ -129,7 +129,7 @@ def sliced_wasserstein(x: Floats, y: Floats, rng: np.random.Generator) -> float:
     of measures"). POT's `ot.sliced` gives the same and takes ten times as long for samples of equal
     size.
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> points = rng.normal(size=(100, 3))
         >>> round(sliced_wasserstein(points, points + [3.0, 4.0, 0.0], rng), 1)  # 5 E|u|, u on S²
@@ -144,7 +144,7 @@ def energy_distance(x: Floats, y: Floats) -> float:
 
     Székely and Rizzo 2013, "Energy statistics: a class of statistics based on distances".
 
-    Example:
+    Examples:
         >>> energy_distance(np.zeros((4, 2)), np.full((4, 2), [2.0, 0.0]))
         2.0
     """
@@ -160,7 +160,7 @@ def energy_between(x: Floats, y: Floats, within_y: float) -> float:
 def mean_distance(x: Floats) -> float:
     """Return E|X − X'| within a sample `(n, d)`, including X = X'.
 
-    Example:
+    Examples:
         >>> mean_distance(np.array([[0.0], [1.0]]))
         0.5
     """
@@ -179,7 +179,7 @@ def classifier_accuracy(x: Floats, y: Floats) -> float:
     Args:
         x, y: samples of equal size, rows in random order: the halves are the first and the last.
 
-    Example:
+    Examples:
         >>> points = np.random.default_rng(0).normal(size=(100, 2))
         >>> classifier_accuracy(points, points), classifier_accuracy(points, points + 9.0)
         (0.5, 1.0)
@@ -213,7 +213,7 @@ def pqmass(x: Floats, y: Floats) -> float:
     Args:
         x, y: samples of equal size, rows in random order. If they are too small, 1 is returned.
 
-    Example:
+    Examples:
         >>> x, y = np.random.default_rng(0).normal(size=(2, 1000, 2))
         >>> 0.5 < pqmass(x, y) < 1.5, pqmass(x, 2 * y) > 2
         (True, True)

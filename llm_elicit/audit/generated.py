@@ -207,7 +207,7 @@ def measure_row_completion(
 def same_number(answers: Floats, printed: Floats, decimals: int) -> npt.NDArray[np.bool_]:
     """Return whether answers equal numbers printed to some decimals, to four digits at most.
 
-    Example:
+    Examples:
         >>> answers = np.array([3.46, 3.5, np.nan, 98761.0])
         >>> same_number(answers, np.array([3.5, 3.5, 3.5, 98765.0]), 1)
         array([ True,  True, False,  True])

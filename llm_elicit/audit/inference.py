@@ -28,7 +28,7 @@ class Interval(StrictModel):
 def wilson(share: float, n: float) -> Interval:
     """Return Wilson's (1927) 95 % score interval of a share out of `n`.
 
-    Example:
+    Examples:
         >>> interval = wilson(0.5, 100)
         >>> round(interval.low, 3), round(interval.high, 3)
         (0.404, 0.596)
@@ -116,7 +116,7 @@ def adjusted(tests: Sequence[AnyTest | None]) -> list[AnyTest | None]:
 def holm(p_values: Floats) -> Floats:
     """Return p-values `(m,)` adjusted for multiple testing by Holm's (1979) step-down method.
 
-    Example:
+    Examples:
         >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
         [0.03, 0.06, 0.06]
     """
@@ -130,7 +130,7 @@ def holm(p_values: Floats) -> Floats:
 def p_text(p_value: float, at_floor: bool) -> str:
     """Return a p-value as text; an upper bound where it is the smallest a simulation can give.
 
-    Example:
+    Examples:
         >>> p_text(0.0005, True), p_text(0.0312, False), p_text(1e-9, False)
         ('p ≤ 0.0005', 'p = 0.031', 'p < 0.0001')
         >>> p_text(0.0496, False)  # not rounded to the level that it is below

@@ -109,7 +109,7 @@ class Ratings:
 def choice_table(preference: Floats) -> Floats:
     """Return P(a preferred) `(n,)` as indicators of "b", "equal" and "a", `(n, 3)`.
 
-    Example:
+    Examples:
         >>> choice_table(np.array([0.2, 0.5])).tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """
@@ -127,7 +127,7 @@ def agreement(
             where there are none.
         rng: for the bootstrap.
 
-    Example:
+    Examples:
         >>> ada = choice_table(np.array([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]))
         >>> ben = choice_table(np.array([0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]))
         >>> found = agreement(("ada", "ben"), ada, ben, np.random.default_rng(0))
@@ -169,7 +169,7 @@ def group_agreement(ratings: Ratings, rng: np.random.Generator) -> GroupAgreemen
 def cohen_kappa(table: Floats) -> Floats:
     """Return Cohen's kappa of tables of two raters' answers `(..., k, k)`; NaN if undefined.
 
-    Example:
+    Examples:
         >>> float(cohen_kappa(np.array([[20.0, 5.0], [10.0, 15.0]])).round(3))
         0.4
     """
@@ -183,7 +183,7 @@ def cohen_kappa(table: Floats) -> Floats:
 def krippendorff_alpha(table: Floats) -> Floats:
     """Return Krippendorff's nominal alpha of coincidence matrices `(..., k, k)`; NaN if undefined.
 
-    Example:
+    Examples:
         >>> float(krippendorff_alpha(np.array([[10.0, 4.0], [4.0, 2.0]])).round(3))
         0.095
     """

@@ -341,7 +341,7 @@ def _linear_share(ceiling: float) -> float:
     The two orders' correlation φ follows from their ceiling by Spearman and Brown, that of their
     log-odds is sin(π φ / 2), and a sign is linear in a normal variable to √(2 / π).
 
-    Example:
+    Examples:
         >>> round(_linear_share(1.0), 3), round(_linear_share(0.5), 3)
         (0.637, 0.477)
     """
@@ -355,7 +355,7 @@ def share_explained(unexplained: Floats, squares: Floats) -> Interval:
     The interval is by the infinitesimal jackknife of the logarithm of the ratio, so that it stays
     below one, with Student's quantile.
 
-    Example:
+    Examples:
         >>> found = share_explained(np.array([1.0, 2.0, 1.0, 0.5, 1.5]), np.full(5, 4.0))
         >>> round(found.value, 2), round(found.low, 2), round(found.high, 2)
         (0.7, 0.46, 0.83)

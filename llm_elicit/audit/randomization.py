@@ -80,7 +80,7 @@ class Randomization:
         gain: the observed statistic.
         null: the statistic after each randomization, `(flips,)`.
 
-    Example:
+    Examples:
         >>> test = Randomization(0.1, np.array([-0.2, 0.1, 0.3]))
         >>> test.p_value, 0.25 < test.exact_p_value(np.random.default_rng(0)) < 0.75
         (0.75, True)
@@ -244,7 +244,7 @@ class RandomizationTest:
         space: the feature space.
         schedule: which pairs belong to which round; None for one round.
 
-    Example:
+    Examples:
         >>> from llm_elicit.comparisons.table import Choices
         >>> space = FeatureSpace.load("penguins")
         >>> rng = np.random.default_rng(0)

@@ -107,7 +107,7 @@ def audit_rankings(
         InputError: if shapes do not match, a row is not a ranking, or there are fewer than 20
             questions.
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> points = rng.uniform(size=(60, 4, 2))
         >>> ranking = np.argsort(-points[..., 0], axis=1)       # the first feature alone

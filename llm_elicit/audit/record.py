@@ -52,7 +52,7 @@ def fitted_parts(method: str, diagnostics: Mapping[str, Any]) -> set[str]:
 
     Score fits that report a `network_share` were added to a fitted utility, so they include it.
 
-    Example:
+    Examples:
         >>> sorted(fitted_parts("score", {"network_share": 0.0}))
         ['score network', 'utility']
     """
@@ -69,7 +69,7 @@ def is_cross_check(
         first_method, second_method: names of methods.
         diagnostics: of their fits, by method.
 
-    Example:
+    Examples:
         >>> is_cross_check("auto", "score", {}), is_cross_check("auto", "utility", {})
         (True, False)
     """
@@ -387,7 +387,7 @@ def audit_run(
     Raises:
         InputError: if samples have a wrong shape or are not finite.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> space = FeatureSpace.load("california_housing")
         >>> rng = np.random.default_rng(0)

@@ -49,7 +49,7 @@ class Standardizer:
         vertices: `(K, K − 1)` of each categorical feature, by its index.
         circles: of each periodic feature, by its index.
 
-    Example:
+    Examples:
         >>> space = FeatureSpace.load("california_housing")
         >>> points = space.sample(100, np.random.default_rng(0))
         >>> bool(np.allclose(Standardizer.of(space, points)(points).std(axis=0), 1))
@@ -139,7 +139,7 @@ class Standardizer:
 def category_shares(codes: Floats, feature: Feature) -> Floats:
     """Return the share of each category `(K,)` among codes `(n,)`.
 
-    Example:
+    Examples:
         >>> names = ["a", "b", "c"]
         >>> kind = Feature(name="kind", label="kind", kind="categorical", categories=names)
         >>> category_shares(np.array([0.0, 2.0, 2.0, 2.0]), kind).tolist()
@@ -158,7 +158,7 @@ def _simplex(shares: Floats) -> Floats:
 def axis_of(feature: Feature) -> FeatureAxis:
     """Return the axis of a feature in figures, and the bins of its histograms: its whole range.
 
-    Example:
+    Examples:
         >>> rooms = Feature(name="rooms", label="rooms", kind="integer", low=1, high=9)
         >>> axis_of(rooms).edges(3).tolist()
         [0.5, 3.5, 6.5, 9.5]
@@ -185,7 +185,7 @@ def axis_label(feature: Feature) -> str:
 def by_value(feature: Feature) -> bool:
     """Return whether a feature's values are so few that each has its own share.
 
-    Example:
+    Examples:
         >>> rooms = Feature(name="rooms", label="rooms", kind="integer", low=1, high=9)
         >>> by_value(rooms), by_value(rooms.model_copy(update={"kind": "continuous"}))
         (True, False)

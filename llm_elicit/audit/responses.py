@@ -86,7 +86,7 @@ class Response:
     def mean_position(self) -> float:
         """The mean position effect: of pairs asked in both orders if any, else of the others.
 
-        Example:
+        Examples:
             >>> points = np.zeros((2, 1))
             >>> Response.of_choices(Choices(points, points, np.ones(2), np.arange(2))).mean_position
             0.0

@@ -93,7 +93,7 @@ def measure_band_precision(
 ) -> BandPrecision:
     """Measure from a belief's bands and its samples `(m, d)`, natural units.
 
-    Example:
+    Examples:
         >>> from llm_elicit.audit.summaries import FeatureBands
         >>> x = {"name": "x", "label": "x", "low": -5, "high": 5}
         >>> space = FeatureSpace(name="x", title="x", subject="x", features=[x])
@@ -140,7 +140,7 @@ def required_pairs(gain: float, null: Floats, pairs: int, level: float = 0.05) -
         pairs: n.
         level: size of the test.
 
-    Example:
+    Examples:
         >>> null = (np.random.default_rng(0).chisquare(1, 2000) - 1) / 100
         >>> required_pairs(0.03, null, 100).pairs
         241

@@ -172,7 +172,7 @@ def _functions_of_points(standardizer: Standardizer, points: Floats) -> Floats:
 def quantile_distance(x: Floats, y: Floats) -> Floats:
     """Return ∫|x − y| du of functions that are linear between the nodes, `(..., 7)` each.
 
-    Example:
+    Examples:
         >>> up, level = np.array([0, 1, 1, 1, 1, 1, 0.0]), np.zeros(7)
         >>> round(float(quantile_distance(up, level)), 6)   # two triangles of 0.05 / 2, and 0.9
         0.95

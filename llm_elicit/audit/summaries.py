@@ -309,7 +309,7 @@ def correlation_matrix(points: Floats, weights: Floats | None = None) -> Floats:
 
     The correlations of a feature that never varies are 0.
 
-    Example:
+    Examples:
         >>> points = np.array([[0.0, 0.0, 7.0], [1.0, 2.0, 7.0], [5.0, -4.0, 7.0]])
         >>> correlation_matrix(points, np.array([0.5, 0.5, 0.0]))[0].tolist()
         [1.0, 1.0, 0.0]
@@ -442,7 +442,7 @@ def correlation_difference(belief: float, band: Band, data: Interval) -> Interva
     corresponding ends (Zou 2007, "Toward using confidence intervals to compare correlations"): the
     belief and the rows are independent, and neither interval needs to be symmetric.
 
-    Example:
+    Examples:
         >>> found = correlation_difference(0.5, (0.2, 0.7), Interval(value=0.1, low=-0.3, high=0.5))
         >>> [round(end, 3) for end in (found.low, found.value, found.high)]
         [-0.1, 0.4, 0.847]
@@ -466,7 +466,7 @@ def correlation_intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list
         u, v: columns of mean 0 and variance 1.
         levels: of the intervals.
 
-    Example:
+    Examples:
         >>> x, noise = np.random.default_rng(0).normal(size=(2, 400))
         >>> u, v = standardized(np.column_stack([x, x + noise]), np.full(400, 1 / 400)).T
         >>> (interval,) = correlation_intervals(u, v, [0.95])

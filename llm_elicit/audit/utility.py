@@ -121,7 +121,7 @@ def is_separate(feature: Feature) -> bool:
 def separate_values(feature: Feature) -> Floats:
     """Return codes of all categories, or values around a circle, natural units.
 
-    Example:
+    Examples:
         >>> month = Feature(name="m", label="m", kind="integer", low=1, high=12, periodic=True)
         >>> separate_values(month).tolist()[-2:]
         [11.0, 12.0]
@@ -223,7 +223,7 @@ def measure_effects(
         utility: the belief's, if there is one.
         open_ended: whether the choices bound its sharpness from below only.
 
-    Example:
+    Examples:
         >>> from llm_elicit.comparisons.table import Choices
         >>> space = FeatureSpace.load("penguins")
         >>> rng = np.random.default_rng(0)

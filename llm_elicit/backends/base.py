@@ -108,8 +108,9 @@ class Reply:
         model: the model that answered, as the provider reports it.
         first: P(first option shown) from token log-probabilities; None without them.
         letter_mass: the probability that the model gave to the two letters together.
-        prompt_tokens, completion_tokens, cached_tokens: as counted by the provider, or 0;
-            cached tokens are included in the prompt's.
+        prompt_tokens: as counted by the provider, or 0.
+        completion_tokens: as counted by the provider, or 0.
+        cached_tokens: as counted by the provider, or 0; included in the prompt's.
         body: the request body that was sent.
         headers: the response's headers on rate limits; they are not stored.
         thinking: the thinking that a reasoning model returned; never parsed as an answer.
@@ -228,7 +229,7 @@ def scrubbed(text: str, key: str | None) -> str:
     The encodings are those of URLs, JSON and base64 (headers of basic authentication). A key of
     fewer than six characters is not replaced, since it would occur in many answers.
 
-    Example:
+    Examples:
         >>> scrubbed("no access for sk%2Fcanary or sk/canary", "sk/canary")
         'no access for [key] or [key]'
     """
@@ -265,7 +266,7 @@ def bare_url(url: str) -> str:
 def answer_schema(request: Request) -> dict[str, Any] | None:
     """Return the JSON schema of an answer: one of two letters, or a number; None for words.
 
-    Example:
+    Examples:
         >>> prompt = Prompt(())
         >>> answer_schema(Request(prompt, ()))["properties"]["choice"]["enum"]
         ['A', 'B']
@@ -291,7 +292,7 @@ def answer_schema(request: Request) -> dict[str, Any] | None:
 def is_local(endpoint: str) -> bool:
     """Return whether an endpoint is on this machine or network, without rate limits.
 
-    Example:
+    Examples:
         >>> is_local("http://localhost:8000/v1"), is_local("https://host.example/v1")
         (True, False)
     """
@@ -306,7 +307,7 @@ def is_local(endpoint: str) -> bool:
 def limit_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of a response on rate limits, with names in lower case.
 
-    Example:
+    Examples:
         >>> limit_headers({"X-RateLimit-Remaining-Requests": "9", "Server": "x"})
         {'x-ratelimit-remaining-requests': '9'}
     """
@@ -319,7 +320,7 @@ def token_limit(body: Mapping[str, Any]) -> int | None:
 
     None if the body has no limit.
 
-    Example:
+    Examples:
         >>> token_limit({"model": "m", "generationConfig": {"maxOutputTokens": 8}})
         8
         >>> token_limit({"prompt": "A or B?"}) is None

@@ -55,7 +55,7 @@ def soft_choice(listed: Sequence[tuple[str, float]], options: tuple[str, str]) -
         listed: the token's alternatives as (token, natural log-probability).
         options: the letters of the first and the second option.
 
-    Example:
+    Examples:
         >>> import math
         >>> soft_choice([("A", math.log(0.6)), (" B", math.log(0.2)), ("To", -3.0)], ("A", "B"))
         SoftChoice(first=0.75, mass=0.8, censored=0)
@@ -166,7 +166,7 @@ def deciding_token(
         options: the letters of the first and the second option.
         finish: why the model stopped.
 
-    Example:
+    Examples:
         >>> tokens = [wire.Token(token=token) for token in ("A", " bird", "...", " So", " B", ".")]
         >>> deciding_token("B.", "A bird... So", tokens, ("A", "B")).token
         ' B'

@@ -132,7 +132,7 @@ def read_failure(error: Exception) -> Failure | None:
 
     None for any other exception, which is a bug.
 
-    Example:
+    Examples:
         >>> read_failure(TimeoutError()).what, read_failure(KeyError("a bug"))
         ('timeout', None)
     """
@@ -175,7 +175,7 @@ def _of_sdk(error: Exception, sdk: ModuleType) -> Failure | None:
 def complaint(body: object) -> Mapping[str, Any]:
     """Return the fields of an error response, such as `code`, `type`, `param` and `message`.
 
-    Example:
+    Examples:
         >>> complaint({"error": {"code": "insufficient_quota"}}) == complaint(
         ...     {"code": "insufficient_quota"})
         True
@@ -275,7 +275,7 @@ def refuses_prompt(status: int, code: str, message: str) -> bool:
         code: the provider's names of the error.
         message: its message.
 
-    Example:
+    Examples:
         >>> refuses_prompt(400, "content_filter", ""), refuses_prompt(400, "", "no such setting")
         (True, False)
     """

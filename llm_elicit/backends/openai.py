@@ -221,7 +221,7 @@ def open_client(
 def _allowed(error: Mapping[str, Any], text: str, sent: int) -> int:
     """Return how many alternatives a server allows that refused `sent`; 0 for none at all.
 
-    Example:
+    Examples:
         >>> _allowed({}, "top_logprobs must be between 0 and 5, got 20", 20)
         5
         >>> _allowed({}, "m3 does not support logprobs", 20), _allowed({}, "bad top_logprobs", 20)

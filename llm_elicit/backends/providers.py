@@ -140,7 +140,7 @@ def provider_of(judge: Judge) -> Provider:
     Raises:
         InputError: the backend is a plug-in that is not installed or cannot be imported.
 
-    Example:
+    Examples:
         >>> judge = SimulatedJudge(name="expert", backend="simulated")
         >>> provider_of(judge).free
         True
@@ -168,7 +168,7 @@ def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> 
     Raises:
         InputError: a key is missing, a local model unknown, a package not installed or broken.
 
-    Example:
+    Examples:
         >>> judge = SimulatedJudge(name="expert", backend="simulated", belief="uniform")
         >>> open_backend(judge, FeatureSpace.load("penguins")).capabilities.seed
         True
@@ -197,7 +197,7 @@ def unsupported_settings(judge: Judge) -> list[str]:
     Nothing is assumed about models that are not listed, or about other servers: if a server refuses
     a setting, the judge stops, and a refusal costs nothing.
 
-    Example:
+    Examples:
         >>> unsupported_settings(AnthropicJudge(
         ...     name="opus", backend="anthropic", model="claude-opus-4-7", temperature=0.5))
         ['temperature']
@@ -217,7 +217,7 @@ def check_settings(judges: Iterable[Judge]) -> None:
     Raises:
         InputError: it names each such setting and the models that do not take it.
 
-    Example:
+    Examples:
         >>> check_settings([SimulatedJudge(name="expert", backend="simulated")])
     """
     refused: dict[str, list[str]] = defaultdict(list)

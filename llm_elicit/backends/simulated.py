@@ -48,7 +48,7 @@ class KernelDensity:
         bandwidth: of the Gaussian kernels, in standard deviations; None for Scott's rule.
         around: which numbers lie on a circle from 0 to 1, `(d,)` bools; none by default.
 
-    Example:
+    Examples:
         >>> rows = np.array([[0.0, 1.0], [0.0, 1.2], [1.0, 5.0], [0.0, 0.9], [1.0, 5.5]])
         >>> kernels = KernelDensity(rows, np.array([2, 0]))
         >>> line = np.linspace(-20.0, 30.0, 20_001)
@@ -237,7 +237,7 @@ class SimulatedBackend(WithoutKey):
     Raises:
         InputError: `belief: table` in a feature space that has no table, or too few rows.
 
-    Example:
+    Examples:
         >>> space = FeatureSpace.load("penguins")
         >>> judge = SimulatedJudge(name="expert", backend="simulated")
         >>> expert = SimulatedBackend(judge, space)

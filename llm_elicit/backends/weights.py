@@ -64,7 +64,7 @@ def known(name: str) -> LocalModel:
     Raises:
         InputError: no such model; the message lists those there are.
 
-    Example:
+    Examples:
         >>> known("smollm2").licence
         'Apache-2.0'
     """

@@ -207,7 +207,7 @@ def spoken(content: object) -> Spoken:
     Raises:
         MalformedReplyError: it is anything else, or a list without a part of text or thinking.
 
-    Example:
+    Examples:
         >>> spoken([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "A"}])
         Spoken(text='A', thinking='hm', refusal='')
     """
@@ -255,7 +255,7 @@ def parsed(content: bytes | str) -> object:
     Raises:
         MalformedReplyError: it is not JSON, is nested too deeply, or has too long a number.
 
-    Example:
+    Examples:
         >>> parsed(b'{"a": 1}'), parsed('data: {"a": 1}\n\ndata: [DONE]\n')
         ({'a': 1}, {'a': 1})
     """
@@ -428,7 +428,7 @@ def read(kind: type[Part], answer: object) -> Part:
     Raises:
         MalformedReplyError: it has another shape.
 
-    Example:
+    Examples:
         >>> answer = read(Completion, {"choices": [{"message": {"content": "A"}}]})
         >>> answer.choices[0].message.content
         'A'
@@ -499,7 +499,7 @@ def finish_of(reason: str, answer: str) -> str:
         UpstreamError: the server interrupted the answer, or there is none and the reason is
             unknown. An answer with an unknown reason is taken as complete.
 
-    Example:
+    Examples:
         >>> finish_of("max_tokens", "Let me"), finish_of("", "A")
         ('length', 'unknown')
         >>> finish_of("content_filter: PROHIBITED_CONTENT", "")

@@ -78,7 +78,7 @@ class BeliefFlow(torch.nn.Module):
       of zuko (Rozet et al., 2022); they start as the identity, and stay so beyond |t_j| = 5, so
       the tails are normal whatever was learned.
 
-    Example:
+    Examples:
         >>> import torch
         >>> flow = BeliefFlow(FlowShape(2, 1, 4, 8, stretched=False), seed=0)
         >>> flow.log_prob(torch.zeros(1, 2)).exp().mul(2 * torch.pi).round(decimals=6).tolist()
@@ -281,7 +281,7 @@ class FlowSettings:
         DensityError: a count below one, a rate or a prior weight that is not positive, fewer
             than two folds, or more members than folds.
 
-    Example:
+    Examples:
         >>> FlowSettings(members=1).folds
         5
     """

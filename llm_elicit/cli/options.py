@@ -44,7 +44,7 @@ def _console() -> Console:
     Without a terminal (a pipe, a file, CI), tables get the width that they need, so that nothing
     in them is cut or wrapped.
 
-    Example:
+    Examples:
         >>> _console().width >= 200 or sys.stdout.isatty()
         True
     """

@@ -44,7 +44,7 @@ def follows_table(space: FeatureSpace) -> bool:
     They are if points are drawn from the table, without constraints, and all features are real
     numbers or whole ones of a wide range.
 
-    Example:
+    Examples:
         >>> cars, penguins = (FeatureSpace.load(name) for name in ("cars", "penguins_kinds"))
         >>> [follows_table(each.sampled("empirical")) for each in (cars, penguins)]
         [True, False]

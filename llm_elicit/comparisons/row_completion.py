@@ -64,7 +64,7 @@ class RowCompletion:
             InputError: there is no table, it is missing or was changed, or no number follows its
                 first column.
 
-        Example:
+        Examples:
             >>> completion = RowCompletion.of(FeatureSpace.load("penguins"), seed=1)
             >>> completion.header.split(",")[-1], len(completion)
             ('body_mass_g', 342)

@@ -62,7 +62,8 @@ class Choices:
     """One judge's answers, one row per pair with at least one choice.
 
     Attributes:
-        a, b: the points, `(n, d)`, natural units.
+        a: the one point of each pair, `(n, d)`, natural units.
+        b: the other point, `(n, d)`, natural units.
         preference: P(a preferred), averaged over orders and replicates, `(n,)` in [0, 1].
             Averaging over both orders removes a position effect that is equal for all options, but
             not one that depends on the option.
@@ -97,7 +98,8 @@ class Judgments:
     """One judge's choices, one row per answer, and how each question was asked.
 
     Attributes:
-        a, b: the points, `(n, d)`, natural units.
+        a: the one point of each pair, `(n, d)`, natural units.
+        b: the other point, `(n, d)`, natural units.
         preference: P(a preferred), `(n,)`; 1/2 for a tie.
         first: whether a was shown first, `(n,)`.
         tie: whether the answer was a tie, `(n,)`.

@@ -291,7 +291,7 @@ def _write_jsonl(frames: Iterable[pd.DataFrame], path: Path) -> None:
 def json_rows(frame: pd.DataFrame) -> Iterator[str]:
     """Yield each row as JSON, with all digits of numbers; missing cells are null.
 
-    Example:
+    Examples:
         >>> import pandas as pd
         >>> list(json_rows(pd.DataFrame({"x": [1.72e-11], "kind": pd.Series(["é"])})))
         ['{"x": 1.72e-11, "kind": "é"}']

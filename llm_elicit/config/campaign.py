@@ -147,7 +147,7 @@ class Campaign(StrictModel):
         grid: axes of several campaigns; each of the grid's cells is one.
         part_of: the grid that this campaign is a cell of.
 
-    Example:
+    Examples:
         >>> campaign = Campaign.load("california")
         >>> [judge.name for judge in campaign.judges]
         ['smollm2', 'census-expert']
@@ -251,7 +251,7 @@ class Campaign(StrictModel):
     def shareable(self) -> dict[str, Any]:
         """Return the settings as JSON data to show others, without folders of this machine.
 
-        Example:
+        Examples:
             >>> campaign = Campaign.load("simulated").model_copy(update={"space": "/me/mine.yaml"})
             >>> campaign.shareable()["space"], "runs" in campaign.shareable()
             ('mine.yaml', False)
@@ -300,7 +300,7 @@ def cells(campaign: Campaign) -> tuple[Campaign, ...]:
     Raises:
         InputError: two cells would have one name, or a judge takes no temperature.
 
-    Example:
+    Examples:
         >>> study = Campaign.model_validate({
         ...     "name": "study", "judges": [{"name": "gpt", "backend": "openai", "model": "m"}],
         ...     "grid": {"spaces": ["penguins"], "templates": ["v1/zero-shot", "v1/few-shot"],

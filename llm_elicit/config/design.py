@@ -63,7 +63,7 @@ class Design(StrictModel):
         triads: sets of three points drawn from λ, of which all three pairs are asked; they count
             as pairs of the first round.
 
-    Example:
+    Examples:
         >>> design = Design(pairs=50, rounds=Rounds(count=3))
         >>> design.sizes, design.questions
         ((18, 16, 16), 100)
@@ -131,7 +131,7 @@ class Direct(StrictModel):
         ranges: how many pairs of ranges are compared, each in both orders.
         ratios: for how many pairs the judge is asked how many times as plausible one point is.
 
-    Example:
+    Examples:
         >>> Direct(quantiles=3).samples
         0
     """

@@ -72,7 +72,7 @@ class BaseJudge(StrictModel):
     def seeded(self, campaign_seed: int = 0) -> Self:  # noqa: ARG002 - of simulated judges
         """Return the judge with a seed of its own, if it needs one and has none.
 
-        Example:
+        Examples:
             >>> one, two = (SimulatedJudge(name=name, backend="simulated") for name in "ab")
             >>> one.seeded(1).seed == two.seeded(1).seed, one.seeded(1).seed == one.seeded(1).seed
             (False, True)
@@ -233,7 +233,7 @@ class HumanJudge(BaseJudge):
         attention: additional questions that name the answer to give, as a share of the others. The
             answers to both kinds are kept apart: beliefs are not fitted to them.
 
-    Example:
+    Examples:
         >>> HumanJudge(name="ada", backend="human").experts
         ('ada',)
     """

@@ -41,7 +41,7 @@ def load(name: str, own: tuple[str, ...]) -> Any:
     Raises:
         InputError: no package offers the name, two do, or its package cannot be imported.
 
-    Example:
+    Examples:
         >>> try:
         ...     load("telepathy", ("local",))
         ... except InputError as error:

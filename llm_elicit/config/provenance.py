@@ -30,7 +30,7 @@ def identity_of(
         space: its feature space.
         words: the variables that its templates show.
 
-    Example:
+    Examples:
         >>> campaign = Campaign.load("simulated")
         >>> identity_of(campaign, campaign.load_space())["seed"]
         '1'

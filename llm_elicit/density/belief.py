@@ -187,7 +187,7 @@ class BeliefDensity(PresentedDensity):
               ``log_normalizer_se``), the measured errors of ``evaluation`` and of the ``path``, and
               their ``total``.
 
-    Example:
+    Examples:
         >>> import numpy as np, tempfile
         >>> from llm_elicit.density import Uniform, fit_belief
         >>> rng = np.random.default_rng(0)
@@ -238,7 +238,7 @@ class BeliefDensity(PresentedDensity):
             DensityError: the method is neither "utility" nor "auto", and as
                 `condition`.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from llm_elicit.density import Uniform, fit_belief
             >>> rng = np.random.default_rng(0)
@@ -339,7 +339,7 @@ class BeliefDensity(PresentedDensity):
             DensityError: the power is not finite and > 0, or the method is neither "utility" nor
                 "auto".
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from llm_elicit.density import Uniform, fit_belief
             >>> rng = np.random.default_rng(0)

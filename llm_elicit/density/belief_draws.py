@@ -51,7 +51,7 @@ class BeliefDraws:
 
     Features are given by number or name, and data frames are matched by name.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from llm_elicit.density import Uniform, band, fit_belief
         >>> rng = np.random.default_rng(0)

@@ -31,7 +31,7 @@ class LinearConstraint:
     Raises:
         DensityError: values that are not finite numbers, or coefficients that are all 0.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> low_below_high = LinearConstraint([1.0, -1.0], 0.0)       # x_0 <= x_1
         >>> low_below_high.holds(np.array([[1.0, 2.0], [2.0, 1.0]]), np.ones(2)).tolist()
@@ -88,7 +88,7 @@ class PolygonConstraint:
     Raises:
         DensityError: other features than two different ones, or vertices of another shape.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> triangle = PolygonConstraint((0, 1), [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
         >>> triangle.holds(np.array([[0.2, 0.2], [0.8, 0.8], [0.5, 0.5]]), np.ones(2)).tolist()
@@ -164,7 +164,7 @@ class IntervalConstraint:
     Raises:
         DensityError: intervals of another shape.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> morning_or_evening = IntervalConstraint(0, [[6.0, 10.0], [16.0, 20.0]])
         >>> morning_or_evening.holds(np.array([[8.0], [12.0], [20.0]]), np.ones(1)).tolist()
@@ -232,7 +232,7 @@ def constraint_of(
 
     One of named features is put in the order of λ's ``names``.
 
-    Example:
+    Examples:
         >>> constraint_of({"kind": "linear", "coefficients": [1.0, 2.0], "bound": 3.0}, 2)
         LinearConstraint(coefficients=(1.0, 2.0), bound=3.0)
     """

@@ -97,7 +97,7 @@ def suggest_pairs(
     Raises:
         DensityError: n < 1, or the belief has no draws of its posterior.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from llm_elicit.density import Uniform, fit_belief
         >>> rng = np.random.default_rng(0)

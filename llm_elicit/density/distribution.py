@@ -79,9 +79,9 @@ class Power:
     """A power k with its 90 % credible interval, under a prior flat in log k.
 
     Args:
-        value, low, high: the median and the ends of the interval. By points alone, the value is the
-            power at which the fit is nearest to them, and the interval that of the judge's own
-            power.
+        value: the posterior median; by points alone, the power at which the fit is nearest to them.
+        low: lower end of the 90 % interval; by points alone, of the judge's own power.
+        high: upper end of the interval.
         source: what determines it: "points", "quantiles", "ranges", "ratios", joined by " + ".
         log_sd: the standard deviation of log k.
         sources: the powers by each single source.
@@ -116,7 +116,7 @@ class Power:
 def summarize(x: Array) -> tuple[Marginal, ...]:
     """Return the marginal of each feature of draws (m, d).
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> (found,) = summarize(np.array([[1.0], [2.0], [3.0]]))
         >>> found.mean, found.quantiles[0.5]
@@ -140,7 +140,7 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
         DensityError: no values, or a level that is not between 0 and 1. Values that are
             not-a-number in every draw, as the means of categories, have such a band.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> low, high = band(np.arange(1.0, 100.0), 0.9)
         >>> float(low.round(6)), float(high.round(6))
@@ -165,7 +165,7 @@ def weighted_quantiles(
 
     ``order`` (m, d) sorts each column; it saves time for many weights of the same points.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> x, weights = np.array([[1.0], [2.0], [9.0]]), np.array([0.5, 0.5, 0.0])
         >>> weighted_quantiles(x, weights, np.array([0.25, 0.5])).tolist()
@@ -183,7 +183,7 @@ def weighted_quantiles(
 class CredibleRegion:
     """The points of log density ``threshold`` or more: the smallest region of mass ``level``.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> region = CredibleRegion(0.68, -0.5, lambda x: -0.5 * np.square(x).sum(1))   # of N(0, 1)
         >>> region.contains([[0.5], [2.0]]).tolist()
@@ -210,7 +210,7 @@ def find_mode(log_prob: LogProb, draws: Array, reach: Array | None = None) -> Ar
         reach: (d,) the largest change of each whole number, 0 of other features; None if there are
             no whole numbers.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> peak = np.array([1.0, -2.0])
         >>> draws = np.random.default_rng(0).normal(peak, 1.0, (500, 2))
@@ -472,7 +472,7 @@ class Prior:
     It is made by `BeliefDensity.as_prior`. Densities are per natural unit of every feature. The
     columns of data frames are matched by name.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from llm_elicit.density import Uniform, fit_belief
         >>> rng = np.random.default_rng(0)

@@ -37,9 +37,10 @@ class Marginals:
     Args:
         knots: (k,) equally spaced normal scores.
         values: (d, k) the increasing y at the knots.
-        low, high: (d,) bounds in natural units, −inf and +inf where there are none.
+        low: (d,) lower bounds in natural units, −inf where there are none.
+        high: (d,) upper bounds in natural units, +inf where there are none.
 
-    Example:
+    Examples:
         >>> import numpy as np, torch
         >>> line = Marginals(np.array([-1.0, 0.0, 1.0]), np.array([[1.0, 3.0, 5.0]]),
         ...                  np.array([-np.inf]), np.array([np.inf]))       # N(3, 2²)
@@ -179,8 +180,9 @@ class Empirical(SamplingDensity):
     Args:
         points: (n, d) data in natural units, n >= 20. Ties are smoothed apart. The columns of a
             data frame name the features; bounds and masks with names are matched by them.
-        low, high: (d,) bounds of the support, −inf or +inf where there are none; ``None`` means
-            no bounds. Unbounded features have normal tails.
+        low: (d,) lower bounds of the support, −inf where there are none; ``None`` means no bounds.
+            Unbounded features have normal tails.
+        high: (d,) upper bounds, +inf where there are none, or ``None``.
         log: (d,) bool mask of features with a logarithmic scale (their data must be > 0);
             ``None`` means all linear.
 
@@ -188,7 +190,7 @@ class Empirical(SamplingDensity):
         DensityError: points that are too few, not finite, constant in a feature or outside the
             bounds; bounds of another shape or crossed; data <= 0 on a logarithmic scale.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> data = np.random.default_rng(0).gamma(2.0, size=(2000, 1))
         >>> density = Empirical(data, low=[0.0])

@@ -29,7 +29,7 @@ class DensityError(ValueError):
 
     The message is one line: the argument, its value, the rule it breaks, and what to do.
 
-    Example:
+    Examples:
         >>> from llm_elicit.density import Uniform
         >>> Uniform([0.0], [0.0])
         Traceback (most recent call last):
@@ -42,7 +42,7 @@ every lower bound must lie below its upper bound; swap or widen the bounds.
 def brief(text: str, most: int = 400) -> str:
     """Return the representation of an object, cut in the middle if it is long.
 
-    Example:
+    Examples:
         >>> brief("Uniform(low=[0.0, 0.0, 0.0])", 20)
         'Uniform( ... , 0.0])'
     """

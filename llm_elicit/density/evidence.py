@@ -40,7 +40,8 @@ class LogOdds:
     """m measured log-odds, one row per question: log P(first shown) / P(second shown).
 
     Args:
-        first, second: (m, d) points in natural units.
+        first: (m, d) points in natural units.
+        second: (m, d) points in natural units.
         value: (m,) nats.
         spread: (m,) standard deviation due to rounding, nats.
         censored: (m,) 1 if the log-odds are known only to be at least ``value``, −1 if at most,
@@ -105,7 +106,8 @@ class Evidence:
     It is made by `comparisons`, `rankings`, `log_odds` and `probabilities`.
 
     Args:
-        winners, losers: (n, d) points in natural units.
+        winners: (n, d) points in natural units.
+        losers: (n, d) points in natural units.
         weights: (n,) >= 0.
         judge: (n,) numbers of ``judges``.
         positions: (n, 2) positions, from 0, at which winner and loser were shown; −1 if unknown.
@@ -119,7 +121,7 @@ class Evidence:
 
     Points are arrays (n, d), or data frames, whose columns are matched by name.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> pairs = Evidence.comparisons([[0.0], [1.0]], [[2.0], [3.0]], [1.0, 0.2], judge="one")
         >>> ranks = Evidence.rankings([[[0.0], [1.0], [2.0]]], [[2, 0, 1]], judge="two")
@@ -192,17 +194,19 @@ class Evidence:
         log-odds is censored: give ``lower`` and ``upper`` bounds in place of ``log_odds``.
 
         Args:
-            first, second: (n, d) the points shown first and second, natural units.
+            first: (n, d) the points shown first, natural units.
+            second: (n, d) the points shown second, natural units.
             log_odds: (n,) log P(first) / P(second), nats, finite.
-            lower, upper: (n,) bounds of the log-odds, nats: equal where it is known, −∞ or ∞ where
-                there is no bound on that side (as everywhere without the argument).
+            lower: (n,) lower bounds of the log-odds, nats; −∞ (the default) where there is none. A
+                known value has equal bounds.
+            upper: (n,) upper bounds of the log-odds, nats; ∞ (the default) where there is none.
             judge: the judge's name.
 
         Raises:
             DensityError: shapes that do not fit, a log-odds that is not finite, values beside
                 bounds, a lower bound above the upper one, or a row without either.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from llm_elicit.density import Uniform, fit_evidence
             >>> rng = np.random.default_rng(0)
@@ -252,7 +256,7 @@ class Evidence:
             DensityError: shapes that do not fit, a probability outside [0, 1], or a rounding
                 outside (0, 0.5].
 
-        Example:
+        Examples:
             >>> stated = Evidence.probabilities([[0.0], [0.0]], [[1.0], [2.0]], [0.73, 1.0])
             >>> stated.measured.value.round(2).tolist(), stated.measured.censored.tolist()
             ([0.99, 5.29], [0, 1])
@@ -321,7 +325,8 @@ class Evidence:
         """Return judgments of pairs.
 
         Args:
-            a, b: (n, d) the two points.
+            a: (n, d) the one point of each pair.
+            b: (n, d) the other point.
             preference: (n,) probability in 0..1 that a is preferred: 1 and 0 are hard judgments.
             tie: (n,) whether the judge called the two equal; ``preference`` is then ignored.
             first: (n,) whether a was shown first; None if the order is unknown or irrelevant.

@@ -44,7 +44,7 @@ class FeatureAxis:
         date: whether values are days since 1 January 1970.
         finer: by how much the bins of a belief are finer than those of data, because it is narrow.
 
-    Example:
+    Examples:
         >>> FeatureAxis("rooms", 1.0, 4.0, whole=True).edges(BINS).tolist()
         [0.5, 1.5, 2.5, 3.5, 4.5]
     """

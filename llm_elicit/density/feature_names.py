@@ -30,7 +30,7 @@ class FeatureNames:
         categories: the words of a feature's codes 0, 1, ..., by its number.
         dates: the numbers of features that are days since 1 January 1970.
 
-    Example:
+    Examples:
         >>> known = FeatureNames(("species", "mass"), {0: ("Adelie", "Gentoo")})
         >>> known.values("given", {"species": "Gentoo"})
         {0: 1.0}
@@ -197,7 +197,7 @@ def labels(label: str, x: Any) -> tuple[str, ...] | None:
     Raises:
         DensityError: two names are equal, or names are not texts: their order would go unnoticed.
 
-    Example:
+    Examples:
         >>> labels("low", {"age": 0.0, "income": 1.0})
         ('age', 'income')
     """
@@ -228,7 +228,7 @@ def in_order(label: str, x: Any, names: Sequence[str] | None) -> tuple[Any, tupl
     Raises:
         DensityError: the values are of other features, or only some of a list have names.
 
-    Example:
+    Examples:
         >>> in_order("high", {"income": 9.0, "age": 5.0}, ("age", "income"))
         ([5.0, 9.0], ('age', 'income'))
     """
@@ -263,7 +263,7 @@ def frame_names(x: Any) -> FeatureNames | None:
     The categories of a column of pandas' dtype "category" are its words, if they are texts, and
     columns of times are dates.
 
-    Example:
+    Examples:
         >>> frame_names([[1.0, 2.0]]) is None
         True
     """

@@ -57,10 +57,10 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     """Estimate a judge's belief density from pairwise comparisons.
 
     Args:
-        winners, losers: (n, d) floats in natural units; row i says winners[i] beat losers[i].
-            Columns of data frames are matched by name, in the order of ``winners``, and name the
-            features; those of dtype "category" with words are codes 0, 1, ... in the order of the
-            categories, and dates are days since 1 January 1970.
+        winners: (n, d) floats in natural units. Columns of data frames are matched by name, in the
+            order of ``winners``, and name the features; those of dtype "category" with words are
+            codes 0, 1, ... in the order of the categories, and dates are days since 1 January 1970.
+        losers: (n, d) floats; row i says winners[i] beat losers[i].
         sampling: λ, the density the compared points were drawn from: `Uniform`,
             `GaussianMixture` or `Empirical`. A `Uniform` may give features a logarithmic scale, and
             the belief that enters the utility is then the density per unit of that scale.
@@ -88,7 +88,7 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     Raises:
         DensityError: an argument that cannot be used; the message says which, why, and what to do.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from llm_elicit.density import Uniform
         >>> rng = np.random.default_rng(0)
@@ -144,15 +144,19 @@ def fit_evidence(
     Args:
         evidence: `Evidence`; all its judges have one belief. If it was made from data frames, these
             name the features.
-        sampling, noise, seed, settings, progress: as in `fit_belief`. Rankings and ties need Gumbel
-            noise, and ``noise.ties`` is estimated, not read.
+        sampling: as in `fit_belief`.
         method: ``"auto"`` or ``"utility"``; any other method of `fit_belief` only if the evidence
             is plain comparisons by one judge.
+        noise: as in `fit_belief`. Rankings and ties need Gumbel noise, and ``noise.ties`` is
+            estimated, not read.
+        seed: as in `fit_belief`.
+        settings: as in `fit_belief`.
+        progress: as in `fit_belief`.
 
     Raises:
         DensityError: as `fit_belief`.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from llm_elicit.density import BETWEEN_ROUNDS, Uniform
         >>> rng = np.random.default_rng(0)
@@ -392,7 +396,7 @@ def _words(sampling: SamplingDensity) -> list[int]:
 def seconds_of(n: int, sampling: SamplingDensity) -> float:
     """Return about how many seconds of one core a fit by "auto" to n comparisons takes, with draws.
 
-    Example:
+    Examples:
         >>> square = Uniform([0.0, 0.0], [1.0, 1.0])
         >>> seconds_of(200, square) < 60 < seconds_of(100_000, square)
         True

@@ -27,7 +27,7 @@ class GaussianMixture(SamplingDensity):
         DensityError: shapes that do not fit, weights that are not probabilities, or a
             covariance that is not symmetric positive definite.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> normal = GaussianMixture([1.0], [[0.0]], [[[4.0]]])     # standard deviation 2
         >>> float(normal.to_cube([[0.0]])[0, 0])

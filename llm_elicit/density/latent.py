@@ -43,7 +43,7 @@ _MARGIN = 1e-10
 def uniforms_evenly(n: int, dimension: int, generator: torch.Generator) -> Tensor:
     """Return a scrambled Sobol sequence (n, dimension), uniform on the open unit cube.
 
-    Example:
+    Examples:
         >>> cube = uniforms_evenly(256, 2, torch.Generator().manual_seed(0))
         >>> bool((cube.mean(0) - 0.5).abs().max() < 0.005)         # random: about 0.02
         True
@@ -201,7 +201,7 @@ class BoxLatent(Latent):
 
     Numbers come first, then periodic features, then categories.
 
-    Example:
+    Examples:
         >>> import torch
         >>> latent = BoxLatent(Uniform([0.0, 0.0], [1.0, 23.0], integer=[True, True],
         ...                            periodic=[False, True]))
@@ -479,7 +479,7 @@ class CopulaLatent(_TaperedLatent):
     may fill only a corner of it. A judge without preferences thus has the uniform density on the
     image of the ball |g| <= radius, which falls off outside.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> data = np.random.default_rng(0).standard_normal((1000, 2))
         >>> latent = CopulaLatent(Empirical(data))

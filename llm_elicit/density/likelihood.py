@@ -64,7 +64,7 @@ class Noise:
         DensityError: unknown family, a level that is not a positive finite number, or ties that are
             negative or combined with another family.
 
-    Example:
+    Examples:
         >>> import torch
         >>> float(Noise().log_cdf(torch.tensor(0.0)).exp())
         0.5
@@ -98,7 +98,7 @@ class Noise:
     def log_cdf(self, difference: Tensor) -> Tensor:
         """Return log F(u − u'), of a win, elementwise, without overflow in either tail.
 
-        Example:
+        Examples:
             >>> import torch
             >>> far = torch.tensor(-1e3, dtype=torch.float64)
             >>> bool(Noise("normal", 1.0).log_cdf(far).isfinite())
@@ -155,7 +155,7 @@ class Noise:
         This is MacKay's (1992) moderated output, by Gauss–Hermite quadrature. Where d is large but
         uncertain it bounds the loss by a single wrong prediction.
 
-        Example:
+        Examples:
             >>> import torch
             >>> sure, unsure = torch.tensor([0.0, 10.0])
             >>> wrong = torch.tensor(-8.0)
@@ -182,7 +182,7 @@ def simulate_choices(
 ) -> Flags:
     """Return whether a beats b (n,), with random noise on the utilities (n,) of both, nats.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> bool(simulate_choices(np.array([99.0]), np.zeros(1), Noise(),
         ...                       np.random.default_rng(0))[0])
@@ -213,7 +213,7 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
         DensityError: no difference is negative, so that the level would be zero, or none is
             positive.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> u, v = rng.normal(0, 2, (2, 20_000))

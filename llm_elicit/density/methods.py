@@ -178,7 +178,7 @@ class ExternalMethod:
 def known_methods() -> tuple[str, ...]:
     """Return the names of the core's own methods and of the external ones installed.
 
-    Example:
+    Examples:
         >>> known_methods()[:2]
         ('auto', 'score')
     """
@@ -492,7 +492,7 @@ def self_report(latent: Latent, model: DensityModel, normalizer: LogNormalizer) 
 def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
     """Return whether choices bound a belief's sharpness from below only, and not by chance.
 
-    Example:
+    Examples:
         >>> bounded_below({"separation": {"rule": "linear", "by_chance": False}}), bounded_below({})
         (True, False)
     """
@@ -503,7 +503,7 @@ def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
 def fit_warnings(diagnostics: Mapping[str, Any]) -> list[str]:
     """Return a line on each uncertainty of a belief that its bands do not show.
 
-    Example:
+    Examples:
         >>> fit_warnings({"separation": None, "extent": {"factor": 2.0, "message": "it is long"}})
         ['it is long']
     """

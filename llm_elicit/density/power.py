@@ -98,7 +98,7 @@ def fit_power(
             outside the support, values that are not finite, a flat belief, or one by another
             method.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from llm_elicit.density import Uniform, fit_belief
         >>> rng = np.random.default_rng(0)

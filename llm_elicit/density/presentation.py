@@ -162,7 +162,7 @@ def _value(axis: FeatureAxis, value: float, sd: float) -> str:
 def _number(axis: FeatureAxis, value: float, sd: float) -> str:
     """Return a number with two digits of the standard deviation; on a log scale, three of its own.
 
-    Example:
+    Examples:
         >>> age = FeatureAxis("age", 0.0, 90.0)
         >>> _number(age, 41.5678, 12.3), _number(age, -41567.8, 1234.5)
         ('42', '−41,568')
@@ -285,7 +285,8 @@ class PresentedDensity(Distribution):
                 features, or a data frame with those shown.
             bands: whether marginals have 90 % bands, if the belief has `draws`. The first time
                 these take seconds.
-            n, seed: number and seed of the points that the figure is made from.
+            n: number of points that the figure is made from.
+            seed: seed of these points.
 
         Returns:
             A `matplotlib.figure.Figure`, without pyplot's state: notebooks show it, and ``savefig``
@@ -294,7 +295,7 @@ class PresentedDensity(Distribution):
         Raises:
             DensityError: an unknown feature, points that cannot be used, or Matplotlib is missing.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from llm_elicit.density import Uniform, fit_belief
             >>> a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 2))
@@ -374,7 +375,7 @@ class PresentedDensity(Distribution):
         Args:
             points: (n, d), such as pairs of `llm_elicit.density.suggest_pairs`, in place of draws.
 
-        Example:
+        Examples:
             >>> import numpy as np
             >>> from llm_elicit.density import Uniform, fit_belief
             >>> a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 1))
@@ -418,7 +419,8 @@ class PresentedDensity(Distribution):
         the seed and the version of this package.
 
         Args:
-            chains, draws: number of chains of points, and of points in each.
+            chains: number of chains of points.
+            draws: number of points in each chain.
             seed: of the points and of the posterior draws.
             units: one for each feature.
 

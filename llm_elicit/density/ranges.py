@@ -300,14 +300,15 @@ class Ranges:
     """n comparisons of two ranges, one row per question; the other order is another row.
 
     Args:
-        first, second: (n, d, 2) the lower and upper bounds of each feature, natural units; a free
-            feature has (−inf, inf).
+        first: (n, d, 2) the lower and upper bounds of each feature in the range shown first,
+            natural units; a free feature has (−inf, inf).
+        second: (n, d, 2) the same of the range shown second.
         log_odds: (n,) log P(first) / P(second), nats.
 
     Raises:
         DensityError: shapes that do not fit, log-odds that are not finite, or reversed bounds.
 
-    Example:
+    Examples:
         >>> free = (-float("inf"), float("inf"))
         >>> ranges = Ranges([[(50, 55), free]], [[(60, 80), free]], [-0.4])
         >>> ranges.first.shape

@@ -42,7 +42,8 @@ class SamplingDensity(ABC):
     """A sampling density λ over d features, in natural units.
 
     Attributes:
-        low, high: (d,) bounds of the support, infinite where there are none.
+        low: (d,) lower bounds of the support, infinite where there are none.
+        high: (d,) upper bounds of the support.
         log: (d,) bools, which features have a logarithmic scale.
         categorical: (d,) bools, which features have categories; values are the categories' numbers.
         integer: (d,) bools, which features have whole numbers for values.
@@ -157,7 +158,7 @@ def bisect(below: Callable[[Array], Flags], low: Array, high: Array, steps: int 
     Elementwise, ``steps`` halvings of the interval. SciPy's root finders either take one equation
     at a time or fail where rounding leaves both ends with one sign.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> bisect(lambda x: x**2 < [4.0, 9.0], np.zeros(2), np.full(2, 5.0)).round(6).tolist()
         [2.0, 3.0]
@@ -182,9 +183,9 @@ class Uniform(SamplingDensity):
     """Uniform λ on a box, each feature on its own scale; see `llm_elicit.density.sampling`.
 
     Args:
-        low, high: (d,) bounds in natural units, low < high. A mapping or a Series names the
-            features: both, and masks with names, are matched by them, and so are the points of a
-            fit.
+        low: (d,) lower bounds in natural units. A mapping or a Series names the features: both
+            bounds, and masks with names, are matched by them, and so are the points of a fit.
+        high: (d,) upper bounds, above ``low``.
         log: (d,) bool mask of features with a logarithmic scale (their low must be > 0);
             ``None`` means all linear.
         categorical: (d,) bool mask of features whose values are categories, numbered by the whole
@@ -205,7 +206,7 @@ class Uniform(SamplingDensity):
             whole, kinds that exclude each other, or constraints that hold in less than 0.1 % of the
             box.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> box = Uniform([0.0, 1.0], [2.0, 100.0], log=[False, True])
         >>> box.from_cube([[0.5, 0.5]]).round(6).tolist()
@@ -337,7 +338,7 @@ class Uniform(SamplingDensity):
         Raises:
             DensityError: the constraints hold nowhere, or nearly so, given these.
 
-        Example:
+        Examples:
             >>> from llm_elicit.density.constraints import LinearConstraint
             >>> ordered = Uniform([0.0, 0.0], [1.0, 1.0],
             ...                   constraints=[LinearConstraint([1, -1], 0)])
@@ -461,7 +462,7 @@ class Uniform(SamplingDensity):
     def in_cells(self, y: npt.ArrayLike) -> Array:
         """Return points (n, d) of the cube in natural units, whole numbers not rounded.
 
-        Example:
+        Examples:
             >>> Uniform([1.0], [4.0], integer=[True]).in_cells([[0.0], [0.375], [1.0]]).tolist()
             [[0.5], [2.0], [4.5]]
         """
@@ -486,7 +487,7 @@ class Uniform(SamplingDensity):
     def wrap(self, x: Array) -> Array:
         """Return points (n, d) with periodic features brought back into their period.
 
-        Example:
+        Examples:
             >>> Uniform([0.0], [24.0], periodic=[True]).wrap(np.array([[25.0], [-1.0]])).tolist()
             [[1.0], [23.0]]
         """
@@ -513,7 +514,7 @@ class Uniform(SamplingDensity):
 def other_than_numbers(sampling: SamplingDensity) -> str | None:
     """Return in words what λ has other than continuous numbers; None if it has nothing else.
 
-    Example:
+    Examples:
         >>> other_than_numbers(Uniform([0.0, 1.0], [1.0, 12.0], periodic=[False, True]))
         'feature 1 is periodic'
     """

@@ -174,22 +174,24 @@ class ScoreSettings:
             folds; the held-out pairs select the start, the step and the noise level, and calibrate
             u.
         width: units of each of the three hidden layers.
-        steps, passes, batch, learning_rate: of Adam, along whose steps the rate falls as a cosine.
-            ``batch`` counts pairs; there are as many steps as make ``passes`` over all pairs, but
-            at least ``steps`` and at most twice that.
-        sigma_min, sigma_max: range of the noise levels of the training, in latent coordinates.
+        steps: fewest steps of Adam; at most twice as many are made.
+        passes: passes over all pairs, which set the number of steps between these bounds.
+        batch: pairs of each step.
+        learning_rate: of the first step; it falls as a cosine.
+        sigma_min: least noise level of the training, in latent coordinates.
+        sigma_max: largest noise level of the training.
         sigmas: noise levels at which the networks may be evaluated.
         outcome_weight: weight of −log P(outcome | noisy pair) beside the denoising loss, times d²,
             since that loss and its noise grow with the number of features d. Scores do not
             determine the relative weight of separated modes, which this does.
-        check_every, patience: steps between evaluations on held-out pairs; training stops after
-            ``patience`` evaluations without improvement.
+        check_every: steps between evaluations on held-out pairs.
+        patience: evaluations without improvement after which training stops.
         knots: points of the grid of the calibration.
 
     Raises:
         DensityError: a setting out of its range.
 
-    Example:
+    Examples:
         >>> ScoreSettings(networks=2).width
         64
     """
@@ -231,7 +233,7 @@ class ScoreSettings:
     def steps_for(self, pairs: int) -> int:
         """Return the number of steps for so many pairs.
 
-        Example:
+        Examples:
             >>> ScoreSettings().steps_for(2000), ScoreSettings().steps_for(10_000)
             (1000, 1953)
         """
@@ -254,7 +256,7 @@ class FitSettings:
     Raises:
         DensityError: a device of another name, or one that is not there.
 
-    Example:
+    Examples:
         >>> FitSettings().device
         'cpu'
     """

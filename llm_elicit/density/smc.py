@@ -51,7 +51,7 @@ class Draws:
     Draws of one genealogy descend from the same particle and are dependent; draws of different
     genealogies are independent.
 
-    Example:
+    Examples:
         >>> import torch
         >>> Draws.independent(torch.zeros(3, 2)).genealogies.tolist()
         [0, 1, 2]

@@ -140,7 +140,7 @@ def products(t: Tensor) -> Tensor:
 def draw_frequencies(count: int, dimension: int, generator: torch.Generator) -> Tensor:
     """Return frequencies (d, M) of a process of length scale one.
 
-    Example:
+    Examples:
         >>> draw_frequencies(8, 2, torch.Generator().manual_seed(0)).shape
         torch.Size([2, 8])
     """

@@ -111,7 +111,7 @@ def minimize(
 ) -> Array:
     """Return the point (P,) within bounds where a differentiable loss is least, by L-BFGS-B.
 
-    Example:
+    Examples:
         >>> minimize(lambda x: (x - 3).square().sum(), np.zeros(2),
         ...          [(0, 9), (0, 1)]).round().tolist()
         [3.0, 1.0]
@@ -145,7 +145,7 @@ def ascend(
         moved: the point after a step (P,).
         least_gain: the last step is the first that gains less.
 
-    Example:
+    Examples:
         >>> import torch
         >>> def derivatives(x): return -4.0 * (x - 3.0) ** 3, torch.diag(12.0 * (x - 3.0) ** 2)
         >>> at, top = ascend(torch.zeros(1), lambda x: -float((x - 3.0) ** 4), derivatives,
@@ -180,7 +180,7 @@ class Adam:
     It calls the function behind `torch.optim.Adam`, because building that class imports PyTorch's
     compiler, which takes seconds.
 
-    Example:
+    Examples:
         >>> import torch
         >>> at = torch.tensor([3.0])
         >>> adam = Adam([at])

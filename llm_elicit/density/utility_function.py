@@ -115,7 +115,7 @@ class Utility(_Sum):
         fourier: None if there are none.
         warp: what is applied to the features first; None for nothing.
 
-    Example:
+    Examples:
         >>> import torch
         >>> f = Utility(torch.zeros(1), -0.5 * torch.eye(1))
         >>> f(torch.tensor([[2.0]])).tolist()
@@ -188,7 +188,7 @@ class UtilityDraws(_Sum):
         fourier: Q functions that are added to the quadratic forms, or None.
         warp: what is applied to the features first; None for nothing.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = UtilityDraws(torch.zeros(3, 2), -0.5 * torch.eye(2).expand(3, 2, 2))
         >>> draws(torch.ones(5, 2)).shape, len(draws), len(list(draws))
@@ -239,7 +239,7 @@ class DeferredDraws:
         make: returns the draws, the same ones every time it is called.
         count: their number.
 
-    Example:
+    Examples:
         >>> import torch
         >>> flat = UtilityDraws(torch.zeros(3, 2), torch.zeros(3, 2, 2))
         >>> draws = DeferredDraws(lambda: flat, 3)

@@ -24,7 +24,7 @@ class Warp:
     Args:
         parameters: (6, p) lower end, range, a, b, mean and standard deviation of each feature.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> grid = np.linspace(0.0, 1.0, 1001)[:, None]
         >>> warp = Warp.of(grid, np.array([1e3]), np.array([0.0]))

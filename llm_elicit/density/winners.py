@@ -32,7 +32,8 @@ class WinnerDensity:
     """p_w and τ of a belief, at points (n, d) of the support in natural units.
 
     Attributes:
-        belief, potential: the belief, and its utility.
+        belief: the belief.
+        potential: its utility.
         tempering: w and w′ on a grid of utilities, by quadrature over λ.
     """
 
@@ -75,7 +76,7 @@ def winner_density(belief: BeliefDensity, *, points: int = 8192, seed: int = 0) 
     Raises:
         DensityError: a belief by another method, which has no gradient.
 
-    Example:
+    Examples:
         >>> from llm_elicit.density import Uniform, fit_belief
         >>> rng = np.random.default_rng(0)
         >>> a, b = rng.uniform(-3, 3, (2, 100, 1))

@@ -350,7 +350,7 @@ class BatchRunner:
 def packs(entries: Iterable[Entry], limits: BatchLimits) -> Iterator[list[Entry]]:
     """Group entries, in order, into as few batches as the provider's limits allow.
 
-    Example:
+    Examples:
         >>> entry = Entry(Question(1, 0, "ab", 0, 0, "x"), BatchRequest("1", {}), Amount())
         >>> [len(pack) for pack in packs([entry] * 5, BatchLimits(count=2, size=10**6))]
         [2, 2, 1]

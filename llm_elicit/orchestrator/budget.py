@@ -53,7 +53,7 @@ class BudgetLedger:
         limits: the caps; None for no cap.
         spent: the amount spent in earlier runs on the same journal.
 
-    Example:
+    Examples:
         >>> ledger = BudgetLedger(Limits(max_cost=1.0), Amount(usd=0.5))
         >>> ledger.take(Amount(usd=0.4)), ledger.take(Amount(usd=0.2))
         (True, False)

@@ -59,7 +59,7 @@ def identify(endpoint: str, model: str, body: dict[str, Any], replicate: int) ->
     Raises:
         InputError: the body holds a number that JSON cannot carry exactly.
 
-    Example:
+    Examples:
         >>> a = identify("e", "m", {"x": 1, "y": 2}, 0)
         >>> a == identify("e", "m", {"y": 2, "x": 1.0}, 0), a == identify("e", "m", {"x": 1}, 0)
         (True, False)
@@ -111,7 +111,7 @@ def _plain(value: Any) -> bool:
 def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
     """Return where two JSON values differ: (path, old, new); a missing value is None.
 
-    Example:
+    Examples:
         >>> differences({"a": [1, 2], "b": 3}, {"a": [1, 5]})
         [('a[1]', 2, 5), ('b', 3, None)]
     """

@@ -182,7 +182,7 @@ async def ask(
         InputError: a key is missing, the folder is in use or holds another campaign's run, or a
             cap cannot be held. Nothing has been sent.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from llm_elicit.config.campaign import Campaign

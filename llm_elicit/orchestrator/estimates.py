@@ -115,7 +115,7 @@ def estimate(
         InputError: the template does not exist or cannot be filled in, or a judge's model does not
             exist.
 
-    Example:
+    Examples:
         >>> from llm_elicit.planning.pairs import make_plan
         >>> campaign = Campaign.model_validate({
         ...     "name": "try", "space": "penguins", "design": {"pairs": 5},

@@ -63,7 +63,7 @@ _EXAMPLE = 40
 def worth(verdict: str, probability: float | None, reply: str, finish: str) -> str:
     """Return what an answer is worth: `USABLE`, or why it is not.
 
-    Example:
+    Examples:
         >>> worth("A", 1.0, "A", "stop"), worth("truncated", None, "Let me", "length")
         ('usable', 'truncated')
     """

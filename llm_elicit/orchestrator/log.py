@@ -148,7 +148,7 @@ def span(name: str, attributes: Attributes | None = None) -> Iterator[trace.Span
         name: the name of the operation.
         attributes: attributes of the span.
 
-    Example:
+    Examples:
         >>> with span("fit", {"elicit.judge": "expert"}) as current:
         ...     isinstance(current, trace.Span)
         True

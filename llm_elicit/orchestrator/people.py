@@ -208,7 +208,7 @@ class People:
     Raises:
         InputError: the journal cannot be written, or holds the run of another campaign.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from llm_elicit.orchestrator.journal.store import Journal

@@ -52,7 +52,7 @@ class Price:
     def cost(self, prompt: int, completion: int, cached: int = 0) -> float:
         """Return the cost of one request in USD; `cached` tokens are part of the prompt's.
 
-        Example:
+        Examples:
             >>> Price((Rates(input=1_000_000, output=5_000_000),)).cost(1000, 10)
             0.00105
         """

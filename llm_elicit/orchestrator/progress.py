@@ -96,7 +96,7 @@ class Display:
         console: where to write; standard error by default.
         every: seconds between plain lines, after the first few.
 
-    Example:
+    Examples:
         >>> import io
         >>> with Display(Console(file=io.StringIO())) as display:
         ...     display.tally("expert", Tally(total=10, done=10))

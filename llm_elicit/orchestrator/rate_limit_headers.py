@@ -49,7 +49,7 @@ def seconds_until(text: str, now: datetime) -> float | None:
     Providers send seconds ("7", "0.5"), durations ("6m0s", "12ms"), and times (seconds or
     milliseconds since 1970, RFC 3339, an HTTP date). The result is never negative.
 
-    Example:
+    Examples:
         >>> now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         >>> seconds_until("1m30s", now), seconds_until("2026-01-02T03:04:35Z", now)
         (90.0, 30.0)
@@ -103,7 +103,7 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
     Retry-After-Ms and Retry-After take precedence over a plain reset. The reset of a single limit
     is not used: enough of it is available before it is whole again.
 
-    Example:
+    Examples:
         >>> retry_after({"retry-after": "3"}), retry_after({"retry-after": "soon"})
         (3.0, None)
     """
@@ -119,7 +119,7 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
 def allowances(headers: Mapping[str, str], now: datetime | None = None) -> tuple[Allowance, ...]:
     """Return the state of each limit in the headers: x-ratelimit-*, anthropic-ratelimit-*.
 
-    Example:
+    Examples:
         >>> allowances({"x-ratelimit-limit-requests": "600",
         ...             "x-ratelimit-remaining-requests": "599",
         ...             "x-ratelimit-reset-requests": "100ms"})

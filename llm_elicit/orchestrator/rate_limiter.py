@@ -70,7 +70,7 @@ class RateLimiter:
         now: the clock, in seconds; every other `now` is read from the same one.
         window: requests in flight at the start.
 
-    Example:
+    Examples:
         >>> limiter = RateLimiter(now=0.0)
         >>> limiter.fix(requests=10.0, tokens=None)
         >>> for _ in range(4): limiter.sent(0.0)

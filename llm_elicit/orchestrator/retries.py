@@ -189,7 +189,7 @@ class History:
 def classify(failure: Failure) -> Decision:
     """Return what to do about one failed request, without its history.
 
-    Example:
+    Examples:
         >>> decision = classify(Failure("status", "slow down", 429, headers={"retry-after": "3"}))
         >>> decision.kind, decision.wait
         ('rate limited', 3.0)
@@ -260,7 +260,7 @@ def _given_up(decision: Decision, why: str) -> Decision:
 def wording(reason: str) -> str:
     """Return a reason without numbers and identifiers, in which equal refusals may differ.
 
-    Example:
+    Examples:
         >>> wording("8,191 tokens (req_0a1)"), wording("8,200 tokens (req_2)")
         ('# tokens (#)', '# tokens (#)')
     """

@@ -37,7 +37,7 @@ Counter = Callable[[Prompt], int]
 def counter(judge: Judge) -> tuple[Counter, bool]:
     """Return how to count the tokens of a judge's prompts, and whether the count is exact.
 
-    Example:
+    Examples:
         >>> from llm_elicit.config.judges import SimulatedJudge
         >>> from llm_elicit.questions import Message
         >>> count, exact = counter(SimulatedJudge(name="expert", backend="simulated"))
@@ -127,7 +127,7 @@ class UsageCheck:
         notify: called with one line on the first implausible count and on each rise.
         raised: the least to reserve for a request, as earlier runs found.
 
-    Example:
+    Examples:
         >>> check = UsageCheck()
         >>> check.worst(Tokens(100, 8))
         Tokens(prompt=100, completion=8)

@@ -36,7 +36,7 @@ class Entry:
 class Manifest:
     """The manifest of a run's folder; a missing or damaged file has no entries.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> size = (folder / "a.txt").write_text("1")
@@ -134,7 +134,7 @@ class Manifest:
 def digest_of(value: Any) -> str:
     """Return the SHA-256 of a value as JSON.
 
-    Example:
+    Examples:
         >>> digest_of({"b": 1, "a": 2}) == digest_of({"a": 2, "b": 1})
         True
     """

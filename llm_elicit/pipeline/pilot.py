@@ -156,7 +156,7 @@ def candidates(campaign: Campaign) -> tuple[str, ...]:
     Raises:
         InputError: a template does not exist, or does not ask about a pair.
 
-    Example:
+    Examples:
         >>> names = candidates(Campaign.load("simulated"))
         >>> "v1/few-shot" in names, "v1/quantiles" in names
         (True, False)
@@ -328,7 +328,7 @@ def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval
     them never varies or there are fewer than four. `hard` choices may agree in every pair by
     chance; their correlation is limited to that with one more pair that disagrees.
 
-    Example:
+    Examples:
         >>> x = np.array([0.1, -0.2, 0.4, 0.3, -0.5, 0.0])
         >>> found = split_half(x, x + 0.1)
         >>> round(found.value, 3), split_half(x, np.zeros(6)) is None
@@ -351,7 +351,7 @@ def _share(r: float) -> float:
 def spearman_brown(single: Interval, times: int) -> Interval:
     """Return the reliability of `times` as many measurements.
 
-    Example:
+    Examples:
         >>> spearman_brown(Interval(value=0.5, low=0.0, high=0.8), 2).value
         0.6666666666666666
     """

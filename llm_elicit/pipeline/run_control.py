@@ -66,7 +66,7 @@ class Turn:
     Attributes:
         called: whether it is its turn.
 
-    Example:
+    Examples:
         >>> turns = Turns(1)
         >>> first, second = Turn(turns), Turn(turns)
         >>> first.join(), second.join()

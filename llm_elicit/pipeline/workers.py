@@ -99,7 +99,7 @@ def run_jobs(
         KeyboardInterrupt: the user stopped it. Local jobs are killed; on a cluster the running
             ones end unreported.
 
-    Example:
+    Examples:
         >>> import math
         >>> found = []
         >>> run_jobs(math.sqrt, [4.0, 9.0], on_result=lambda one: found.append(one.result))

@@ -18,7 +18,7 @@ _CRITICAL, _POWER = 1.645, 0.842  # normal quantiles of 95 % and 80 %
 def smallest_p(pairs: int, flips: int = _FLIPS) -> float:
     """Return the smallest p-value that so many pairs of one round, and flips, can give.
 
-    Example:
+    Examples:
         >>> smallest_p(5), smallest_p(6), smallest_p(100)
         (0.0625, 0.03125, 0.0005)
     """
@@ -28,7 +28,7 @@ def smallest_p(pairs: int, flips: int = _FLIPS) -> float:
 def fewest_pairs(judges: int, level: float = _LEVEL) -> int:
     """Return how many pairs can show a preference at all, Holm-adjusted for so many judges.
 
-    Example:
+    Examples:
         >>> fewest_pairs(1), fewest_pairs(2)
         (6, 7)
     """
@@ -42,7 +42,7 @@ def detectable_share(pairs: int, space: FeatureSpace) -> float:
     columns of the randomization test, its null distribution that of χ². Of 60 simulated runs each,
     linear in three or eight features, with 15 to 120 pairs, 73 to 100 % found such a share.
 
-    Example:
+    Examples:
         >>> space = FeatureSpace.load("countries")
         >>> [round(detectable_share(pairs, space), 2) for pairs in (10, 40, 400)]
         [1.0, 0.39, 0.04]
@@ -63,7 +63,7 @@ def detectable_share(pairs: int, space: FeatureSpace) -> float:
 def detectable_note(campaign: Campaign, space: FeatureSpace) -> str:
     """Return in one line what the campaign's pairs can show of a judge.
 
-    Example:
+    Examples:
         >>> campaign = Campaign.model_validate({
         ...     "name": "try", "space": "penguins", "design": {"pairs": 5},
         ...     "judges": [{"name": "expert", "backend": "simulated"}]})

@@ -62,7 +62,7 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
         InputError: bounds that are not finite or reversed, a logarithmic scale that reaches zero,
             n or bounded below 1, no feature to bound, or one with too few values.
 
-    Example:
+    Examples:
         >>> first, second = draw_ranges([40, 100], [90, 1e5], 3, np.random.default_rng(0),
         ...                             log=[False, True], bounded=1)
         >>> first.shape, bool(np.isinf(first).any(axis=(1, 2)).all())
@@ -159,7 +159,7 @@ def range_pairs(space: FeatureSpace, count: int, seed: int) -> tuple[Floats, Flo
     Raises:
         InputError: every feature is categorical, or has too few values to have ranges.
 
-    Example:
+    Examples:
         >>> space = FeatureSpace.load("penguins")
         >>> first, second = range_pairs(space, 30, seed=1)
         >>> bool((range_pairs(space, 50, seed=1)[0][:30] == first).all())

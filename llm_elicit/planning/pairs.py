@@ -169,7 +169,7 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
     Raises:
         InputError: fewer pairs than features, or triads of a space with two different points.
 
-    Example:
+    Examples:
         >>> space = FeatureSpace.load("california_housing")
         >>> plan = make_plan(space, Design(pairs=50), seed=1)
         >>> len(plan), next(iter(plan))
@@ -248,7 +248,7 @@ def direct_queries(
         InputError: rows are asked for without a suitable table, or quantiles or ranges if no
             feature has any.
 
-    Example:
+    Examples:
         >>> space = FeatureSpace.load("penguins")
         >>> len(direct_queries(Direct(quantiles=2, samples=5, ranges=3), space, 1, pairs=20))
         19

@@ -200,7 +200,7 @@ def schedule_of(judge: str, campaign: Campaign) -> Schedule:
     The numbers of all rounds of all judges are fixed in advance, so that they do not depend on the
     order in which judges finish.
 
-    Example:
+    Examples:
         >>> campaign = Campaign.model_validate({
         ...     "name": "try", "space": "penguins",
         ...     "design": {"pairs": 8, "rounds": {"count": 2, "shared": False}},
@@ -226,7 +226,7 @@ Planned = Mapping[tuple[str, int], Pairs]
 def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
     """Return the plan of the first round, extended by the rounds that were planned since.
 
-    Example:
+    Examples:
         >>> from llm_elicit.planning.pairs import make_plan
         >>> campaign = Campaign.model_validate({
         ...     "name": "try", "space": "penguins", "design": {"pairs": 12, "rounds": {"count": 2}},

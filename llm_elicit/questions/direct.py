@@ -73,7 +73,7 @@ class DirectWording:
         ranges: the pairs of ranges, `(n, d, 2)` each, if any.
         plan: the campaign's pairs, for the ratios.
 
-    Example:
+    Examples:
         >>> space = FeatureSpace.load("penguins")
         >>> wording = DirectWording.of(Direct(quantiles=1), space, seed=1)
         >>> wording.question(Query(3, "quantiles", 0)).prompt.turns[0].content[:50]

@@ -69,7 +69,7 @@ def read_numbers(
         finish: why the judge stopped: "stop", "length" or "refusal".
         ignore: texts with digits that are not part of the answer, such as labels.
 
-    Example:
+    Examples:
         >>> read_numbers("about $1,200; then 3.5e3 USD", 2)
         [1200.0, 3500.0]
         >>> read_numbers("5%: 1, 25%: 2, 50%: 3, 75%: 4, 95%: 5", 5)
@@ -90,7 +90,7 @@ def read_numbers(
 def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[float] | Unread:
     """Return the five quantiles of a feature in natural units, or the reason for reading none.
 
-    Example:
+    Examples:
         >>> income = Feature(name="x", label="income", unit="USD", factor=1000, low=1, high=90)
         >>> read_quantiles("8,000; 16,000; 24,000; 40,000; 80,000 USD", income)
         [8.0, 16.0, 24.0, 40.0, 80.0]
@@ -118,7 +118,7 @@ def read_point(
     matched by its word, ignoring case, punctuation and the feature's label before it. Values of
     whole features are rounded.
 
-    Example:
+    Examples:
         >>> kinds = Feature(name="k", label="kind", kind="categorical", categories=["oak", "elm"])
         >>> height = Feature(name="h", label="height", unit="m", low=1, high=50)
         >>> read_point("Elm; 12.5 m", [kinds, height]), read_point("ash; 9", [kinds, height])
@@ -185,7 +185,7 @@ def _read_dates(reply: str, finish: str) -> list[float] | Unread:
 def _date(text: str) -> list[float] | Unread:
     """Return the only date of a text as days since 1970.
 
-    Example:
+    Examples:
         >>> _date("14 March 2020"), _date("Mar 14th, 2020"), _date("2020-03-14"), _date("3/4/2020")
         ([18335.0], [18335.0], [18335.0], 'unparsable')
     """

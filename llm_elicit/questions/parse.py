@@ -50,7 +50,7 @@ def parse(reply: str, options: tuple[str, str] = ("A", "B"), finish: str = "stop
         "tie", "refusal", "truncated" (the token limit cut the reply short of a choice), or
         "unparsable".
 
-    Example:
+    Examples:
         >>> parse("**B**"), parse("The answer is A because ..."), parse("I can't say.")
         ('B', 'A', 'refusal')
         >>> parse('{"choice": "B"}')
@@ -225,7 +225,7 @@ def read_answer(
         finish: why the model stopped: "stop", "length" or "refusal".
         soft: P(first shown) from log-probabilities, for a letter; NaN counts as None.
 
-    Example:
+    Examples:
         >>> read_answer("B, 80 %", "probability")
         Reading(verdict='B', first=0.2)
         >>> read_answer("3 times", "ratio")
@@ -252,7 +252,7 @@ def read_probability(reply: str, options: tuple[str, str] = ("A", "B")) -> float
     A number is in per cent, unless it has a decimal point, no % sign and is at most 1. A number
     next to an option's letter is the probability of that option.
 
-    Example:
+    Examples:
         >>> [read_probability(reply) for reply in ("73", "73 %", "0.73", "B (27%)", "A: 73")]
         [0.73, 0.73, 0.73, 0.73, 0.73]
         >>> [read_probability(reply) for reply in ("101 %", "70-80", "likely", "-3", "70 or 30")]
@@ -290,7 +290,7 @@ def read_probability(reply: str, options: tuple[str, str] = ("A", "B")) -> float
 def read_ratio(reply: str) -> float | None:
     """Return the stated ratio, a positive number; None if unreadable.
 
-    Example:
+    Examples:
         >>> [read_ratio(reply) for reply in ("3", "3x", "3 times", "1/4", "0.25")]
         [3.0, 3.0, 3.0, 0.25, 0.25]
         >>> [read_ratio(reply) for reply in ("0", "1/0", "-2", "2-3", "about 3", "three", "")]

@@ -151,7 +151,7 @@ class Template:
         where: the file, for messages.
         answer: the answer format.
 
-    Example:
+    Examples:
         >>> template = Template.load("v1/zero-shot")
         >>> template.id, template.options
         ('v1/zero-shot', ('A', 'B'))
@@ -293,7 +293,7 @@ def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Te
     Raises:
         InputError: the template cannot be filled in.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> space = FeatureSpace.load("penguins")
         >>> a, b = space.sample(2, np.random.default_rng(0))

@@ -127,7 +127,7 @@ def _spread(index: pd.Index[Any], count: int) -> list[Any]:
 def orders_agree(rows: pd.DataFrame) -> pd.Series[bool]:
     """Return by pair whether all choices, A or B, pick the same point; pairs with both orders only.
 
-    Example:
+    Examples:
         >>> rows = pd.DataFrame({
         ...     "pair": [0, 0, 1, 1, 2], "order": ["ab", "ba", "ab", "ba", "ab"],
         ...     "verdict": ["A", "B", "A", "A", "A"]})

@@ -152,7 +152,7 @@ def _value(summary: Summary | Bands | None, category: str | None) -> Any:
 def _direction(cells: Sequence[Cell]) -> tuple[int, int]:
     """Return how many pairs of conditions move as the data do, and how many bands tell apart.
 
-    Example:
+    Examples:
         >>> light, heavy = Cell(3.0, (2.0, 4.0), 3.7), Cell(6.0, (5.0, 7.0), 5.1)
         >>> _direction([light, heavy, Cell(4.5, (3.5, 5.5), 4.0)])
         (1, 1)

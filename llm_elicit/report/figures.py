@@ -171,7 +171,7 @@ def file_name(judge: str) -> str:
 
     A name that had to be changed gets a checksum, so that two of them do not collide.
 
-    Example:
+    Examples:
         >>> file_name("gpt-5.2"), file_name("../a b")
         ('gpt-5.2', '--a-b-75e96e29')
     """

@@ -29,7 +29,7 @@ NULL_NAMES = {
 def number(value: float | None, digits: int = 3) -> str:
     """Return a number to `digits` significant digits, with a typographic minus sign.
 
-    Example:
+    Examples:
         >>> number(-0.01234), number(1234.5), number(None)
         ('−0.0123', '1,234', 'not measurable')
     """
@@ -42,7 +42,7 @@ def number(value: float | None, digits: int = 3) -> str:
 def estimate(value: Estimate | None, decimals: int = 2, percent: bool = False) -> str:
     """Return mean and standard deviation over repeats, as numbers or as percentages.
 
-    Example:
+    Examples:
         >>> estimate(Estimate(mean=1.2345, sd=0.0123))
         '1.23 ± 0.01'
         >>> estimate(Estimate(mean=0.5012, sd=0.0098), 1, percent=True)
@@ -58,7 +58,7 @@ def estimate(value: Estimate | None, decimals: int = 2, percent: bool = False) -
 def interval(value: Interval | None, percent: bool = False, decimals: int = 0) -> str:
     """Return an estimate with its interval, as numbers or as percentages.
 
-    Example:
+    Examples:
         >>> interval(Interval(value=0.02, low=-0.05, high=0.09))
         '+0.02 (−0.05 to +0.09)'
     """
@@ -73,7 +73,7 @@ def interval(value: Interval | None, percent: bool = False, decimals: int = 0) -
 def signed(value: float, decimals: int = 2) -> str:
     """Return a number with its sign; without one if it is rounded to zero.
 
-    Example:
+    Examples:
         >>> signed(0.25), signed(-0.3), signed(-0.001), signed(-0.001, 3)
         ('+0.25', '−0.30', '0.00', '−0.001')
     """
@@ -84,7 +84,7 @@ def signed(value: float, decimals: int = 2) -> str:
 def share(value: float | None, decimals: int = 0) -> str:
     """Return a share as a percentage.
 
-    Example:
+    Examples:
         >>> share(0.05), share(0.0512, 1)
         ('5%', '5.1%')
     """
@@ -94,7 +94,7 @@ def share(value: float | None, decimals: int = 0) -> str:
 def cell(value: float, kind: str) -> str:
     """Return a number for a cell: a "share" of at least 0, a "correlation", or two digits.
 
-    Example:
+    Examples:
         >>> cell(0.771, "share"), cell(-1.35, "share"), cell(-0.2, "correlation"), cell(0.0123, "")
         ('77%', '0%', '−0.20', '0.012')
     """
@@ -106,7 +106,7 @@ def cell(value: float, kind: str) -> str:
 def p_cell(value: float, at_floor: bool = False) -> str:
     """Return a p-value for a table's cell; a bound if it is the smallest a simulation can give.
 
-    Example:
+    Examples:
         >>> p_cell(0.0005, at_floor=True), p_cell(0.2134)
         ('≤ 0.0005', '0.21')
     """
@@ -116,7 +116,7 @@ def p_cell(value: float, at_floor: bool = False) -> str:
 def times_saved(factor: float) -> str:
     """Return a power as a multiple of the saved belief's.
 
-    Example:
+    Examples:
         >>> times_saved(0.5**0.5), times_saved(1.0)
         ('0.71 times the saved power', 'the saved power')
     """
@@ -126,7 +126,7 @@ def times_saved(factor: float) -> str:
 def between(feature: Feature, band: tuple[float, float]) -> str:
     """Return the two ends of a band, formatted by `worded`.
 
-    Example:
+    Examples:
         >>> between(Feature(name="x", label="x", unit="m", low=0, high=100), (1.0, 22.0))
         '1 to 22'
     """
@@ -139,7 +139,7 @@ def worded(feature: Feature, value: float) -> str:
     Unlike the values in a question it may lie outside the range. A circular mean or an end of its
     band is a value of the circle: a month, an hour.
 
-    Example:
+    Examples:
         >>> feature = Feature(name="x", label="x", unit="USD", factor=1000, low=0, high=100)
         >>> worded(feature, 41.57), worded(feature, -1.0)
         ('42,000', '−1,000')
@@ -171,7 +171,7 @@ def _digits(feature: Feature, value: float) -> str:
 def width(feature: Feature, sd: float) -> str:
     """Return a standard deviation, with as many digits as `worded` gives; of dates, in days.
 
-    Example:
+    Examples:
         >>> born = Feature(name="b", label="b", kind="date", low="1990-01-01", high="2020-12-31")
         >>> width(born, 1234.5)
         '1,234 days'
@@ -191,7 +191,7 @@ def no_belief_sentence(judge: JudgeAudit, space: FeatureSpace) -> str:
 def box_text(box: Box, space: FeatureSpace) -> str:
     """Return the bounds of a box, each in its feature's unit, or with its categories.
 
-    Example:
+    Examples:
         >>> x, y = ({"name": n, "label": n, "unit": "m", "low": 0, "high": 9} for n in "xy")
         >>> space = FeatureSpace(name="xy", title="xy", subject="xy", features=[x, y])
         >>> share = {"value": 0.5, "low": 0.4, "high": 0.6}
@@ -229,7 +229,7 @@ def noise_level_text(direct: DirectAudit) -> str:
 def row_completion_sentence(test: RowCompletionTest, judge: str) -> str:
     """Return whether a judge has memorized the table, and what that implies.
 
-    Example:
+    Examples:
         >>> from llm_elicit.audit.inference import wilson
         >>> share = wilson(0, 20)
         >>> none = RowCompletionTest(
@@ -259,7 +259,7 @@ def row_completion_sentence(test: RowCompletionTest, judge: str) -> str:
 def listed(names: Sequence[str], conjunction: str = "and") -> str:
     """Return names as one phrase.
 
-    Example:
+    Examples:
         >>> listed(["a", "b", "c"]), listed(["a", "b"], "or")
         ('a, b and c', 'a or b')
     """

@@ -41,7 +41,7 @@ _COLOUR = re.compile(rb"(?<=: )#[0-9a-f]{6}")
 def darkened(svg: bytes) -> bytes:
     """Return an SVG of the light theme with the colours of the dark theme.
 
-    Example:
+    Examples:
         >>> darkened(b'<path style="fill: #0072b2"/>')
         b'<path style="fill: #56b4e9"/>'
     """

@@ -66,7 +66,7 @@ def _write(stem: Path, numbers: pd.DataFrame, table: pd.DataFrame) -> list[Path]
 def as_markdown(table: pd.DataFrame) -> str:
     """Return a table of text in Markdown, escaped; columns from the third are right-aligned.
 
-    Example:
+    Examples:
         >>> print(as_markdown(pd.DataFrame({"judge": ["a|b"], "of": ["x"], "p": ["0.5"]})), end="")
         | judge | of | p |
         | :--- | :--- | ---: |
@@ -81,7 +81,7 @@ def as_markdown(table: pd.DataFrame) -> str:
 def as_latex(table: pd.DataFrame) -> str:
     """Return a table of text as a LaTeX tabular, escaped; needs the package booktabs.
 
-    Example:
+    Examples:
         >>> print(as_latex(pd.DataFrame({"judge": ["R&D"], "of": ["x"], "p": ["0.5"]})), end="")
         \\begin{tabular}{llr}
         \\toprule

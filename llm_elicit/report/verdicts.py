@@ -200,7 +200,7 @@ def _ends(interval: Interval, null: float, word: Callable[[float, int], str]) ->
 def thing(subject: str) -> str:
     """Return what a subject is called in short, without its article.
 
-    Example:
+    Examples:
         >>> thing("a country in some year between 1952 and 2007")
         'country'
         >>> thing("an adult penguin (Adelie, chinstrap or gentoo) near Palmer Station")
@@ -262,7 +262,7 @@ def _depends_on_content(position: PositionEffect, level: float) -> str:
 def unusable(answers: Consistency) -> str:
     """Return the answers that are no choice, by reason, the most frequent first.
 
-    Example:
+    Examples:
         >>> from llm_elicit.comparisons.table_files import VERDICTS
         >>> counts = dict.fromkeys(VERDICTS, 0) | {"refusal": 3, "truncated": 12}
         >>> unusable(Consistency.model_construct(verdicts=counts))

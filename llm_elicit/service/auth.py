@@ -203,7 +203,7 @@ class Sessions:
 
     Several processes may use the same folder.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> keys = Keys("a secret of the service", {"admin": "a token of the service"})
         >>> sessions = Sessions(keys, Path(tempfile.mkdtemp()), seconds=60.0)
@@ -354,7 +354,7 @@ class LoginThrottle:
         seconds: the time.
         clock: returns the time in seconds.
 
-    Example:
+    Examples:
         >>> attempts = LoginThrottle(most=1)
         >>> for _ in range(2):
         ...     try:
@@ -396,7 +396,7 @@ class LoginThrottle:
 def _network(address: str) -> str:
     """Return an address without the part that its owner chooses: the last half of IPv6.
 
-    Example:
+    Examples:
         >>> _network("192.0.2.1"), _network("::ffff:192.0.2.1"), _network("2001:db8::5:1")
         ('192.0.2.1', '192.0.2.1', '2001:db8::/64')
     """
@@ -460,7 +460,7 @@ class Link:
 class Links:
     """The links of a service; several processes may use the same folder.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> links = Links(Path(tempfile.mkdtemp()), "a secret of the service")
         >>> link, token = links.issue("birds", "panel", "ada")

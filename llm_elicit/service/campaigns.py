@@ -83,7 +83,7 @@ def checked(data: Any, settings: ServerSettings, library: Library) -> Campaign:
     Raises:
         InputError: it breaks a rule, or names what the server does not allow.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> data = {"name": "try", "space": "penguins",
         ...         "judges": [{"name": "gpt", "backend": "openai", "model": "m"}]}

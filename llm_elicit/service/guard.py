@@ -238,7 +238,7 @@ class _Body:
 def host_name(stated: str) -> str | None:
     """Return the name or address in a `Host` header, in lower case; None if it is invalid.
 
-    Example:
+    Examples:
         >>> host_name("Localhost:80"), host_name("[::1]:80"), host_name("a/b")
         ('localhost', '::1', None)
     """
@@ -351,7 +351,7 @@ def _listed(headers: Headers, name: str) -> list[str]:
 def _elements(text: str) -> list[dict[str, str]]:
     r"""Return the elements of a `Forwarded` header, up to the first that is malformed.
 
-    Example:
+    Examples:
         >>> _elements('for="[2001:db8::1]:80";proto=https, for=192.0.2.1')
         [{'for': '[2001:db8::1]:80', 'proto': 'https'}, {'for': '192.0.2.1'}]
     """
@@ -371,7 +371,7 @@ def _elements(text: str) -> list[dict[str, str]]:
 def _address(text: str) -> str | None:
     """Return an address without its port and brackets; None if it is none.
 
-    Example:
+    Examples:
         >>> _address("192.0.2.1:80"), _address("[2001:db8::1]:80"), _address("unknown")
         ('192.0.2.1', '2001:db8::1', None)
     """

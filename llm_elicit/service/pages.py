@@ -106,7 +106,7 @@ async def sign_in(request: Request, token: Text = "", next: Text = "") -> Respon
 def _own(path: str) -> str:
     """Return the path and query of a page of this service; empty for any other address.
 
-    Example:
+    Examples:
         >>> _own("/campaigns/birds?x=1"), _own("//evil.example"), _own("https://evil.example")
         ('/campaigns/birds?x=1', '', '')
     """

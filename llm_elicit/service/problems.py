@@ -50,7 +50,7 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) 
 def status_of(error: Exception) -> int:
     """Return the HTTP status of a refused request, or of an error of this package.
 
-    Example:
+    Examples:
         >>> status_of(InputError("no such judge")), status_of(ConflictError("the run has ended"))
         (422, 409)
     """

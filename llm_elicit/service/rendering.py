@@ -75,7 +75,7 @@ def _environment() -> jinja2.Environment:
 def count(number: float) -> str:
     """Return a whole number with its thousands apart.
 
-    Example:
+    Examples:
         >>> count(12345)
         '12,345'
     """
@@ -85,7 +85,7 @@ def count(number: float) -> str:
 def usd(cost: float | None) -> str:
     """Return a cost in USD.
 
-    Example:
+    Examples:
         >>> usd(1.5), usd(0.0), usd(0.00042), usd(None)
         ('1.50 USD', '0 USD', '0.00042 USD', 'unknown')
     """
@@ -99,7 +99,7 @@ def usd(cost: float | None) -> str:
 def percent(share: float) -> str:
     """Return a share as a percentage.
 
-    Example:
+    Examples:
         >>> percent(0.126)
         '13%'
     """
@@ -109,7 +109,7 @@ def percent(share: float) -> str:
 def interval(share: LiveInterval, signed: bool = False) -> str:
     """Return an estimate of a share with its interval, as percentages.
 
-    Example:
+    Examples:
         >>> interval(LiveInterval(value=0.1, low=-0.05, high=0.2), signed=True)
         '+10% (−5% to +20%)'
         >>> interval(LiveInterval(value=-0.001, low=-0.05, high=0.2), signed=True)
@@ -125,7 +125,7 @@ def interval(share: LiveInterval, signed: bool = False) -> str:
 def when(stated: float | str) -> str:
     """Return a time, in seconds since 1970 or as ISO 8601, in words.
 
-    Example:
+    Examples:
         >>> when(0.0), when("2026-11-25T13:05:07+00:00")
         ('1 January 1970, 00:00 UTC', '25 November 2026, 13:05 UTC')
     """
@@ -140,7 +140,7 @@ def when(stated: float | str) -> str:
 def time_left(snapshot: RunSnapshot | JudgeSnapshot) -> str:
     """Return how long the rest of the questions will take at the present pace; empty if unknown.
 
-    Example:
+    Examples:
         >>> time_left(JudgeSnapshot(backend="simulated", model="", total=400, done=40, rate=2.0))
         'about 3 min left'
     """
@@ -192,7 +192,7 @@ def refusal(
 def sentence(error: Exception) -> str:
     """Return an error's message as a sentence.
 
-    Example:
+    Examples:
         >>> sentence(ProblemError(404, "no campaign 'birds'"))
         "No campaign 'birds'."
     """

@@ -46,7 +46,7 @@ from llm_elicit.service.state import READER, service_of
 def normalized(text: str) -> str:
     r"""Return a form's text with LF at the end of each line, and without blanks before it.
 
-    Example:
+    Examples:
         >>> normalized("panel\r\nada \r")
         'panel\nada'
     """

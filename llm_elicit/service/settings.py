@@ -37,7 +37,7 @@ class AllowedJudge(StrictModel):
         price: the price of the tokens, if the price list does not have it. A campaign cannot state
             its own, which would make a cap on costs meaningless.
 
-    Example:
+    Examples:
         >>> AllowedJudge(backend="openai", api_key_env="OPENAI_API_KEY").models
         ()
     """
@@ -108,7 +108,7 @@ class ServerSettings(StrictModel):
         judges: what judges campaigns that come over HTTP may have.
         bounds: their largest values.
 
-    Example:
+    Examples:
         >>> ServerSettings().loopback, ServerSettings(host="0.0.0.0").needs_token
         (True, True)
     """
@@ -194,7 +194,7 @@ class ServerSettings(StrictModel):
 def is_loopback(host: str) -> bool:
     """Return whether a host is this machine alone.
 
-    Example:
+    Examples:
         >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("192.168.0.2")
         (True, True, False)
     """

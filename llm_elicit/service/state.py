@@ -191,7 +191,7 @@ class Metrics:
         runs: returns the runs of this process.
         watching: returns the number of event streams that are open.
 
-    Example:
+    Examples:
         >>> metrics = Metrics(dict, lambda: 0)
         >>> metrics.observe("GET", "/health", 200, 0.001)
         >>> 'llm_elicit_http_requests_total{method="GET",route="/health"' in metrics.text().decode()

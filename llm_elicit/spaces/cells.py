@@ -46,7 +46,7 @@ _SIGNS = r"[\s\u00a0\u202f'$€£¥₹%]|(?:USD|EUR|GBP|CHF)"
 def as_text(cells: pd.Series[Any]) -> pd.Series[str]:
     """Return cells as text without blanks around them; missing ones are empty, as errors are.
 
-    Example:
+    Examples:
         >>> as_text(pd.Series([4.0, None, 2.5])).tolist()
         ['4', '', '2.5']
         >>> as_text(pd.Series([" Oslo", "#REF!", "#NV"])).tolist()
@@ -76,7 +76,7 @@ def to_numbers(cells: pd.Series[Any], dialect: Dialect) -> pd.Series[float]:
     Currency signs, per cent signs, thousands separators and a unit that nearly all cells show are
     left out; numbers in parentheses are negative; durations are seconds.
 
-    Example:
+    Examples:
         >>> to_numbers(pd.Series(["$1,200", "3.5 %", "(2)", "", "two"]), Dialect()).tolist()
         [1200.0, 3.5, -2.0, nan, nan]
         >>> to_numbers(pd.Series(["170 cm", "165 cm"]), Dialect()).tolist()
@@ -119,7 +119,7 @@ def _without_unit(text: pd.Series[str]) -> pd.Series[str]:
 def unit_of(text: pd.Series[str]) -> str:
     """Return what nearly all cells have behind their number, such as "cm"; empty if nothing.
 
-    Example:
+    Examples:
         >>> unit_of(pd.Series(["170 cm", "165.5cm"])), unit_of(pd.Series(["12A", "13", "14"]))
         ('cm', '')
     """
@@ -148,7 +148,7 @@ def _cleaned(text: pd.Series[str]) -> pd.Series[str]:
 def to_days(cells: pd.Series[Any], date_format: str = ISO) -> pd.Series[float]:
     """Return dates as days since 1970, NaN where they are none; times of day are left out.
 
-    Example:
+    Examples:
         >>> to_days(pd.Series(["2020-03-14", "1969-12-31 23:50", ""])).tolist()
         [18335.0, -1.0, nan]
     """

@@ -20,7 +20,7 @@ from llm_elicit.spaces.feature import Feature, Floats
 class Circle:
     """The circle of a periodic feature, from `low` around to `low + period`, natural units.
 
-    Example:
+    Examples:
         >>> hour = Feature(name="hour", label="hour", low=0, high=24, periodic=True)
         >>> circle = Circle.of(hour)
         >>> round(circle.mean(np.array([23.0, 1.0, 3.0])), 6)
@@ -98,7 +98,7 @@ def share_distance(p: Floats, q: Floats) -> Floats:
     It is the mean absolute deviation of the difference of the distribution functions from its
     median (Rabin, Delon and Gousseau 2011, "Transportation distances on the circle").
 
-    Example:
+    Examples:
         >>> first, last = np.eye(12)[0], np.eye(12)[11]
         >>> float(share_distance(first, last))
         1.0

@@ -70,7 +70,7 @@ _RANGE = re.compile(
 def in_order(words: Sequence[str]) -> list[str]:
     """Return words in their known order; empty if they have none.
 
-    Example:
+    Examples:
         >>> in_order(["high", "low", "medium"]), in_order(["25-34", "65+", "<18", "18-24"])
         (['low', 'medium', 'high'], ['<18', '18-24', '25-34', '65+'])
         >>> in_order(["oak", "elm"])
@@ -97,7 +97,7 @@ def in_order(words: Sequence[str]) -> list[str]:
 def is_circle(words: Sequence[str]) -> bool:
     """Whether words are all months or all days of the week, in any order.
 
-    Example:
+    Examples:
         >>> is_circle(["Sat", "Sun"]), is_circle(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"])
         (False, True)
     """
@@ -381,7 +381,7 @@ def _unit(text: pd.Series[str]) -> str:
 def share(part: float) -> str:
     """Return a share in words, "0%" and "100%" only if it is.
 
-    Example:
+    Examples:
         >>> share(0.002), share(0.2), share(0.999)
         ('<1%', '20%', '>99%')
     """
@@ -419,7 +419,7 @@ def with_not_stated(
     Raises:
         UnusableColumnError: it holds no numbers or a circle, or no cell is missing.
 
-    Example:
+    Examples:
         >>> from llm_elicit.spaces.column_drafts import draft_column
         >>> income = pd.Series([*np.arange(1000.0, 100_000.0, 1000.0), None], name="income")
         >>> draft = draft_column(income, ["income"], Dialect())
@@ -458,7 +458,7 @@ def of_few_numbers(
         dialect: how numbers are written.
         unit: the unit of the numbers.
 
-    Example:
+    Examples:
         >>> from llm_elicit.spaces.column_drafts import draft_column
         >>> tax = pd.Series([7, 19] * 20, name="tax")
         >>> draft = draft_column(tax, ["tax"], Dialect())
@@ -514,7 +514,7 @@ def _grid(cut: float, extent: float) -> float:
 def _words(cuts: Sequence[float], whole: bool, unit: str, locale: Locale = ENGLISH) -> list[str]:
     """Return the ranges in words; small whole ones go up to the last number below the next.
 
-    Example:
+    Examples:
         >>> _words([20, 45], True, "years"), _words([0.5], False, "")
         (['under 20 years', '20 to 44 years', '45 years or more'], ['under 0.5', '0.5 or more'])
     """

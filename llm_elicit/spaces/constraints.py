@@ -65,7 +65,7 @@ def density_constraint(constraint: Constraint, names: Sequence[str]) -> DensityC
     Raises:
         ValueError: another feature, or as `inequality`.
 
-    Example:
+    Examples:
         >>> density_constraint("2 * low <= high - 1", ["low", "high"])
         LinearConstraint(coefficients=(2.0, -1.0), bound=-1.0)
     """
@@ -88,7 +88,7 @@ def involved(constraint: Constraint) -> tuple[str, ...]:
     Raises:
         ValueError: as `inequality`.
 
-    Example:
+    Examples:
         >>> involved("low_price <= high_price")
         ('low_price', 'high_price')
     """
@@ -104,7 +104,7 @@ def inequality(text: str) -> Linear:
         ValueError: not an inequality of two linear expressions, or one that is on no feature, such
             as `x <= x`.
 
-    Example:
+    Examples:
         >>> inequality("rooms + 1 >= bedrooms / 2")
         {'bedrooms': 0.5, 'rooms': -1.0, '': -1.0}
     """

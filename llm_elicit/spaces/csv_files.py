@@ -156,7 +156,7 @@ def encoding_of(content: bytes, source: str) -> str:
     Raises:
         InputError: two encodings are about as likely, or none makes sense.
 
-    Example:
+    Examples:
         >>> encoding_of("city\\n北京\\n上海\\n广州\\n".encode("gb18030"), "c.csv")
         'gb18030'
         >>> encoding_of("Stadt\\nKöln\\nMünchen\\n".encode("cp1252"), "c.csv")
@@ -392,7 +392,7 @@ def decoded(content: bytes, source: str, encoding: str = "") -> tuple[str, str]:
 def separator_of(text: str) -> Separator:
     r"""Return the separator with which most lines have as many cells as the first.
 
-    Example:
+    Examples:
         >>> separator_of("a;b\n1,5;2,5\n"), separator_of("a\tb\n1\t2\n"), separator_of("a\n1\n")
         (';', '\t', ',')
     """
@@ -420,7 +420,7 @@ def stated_separator(text: str) -> Separator | None:
     Raises:
         InputError: it states one that is not read.
 
-    Example:
+    Examples:
         >>> stated_separator("sep=;\na;b\n"), stated_separator("a;b\n")
         (';', None)
     """
@@ -531,7 +531,7 @@ def decimal_of(columns: Sequence[Sequence[str]], sep: str) -> dict[str, str]:
         columns: some cells of every column of text.
         sep: what separates cells.
 
-    Example:
+    Examples:
         >>> decimal_of([["1.234,5", "2,25"], ["a", "b"]], ";")
         {'decimal': ',', 'thousands': '.'}
         >>> decimal_of([["1,234.5", "2.25"]], ",")

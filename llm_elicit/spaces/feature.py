@@ -128,7 +128,7 @@ class Locale(StrictModel):
         decimal: the decimal mark.
         thousands: the thousands separator; empty for none, as in years.
 
-    Example:
+    Examples:
         >>> Locale(decimal=",").thousands
         '.'
     """
@@ -163,7 +163,7 @@ def format_number(value: float, decimals: int, locale: Locale = ENGLISH) -> str:
         decimals: how many decimals it is rounded to; negative for tens, hundreds, ...
         locale: the marks within the number.
 
-    Example:
+    Examples:
         >>> format_number(1234.5, 2), format_number(1234.5, 2, Locale(decimal=","))
         ('1,234.50', '1.234,50')
         >>> format_number(1.2e-9, 11), format_number(0.0, 11), format_number(2020, 0)
@@ -186,7 +186,7 @@ def format_number(value: float, decimals: int, locale: Locale = ENGLISH) -> str:
 def to_english(text: str, locale: Locale) -> str:
     """Return a text whose numbers have English marks in place of those of `locale`.
 
-    Example:
+    Examples:
         >>> to_english("1.234,5 kg; 0,25", Locale(decimal=","))
         '1234.5 kg; 0.25'
     """
@@ -226,7 +226,7 @@ Kind = Literal["continuous", "integer", "categorical", "ordered", "date"]
 class Feature(StrictModel):
     """One coordinate of a feature space, and how its values are worded.
 
-    Example:
+    Examples:
         >>> age = Feature(name="age", label="age", unit="years", kind="integer", low=0, high=90)
         >>> age.word(41.7)
         '42 years'
@@ -374,7 +374,7 @@ class Feature(StrictModel):
     def word_range(self, low: float, high: float) -> str:
         """A range of values in words.
 
-        Example:
+        Examples:
             >>> age = Feature(name="age", label="age", unit="years", kind="integer", low=0, high=90)
             >>> age.word_range(50, 55)
             'between 50 and 55 years'
@@ -417,7 +417,7 @@ class Feature(StrictModel):
     def column(self, values: Floats) -> pd.Series[Any]:
         """Values `(n,)` as a column of a table: numbers, words of categories, or dates.
 
-        Example:
+        Examples:
             >>> size = Feature(name="size", label="size", kind="ordered", categories=["S", "M"])
             >>> size.column(np.array([1.0, 0.0])).tolist()
             ['M', 'S']
@@ -453,7 +453,7 @@ class Feature(StrictModel):
     def value_of(self, number: float) -> float:
         """The value, in natural units, that is worded with a number; whole for whole features.
 
-        Example:
+        Examples:
             >>> income = Feature(name="x", label="income", factor=1000, low=1, high=90)
             >>> income.value_of(40_000)
             40.0
@@ -491,7 +491,7 @@ class Feature(StrictModel):
     def step(self) -> float:
         """The step between the values that are worded, natural units; 0 on a logarithmic scale.
 
-        Example:
+        Examples:
             >>> Feature(name="x", label="x", low=0, high=50).step
             0.1
         """

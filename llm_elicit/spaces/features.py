@@ -54,7 +54,7 @@ class FeatureSpace(StrictModel):
     Arrays of points are `(n, d)` floats in the table's natural units, columns in the order
     of `features`.
 
-    Example:
+    Examples:
         >>> space = FeatureSpace.load("california_housing")
         >>> space.dimension, space.names[0]
         (8, 'MedInc')
@@ -152,7 +152,7 @@ class FeatureSpace(StrictModel):
         Raises:
             InputError: no column can be a feature, or too many.
 
-        Example:
+        Examples:
             >>> import pandas as pd
             >>> frame = pd.DataFrame({"mass_g": [3750, 4200, 5100, 2900], "sex": list("mfmf")})
             >>> [(one.label, one.kind) for one in FeatureSpace.from_frame(frame, "birds").features]
@@ -228,7 +228,7 @@ class FeatureSpace(StrictModel):
         Raises:
             InputError: an unknown feature, a value that it cannot have, or no feature is left.
 
-        Example:
+        Examples:
             >>> gentoo = FeatureSpace.load("penguins_kinds").conditional({"species": "Gentoo"})
             >>> gentoo.dimension, gentoo.setting, len(gentoo.table_points())
             (4, 'All of them have species Gentoo.', 113)

@@ -69,7 +69,7 @@ def header_lines(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
     Args:
         rows: the cells of the first lines.
 
-    Example:
+    Examples:
         >>> header_lines([["Survey 2026"], [], ["age", "city"], ["41", "Oslo"], ["33", "Bergen"]])
         (3,)
         >>> header_lines([["age", "city"], ["41", "Oslo"]])
@@ -156,7 +156,7 @@ def _is_number(cell: str) -> bool:
 def names_of(header: Sequence[str], second: Sequence[str]) -> list[str]:
     """Return the names of columns whose header has two lines.
 
-    Example:
+    Examples:
         >>> names_of(["city", "2019", "", "2020", ""], ["", "men", "women", "men", "women"])
         ['city', '2019 men', '2019 women', '2020 men', '2020 women']
     """
@@ -171,7 +171,7 @@ def names_of(header: Sequence[str], second: Sequence[str]) -> list[str]:
 def without_blank_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of a table with two columns or more in which any cell has a value.
 
-    Example:
+    Examples:
         >>> without_blank_rows(pd.DataFrame({"a": ["1", " ", "NA"], "b": ["x", "", "#REF!"]}))
            a  b
         0  1  x

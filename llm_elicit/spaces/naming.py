@@ -62,7 +62,7 @@ class Wording:
 def words_of(heading: str) -> list[str]:
     """Return the words of a heading in lower case.
 
-    Example:
+    Examples:
         >>> words_of("body_mass_g"), words_of("lifeExp"), words_of("GDPPerCap (US$)")
         (['body', 'mass', 'g'], ['life', 'exp'], ['gdp', 'per', 'cap', 'us'])
     """
@@ -73,7 +73,7 @@ def words_of(heading: str) -> list[str]:
 def wordings(headings: Sequence[str]) -> dict[str, Wording]:
     """Return the wording of each heading; names and labels differ.
 
-    Example:
+    Examples:
         >>> found = wordings(["body_mass_g", "temp_c", "price (USD)"])
         >>> [(each.label, each.unit) for each in found.values()]
         [('body mass', 'g'), ('temperature', '°C'), ('price', 'USD')]
@@ -129,7 +129,7 @@ def _unit(words: Sequence[str], heading: str) -> str:
 def is_unit(text: str) -> bool:
     """Whether a text is a unit, or stands in brackets or for nothing as in a line of units.
 
-    Example:
+    Examples:
         >>> is_unit("kg"), is_unit("[m/s]"), is_unit("-"), is_unit("Oslo")
         (True, True, True, False)
     """
@@ -152,7 +152,7 @@ def _names(headings: Sequence[str]) -> dict[str, str]:
 def valid_name(text: str, used: Collection[str] = ()) -> str:
     """Return a name made from a text that is none, other than those that are taken.
 
-    Example:
+    Examples:
         >>> valid_name("weight kg"), valid_name("2nd"), valid_name("%", ["_"])
         ('weight_kg', '_2nd', '__2')
     """

@@ -60,7 +60,7 @@ def draft_numbers(values: Floats, words: Sequence[str]) -> tuple[dict[str, Any],
     Raises:
         UnusableColumnError: it cannot be a feature; the message says why.
 
-    Example:
+    Examples:
         >>> draft_numbers(np.arange(100.0) % 12 + 1, ["month"])[0]
         {'kind': 'integer', 'low': 1, 'high': 12, 'periodic': True}
     """
@@ -181,7 +181,7 @@ def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set
     Args:
         columns: the words of the heading and the settings, which are changed, of each.
 
-    Example:
+    Examples:
         >>> log, line = ({"kind": "continuous", "scale": s, "low": 1, "high": 9}
         ...              for s in ("log", "linear"))
         >>> align_scales([(["x"], dict(line)), (["y"], log), (["z"], line)]), log["scale"]
@@ -233,7 +233,7 @@ def shares_of_a_whole(columns: Sequence[Floats]) -> tuple[range, float] | None:
     Args:
         columns: the numbers of neighbouring columns, with NaN for missing ones.
 
-    Example:
+    Examples:
         >>> rows = np.array([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
         >>> shares_of_a_whole([np.array([3.0, 4.0]), *rows.T])
         (range(1, 4), 1.0)

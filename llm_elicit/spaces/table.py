@@ -49,7 +49,7 @@ class TableDensity:
     Raises:
         InputError: fewer than 20 rows.
 
-    Example:
+    Examples:
         >>> rows = np.random.default_rng(0).normal(3.0, 1.0, (500, 2))
         >>> density = TableDensity(rows, np.array([True, True]))
         >>> drawn = density.sample(1000, np.random.default_rng(1), lambda z: z[:, 0] > 0)
@@ -242,7 +242,7 @@ class TableRows:
         outside: the number of complete rows outside the range, by column.
         excluded: the number of rows within all ranges that break a constraint.
 
-    Example:
+    Examples:
         >>> print(TableRows(200_000, 59_233, {"age": 20_767}, {"income": 120_000}))
         59,233 of 200,000 rows used: 120,000 outside the range of income, 20,767 with a missing age
     """

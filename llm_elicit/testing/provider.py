@@ -122,7 +122,7 @@ class Provider:
         seen: the requests so far.
         url: its address.
 
-    Example:
+    Examples:
         >>> with Provider() as provider:
         ...     provider.url.startswith("http://127.0.0.1:")
         True

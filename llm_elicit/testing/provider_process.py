@@ -308,7 +308,7 @@ class ProviderProcess:
         rate: a limit on requests.
         usage: the tokens of answers, and the usage that they state.
 
-    Example:
+    Examples:
         >>> with ProviderProcess(0.0) as server:
         ...     server.seen()
         (0, 0)

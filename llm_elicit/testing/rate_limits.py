@@ -32,7 +32,7 @@ class Limit:
 class Meter:
     """Counts one thing against one limit.
 
-    Example:
+    Examples:
         >>> meter = Meter(Limit(2, period=60.0))
         >>> [meter.take(now) for now in (0.0, 0.0, 0.0, 30.0)]
         [True, True, False, True]

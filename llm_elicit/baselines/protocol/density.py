@@ -55,7 +55,7 @@ class CubeLatent(Coordinates):
     Points beyond the cube count as the nearest point of it. ``outer`` are the coordinates the
     utility was fitted in.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from llm_elicit.density import Uniform
         >>> from llm_elicit.density.latent import make_latent
@@ -235,7 +235,7 @@ def path_integral(
 
     For a gradient this is the difference of its potential. By Gauss–Legendre quadrature.
 
-    Example:
+    Examples:
         >>> import torch
         >>> start, end = torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
         >>> round(path_integral(lambda x: 2 * x, start, end).item(), 4)      # x² + y²
@@ -281,7 +281,7 @@ def finer(settings: LikelihoodSettings) -> LikelihoodSettings:
 
     Single-precision networks are noisy at the scale of 1e-6, which stops an adaptive solver.
 
-    Example:
+    Examples:
         >>> finer(LikelihoodSettings(solver="implicit_adams")).solver
         'dopri5'
     """

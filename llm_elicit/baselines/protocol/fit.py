@@ -61,7 +61,7 @@ class WinnerDraws:
 def clip_weights(weights: Tensor, clip: tuple[float, float] | None) -> Tensor:
     """Clamp weights (m,) between two of their own quantiles; None leaves them.
 
-    Example:
+    Examples:
         >>> import torch
         >>> clip_weights(torch.arange(5.0), (0.25, 0.75)).tolist()
         [1.0, 1.0, 2.0, 3.0, 3.0]

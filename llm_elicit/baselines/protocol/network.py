@@ -72,7 +72,7 @@ class ScoreNetwork(nn.Module):
         width: units per layer; one input and four hidden layers.
         sigma_data: standard deviation of the compared points in latent coordinates.
 
-    Example:
+    Examples:
         >>> import torch
         >>> network = ScoreNetwork(2, 16, 1.0, torch.Generator().manual_seed(0))
         >>> winner, loser = network.side_scores(torch.zeros(5, 2), torch.zeros(5, 2), 0.5)
@@ -177,7 +177,7 @@ class TrainedScore:
 def cosine_schedule(levels: int, sigma_min: float, sigma_max: float) -> Tensor:
     """Noise levels (levels,) falling from σ_max to σ_min along a cosine in log σ.
 
-    Example:
+    Examples:
         >>> [round(v, 3) for v in cosine_schedule(3, 0.01, 1.0).tolist()]
         [1.0, 0.1, 0.01]
     """

@@ -101,7 +101,7 @@ def flow_log_prob(
 ) -> Tensor:
     """Return log p_w (n,) at latent points (n, d).
 
-    Example:
+    Examples:
         >>> import torch
         >>> standard = FlowPrior(torch.zeros(1).double(), torch.eye(1).double())
         >>> settings = LikelihoodSettings(sigma_min=1e-3)
@@ -155,7 +155,7 @@ Field = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 def langevin_levels(settings: LangevinSettings) -> list[float]:
     """Return the noise levels, decreasing to ``sigma_end``; a single level is ``sigma_end``.
 
-    Example:
+    Examples:
         >>> levels = langevin_levels(LangevinSettings(levels=3, sigma_start=1.0, sigma_end=0.01))
         >>> [round(sigma, 3) for sigma in levels]
         [1.0, 0.1, 0.01]
@@ -251,7 +251,7 @@ _CHUNK = 8192
 def edm_steps(settings: HeunSettings) -> list[float]:
     """Noise levels falling from σ_max to σ_min, then 0.
 
-    Example:
+    Examples:
         >>> [round(s, 3) for s in edm_steps(HeunSettings(steps=3, sigma_min=0.01, sigma_max=1.0))]
         [1.0, 0.145, 0.01, 0.0]
     """
@@ -270,7 +270,7 @@ def sample_heun(
 ) -> Tensor:
     """Draw (n, d) points by going down the probability flow of ``score(x, σ)`` (n, d).
 
-    Example:
+    Examples:
         >>> import torch
         >>> standard = FlowPrior(torch.zeros(1).double(), torch.eye(1).double())
         >>> draws = sample_heun(2000, lambda x, s: -x / (1 + s**2), standard,

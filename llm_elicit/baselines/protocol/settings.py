@@ -241,7 +241,7 @@ class ProtocolSettings:
     Raises:
         DensityError: an unknown choice, a number out of range, or choices that exclude each other.
 
-    Example:
+    Examples:
         >>> ProtocolSettings(side="winners").expectation
         'sampling'
     """
@@ -305,7 +305,7 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
     Raises:
         DensityError: no feature, or a correction that is not in `CORRECTIONS`.
 
-    Example:
+    Examples:
         >>> settings = paper_protocol(2)
         >>> settings.training.steps, settings.langevin.step, settings.jacobian
         (8192, 7.0, False)

@@ -153,7 +153,7 @@ def ramp(theme: Theme, colour: str) -> LinearSegmentedColormap:
 def smoothing(count: int) -> float:
     """Return the standard deviation, in bins, of the kernel for a panel of ``count`` points.
 
-    Example:
+    Examples:
         >>> smoothing(25_000), round(smoothing(4_000), 1)
         (1.6, 2.2)
     """

@@ -138,7 +138,7 @@ def _set_words(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis) -> N
 def log_ticks(axis: FeatureAxis, most: int) -> list[float]:
     """Return ticks at 1, 2 and 5 times powers of ten in the units of labels, in natural units.
 
-    Example:
+    Examples:
         >>> log_ticks(FeatureAxis("x", 3.0, 60.0, log=True), 5)
         [5.0, 10.0, 20.0, 50.0]
     """
@@ -161,7 +161,7 @@ def log_ticks(axis: FeatureAxis, most: int) -> list[float]:
 def short_labels(values: Sequence[float]) -> list[str]:
     """Return `short` labels with as few digits as tell the values apart, four or more.
 
-    Example:
+    Examples:
         >>> short_labels([20231.2, 20231.4])
         ['20.2312k', '20.2314k']
     """
@@ -175,7 +175,7 @@ def short_labels(values: Sequence[float]) -> list[str]:
 def short(value: float, digits: int = 4) -> str:
     """Return a tick label: thousands as k, millions as M, no trailing zeros.
 
-    Example:
+    Examples:
         >>> short(50_000), short(1_500_000), short(-122.0), short(0.5)
         ('50k', '1.5M', '−122', '0.5')
     """
@@ -189,7 +189,7 @@ def short(value: float, digits: int = 4) -> str:
 def wrapped(label: str, inches: float, size: float) -> str:
     """Return a label in lines that fit a width at a font size, cut after the third.
 
-    Example:
+    Examples:
         >>> wrapped("median income of a block group", 1.3, 8).splitlines()
         ['median income of a', 'block group']
     """

@@ -75,7 +75,7 @@ class Tempering:
 
     Between grid points both are interpolated linearly; beyond the ends they are held constant.
 
-    Example:
+    Examples:
         >>> import numpy as np, torch
         >>> field = Tempering.tabulate(np.zeros(3), Noise())   # every competitor has utility 0
         >>> round(float(field.log_win_at(torch.zeros(1)).exp().item()), 4)
@@ -152,7 +152,7 @@ class Tempering:
 class ConstantTempered:
     """``constant`` times the log-odds (side "both") or the log-chance (side "winners") of winning.
 
-    Example:
+    Examples:
         >>> import numpy as np, torch
         >>> from llm_elicit.density.likelihood import Noise
         >>> class Segment:
@@ -208,7 +208,7 @@ _TABLES = fields(Tempering)
 class Calibration:
     """u = m(u_σ): ``utilities`` (G,) at the ``grid`` (G,), increasing, linear between and beyond.
 
-    Example:
+    Examples:
         >>> import torch
         >>> calibration = Calibration(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 2.0, 3.0]))
         >>> calibration.utility(torch.tensor([0.5, 3.0])).tolist()

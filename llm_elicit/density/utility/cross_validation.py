@@ -219,7 +219,7 @@ def best_factor(difference: Array, weights: Array, response: Response) -> float:
         difference, weights: (m,) predicted f(winner) − f(loser) of the rows, nats, and their
             weights.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from llm_elicit.density import Noise
         >>> truth = np.random.default_rng(0).normal(0, 3, 4000)
@@ -244,7 +244,7 @@ def bootstrapped_shares(logs: Array, groups: Index, generator: torch.Generator) 
     bootstraps of the rows' ``groups`` (m,), so that a form that leads by chance does not take all
     (pseudo-BMA+; Yao, Vehtari, Simpson and Gelman, 2018).
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> logs = rng.normal(-0.5, 0.3, (2, 400))                     # alike but for chance

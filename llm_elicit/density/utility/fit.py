@@ -61,7 +61,7 @@ _RULES = {
 def separated_rows(columns: Array) -> Flags:
     """Return which rows x (n, P) have x·β > 0, for the β with the most of them and x·β >= 0 of all.
 
-    Example:
+    Examples:
         >>> separated_rows(np.array([[1.0], [2.0], [0.0]])).tolist()
         [True, True, False]
         >>> bool(separated_rows(np.array([[1.0], [-2.0]])).any())

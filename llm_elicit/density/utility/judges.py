@@ -178,7 +178,7 @@ def pick_weights(pick: Index, odds: Array) -> Array:
 
     ``odds`` (m,) are f_w − f_j in units of the noise's scale; NaN where not known: equal utilities.
 
-    Example:
+    Examples:
         >>> pick_weights(np.array([0, 0]), np.zeros(2)).round(2).tolist()    # one of three
         [0.67, 0.67]
     """

@@ -92,7 +92,7 @@ def sample_hmc(
             which maps (S, P) to (S, P) and is used in that window; `slope_of` without. Proposals
             are accepted by ``log_density``, which therefore stays the invariant density.
 
-    Example:
+    Examples:
         >>> import torch
         >>> found = sample_hmc(lambda x: -0.5 * (x.squeeze(1) / 2.0).square(), torch.ones(1, 1),
         ...                    2000, torch.Generator().manual_seed(0))

@@ -36,7 +36,7 @@ _NEGLIGIBLE = 1e-6  # information of choices that are left out of the precision
 class QuadraticTerms:
     """Linear terms of p columns, and products of the columns ``first`` (m,) and ``second`` (m,).
 
-    Example:
+    Examples:
         >>> terms = QuadraticTerms.of(np.array([-1, 2, 2]))     # a number, and three categories
         >>> terms.columns(np.array([[3.0, 1.0, 5.0]])).tolist()
         [[3.0, 1.0, 5.0, 9.0, 3.0, 15.0]]
@@ -339,7 +339,7 @@ def likelier_ridge(ridge: float, rank: int, trace: float, size: float) -> float:
         rank, trace, size: the rank of K, tr ΣK with Σ the posterior covariance, and βᵀKβ at the
             mode.
 
-    Example:
+    Examples:
         >>> ridge = 1.0                 # of three coefficients at 0 that choices measure to 1 ± 0.1
         >>> for _ in range(50):
         ...     ridge = likelier_ridge(ridge, 3, 3 / (100 + ridge), 0.0)

@@ -414,7 +414,7 @@ def quarantined(question: int, reason: str) -> Change:
 def storable(text: str) -> str:
     """Return `text` without what a database refuses: NUL and unpaired surrogates.
 
-    Example:
+    Examples:
         >>> storable("a" + chr(0) + "b") == "a" + chr(0xFFFD) + "b"
         True
     """
