@@ -37,9 +37,14 @@ from llm_elicit.density.methods import (
 from llm_elicit.density.presentation import PresentedDensity
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
-from llm_elicit.density.stacks import ComponentStack, FourierStack
 from llm_elicit.density.torch_utils import generator_of, one_thread
-from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
+from llm_elicit.density.utility_function import (
+    ComponentStack,
+    DeferredDraws,
+    FourierStack,
+    Utility,
+    UtilityDraws,
+)
 
 _FORMAT = 3
 _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], DensityModel]] = {

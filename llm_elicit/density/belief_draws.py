@@ -29,8 +29,7 @@ from llm_elicit.density.methods import UtilityDensity, anneal_belief, utility_at
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.settings import AnnealingSettings, Progress
 from llm_elicit.density.smc import share_points
-from llm_elicit.density.stacks import ComponentStack
-from llm_elicit.density.utility_function import Utility, UtilityDraws
+from llm_elicit.density.utility_function import ComponentStack, Utility, UtilityDraws
 
 _OWN = 2048
 _ENOUGH = 0.3

@@ -23,7 +23,7 @@ from llm_elicit.density import (
 from llm_elicit.density.judgments import Judgments, check_rows, merge
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.smc import Annealed, anneal
-from llm_elicit.density.stacks import FourierStack
+from llm_elicit.density.utility_function import FourierStack
 
 Array = npt.NDArray[np.float64]
 

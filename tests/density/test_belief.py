@@ -22,7 +22,7 @@ from llm_elicit.density import (
     fit_belief,
 )
 from llm_elicit.density.score.density import Tempering
-from llm_elicit.density.stacks import ComponentStack
+from llm_elicit.density.utility_function import ComponentStack
 from tests.density.conftest import BRIEF, QUICK
 from tests.density.targets import Array, ask, draw_on_grid, onemoon, wasserstein
 

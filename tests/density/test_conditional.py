@@ -20,9 +20,14 @@ from llm_elicit.density import (
     fit_belief,
 )
 from llm_elicit.density.belief import Substitution
-from llm_elicit.density.stacks import ComponentStack, FourierStack, draw_frequencies
-from llm_elicit.density.utility_function import Utility, UtilityDraws
-from llm_elicit.density.warp import Warp
+from llm_elicit.density.utility_function import (
+    ComponentStack,
+    FourierStack,
+    Utility,
+    UtilityDraws,
+    Warp,
+    draw_frequencies,
+)
 
 D, K, S = 4, 3, 2
 SPACE = Uniform([-4.0, 0.0, 1.0], [4.0, 2.0, 100.0], log=[0, 0, 1], categorical=[0, 1, 0])

@@ -33,8 +33,7 @@ from llm_elicit.density import (
 from llm_elicit.density.belief_draws import from_components
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.methods import utility_at
-from llm_elicit.density.stacks import ComponentStack
-from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
+from llm_elicit.density.utility_function import ComponentStack, DeferredDraws, Utility, UtilityDraws
 from tests.density.targets import QUICK, ask
 
 BOX = Uniform([-3.0, -3.0], [3.0, 3.0])

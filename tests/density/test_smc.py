@@ -12,8 +12,7 @@ from llm_elicit.density import AnnealingSettings, DensityError, GaussianMixture,
 from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.methods import anneal_belief, estimate_log_normalizer
 from llm_elicit.density.smc import Proposal
-from llm_elicit.density.stacks import ComponentStack
-from llm_elicit.density.utility_function import Utility
+from llm_elicit.density.utility_function import ComponentStack, Utility
 from tests.density.targets import Array
 
 SETTINGS = AnnealingSettings()

@@ -27,15 +27,18 @@ from llm_elicit.density import (
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility.cross_validation import CrossValidation, HeldOut, weigh_forms
+from llm_elicit.density.utility.fit import choose_warp
 from llm_elicit.density.utility.mixture import MixtureFit, fit_mixtures
-from llm_elicit.density.utility.quadratic import QuadraticFit, QuadraticTerms, Ridges
-from llm_elicit.density.utility.smooth import fit_smooth, processes
-from llm_elicit.density.utility.warping import choose_warp
-from llm_elicit.density.utility_function import Utility, UtilityDraws
-from llm_elicit.density.warp import Warp
+from llm_elicit.density.utility.quadratic import (
+    QuadraticFit,
+    QuadraticTerms,
+    Ridges,
+    fit_smooth,
+    processes,
+)
+from llm_elicit.density.utility_function import ComponentStack, Utility, UtilityDraws, Warp
 from tests.density.conftest import QUICK
 from tests.density.targets import (
     Array,

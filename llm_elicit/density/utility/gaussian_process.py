@@ -38,14 +38,19 @@ from llm_elicit.density.judgments import Context, Judgments, PairContrasts
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.settings import GaussianProcessSettings
-from llm_elicit.density.stacks import FourierStack, draw_frequencies, fourier_features
 from llm_elicit.density.utility.marginal_likelihood import (
     VARIANCES,
     Hyperparameters,
     MarginalLikelihood,
     Observations,
 )
-from llm_elicit.density.utility_function import Utility, UtilityDraws
+from llm_elicit.density.utility_function import (
+    FourierStack,
+    Utility,
+    UtilityDraws,
+    draw_frequencies,
+    fourier_features,
+)
 
 _SEED = 0
 _WIDE = 3.0  # prior standard deviation of a position effect, in units of the observations'

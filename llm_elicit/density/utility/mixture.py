@@ -31,9 +31,9 @@ from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
 from llm_elicit.density.settings import MixturePrior, MixtureSettings
-from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.utility.cross_validation import Array, CrossValidation, HeldOut, Index
 from llm_elicit.density.utility.model import FactorMixture, Mixture, MixturePosterior, maximize
+from llm_elicit.density.utility_function import ComponentStack
 
 _PATIENCE = 3
 _SEARCH_ROWS = 6000  # most comparisons that the starts are compared on

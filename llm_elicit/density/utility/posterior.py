@@ -28,7 +28,6 @@ from scipy.special import softmax
 from torch import Tensor
 
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.stacks import ComponentStack, products
 from llm_elicit.density.utility.cross_validation import CrossValidation
 from llm_elicit.density.utility.mixture import MixtureFit
 from llm_elicit.density.utility.model import (
@@ -38,9 +37,8 @@ from llm_elicit.density.utility.model import (
     log_prior,
     maximize,
 )
-from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, RidgedFit
-from llm_elicit.density.utility.smooth import SmoothFit
-from llm_elicit.density.utility_function import UtilityDraws
+from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, RidgedFit, SmoothFit
+from llm_elicit.density.utility_function import ComponentStack, UtilityDraws, products
 
 LogDensity = Callable[[Tensor], Tensor]
 Slope = Callable[[Tensor], Tensor]
