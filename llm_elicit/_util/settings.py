@@ -1,4 +1,7 @@
-"""Settings files: YAML is read strictly into frozen models, and a broken rule is one line."""
+"""Settings files: YAML is read strictly into frozen models, and a broken rule is one line.
+
+Addresses of servers in settings are checked, too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,7 +21,7 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -301,3 +305,73 @@ def _kind_of(value: object) -> str:
 def _known(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
     """Return the known keys for a message about an unknown one at the top level."""
     return f"; known: {', '.join(model.model_fields)}" if len(loc) == 1 else ""
+
+
+_HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+(%\w+)?")
+_SECRETS = ("password", "sslpassword")
+
+
+def http_address(address: str) -> str:
+    """Check the address of an HTTP server, and return it.
+
+    Raises:
+        ValueError: it is not one, or may hold a secret; the message does not repeat it.
+
+    Examples:
+        >>> http_address("http://localhost:8000/v1")
+        'http://localhost:8000/v1'
+        >>> http_address("localhost:8000/v1")
+        Traceback (most recent call last):
+        ...
+        ValueError: must be an address http://HOST:PORT/PATH or https://HOST/PATH
+    """
+    parts = _parsed(address)
+    host = "" if parts is None else parts.hostname or ""
+    try:
+        host = host if ":" in host else host.encode("idna").decode("ascii")
+    except ValueError:
+        host = ""
+    if parts is None or parts.scheme not in ("http", "https") or not _HOST.fullmatch(host):
+        raise ValueError("must be an address http://HOST:PORT/PATH or https://HOST/PATH")
+    if "@" in parts.netloc:
+        raise ValueError(
+            "holds a user or a password, which runs would write down; put the key in an "
+            "environment variable and name that in api_key_env"
+        )
+    if parts.query or parts.fragment or address.endswith(("?", "#")):
+        raise ValueError(
+            "holds a query or a fragment, which is not sent and which runs would write down; put "
+            "a key in an environment variable and name that in api_key_env"
+        )
+    return address
+
+
+def database_address(address: str) -> str:
+    """Check the address of a PostgreSQL database, and return it.
+
+    Raises:
+        ValueError: it is not one, or holds a password; the message does not repeat it.
+
+    Examples:
+        >>> database_address("postgresql://me@host.example/elicit")
+        'postgresql://me@host.example/elicit'
+    """
+    parts = _parsed(address)
+    if parts is None:
+        raise ValueError("must be an address postgresql://USER@HOST:PORT/DATABASE")
+    if parts.scheme != "postgresql":
+        raise ValueError("must begin with postgresql://; leave it out for a file in the run")
+    if parts.password is not None or any(name in parse_qs(parts.query) for name in _SECRETS):
+        raise ValueError("holds a password, which runs write down; set PGPASSWORD instead")
+    return address
+
+
+def _parsed(address: str) -> SplitResult | None:
+    """Return the parts of an address; None if it is invalid."""
+    if not address.isprintable() or " " in address:
+        return None
+    try:
+        parts = urlsplit(address)
+        return None if parts.port == 0 else parts
+    except ValueError:
+        return None

@@ -29,8 +29,8 @@ from pydantic import Field
 from scipy.linalg import helmert
 from scipy.stats import wasserstein_distance
 
-from llm_elicit._util.reprs import brief_repr
 from llm_elicit._util.settings import StrictModel
+from llm_elicit._util.text import brief_repr
 from llm_elicit.density.feature_axis import FeatureAxis
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.circles import Circle

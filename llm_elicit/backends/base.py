@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal, Protocol, Self
 from urllib.parse import quote, quote_plus, urlsplit, urlunsplit
 
-from llm_elicit._util.addresses import served
+from llm_elicit._util.settings import http_address
 from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import InputError
 from llm_elicit.questions import DirectQuestion, Prompt
@@ -218,7 +218,7 @@ def server_url(stated: str | None, variable: str, judge: str) -> str | None:
     if stated is not None or named is None:
         return stated
     try:
-        return served(named)
+        return http_address(named)
     except ValueError as error:
         raise InputError(f"judge {judge!r}: the environment variable {variable} {error}") from None
 

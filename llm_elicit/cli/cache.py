@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.cli.options import AsJson, out, print_json
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import cache as answer_cache

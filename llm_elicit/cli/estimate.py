@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.rule import Rule
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.cli.options import (
     AsJson,
     CampaignName,

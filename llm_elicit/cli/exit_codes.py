@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.errors import STOPPED, ElicitError, InputError
 
 DEBUG = "LLM_ELICIT_DEBUG"

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.errors import ElicitError
 
 if TYPE_CHECKING:  # `--help` waits for neither

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.cli.options import AsJson, CampaignName, MaxCost, interval, out, print_json
 from llm_elicit.config import campaign as campaign_settings
 from llm_elicit.orchestrator import progress as displays

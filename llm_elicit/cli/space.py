@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.cli.options import AsJson, out, print_json
 from llm_elicit.spaces import features
 from llm_elicit.spaces.feature import Feature

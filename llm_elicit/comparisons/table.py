@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.reprs import brief_repr
+from llm_elicit._util.text import brief_repr
 from llm_elicit.comparisons.table_files import (
     COLUMNS,
     OPTIONAL,

@@ -16,7 +16,7 @@ import numpy as np
 
 from llm_elicit._util.files import unfinished
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.sanitize import guard, unguard, visible
+from llm_elicit._util.text import guard, unguard, visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_files import check_distinct, decoded
 

@@ -19,12 +19,13 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from llm_elicit._util import addresses, resources
+from llm_elicit._util import files
 from llm_elicit._util.settings import (
     NoiseLevel,
     Positive,
     Seed,
     StrictModel,
+    database_address,
     each_once,
     read_yaml,
     validated,
@@ -192,7 +193,7 @@ class Campaign(StrictModel):
     @classmethod
     def _no_secret(cls, address: str | None) -> str | None:
         """Check the address `postgresql://USER@HOST/DATABASE`, which holds no password."""
-        return None if address is None else addresses.database(address)
+        return None if address is None else database_address(address)
 
     @model_validator(mode="after")
     def _rounds_suit_the_fit(self) -> Campaign:
@@ -234,7 +235,7 @@ class Campaign(StrictModel):
         Raises:
             InputError: no such file, or the first key that breaks a rule.
         """
-        path = resources.find("examples", str(name), ".yaml")
+        path = files.find("examples", str(name), ".yaml")
         return validated(cls, read_yaml(path), str(path))
 
     @property

@@ -16,8 +16,14 @@ from pydantic import (
     model_validator,
 )
 
-from llm_elicit._util import addresses
-from llm_elicit._util.settings import NoiseLevel, Positive, Seed, StrictModel, each_once
+from llm_elicit._util.settings import (
+    NoiseLevel,
+    Positive,
+    Seed,
+    StrictModel,
+    each_once,
+    http_address,
+)
 from llm_elicit.config import plugins
 from llm_elicit.errors import InputError
 
@@ -62,7 +68,7 @@ class BaseJudge(StrictModel):
     @classmethod
     def _served(cls, url: object) -> object:
         """Refuse a `base_url` that holds a secret; this covers plug-ins, too."""
-        return addresses.served(url) if isinstance(url, str) else url
+        return http_address(url) if isinstance(url, str) else url
 
     @property
     def model_name(self) -> str:

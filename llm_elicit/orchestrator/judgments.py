@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import func, select
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.backends.base import token_limit
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import write_frames

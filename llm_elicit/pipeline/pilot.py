@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from llm_elicit._util.resources import available, find
+from llm_elicit._util.files import available, find
 from llm_elicit._util.settings import StrictModel, validated
 from llm_elicit.audit.inference import Interval, holm
 from llm_elicit.audit.preference import share_explained

@@ -13,8 +13,8 @@ import numpy as np
 
 from llm_elicit._util.files import read_parquet
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.reprs import brief_repr
 from llm_elicit._util.settings import read_yaml, validated
+from llm_elicit._util.text import brief_repr
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign, cells
 from llm_elicit.config.provenance import check_same

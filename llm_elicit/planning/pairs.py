@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_elicit._util.reprs import brief_repr
+from llm_elicit._util.text import brief_repr
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.design import Design, Direct
 from llm_elicit.errors import InputError

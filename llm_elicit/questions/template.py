@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from llm_elicit._util import resources
+from llm_elicit._util import files
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.sanitize import visible
 from llm_elicit._util.settings import StrictModel, parse_yaml, validated
+from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -176,14 +176,14 @@ class Template:
         Raises:
             InputError: no such file, or not a valid template with such an answer.
         """
-        path = resources.find("prompts", name, ".md")
+        path = files.find("prompts", name, ".md")
         template = cls.read(path)
         if template.answer not in answers:
             raise InputError(
                 f"{path}: its answer is a {template.answer}, where a {' or '.join(answers)} is "
                 "asked for; name another template"
             )
-        if not resources.shipped(path):
+        if not files.shipped(path):
             template.check()
         return template
 

@@ -16,7 +16,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.audit.reference import axis_label, by_value
 from llm_elicit.comparisons.table import Comparisons

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from llm_elicit._util.sanitize import guard, latex, markdown
+from llm_elicit._util.text import guard, latex, markdown
 from llm_elicit.audit.distances import Distance
 from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.record import Audit, JudgeAudit

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
-from llm_elicit._util import resources
+from llm_elicit._util import files
 from llm_elicit._util.settings import StrictModel, parse_yaml, to_yaml, validated
 from llm_elicit.backends import provider_of
 from llm_elicit.config.campaign import Campaign
@@ -120,7 +120,7 @@ def checked(data: Any, settings: ServerSettings, library: Library) -> Campaign:
         raise InputError(
             f"{WHERE}: limits.max_cost: {stated:g} is above this server's {most:g} USD"
         )
-    prompts = resources.available("prompts", ".md")
+    prompts = files.available("prompts", ".md")
     for name in (campaign.design.template, *campaign.pilot):
         if name not in prompts:
             text = re.sub(r"\s+", " ", name)[:100]

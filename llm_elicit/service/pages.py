@@ -17,7 +17,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from pydantic import ValidationError
 
-from llm_elicit._util import resources
+from llm_elicit._util import files
 from llm_elicit._util.settings import parse_yaml
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal.control import ENDED
@@ -308,8 +308,8 @@ async def _examples(service: Service) -> dict[str, str]:
     """Return the text of the examples that this server allows, by name."""
 
     def allowed() -> Iterator[tuple[str, str]]:
-        for name in resources.available("examples", ".yaml"):
-            text = resources.find("examples", name, ".yaml").read_text("utf-8")
+        for name in files.available("examples", ".yaml"):
+            text = files.find("examples", name, ".yaml").read_text("utf-8")
             with suppress(ElicitError):
                 campaigns.checked(parse_yaml(text, name), service.settings, library_of(service))
                 yield name, text

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.errors import ConflictError, ElicitError, InputError
 
 logger = logging.getLogger("llm_elicit.service")

@@ -33,8 +33,8 @@ from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.sanitize import visible
 from llm_elicit._util.settings import StrictModel
+from llm_elicit._util.text import visible
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import plain_cells
 from llm_elicit.errors import ConflictError, ElicitError, InputError

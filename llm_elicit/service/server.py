@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from starlette.middleware import Middleware
 
-from llm_elicit._util import resources
+from llm_elicit._util import files
 from llm_elicit._util.packages import package_version
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.backends.weights import KNOWN
@@ -108,9 +108,9 @@ async def sign_out(request: Request) -> Response:
 def templates() -> list[TemplateLine]:
     """Return the templates that a campaign can name; those that break a rule are left out."""
     lines = []
-    for name in resources.available("prompts", ".md"):
+    for name in files.available("prompts", ".md"):
         with suppress(InputError):
-            template = Template.read(resources.find("prompts", name, ".md"))
+            template = Template.read(files.find("prompts", name, ".md"))
             lines.append(TemplateLine(name, template.wording, template.answer))
     return lines
 

@@ -13,8 +13,14 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator
 
-from llm_elicit._util import addresses
-from llm_elicit._util.settings import Positive, StrictModel, read_yaml, validated
+from llm_elicit._util.settings import (
+    Positive,
+    StrictModel,
+    database_address,
+    http_address,
+    read_yaml,
+    validated,
+)
 from llm_elicit.config.judges import TokenPrice
 
 PATH = r"(/[A-Za-z0-9._~-]+)*"
@@ -51,7 +57,7 @@ class AllowedJudge(StrictModel):
     @field_validator("base_url")
     @classmethod
     def _served(cls, address: str | None) -> str | None:
-        return None if address is None else addresses.served(address)
+        return None if address is None else http_address(address)
 
 
 class Bounds(StrictModel):
@@ -135,7 +141,7 @@ class ServerSettings(StrictModel):
     @field_validator("journal")
     @classmethod
     def _database(cls, address: str | None) -> str | None:
-        return None if address is None else addresses.database(address)
+        return None if address is None else database_address(address)
 
     @field_validator("proxies")
     @classmethod

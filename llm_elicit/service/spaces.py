@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from llm_elicit._util import resources
+from llm_elicit._util import files
 from llm_elicit._util.settings import parse_yaml, read_yaml, validated
 from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.run_folder import CAMPAIGN, run_folders
@@ -213,7 +213,7 @@ class Library:
             for path in self._folder.glob("*/*.yaml")
             if path.stem == path.parent.name and re.match(NAME, path.stem)
         )
-        own = resources.available("datasets", ".yaml")
+        own = files.available("datasets", ".yaml")
         return {**dict.fromkeys(uploaded, True), **dict.fromkeys(own, False)}
 
     def find(self, name: str) -> str:
@@ -234,7 +234,7 @@ class Library:
             ProblemError: there is none of that name.
         """
         try:
-            return resources.find("datasets", self.find(name), ".yaml")
+            return files.find("datasets", self.find(name), ".yaml")
         except InputError as error:
             raise ProblemError(404, str(error)) from None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Feature

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.spaces import cells
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import ENGLISH, EPOCH, MONTHS, Floats, Locale, format_number

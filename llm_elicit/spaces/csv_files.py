@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.sanitize import visible
 from llm_elicit._util.settings import StrictModel
+from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from llm_elicit._util.sanitize import visible
 from llm_elicit._util.settings import to_yaml
+from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces import cells
 from llm_elicit.spaces.column_drafts import (

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
-from llm_elicit._util import resources
+from llm_elicit._util import files
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import Sampling, StrictModel, read_yaml, to_yaml, validated
 from llm_elicit.errors import InputError
@@ -128,7 +128,7 @@ class FeatureSpace(StrictModel):
         Raises:
             InputError: no such file, or the file breaks a rule; the message names it.
         """
-        path = resources.find("datasets", name, ".yaml")
+        path = files.find("datasets", name, ".yaml")
         data = read_yaml(path)
         return validated(cls, {**data, "folder": path.parent}, str(path))
 

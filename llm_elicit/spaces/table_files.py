@@ -23,7 +23,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.cells import as_text, is_missing
 from llm_elicit.spaces.csv_files import (

@@ -11,8 +11,8 @@ from audit.planted import ask, box, constant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_elicit._util.sanitize import guard, unguard, visible
 from llm_elicit._util.settings import read_yaml
+from llm_elicit._util.text import guard, unguard, visible
 from llm_elicit.cli import main as cli
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from llm_elicit._util.resources import available
+from llm_elicit._util.files import available
 from llm_elicit._util.settings import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import identity_of

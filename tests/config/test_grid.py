@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import llm_elicit as le
-from llm_elicit._util.resources import find
+from llm_elicit._util.files import find
 from llm_elicit._util.settings import validated
 from llm_elicit.cli import main as cli
 from llm_elicit.config.campaign import Campaign, cells

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_elicit._util import resources
+from llm_elicit._util import files
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace
@@ -122,9 +122,9 @@ def test_one_line_that_names_the_file(name: str, tmp_path: Path) -> None:
     assert len(line) < 700
 
 
-@pytest.mark.parametrize("name", resources.available("prompts", ".md"))
+@pytest.mark.parametrize("name", files.available("prompts", ".md"))
 def test_the_package_s_own_pass(name: str) -> None:
-    Template.read(resources.find("prompts", name, ".md")).check()
+    Template.read(files.find("prompts", name, ".md")).check()
 
 
 def test_a_template_of_ones_own_passes(tmp_path: Path) -> None:

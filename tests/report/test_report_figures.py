@@ -11,7 +11,7 @@ from audit.planted import box
 from matplotlib.figure import Figure
 from PIL import Image
 
-from llm_elicit._util.sanitize import visible
+from llm_elicit._util.text import visible
 from llm_elicit.audit.reference import axis_of
 from llm_elicit.density.plots.panels import PanelPair, draw_regions
 from llm_elicit.density.plots.style import DARK, LIGHT, log_ticks, set_axis

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
-from llm_elicit._util import resources
+from llm_elicit._util import files
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.journal.connection import AT_WORK, RunLock
 from llm_elicit.orchestrator.progress import Silent
@@ -147,7 +147,7 @@ UNREADABLE = {
 
 def own_space(folder: Path) -> Path:
     """A feature space without a table."""
-    text = resources.find("datasets", "penguins_kinds", ".yaml").read_text("utf-8")
+    text = files.find("datasets", "penguins_kinds", ".yaml").read_text("utf-8")
     space = folder / "mine.yaml"
     space.write_text(text.split("table:")[0].replace("penguins_kinds", "mine", 1))
     return space

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
-from llm_elicit._util.resources import available
+from llm_elicit._util.files import available
 from llm_elicit._util.settings import read_yaml, validated
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Feature, FeatureSpace

@@ -1,10 +1,13 @@
-"""Sanitizing untrusted text for terminals, pages, spreadsheets and papers."""
+"""Text for people: untrusted text sanitized for terminals, pages, spreadsheets and papers."""
 
 from __future__ import annotations
 
 import re
+import reprlib
 import unicodedata
+from dataclasses import fields
 from itertools import pairwise
+from typing import Any
 
 # What a spreadsheet reads as the start of a formula, after any apostrophes of `guard`.
 _FORMULA = r"'*[=+\-@\t\r\n＝＋－＠]"
@@ -96,3 +99,26 @@ def _set(character: str) -> str:
     if len(accents) == 1 and accents[0] in _ACCENTS and letter.isascii():
         return f"\\{_ACCENTS[accents[0]]}{{{letter}}}"
     return "".join(_LATEX.get(c, c) for c in _code(character))
+
+
+def brief_repr(instance: Any) -> str:
+    """Return the fields of a dataclass, arrays by their shapes and others cut.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Points:
+        ...     a: Any
+        ...     __repr__ = brief_repr
+        >>> Points(np.zeros((500, 3)))
+        Points(a=array(500, 3))
+    """
+    values = {item.name: getattr(instance, item.name) for item in fields(instance)}
+    parts = (
+        f"{name}=array{value.shape}"
+        if type(value).__name__ == "ndarray"
+        else f"{name}={reprlib.repr(value)}"
+        for name, value in values.items()
+    )
+    return f"{type(instance).__name__}({', '.join(parts)})"
