@@ -88,7 +88,8 @@ def _keys(*models: type[BaseModel]) -> str:
         nested = {k: v for k, v in schema.pop("$defs", {}).items() if k not in _named(models)}
         nested = nested if model is not campaign.Campaign else {}
         for name, each in {model.__name__: schema, **nested}.items():
-            shown.setdefault(name, _model(name, each))
+            if each.get("properties"):
+                shown.setdefault(name, _model(name, each, model if each is schema else None))
     return "\n\n".join(shown.values())
 
 
@@ -96,8 +97,10 @@ def _named(models: tuple[type[BaseModel], ...]) -> set[str]:
     return {model.__name__ for model in models}
 
 
-def _model(name: str, schema: dict[str, Any]) -> str:
+def _model(name: str, schema: dict[str, Any], model: type[BaseModel] | None) -> str:
     text, described = _docstring(schema.get("description", ""))
+    for base in model.__mro__[1:] if model else ():
+        described = _docstring(base.__doc__ or "")[1] | described
     required = schema.get("required", [])
     rows = [
         [

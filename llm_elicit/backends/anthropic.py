@@ -14,6 +14,8 @@ from llm_elicit.backends.base import (
     Reply,
     Request,
     answer_schema,
+    extended,
+    read_headers,
     read_key,
     server_url,
 )
@@ -65,7 +67,9 @@ class AnthropicBackend(SDKBackend):
         temperature = request.temperature(self._judge.temperature)
         body: dict[str, Any] = {
             "model": self.model,
-            "max_tokens": request.room(self._judge.max_tokens, THINKING_ROOM),
+            "max_tokens": request.room(
+                self._judge.max_tokens, THINKING_ROOM, self._judge.thinking_room
+            ),
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.turns],
         }
         if request.prompt.system:
@@ -75,7 +79,16 @@ class AnthropicBackend(SDKBackend):
             body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         if temperature is not None:
             body["temperature"] = temperature
-        return body
+        effort, budget = self._judge.effort, self._judge.thinking_tokens
+        if effort == "none":
+            body["thinking"] = {"type": "disabled"}
+        elif budget is not None:
+            body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+        elif effort is not None:
+            body["thinking"] = {"type": "adaptive"}
+        if effort not in (None, "none"):
+            body["output_config"] = {**body.get("output_config", {}), "effort": effort}
+        return extended(body, self._judge.extra_body)
 
     async def ask(self, request: Request) -> Reply:
         """Ask one question once."""
@@ -92,13 +105,13 @@ def open_client(
         InputError: the key or the address is missing or cannot be one.
     """
     key = read_key(judge.api_key_env, judge.name)
-    older = judge.temperature is not None
+    version = {} if judge.temperature is None else {"anthropic-version": SAMPLING_VERSION}
     client = anthropic.AsyncAnthropic(
         api_key=key,
         base_url=server_url(judge.base_url, "ANTHROPIC_BASE_URL", judge.name),
         timeout=timeout,
         max_retries=0,
-        default_headers={"anthropic-version": SAMPLING_VERSION} if older else None,
+        default_headers={**version, **read_headers(judge)},
         http_client=http,
     )
     return client, key

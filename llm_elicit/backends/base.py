@@ -16,6 +16,7 @@ from urllib.parse import quote, quote_plus, urlsplit, urlunsplit
 
 from llm_elicit._util.settings import http_address
 from llm_elicit.backends.failures import Failure
+from llm_elicit.config.judges import VARIABLE, BaseJudge, HostedJudge
 from llm_elicit.errors import InputError
 from llm_elicit.questions import DirectQuestion, Prompt
 from llm_elicit.questions.template import Answer
@@ -88,14 +89,17 @@ class Request:
         """
         return 1.0 if own == 0.0 and self.direct and self.direct.kind == "sample" else own
 
-    def room(self, own: int | None, least: int = 0) -> int:
-        """Return the token limit of the answer, given the judge's own limit and its least.
+    def room(self, own: int | None, least: int = 0, thinking: int = 0) -> int:
+        """Return the token limit of the answer, thinking included.
 
-        A judge's own limit may be too short for answers other than letters.
+        Args:
+            own: the judge's own limit, which may be too short for answers other than letters.
+            least: the limit of answers without one.
+            thinking: tokens reserved for thinking.
         """
         if own is not None and self.answer == "letter":
             return own
-        return max(self.max_tokens, own if own is not None else least)
+        return max(self.max_tokens + thinking, own if own is not None else least)
 
 
 @dataclass(frozen=True)
@@ -208,6 +212,45 @@ def read_key(variable: str, judge: str) -> str:
     return key
 
 
+def read_headers(judge: HostedJudge) -> dict[str, str]:
+    """Return the further headers of a judge, with the values of environment variables.
+
+    Raises:
+        InputError: a variable is not set, or a header cannot carry its value.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        value = os.environ.get(match[1], "").strip()
+        if value and value.isascii() and value.isprintable():
+            return value
+        raise InputError(
+            f"judge {judge.name!r}: extra_headers: the environment variable {match[1]} holds no "
+            f"text that a header can carry; export {match[1]}=..."
+        )
+
+    return {name: VARIABLE.sub(value_of, text) for name, text in judge.extra_headers.items()}
+
+
+def secrets_of(judge: BaseJudge) -> list[str]:
+    """Return the values of the environment variables with a judge's secrets."""
+    values = (os.environ.get(name, "").strip() for name in judge.secret_variables)
+    return [value for value in values if value]
+
+
+def extended(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request body with a judge's further fields; mappings are merged.
+
+    Example:
+        >>> extended({"output_config": {"effort": "low"}}, {"output_config": {"x": 1}, "top_k": 5})
+        {'output_config': {'effort': 'low', 'x': 1}, 'top_k': 5}
+    """
+    merged = {
+        name: {**body[name], **value} if isinstance(body.get(name), dict) else value
+        for name, value in extra.items()
+    }
+    return {**body, **merged}
+
+
 def server_url(stated: str | None, variable: str, judge: str) -> str | None:
     """Return the address of a judge: as stated, or from the SDK's environment variable.
 
@@ -223,17 +266,20 @@ def server_url(stated: str | None, variable: str, judge: str) -> str | None:
         raise InputError(f"judge {judge!r}: the environment variable {variable} {error}") from None
 
 
-def scrubbed(text: str, key: str | None) -> str:
-    """Return `text` with every occurrence of `key` replaced, also if encoded.
+def scrubbed(text: str, *secrets: str) -> str:
+    """Return `text` with every occurrence of a secret replaced, also if encoded.
 
-    The encodings are those of URLs, JSON and base64 (headers of basic authentication). A key of
+    The encodings are those of URLs, JSON and base64 (headers of basic authentication). A secret of
     fewer than six characters is not replaced, since it would occur in many answers.
 
     Examples:
         >>> scrubbed("no access for sk%2Fcanary or sk/canary", "sk/canary")
         'no access for [key] or [key]'
     """
-    return _forms(key).sub("[key]", text) if key and len(key) >= _SHORTEST_SECRET else text
+    for secret in secrets:
+        if len(secret) >= _SHORTEST_SECRET:
+            text = _forms(secret).sub("[key]", text)
+    return text
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Self
 
 from llm_elicit.backends import wire
-from llm_elicit.backends.base import Reply, scrubbed
+from llm_elicit.backends.base import Reply, scrubbed, secrets_of
 from llm_elicit.backends.failures import (
     MalformedReplyError,
     UpstreamError,
@@ -140,7 +140,8 @@ class BatchClient(ABC):
         with opening(judge.name):
             http = sdk.DefaultAsyncHttpxClient(follow_redirects=False)
             timeout = max(judge.timeout, LEAST_TIMEOUT)
-            self._client, self._secret = open_client(judge, http, timeout)
+            self._client, _ = open_client(judge, http, timeout)
+        self._secrets = secrets_of(judge)
 
     @abstractmethod
     async def submit(self, requests: Sequence[BatchRequest], tag: str) -> str:
@@ -220,7 +221,7 @@ class BatchClient(ABC):
 
     def _clean(self, text: str) -> str:
         """Return a provider's message on one line of readable length, without the key."""
-        return shortened(scrubbed(one_line(text), self._secret))
+        return shortened(scrubbed(one_line(text), *self._secrets))
 
     async def __aenter__(self) -> Self:
         return self

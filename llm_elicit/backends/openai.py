@@ -19,6 +19,8 @@ from llm_elicit.backends.base import (
     Request,
     SettingDroppedError,
     answer_schema,
+    extended,
+    read_headers,
     read_key,
     server_url,
 )
@@ -121,8 +123,12 @@ class OpenAIBackend(SDKBackend):
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
-            self._limit: request.room(self._judge.max_tokens, self._room),
+            self._limit: request.room(
+                self._judge.max_tokens, self._room, self._judge.thinking_room
+            ),
         }
+        if self._judge.effort is not None:
+            body["reasoning_effort"] = self._judge.effort
         temperature = request.temperature(self._judge.temperature)
         if temperature is not None:
             body["temperature"] = temperature
@@ -135,7 +141,7 @@ class OpenAIBackend(SDKBackend):
             body["response_format"] = {"type": "json_schema", "json_schema": named}
         if self._top and request.answer == "letter":
             body["logprobs"], body["top_logprobs"] = True, self._top
-        return body
+        return extended(body, self._judge.extra_body)
 
     async def ask(self, request: Request) -> Reply:
         """Ask one question once."""
@@ -213,8 +219,9 @@ def open_client(
     key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
     url = server_url(judge.base_url, _URL_VARIABLE, judge.name)
     client = openai.AsyncOpenAI(
-        api_key=key or "none", base_url=url, timeout=timeout, max_retries=0, http_client=http
-    )
+        api_key=key or "none", base_url=url, timeout=timeout, max_retries=0,
+        default_headers=read_headers(judge), http_client=http,
+    )  # fmt: skip
     return client, key
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import wire
-from llm_elicit.backends.base import Reply, bare_url, limit_headers, scrubbed
+from llm_elicit.backends.base import Reply, bare_url, limit_headers, scrubbed, secrets_of
 from llm_elicit.backends.failures import (
     Failure,
     MalformedReplyError,
@@ -150,9 +150,11 @@ class SDKBackend(WithoutKey):
         self, judge: SDKJudge, sdk: ModuleType, open_client: OpenClient, path: str
     ) -> None:
         self._judge, self._sdk, self.model = judge, sdk, judge.model
+        self._secrets = secrets_of(judge)
+        self.headers = judge.extra_headers
         with opening(judge.name):
             self._http: httpx2.AsyncClient = sdk.DefaultAioHttpClient()
-            self._client, self._secret = open_client(judge, self._http, judge.timeout)
+            self._client, key = open_client(judge, self._http, judge.timeout)
             self.endpoint = bare_url(str(self._client.base_url))
             every = {**self._client.default_headers, **self._client.auth_headers}
             headers = {name: value for name, value in every.items() if isinstance(value, str)}
@@ -165,7 +167,7 @@ class SDKBackend(WithoutKey):
         # Otherwise httpx guesses it again for every header.
         self._form.headers.encoding = "ascii"
         # Python salts hashes in each process, so that the hash does not reveal the key.
-        self.account = f"{hash(self._secret):x}" if self._secret else ""
+        self.account = f"{hash(key):x}" if key else ""
 
     async def _send(self, body: dict[str, Any], read: Callable[[object], Reply]) -> Reply:
         """Send a request body and return the reply that `read` makes of the parsed response.
@@ -201,8 +203,8 @@ class SDKBackend(WithoutKey):
         return replace(read(wire.parsed(content)), headers=limit_headers(response.headers))
 
     def scrub(self, text: str) -> str:
-        """Return `text` without the key."""
-        return scrubbed(text, self._secret)
+        """Return `text` without the key and other secrets."""
+        return scrubbed(text, *self._secrets)
 
     async def __aexit__(self, *error: object) -> None:
         await self._client.close()

@@ -31,7 +31,7 @@ from llm_elicit._util.settings import (
     validated,
 )
 from llm_elicit.config.design import Design, Direct
-from llm_elicit.config.judges import HumanJudge, Judge, Name
+from llm_elicit.config.judges import Effort, HumanJudge, Judge, Name
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -106,6 +106,11 @@ class Grid(StrictModel):
     """The axes of a study; every combination is a campaign of its own, see `cells`.
 
     Attributes:
+        spaces: feature spaces, by name or path.
+        templates: templates of questions about pairs.
+        temperatures: temperatures of the judges, which have none of their own.
+        efforts: how much the judges think, as `effort`.
+        thinking_tokens: tokens reserved for their thinking.
         given: conditions, as `Campaign.given`. Beliefs of one judge under several conditions on
             the same features are fitted together, so that they share what they have in common.
     """
@@ -113,9 +118,11 @@ class Grid(StrictModel):
     spaces: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()
     temperatures: tuple[Annotated[float, Field(ge=0, le=2)], ...] = ()
+    efforts: tuple[Effort, ...] = ()
+    thinking_tokens: tuple[Annotated[int, Field(ge=1, le=100_000)], ...] = ()
     given: tuple[Given, ...] = Field(default=(), exclude_if=lambda conditions: not conditions)
 
-    _differ = field_validator("temperatures")(each_once)
+    _differ = field_validator("temperatures", "efforts", "thinking_tokens")(each_once)
 
     @field_validator("given")
     @classmethod
@@ -315,7 +322,7 @@ def cells(campaign: Campaign) -> tuple[Campaign, ...]:
     if grid is None:
         return (campaign,)
     data = campaign.model_dump(mode="json", exclude={"grid", "judges"}, exclude_unset=True)
-    data["judges"] = [v for judge in campaign.judges for v in _by_temperature(judge, campaign)]
+    data["judges"] = [v for judge in campaign.judges for v in _variants(judge, grid)]
     campaigns = [
         _cell(data, space, template, condition)
         for space, template, condition in product(
@@ -357,19 +364,34 @@ def axis_word(axis: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")
 
 
-def _by_temperature(judge: Judge, campaign: Campaign) -> list[dict[str, Any]]:
-    """Return the settings of a judge at every temperature, which is added to its name."""
-    settings = judge.model_dump(mode="json", exclude_unset=True)
-    temperatures = campaign.grid.temperatures if campaign.grid else ()
-    if not temperatures:
-        return [settings]
-    if "temperature" not in type(judge).model_fields:
-        raise InputError(
-            f"grid.temperatures: judge {judge.name!r} ({judge.backend}) takes no temperature; put "
-            "it into a campaign of its own, or leave the temperatures out"
-        )
-    if "temperature" in judge.model_fields_set:
-        raise InputError(
-            f"grid.temperatures: judge {judge.name!r} has a temperature of its own; remove it"
-        )
-    return [{**settings, "name": f"{judge.name}-t{t:g}", "temperature": t} for t in temperatures]
+_JUDGE_AXES = {
+    "temperatures": ("temperature", "t"),
+    "efforts": ("effort", ""),
+    "thinking_tokens": ("thinking_tokens", "thinking"),
+}
+"""A setting of judges by axis of a grid, and what stands before its value in a judge's name."""
+
+
+def _variants(judge: Judge, grid: Grid) -> list[dict[str, Any]]:
+    """Return the settings of a judge with each combination of values, which extend its name."""
+    variants = [judge.model_dump(mode="json", exclude_unset=True)]
+    for axis, (setting, prefix) in _JUDGE_AXES.items():
+        values = getattr(grid, axis)
+        if not values:
+            continue
+        if setting not in type(judge).model_fields:
+            raise InputError(
+                f"grid.{axis}: judge {judge.name!r} ({judge.backend}) takes no {setting}; put it "
+                f"into a campaign of its own, or leave {axis} out"
+            )
+        if setting in judge.model_fields_set:
+            raise InputError(
+                f"grid.{axis}: judge {judge.name!r} has a {setting} of its own; remove it"
+            )
+        words = [value if isinstance(value, str) else f"{value:g}" for value in values]
+        variants = [
+            {**variant, "name": f"{variant['name']}-{prefix}{word}", setting: value}
+            for variant in variants
+            for value, word in zip(values, words, strict=True)
+        ]
+    return variants

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import operator
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     Discriminator,
     Field,
+    JsonValue,
     ModelWrapValidatorHandler,
     SerializeAsAny,
     Tag,
@@ -75,6 +78,12 @@ class BaseJudge(StrictModel):
         """The name of the model, without the folders of this machine; empty if it has none."""
         return str(getattr(self, "model", None) or "")
 
+    @property
+    def secret_variables(self) -> list[str]:
+        """The environment variables whose values must not be shown."""
+        name = getattr(self, "api_key_env", None)
+        return [name] if name else []
+
     def seeded(self, campaign_seed: int = 0) -> Self:  # noqa: ARG002 - of simulated judges
         """Return the judge with a seed of its own, if it needs one and has none.
 
@@ -93,7 +102,16 @@ class BaseJudge(StrictModel):
 
 
 class _ModelJudge(BaseJudge):
-    """The settings that this package's judges with a language model share."""
+    """The settings that this package's judges with a language model share.
+
+    Attributes:
+        model: the model's name at the provider.
+        requests_per_minute: limit on requests of all judges with this account and model.
+        tokens_per_minute: limit on their tokens, prompts included.
+        temperature: of the answers; None for the provider's default.
+        max_tokens: limit on the tokens of an answer, with its thinking where the provider counts
+            it; None for a limit that suits the template and the judge.
+    """
 
     model: Annotated[str, Field(min_length=1)]
     requests_per_minute: Positive | None = None
@@ -102,36 +120,137 @@ class _ModelJudge(BaseJudge):
     max_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
-class AnthropicJudge(_ModelJudge):
-    """A Claude model, through the anthropic SDK. The key is read from `api_key_env`.
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a model thinks before it answers; no model takes all of these values."""
 
-    `structured` requests answers by a JSON schema, for models that support it.
+_THINKING_ROOM: dict[Effort | None, int] = {
+    "minimal": 2048, "low": 4096, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 65_536,
+}  # fmt: skip
+"""Tokens reserved for the thinking of a question, by effort; questions about a pair are short."""
+
+_FIXED_FIELDS = frozenset({
+    "model", "messages", "system", "stream", "n", "max_tokens", "max_completion_tokens", "seed",
+    "temperature", "logprobs", "top_logprobs", "reasoning_effort",
+})  # fmt: skip
+"""Fields of a request body that this package fills in, or that have a setting of their own."""
+
+_FIXED_HEADERS = frozenset({"content-type", "content-length", "host", "accept-encoding"})
+_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""An environment variable in the value of a header."""
+
+
+class HostedJudge(_ModelJudge):
+    """The settings of models behind a provider's API, or a server with the same wire format.
+
+    Attributes:
+        base_url: the server's address; None for the provider's own.
+        api_key_env: the environment variable with the API key.
+        price: the price of the tokens, in place of that of the price list.
+        structured: whether to request answers by a JSON schema, for models and servers that
+            support it.
+        effort: how much the model thinks before it answers; None for the provider's default.
+        thinking_tokens: tokens reserved for the thinking of a question.
+        extra_body: further fields of the request body, in the server's own words.
+        extra_headers: further headers of a request. `${NAME}` in a value is replaced by the
+            environment variable NAME, so that no secret stands in a campaign.
+
+    Example:
+        >>> judge = OpenAIJudge(name="o", backend="openai", model="m", effort="high")
+        >>> judge.thinking_room
+        16384
+    """
+
+    base_url: str | None = None
+    price: TokenPrice | None = None
+    structured: bool = False
+    effort: Effort | None = None
+    thinking_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    extra_body: dict[str, JsonValue] = Field(default={}, exclude_if=operator.not_)
+    extra_headers: dict[str, str] = Field(default={}, exclude_if=operator.not_)
+
+    @property
+    def thinking_room(self) -> int:
+        """The tokens to reserve for thinking; 0 if only the provider knows."""
+        return self.thinking_tokens or _THINKING_ROOM.get(self.effort, 0)
+
+    @property
+    def secret_variables(self) -> list[str]:
+        """The environment variables of the API key and of further headers."""
+        return [*super().secret_variables, *VARIABLE.findall(" ".join(self.extra_headers.values()))]
+
+    @field_validator("extra_body")
+    @classmethod
+    def _no_fixed_field(cls, fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for name in fields:
+            if name in _FIXED_FIELDS:
+                raise ValueError(f"{name} is set by the judge's other settings or by the template")
+        return fields
+
+    @field_validator("extra_headers")
+    @classmethod
+    def _no_secret_header(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if not re.fullmatch(r"[A-Za-z0-9-]+", name) or name.lower() in _FIXED_HEADERS:
+                raise ValueError(f"{name!r} is no name of a header that can be added")
+            if not value.isascii() or not value.isprintable():
+                raise ValueError(f"{name}: a header holds printable ASCII text only")
+            if _SECRET_HEADER.search(name) and not VARIABLE.search(value):
+                raise ValueError(
+                    f"{name}: secrets come from the environment; write ${{NAME}} and export NAME"
+                )
+        return headers
+
+    @model_validator(mode="after")
+    def _thinking_fits(self) -> Self:
+        thinking, limit = self.thinking_tokens, self.max_tokens
+        if thinking and self.effort == "none":
+            raise ValueError("thinking_tokens and effort: none exclude each other; remove one")
+        if thinking and limit and limit <= thinking:
+            raise ValueError(
+                f"max_tokens {limit:,} includes thinking and must be above thinking_tokens "
+                f"{thinking:,}; raise it, or leave it out"
+            )
+        return self
+
+
+class AnthropicJudge(HostedJudge):
+    """A Claude model, through the anthropic SDK.
+
+    `effort` lets the model think as much as it finds necessary at that level; `thinking_tokens` is
+    the budget of models before Opus 4.6, at least 1,024. A model that thinks takes no temperature.
     """
 
     backend: Literal["anthropic"]
-    base_url: str | None = None
     api_key_env: str = "ANTHROPIC_API_KEY"
-    structured: bool = False
-    price: TokenPrice | None = None
+
+    @model_validator(mode="after")
+    def _claude_takes_them(self) -> Self:
+        if self.effort == "minimal":
+            raise ValueError("effort: Claude takes none, low, medium, high, xhigh or max")
+        if self.thinking_tokens is not None and self.thinking_tokens < 1024:
+            raise ValueError("thinking_tokens: Claude takes 1,024 or more")
+        if self.thinking_room and self.temperature is not None:
+            raise ValueError(
+                "temperature: Claude takes none while it thinks; leave it out, or give effort: none"
+            )
+        return self
 
 
-class OpenAIJudge(_ModelJudge):
+class OpenAIJudge(HostedJudge):
     """A model behind OpenAI's API or a compatible server (vLLM, llama.cpp, Ollama, ...).
+
+    `effort` is sent as `reasoning_effort`; `thinking_tokens` is added to the token limit.
 
     Attributes:
         api_key_env: the environment variable with the key; null for a server that needs none.
         logprobs: whether to request the log-probabilities of the answer letters, which make
             judgments soft.
-        structured: whether to request answers by a JSON schema, for models and servers that
-            support it.
     """
 
     backend: Literal["openai"]
-    base_url: str | None = None
     api_key_env: str | None = "OPENAI_API_KEY"
-    price: TokenPrice | None = None
     logprobs: bool = True
-    structured: bool = False
     seed: int | None = None
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,8 @@ from llm_elicit.orchestrator.journal.schema import now, storable
 SCHEMA = 3
 """Part of every key: incremented when a reply means something else, so that old answers rest."""
 
+NO_HEADERS: Mapping[str, str] = {}
+
 _EXACT = 2**53
 """JSON carries whole numbers below it exactly."""
 
@@ -47,7 +49,13 @@ class Identity:
     text: str = field(compare=False, repr=False)
 
 
-def identify(endpoint: str, model: str, body: dict[str, Any], replicate: int) -> Identity:
+def identify(
+    endpoint: str,
+    model: str,
+    body: dict[str, Any],
+    replicate: int,
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> Identity:
     """Return the identity of a request.
 
     Args:
@@ -55,6 +63,7 @@ def identify(endpoint: str, model: str, body: dict[str, Any], replicate: int) ->
         model: the model asked.
         body: the request body.
         replicate: the number of the replicate; replicates are asked separately by design.
+        headers: further headers as the campaign states them, without the values of variables.
 
     Raises:
         InputError: the body holds a number that JSON cannot carry exactly.
@@ -70,6 +79,7 @@ def identify(endpoint: str, model: str, body: dict[str, Any], replicate: int) ->
         "model": model,
         "body": body,
         "replicate": replicate,
+        **({"headers": dict(headers)} if headers else {}),
     }
     try:
         canonical = _canonical(whole)

@@ -205,4 +205,5 @@ def _limit(judge: Judge, provider: Provider, template: Template) -> int:
     stated: int | None = getattr(judge, "max_tokens", None)
     if stated and letter:
         return stated
-    return max(template.max_tokens, stated or provider.thinking_room)
+    thinking: int = getattr(judge, "thinking_room", 0)
+    return max(template.max_tokens + thinking, stated or provider.thinking_room)

@@ -145,7 +145,7 @@ class AnswerSummary:
     def _way_out(self, reason: str) -> str:
         """Return the setting that helps."""
         if reason == TRUNCATED:
-            thinks = ", or turn off its thinking, which takes them" if self.empty else ""
+            thinks = ", or lower its effort: its thinking took them" if self.empty else ""
             return f"raise the judge's max_tokens{thinks}"
         if reason == REFUSED:
             return "use another design.template, or another model"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from typing import Any
 
 from opentelemetry import trace
 
-from llm_elicit.backends.base import scrubbed
+from llm_elicit.backends.base import scrubbed, secrets_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.progress import Progress, Tally
 
@@ -101,9 +100,8 @@ def counted(judge: str, tally: Tally) -> None:
 
 
 def _keys(campaign: Campaign) -> list[str]:
-    """Return the judges' keys."""
-    variables = {getattr(judge, "api_key_env", None) for judge in campaign.judges}
-    return [key for name in variables if name and (key := os.environ.get(name, "").strip())]
+    """Return the judges' secrets."""
+    return list({secret for judge in campaign.judges for secret in secrets_of(judge)})
 
 
 class _LogFile(logging.FileHandler):
@@ -128,10 +126,7 @@ class _LogFile(logging.FileHandler):
         }
         if record.exc_info:
             line["traceback"] = logging.Formatter().formatException(record.exc_info)
-        text = json.dumps(line, ensure_ascii=False, default=str)
-        for key in self._keys:
-            text = scrubbed(text, key)
-        return text
+        return scrubbed(json.dumps(line, ensure_ascii=False, default=str), *self._keys)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Ignore errors: a log that cannot be written must not end a paid run."""

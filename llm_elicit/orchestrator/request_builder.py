@@ -114,7 +114,8 @@ class RequestBuilder:
     def _key(self, request: Request, body: dict[str, Any]) -> Identity | None:
         if not self.backend.cacheable:
             return None
-        return identify(self.backend.endpoint, self.backend.model, body, request.replicate)
+        headers = getattr(self.backend, "headers", {})  # plug-ins need not have any
+        return identify(self.backend.endpoint, self.backend.model, body, request.replicate, headers)
 
     def worst(self, request: Request, body: dict[str, Any] | None = None) -> Amount:
         """Return the worst case of a request; `body` is its body, if already built."""

@@ -409,7 +409,7 @@ def level_set_sentence(discrimination: Discrimination) -> str:
 
 
 _READ = {
-    "truncated": "raise its `max_tokens`, or turn its thinking off, so that answers are not cut",
+    "truncated": "raise its `max_tokens`, or lower its `effort`, so that answers are not cut",
     "refusal": "compare other templates with `llm-elicit pilot`, since it refuses this question",
     "unparsable": (
         "read its replies below and compare other templates with `llm-elicit pilot`, since its "

@@ -185,17 +185,20 @@ def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
             raise InputError(f"{prefix}: {sorted(further)[0]}: this server does not allow it")
     entries = [entry for entry in settings.judges if entry.backend == judge.backend]
     place = getattr(judge, "base_url", None), getattr(judge, "api_key_env", None)
+    headers = getattr(judge, "extra_headers", {})
+    if getattr(judge, "extra_body", {}):
+        raise InputError(f"{prefix}: extra_body: this server does not allow it; remove it")
     model = getattr(judge, "model", None)
     for entry in entries:
         own_file = entry.backend == "local" and str(model).endswith(".gguf")
         named = model is None or (model in entry.models if entry.models else not own_file)
-        if named and place == (entry.base_url, entry.api_key_env):
+        if named and (*place, headers) == (entry.base_url, entry.api_key_env, entry.extra_headers):
             stated = None if entry.price is None else {"price": entry.price}
             return judge if stated is None else judge.model_copy(update=stated)
     allowed = "; ".join(_shown(entry) for entry in entries)
     raise InputError(
-        f"{prefix}: this server does not allow its base_url, api_key_env and model together; for "
-        f"{judge.backend} it allows {allowed}"
+        f"{prefix}: this server does not allow its base_url, api_key_env, extra_headers and model "
+        f"together; for {judge.backend} it allows {allowed}"
     )
 
 

@@ -40,6 +40,7 @@ class AllowedJudge(StrictModel):
         base_url: the server's address; None for the provider's own.
         api_key_env: the environment variable with its key; None if none is sent.
         models: the allowed models; all if empty.
+        extra_headers: further headers, as in a campaign; none if empty.
         price: the price of the tokens, if the price list does not have it. A campaign cannot state
             its own, which would make a cap on costs meaningless.
 
@@ -52,6 +53,7 @@ class AllowedJudge(StrictModel):
     base_url: str | None = None
     api_key_env: str | None = None
     models: tuple[str, ...] = ()
+    extra_headers: dict[str, str] = Field(default={})
     price: TokenPrice | None = None
 
     @field_validator("base_url")

@@ -335,3 +335,97 @@ def test_an_sdk_s_object_reads_like_the_json_it_came_from() -> None:
     reply = read_message(sent, asked)
     assert reply == read_message(anthropic.types.Message.model_validate(sent), asked)
     assert (reply.text, reply.thinking, reply.cached_tokens) == ("A", "hm", 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sent"),
+    [
+        (
+            {"effort": "high"},
+            {
+                "thinking": {"type": "adaptive"},
+                "output_config": {"effort": "high"},
+                "max_tokens": 16_392,
+            },
+        ),
+        ({"effort": "none"}, {"thinking": {"type": "disabled"}, "max_tokens": 2048}),
+        (
+            {"thinking_tokens": 1024},
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2048},
+        ),
+        (
+            {"thinking_tokens": 4000, "effort": "low"},
+            {
+                "thinking": {"type": "enabled", "budget_tokens": 4000},
+                "output_config": {"effort": "low"},
+                "max_tokens": 4008,
+            },
+        ),
+        ({"effort": "low", "max_tokens": 700}, {"max_tokens": 700}),
+        (
+            {"extra_body": {"top_k": 5, "metadata": {"user_id": "audit"}}},
+            {"top_k": 5, "metadata": {"user_id": "audit"}},
+        ),
+        (
+            {
+                "effort": "max",
+                "extra_body": {"thinking": {"type": "adaptive", "display": "omitted"}},
+            },
+            {"thinking": {"type": "adaptive", "display": "omitted"}},
+        ),
+    ],
+)
+def test_thinking_settings_of_claude(
+    settings: dict[str, Any], sent: dict[str, Any], space: FeatureSpace, request_: Request
+) -> None:
+    with Provider() as provider:
+        _ask(_claude(provider.url, **settings), request_, space)
+    body = provider.seen[0].body
+    assert {name: body.get(name) for name in sent} == sent
+
+
+@pytest.mark.parametrize(
+    ("settings", "sent"),
+    [
+        ({"effort": "low"}, {"reasoning_effort": "low", "max_tokens": 4104}),
+        ({"effort": "none"}, {"reasoning_effort": "none", "max_tokens": 8}),
+        ({"thinking_tokens": 500}, {"max_tokens": 508}),
+        ({"thinking_tokens": 500, "max_tokens": 900}, {"max_tokens": 900}),
+        (
+            {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}},
+            {"chat_template_kwargs": {"enable_thinking": False}},
+        ),
+    ],
+)
+def test_thinking_settings_of_chat_completions(
+    settings: dict[str, Any], sent: dict[str, Any], space: FeatureSpace, request_: Request
+) -> None:
+    with Provider() as provider:
+        _ask(_openai(provider.url, **settings), request_, space)
+    body = provider.seen[0].body
+    assert {name: body.get(name) for name in sent} == sent
+
+
+@pytest.mark.parametrize("judge_of", [_claude, _openai])
+def test_further_headers_come_from_the_environment_and_are_never_shown(
+    judge_of: Any, space: FeatureSpace, request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = {"X-Title": "an audit", "X-Gateway-Key": "Bearer ${GATEWAY}"}
+    monkeypatch.setenv("GATEWAY", "gateway-canary-42")
+    with Provider(lambda n, body: Fails(400, "no gateway-canary-42 here")) as provider:
+        backend = open_backend(judge_of(provider.url, extra_headers=headers), space)
+
+        async def go() -> None:
+            async with backend:
+                await backend.ask(request_)
+
+        with pytest.raises(Exception, match="canary") as refused:
+            asyncio.run(go())
+    sent = provider.seen[0].headers
+    assert (sent["x-title"], sent["x-gateway-key"]) == ("an audit", "Bearer gateway-canary-42")
+    failure = backend.failure(refused.value)
+    assert failure is not None
+    assert "canary" not in failure.said
+    monkeypatch.delenv("GATEWAY")
+    with pytest.raises(InputError, match="variable GATEWAY holds no text"):
+        open_backend(judge_of(provider.url, extra_headers=headers), space)

@@ -136,3 +136,27 @@ def test_one_method_is_short_for_a_list_and_other_settings_need_none(tmp_path) -
     for fit in ("{method: auto}", "{methods: [auto]}"):
         assert load(tmp_path, f"{VALID}fit: {fit}\n").fit.methods == ("auto",)
     assert load(tmp_path, f"{VALID}fit: {{samples: 500}}\n").fit.methods == ("utility",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"effort": "extreme"}, "effort"),
+        ({"effort": "none", "thinking_tokens": 2000}, "exclude each other"),
+        ({"thinking_tokens": 2000, "max_tokens": 2000}, "must be above thinking_tokens 2,000"),
+        ({"extra_body": {"temperature": 1}}, "temperature is set by the judge's other settings"),
+        ({"extra_headers": {"Authorization": "Bearer sk-1234567"}}, "come from the environment"),
+        ({"extra_headers": {"X Title": "a"}}, "no name of a header"),
+        ({"extra_headers": {"Content-Type": "text/plain"}}, "no name of a header"),
+        ({"extra_headers": {"X-Title": "a\nb"}}, "printable ASCII"),
+        ({"backend": "anthropic", "effort": "minimal"}, "Claude takes none, low"),
+        ({"backend": "anthropic", "thinking_tokens": 100}, "1,024 or more"),
+        ({"backend": "anthropic", "effort": "low", "temperature": 0}, "none while it thinks"),
+    ],
+)
+def test_settings_of_thinking_and_of_requests_that_cannot_be(
+    settings: dict[str, Any], said: str
+) -> None:
+    judge = {"name": "j", "backend": "openai", "model": "m", **settings}
+    with pytest.raises(InputError, match=said):
+        validated(Campaign, {"name": "x", "space": "penguins", "judges": [judge]}, "x.yaml")

@@ -198,3 +198,16 @@ def test_trouble_in_one_cell_leaves_the_others_running(monkeypatch: pytest.Monke
 def _first_prompt(cell: Run) -> tuple[Any, ...]:
     template = Template.load(cell.campaign.design.template)
     return prompts(cell.space, cell.plan, template, 1)[0].messages
+
+
+def test_efforts_and_thinking_tokens_are_axes() -> None:
+    judge = {"name": "gpt", "backend": "openai", "model": "m"}
+    axes = {"efforts": ["low", "high"], "thinking_tokens": [500, 16_000]}
+    study = {"name": "study", "space": "penguins", "judges": [judge], "grid": axes}
+    (cell,) = cells(validated(Campaign, study, "study.yaml"))
+    names = ["gpt-low-thinking500", "gpt-low-thinking16000", "gpt-high-thinking500"]
+    assert [judge.name for judge in cell.judges] == [*names, "gpt-high-thinking16000"]
+    assert [getattr(judge, "effort", None) for judge in cell.judges] == ["low"] * 2 + ["high"] * 2
+    simulated = {**study, "judges": [{"name": "s", "backend": "simulated"}]}
+    with pytest.raises(InputError, match=r"grid.efforts: judge 's' \(simulated\) takes no effort"):
+        cells(validated(Campaign, simulated, "study.yaml"))

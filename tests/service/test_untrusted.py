@@ -60,11 +60,17 @@ def refused(data: Any, said: str, settings: ServerSettings = PAID) -> None:
         {"base_url": OWN.replace("localhost", "LOCALHOST"), "api_key_env": None, "model": "tiny"},
         {"api_key_env": "AWS_SECRET_ACCESS_KEY"},
         {"api_key_env": None},
+        {"extra_headers": {"X-Key": "${AWS_SECRET_ACCESS_KEY}"}},
     ],
 )
 def test_an_address_or_key_that_is_not_allowed(judge: dict[str, Any]) -> None:
     limits = {"max_cost": 1.0}
     refused(campaign(judges=[GPT | judge], limits=limits), "does not allow its base_url")
+
+
+def test_further_fields_could_change_what_a_request_costs() -> None:
+    judge = GPT | {"extra_body": {"service_tier": "priority"}}
+    refused(campaign(judges=[judge], limits={"max_cost": 1}), "extra_body: this server does not")
 
 
 def test_what_is_allowed_together() -> None:
