@@ -29,10 +29,10 @@ from benchmarks.measure import measure
 from benchmarks.power import RANDOM_JUDGES, measure_power
 from benchmarks.targets import PAPER_TARGETS, find
 from benchmarks.variants import VARIANTS, check_names, variant
+from benchmarks.workers import Outcome, Workers, run_jobs
 from llm_elicit._util.packages import package_version
 from llm_elicit.density.methods import known_methods
 from llm_elicit.errors import InputError
-from llm_elicit.pipeline.workers import Outcome, Workers, run_jobs
 
 _MARGINAL = [("protocol", "joint-half"), ("protocol", DEFAULT)]
 _WORK = {

@@ -44,7 +44,7 @@ LONG = (
     "benchmarks/test_faults.py", "pipeline/test_power_sources.py",
     "audit/test_audit_belief_power.py", "orchestrator/test_cap.py", "cli/test_cli.py",
     "pipeline/test_main_job.py", "service/test_secrets.py", "density/test_belief.py",
-    "audit/test_audit_verdicts.py", "orchestrator/test_people.py", "pipeline/test_workers.py",
+    "audit/test_audit_verdicts.py", "orchestrator/test_people.py", "benchmarks/test_workers.py",
     "pipeline/test_pilot.py", "pipeline/test_conditions.py", "orchestrator/test_ask.py",
     "service/test_security.py", "orchestrator/test_retries.py", "pipeline/test_run_control.py",
     "benchmarks/test_run.py", "orchestrator/test_direct.py",

@@ -20,10 +20,10 @@ from benchmarks.coverage import measure_coverage
 from benchmarks.measure import Streams, compare, measure
 from benchmarks.run import Request, Rows, key_of, parse_seeds, run_table
 from benchmarks.targets import find
+from benchmarks.workers import Workers
 from llm_elicit.density import FitSettings, MixtureSettings
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.progress import Silent
-from llm_elicit.pipeline.workers import Workers
 from tests.benchmarks.stand_ins import MARK, odd_seeds_fail, quick
 
 SMALL = ["--methods", "utility", "--comparisons-per-feature", "20", "--points", "100"]

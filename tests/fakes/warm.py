@@ -44,7 +44,7 @@ MODULES = (
     "benchmarks.faults.trial",
     "llm_elicit",
     "llm_elicit.pipeline.stage_process",
-    "llm_elicit.pipeline.workers",
+    "benchmarks.workers",
 )
 # What these start is a process of its own that starts no others.
 _CHILDLESS = ("anyio.to_process", "llm_elicit.pipeline.stage_process")

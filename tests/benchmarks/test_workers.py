@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.workers import Workers, run_jobs
 from llm_elicit.errors import InputError
-from llm_elicit.pipeline.workers import Workers, run_jobs
 
 pytestmark = pytest.mark.usefixtures("fresh_processes_of_module")
 
@@ -147,8 +147,8 @@ CALLER = """
 import sys
 from functools import partial
 from pathlib import Path
-from llm_elicit.pipeline.workers import Workers, run_jobs
-from pipeline.test_workers import note_and_wait_long
+from benchmarks.workers import Workers, run_jobs
+from test_workers import note_and_wait_long
 run_jobs(partial(note_and_wait_long, Path(sys.argv[1])), [1, 2, 3],
          workers=Workers(2), on_result=print)
 """
@@ -162,7 +162,7 @@ def note_and_wait_long(folder: Path, number: int) -> int:
 
 @pytest.mark.parametrize("signal_sent", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_no_child_outlives_the_caller(tmp_path, signal_sent):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     caller = subprocess.Popen(
         [sys.executable, "-c", CALLER, tmp_path], env=environment, stderr=subprocess.PIPE
     )
@@ -236,6 +236,6 @@ def test_an_error_on_a_cluster_is_the_jobs_own(cluster):
 
 
 def test_a_cluster_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setattr("llm_elicit.pipeline.workers._CONNECT_TIMEOUT", "1s")
+    monkeypatch.setattr("benchmarks.workers._CONNECT_TIMEOUT", "1s")
     with pytest.raises(InputError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         run_jobs(square, [1], workers=Workers(cluster="tcp://127.0.0.1:9"), on_result=print)

@@ -12,10 +12,9 @@ one pool, which a dead worker breaks for all jobs. `pebble` keeps the others ali
 `multiprocessing` spawn, imports the calling script in each child, so the command line's memory
 would count as the job's.
 
-A cluster is a `Dask distributed <https://distributed.dask.org>`_ scheduler, with the ``cluster``
-extra. Unlike Ray it is pure Python (1 MB; Ray's wheel has 79 MB) and needs no object store or
-daemons; it moves the jobs of a lost worker to others, and its workers start under SSH, Slurm or
-Kubernetes.
+A cluster is a `Dask distributed <https://distributed.dask.org>`_ scheduler. Unlike Ray it is pure
+Python (1 MB; Ray's wheel has 79 MB) and needs no object store or daemons; it moves the jobs of a
+lost worker to others, and its workers start under SSH, Slurm or Kubernetes.
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ class Workers:
     Attributes:
         count: jobs side by side on this machine; at least 1.
         cluster: address of a Dask scheduler, ``"tcp://host:8786"``; its workers are used then,
-            each started with ``--nthreads 1`` for one job at a time and with this package
-            installed. Anyone who reaches the scheduler can run code on it: keep it in a trusted
-            network.
+            each started in the repository's folder with ``--nthreads 1``, for one job at a time.
+            Anyone who reaches the scheduler can run code on it: keep it in a trusted network.
 
     Raises:
         InputError: the count is less than 1.
@@ -171,7 +169,7 @@ def _dask(address: str) -> Iterator[Engine]:
         dask = import_module("distributed")
     except ImportError as error:
         raise InputError(
-            "a cluster needs Dask distributed: pip install 'llm-elicit[cluster]'"
+            "a cluster needs Dask distributed: pip install -r benchmarks/requirements.txt"
         ) from error
     try:
         client = dask.Client(address, timeout=_CONNECT_TIMEOUT, set_as_default=False)
@@ -238,7 +236,7 @@ class _Children:
         environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(sys.path)}
         with self._lock:
             child = subprocess.Popen(
-                [sys.executable, "-m", "llm_elicit.pipeline.workers"],
+                [sys.executable, "-m", "benchmarks.workers"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
