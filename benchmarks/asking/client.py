@@ -209,8 +209,9 @@ async def measure(job: Job) -> Cost:
     watch, folder = _Watch(), Path(job.folder)
     began, cpu = time.perf_counter(), time.process_time()
     answered = 0
+    study = Study(campaign, space, plan, folder)
     if job.kind == "campaign":
-        summary = await ask(Study(campaign, space, plan, folder), watch)
+        summary = await ask(study, watch)
         answered = summary.judges["bench"].tally.done
     else:
         answered = await _bare(job, plan, space)
@@ -226,7 +227,7 @@ async def measure(job: Job) -> Cost:
     if not job.export:
         return cost
     began = time.perf_counter()
-    write_judgments(folder, campaign, space, plan, folder / "comparisons.parquet")
+    write_judgments(study, folder / "comparisons.parquet")
     return replace(cost, exported=time.perf_counter() - began, mebibytes=_peak())
 
 

@@ -19,11 +19,13 @@ from llm_elicit.orchestrator import cache as answer_cache
 from llm_elicit.orchestrator.cache import Cache
 
 cache_app = typer.Typer(
-    add_completion=False, help="The answers kept across runs.", no_args_is_help=True
+    add_completion=False,
+    help="List, compare, verify or delete the answers kept across runs.",
+    no_args_is_help=True,
 )
 
-Runs = Annotated[Path, typer.Option(help="The folder of the runs; the cache lies in it.")]
-Key = Annotated[str, typer.Argument(help="A key, or as much of its beginning as is unique.")]
+Runs = Annotated[Path, typer.Option(help="Folder of the runs, which holds the cache.")]
+Key = Annotated[str, typer.Argument(help="Key or unique prefix.")]
 RUNS = Path("runs")
 _MODEL_COLUMNS = ("model", "endpoint", "answers", "first", "last")
 _KEY_COLUMNS = ("key", "replicate", "kept", "the question's end")
@@ -41,12 +43,12 @@ def _opened(runs: Path) -> Iterator[Cache]:
 
 @cache_app.command("list")
 def list_command(
-    model: Annotated[str, typer.Option(help="List this model's entries, newest last.")] = "",
-    last: Annotated[int, typer.Option(help="So many of them.", min=1)] = 20,
+    model: Annotated[str, typer.Option(help="Model whose entries are listed, newest last.")] = "",
+    last: Annotated[int, typer.Option(help="Entries to list, with --model.", min=1)] = 20,
     runs: Runs = RUNS,
     as_json: AsJson = False,
 ) -> None:
-    """Count the answers by model; with --model, list their keys."""
+    """Count the answers of every model; with --model, list its entries."""
     with _opened(runs) as cache:
         entries = _keys(cache, model, last) if model else _models(cache)
     if as_json:
@@ -77,7 +79,7 @@ def _keys(cache: Cache, model: str, last: int) -> list[dict[str, Any]]:
 
 @cache_app.command("explain")
 def explain_command(one: Key, two: Key, runs: Runs = RUNS, as_json: AsJson = False) -> None:
-    """Name the fields in which two requests differ, so that they do not share an answer."""
+    """Show the fields in which two cached requests differ."""
     with _opened(runs) as cache:
         differences = answer_cache.differences(cache.find(one).request, cache.find(two).request)
     if as_json:
@@ -96,13 +98,15 @@ def _short(value: Any) -> str:
 
 @cache_app.command("prune")
 def prune_command(
-    days: Annotated[int | None, typer.Option(help="Delete answers older than this.")] = None,
-    model: Annotated[str, typer.Option(help="Delete only this model's answers.")] = "",
-    key: Annotated[str, typer.Option(help="Delete the entry with this key.")] = "",
+    days: Annotated[
+        int | None, typer.Option(help="Delete answers older than this number of days.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Delete answers of this model only.")] = "",
+    key: Annotated[str, typer.Option(help="Delete the entry with this key or unique prefix.")] = "",
     runs: Runs = RUNS,
     as_json: AsJson = False,
 ) -> None:
-    """Delete answers and free their space; they are asked and paid for again when needed."""
+    """Delete answers, which are asked and paid for again when needed."""
     if days is None and not model and not key:
         raise InputError("cache prune: say what to delete with --days, --model or --key")
     with _opened(runs) as cache:
@@ -123,7 +127,7 @@ def prune_command(
 
 @cache_app.command("verify")
 def verify_command(runs: Runs = RUNS, as_json: AsJson = False) -> None:
-    """Verify the digest of every request and of every answer."""
+    """Verify the digests of all requests and answers."""
     with _opened(runs) as cache:
         damage = cache.damage()
         if damage is not None:

@@ -15,12 +15,12 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import run_folder, stages
 
-Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs: folders, or names.")]
-Out = Annotated[Path | None, typer.Option(help="Write the whole record here, as JSON.")]
+Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders or names.")]
+Out = Annotated[Path | None, typer.Option(help="File for the complete results, .json.")]
 
 
 def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> None:
-    """Judges side by side: do they prefer alike, believe alike, and which is nearer to the data?"""
+    """Compare judges of one or several runs with each other and with the data."""
     if out is not None and out.suffix != ".json":
         raise InputError(f"--out {out}: the record is JSON; name a file that ends in .json")
     if out is not None and not out.parent.is_dir():

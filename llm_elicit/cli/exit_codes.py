@@ -42,7 +42,10 @@ class CommandGroup(TyperGroup):
 
 def run_app(commands: Callable[[], object]) -> int:
     """Call the commands and return the exit code; print one line if anything goes wrong."""
-    _replace_unencodable()
+    for stream in (sys.stdout, sys.stderr):
+        # Characters that the terminal's encoding lacks are printed as their code points.
+        with suppress(AttributeError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     with _interruptions() as received:
         try:
             commands()
@@ -53,7 +56,8 @@ def run_app(commands: Callable[[], object]) -> int:
             _say(f"error: {_unusable(error)}")
             return InputError.exit_code
         except Exception as error:
-            if _ours(error):
+            core = sys.modules.get("llm_elicit.density.errors")
+            if isinstance(error, ElicitError) or (core and isinstance(error, core.DensityError)):
                 _say(f"error: {error}")
                 return getattr(error, "exit_code", InputError.exit_code)
             if os.environ.get(DEBUG):
@@ -72,23 +76,8 @@ def _unusable(error: OSError) -> str:
     return f"{problem}; check the path, its permissions and the disk's space"
 
 
-def _ours(error: Exception) -> bool:
-    """Whether an error belongs to this package."""
-    core = sys.modules.get("llm_elicit.density.errors")
-    return isinstance(error, ElicitError) or (
-        core is not None and isinstance(error, core.DensityError)
-    )
-
-
 def _say(line: str) -> None:
     sys.stderr.write(visible(line, 9999) + "\n")
-
-
-def _replace_unencodable() -> None:
-    """Print characters that the terminal's encoding lacks as their code points."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 @contextmanager

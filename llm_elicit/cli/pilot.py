@@ -14,13 +14,13 @@ from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import pilot
 from llm_elicit.planning import detectable
 
-Pairs = Annotated[int, typer.Option(metavar="N", help="The campaign's first N pairs are asked.")]
+Pairs = Annotated[int, typer.Option(metavar="N", help="Pairs to ask: the first N of the campaign.")]
 
 
 def pilot_command(
     campaign: CampaignName, pairs: Pairs = 20, max_cost: MaxCost = None, as_json: AsJson = False
 ) -> None:
-    """Ask each candidate template a few pairs, and compare their reliability and cost."""
+    """Ask a few pairs with every template; compare reliability and cost."""
     plan = campaign_settings.Campaign.load(campaign)
     with displays.Display() as progress:
         result, problems = pilot.run_pilot(plan, pairs, max_cost=max_cost, progress=progress)

@@ -1,16 +1,17 @@
-"""`llm-elicit run` and the stages that it consists of: plan, ask, fit, audit and report."""
+"""`llm-elicit run`, the stages that it consists of, and `estimate`: what it would ask."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.rule import Rule
 from rich.table import Table
 
-from llm_elicit.cli.estimate import print_estimate
+from llm_elicit._util.text import visible
 from llm_elicit.cli.exit_codes import frozen_gc
 from llm_elicit.cli.options import (
     AsJson,
@@ -20,21 +21,27 @@ from llm_elicit.cli.options import (
     Outcome,
     RetryFailed,
     RunName,
+    cell_name,
+    cell_table,
     for_each,
+    out,
+    print_json,
+    run_facts,
 )
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import batches as batch_mode
+from llm_elicit.orchestrator import estimates, rate_sharing
 from llm_elicit.orchestrator import progress as displays
-from llm_elicit.orchestrator import rate_sharing
 from llm_elicit.pipeline import run_folder, runtime, stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning import detectable
+from llm_elicit.questions import Prompt
 
 
 def run_command(
     campaign: CampaignName,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show questions, requests and cost; send nothing.")
+        bool, typer.Option("--dry-run", help="Show questions and cost; send nothing.")
     ] = False,
     max_cost: MaxCost = None,
     cache: CacheUse = "reuse",
@@ -83,14 +90,14 @@ def ask_command(
     cache: CacheUse = "reuse",
     batch: Annotated[
         Literal["submit", "status", "collect", "wait"] | None,
-        typer.Option(help="Use the providers' batch endpoints, at half the price."),
+        typer.Option(help="Use the provider's batch endpoint, at half the price."),
     ] = None,
     every: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=0.01, help="Polling interval of --batch wait."),
     ] = 60.0,
     resend: Annotated[
-        bool, typer.Option("--resend", help="With --batch: submit lost batches again.")
+        bool, typer.Option("--resend", help="Submit batches again that the provider does not list.")
     ] = False,
     retry_failed: RetryFailed = False,
     as_json: AsJson = False,
@@ -135,42 +142,51 @@ def ask_command(
 def fit_command(run: RunName, as_json: AsJson = False) -> None:
     """Estimate every judge's belief from its answers."""
 
-    def work(cell: Run) -> Outcome:
-        with displays.Display() as progress:
-            stages.fit(cell, progress)
+    def outcome(cell: Run) -> Outcome:
         beliefs = cell.beliefs
         facts = {judge: belief.diagnostics for judge, belief in beliefs.items()}
         return Outcome([f"{judge}: {belief}" for judge, belief in beliefs.items()], {"fits": facts})
 
-    for_each(run_folder.open_runs(run), work, as_json)
+    _make("fit", run, as_json, outcome)
 
 
 def audit_command(run: RunName, as_json: AsJson = False) -> None:
     """Compare the beliefs with the data."""
-
-    def work(cell: Run) -> Outcome:
-        with displays.Display() as progress:
-            stages.audit(cell, progress)
-        return Outcome(_verdict_lines(cell), {"audit": cell.audit})
-
-    for_each(run_folder.open_runs(run), work, as_json)
+    _make("audit", run, as_json, lambda cell: Outcome(_verdict_lines(cell), {"audit": cell.audit}))
 
 
 def report_command(run: RunName, as_json: AsJson = False) -> None:
     """Write the report, its figures and its tables."""
+    _make(
+        "report",
+        run,
+        as_json,
+        lambda cell: Outcome([str(cell.report_path)], _report_facts(cell)),
+        last=_condition_pages,
+    )
+
+
+def _make(
+    stage: str,
+    run: str,
+    as_json: bool,
+    outcome: Callable[[Run], Outcome],
+    last: Callable[[Sequence[Run]], Outcome] = lambda _: Outcome(),
+) -> None:
+    """Make the files of a stage, of every cell of a grid, and print the outcomes."""
 
     def work(cell: Run) -> Outcome:
         with displays.Display() as progress:
-            stages.report(cell, progress)
-        return Outcome([str(cell.report_path)], _report_facts(cell))
+            stages.make(cell, stage, progress)
+        return outcome(cell)
 
     cells = run_folder.open_runs(run)
-    for_each(cells, work, as_json, lambda: _condition_pages(cells))
+    for_each(cells, work, as_json, lambda: last(cells))
 
 
 def _condition_pages(cells: Sequence[Run]) -> Outcome:
     """Write the pages that compare the conditions of a grid, if it has any."""
-    from llm_elicit.pipeline.report import write_conditions  # as above
+    from llm_elicit.pipeline.results import write_conditions  # as above
 
     paths = write_conditions(cells)
     return Outcome([f"conditions: {path}" for path in paths], {"conditions": paths})
@@ -198,3 +214,81 @@ def batches(result: Run) -> Outcome:
         counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
         table.add_row(line.judge, line.batch, line.state, *counts)
     return Outcome([table], {"batches": statuses})
+
+
+def estimate_command(campaign: CampaignName, as_json: AsJson = False) -> None:
+    """Estimate the questions, tokens and cost of each judge; send nothing."""
+    print_estimate(run_folder.open_runs(campaign), as_json)
+
+
+def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool = False) -> None:
+    """Print questions, tokens and cost of the questions that have no answer yet.
+
+    Args:
+        with_examples: whether some questions are printed as they would be sent.
+    """
+    estimates_of_cells = [_Estimate.of(cell, with_examples) for cell in cells]
+    if as_json:
+        print_json({"runs": [estimate.facts() for estimate in estimates_of_cells]})
+        return
+    for prompt in (prompt for estimate in estimates_of_cells for prompt in estimate.examples):
+        for message in prompt.messages:
+            out.print(f"[{message.role}]", style="bold")
+            out.print(visible(message.content, 9999))
+        out.print(Rule(), width=80)
+    names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")
+    table = cell_table(cells, *names, "USD", "at most", "in batch mode")
+    for estimate in estimates_of_cells:
+        for line in estimate.judges:
+            table.add_row(*cell_name(cells, estimate.cell), *_row(line))
+    out.print(table)
+    lines = [line for estimate in estimates_of_cells for line in estimate.judges]
+    priced = [line for line in lines if line.cost is not None]
+    total, most = (sum(getattr(line, key) for line in priced) for key in ("cost", "most"))
+    unknown = "" if len(priced) == len(lines) else ", without the models of unknown price"
+    out.print(f"In all {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
+    done = sum(estimate.answered for estimate in estimates_of_cells)
+    for note in dict.fromkeys(estimate.note for estimate in estimates_of_cells if estimate.note):
+        out.print(note)
+    if done:
+        out.print(f"{done:,} questions are answered already and left out.")
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """What a run would ask, by judge, what is answered already, and what the pairs can show."""
+
+    cell: Run
+    judges: list[estimates.JudgeEstimate]
+    answered: int
+    examples: list[Prompt]
+    note: str
+
+    @classmethod
+    def of(cls, cell: Run, with_examples: bool) -> _Estimate:
+        answered = cell.answered
+        arguments = cell.campaign, cell.space, cell.plan
+        return cls(
+            cell,
+            estimates.estimate(*arguments, answered),
+            sum(sum(counts.values()) for counts in answered.values()),
+            estimates.examples(*arguments) if with_examples else [],
+            detectable.detectable_note(cell.campaign, cell.space),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        facts = {"judges": self.judges, "answered": self.answered, "note": self.note}
+        examples = [prompt.messages for prompt in self.examples]
+        return run_facts(self.cell) | facts | ({"examples": examples} if examples else {})
+
+
+def _row(line: estimates.JudgeEstimate) -> list[str]:
+    near = "" if line.exact else "~"
+    counts = [f"{near}{line.prompt_tokens:,}", f"~{line.cached_tokens:,}"]
+    answers = f"~{line.completion_tokens:,}"
+    prices = [_usd(line.cost), _usd(line.most), _usd(line.batch) if line.batch else "-"]
+    return [line.judge, line.model, f"{line.requests:,}", *counts, answers, *prices]
+
+
+def _usd(amount: float | None) -> str:
+    return "unknown price" if amount is None else f"{amount:.4f}"

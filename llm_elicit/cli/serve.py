@@ -16,33 +16,34 @@ from llm_elicit.pipeline import run_folder, snapshot
 
 def serve_command(
     host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Where to listen; 127.0.0.1 by default.")
+        str | None, typer.Option(metavar="HOST", help="Address to listen on; 127.0.0.1 by default.")
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="8642 by default; 0 for a free one."),
+        typer.Option(
+            min=0, max=65535, help="Port to listen on; 8642 by default, 0 for a free one."
+        ),
     ] = None,
-    runs: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The folder of the runs.")
-    ] = None,
+    runs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of the runs.")] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The server's file, with what campaigns over HTTP may name."
+            metavar="FILE",
+            help="Server configuration: judges and limits that clients may use.",
         ),
     ] = None,
     journal: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="postgresql://USER@HOST/DATABASE for the journals of all runs."
+            metavar="ADDRESS", help="Database of all journals: postgresql://USER@HOST/DATABASE."
         ),
     ] = None,
     start: Annotated[
         list[str] | None,
-        typer.Option(metavar="CAMPAIGN", help="Start this campaign of yours; may be repeated."),
+        typer.Option(metavar="CAMPAIGN", help="Campaign to start; may be repeated."),
     ] = None,
 ) -> None:
-    """Serve campaigns over HTTP, with a live page. Ctrl-C or SIGTERM drains and stops."""
+    """Serve campaigns over HTTP until Ctrl-C, which waits for answers in flight."""
     options: dict[str, Any] = {"host": host, "port": port, "runs": runs, "journal": journal}
     try:
         from llm_elicit.service import server, settings
@@ -60,10 +61,12 @@ def bundle_command(
     run: RunName,
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="OUT.html", help="The file; page.html in the run's folder."),
+        typer.Argument(
+            metavar="OUT.html", help="File to write; page.html in the run folder by default."
+        ),
     ] = None,
 ) -> None:
-    """Write a run's page as one file, finished or not; it needs no server and no network."""
+    """Write the live page of a run, finished or not, as one HTML file."""
     from llm_elicit.pipeline import live  # with PyTorch, which a service needs not
     from llm_elicit.service import rendering
 

@@ -1,4 +1,4 @@
-"""`llm-elicit status` and `export`: what is known of a run."""
+"""`llm-elicit status`, `export`, `pause`, `resume` and `cancel`: runs, also of other processes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from llm_elicit._util.text import visible
 from llm_elicit.cli.options import (
     AsJson,
+    MaxCost,
     RunName,
     cell_name,
     cell_table,
@@ -36,11 +37,11 @@ _EVERY = 1.0
 def status_command(
     run: RunName,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again every second until the run ends.")
+        bool, typer.Option("--watch", help="Update every second until the run ends.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's progress by judge; it works from another terminal, too."""
+    """Show each judge's progress, also while another process works on the run."""
     cells = run_folder.open_runs(run)
     if as_json:
         if watch:
@@ -144,11 +145,13 @@ def _totals(cell: Run, alone: bool) -> dict[str, Totals]:
 
 def export_command(
     run: RunName,
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .parquet, .jsonl or .csv.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File to write, .parquet, .jsonl or .csv.")
+    ],
     thinking: Annotated[
-        bool, typer.Option("--thinking", help="Add the visible reasoning of reasoning models.")
+        bool, typer.Option("--thinking", help="Add a column with the reasoning that models showed.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write the judgments as Parquet, JSONL or CSV."""
     if path.is_dir():
@@ -157,9 +160,71 @@ def export_command(
         raise InputError(f"{path} exists; give --force to overwrite it")
     if not path.parent.is_dir():
         raise InputError(f"{path}: there is no folder {path.parent}; make it, or name another")
-    result = run_folder.Run.open(run)
-    out.print(
-        judgments.write_judgments(
-            result.folder, result.campaign, result.space, result.plan, path, thinking=thinking
+    study = run_folder.Run.open(run).study
+    out.print(judgments.write_judgments(study, path, thinking=thinking))
+
+
+_LOOK = 0.2
+"""Seconds between two looks at the run."""
+
+
+def pause_command(run: RunName, as_json: AsJson = False) -> None:
+    """Pause a run of another process, after the answers in flight."""
+    _request(_worked_on(run), "paused", as_json)
+
+
+def resume_command(
+    run: RunName,
+    max_cost: MaxCost = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=1000, help="Concurrent requests of each judge."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Resume a paused run of another process, or change its limits."""
+    from llm_elicit.pipeline import run_control  # with the price list, which `status` needs not
+
+    result = _worked_on(run)
+    run_control.check_limits(result.campaign, max_cost, concurrency)
+    _request(result, "running", as_json, max_cost=max_cost, concurrency=concurrency)
+
+
+def cancel_command(run: RunName, as_json: AsJson = False) -> None:
+    """End a run of another process; every answer received is kept."""
+    _request(_worked_on(run), "cancelled", as_json)
+
+
+def _worked_on(name: str) -> Run:
+    """Open a run that a process works on.
+
+    Raises:
+        InputError: there is no such run, or no process works on it.
+    """
+    result = run_folder.Run.open(name)
+    control = journal.read_control(result.location)
+    if control is None or not control.at_work:
+        raise InputError(
+            f"{result.folder}: no process works on this run; `llm-elicit run {name}` goes on with "
+            "it"
         )
-    )
+    return result
+
+
+def _request(result: Run, state: journal.Wanted, as_json: bool, **limits: Any) -> None:
+    """Ask something of a run, wait until it is done, and say so."""
+    journal.request(result.location, state, **limits)
+    while True:
+        control = journal.read_control(result.location)
+        assert control is not None
+        if control.state == state or control.state in journal.ENDED:
+            break
+        if not control.at_work:
+            raise InputError(f"{result.folder}: the process at work on this run ended")
+        time.sleep(_LOOK)
+    counts = judgments.status(result.folder, result.campaign).values()
+    done, total = (sum(getattr(line, name) for line in counts) for name in ("done", "total"))
+    if as_json:
+        print_json(run_facts(result) | {"state": control.state, "done": done, "total": total})
+        return
+    out.print(f"{result.folder}: {control.state}; {done:,} of {total:,} questions are answered")

@@ -203,7 +203,7 @@ class Campaign(StrictModel):
         return None if address is None else database_address(address)
 
     @model_validator(mode="after")
-    def _rounds_suit_the_fit(self) -> Campaign:
+    def _settings_suit_each_other(self) -> Campaign:
         bound = [m for m in self.fit.methods if m not in ("utility", "auto")]
         if self.design.rounds is not None and bound:
             raise ValueError(
@@ -215,23 +215,14 @@ class Campaign(StrictModel):
                 f"fit: method {bound[0]!r} needs λ's density, which a kernel density of the table "
                 "has only roughly; use utility or auto, or sampling: uniform"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _judges_have_names(self) -> Campaign:
         names = [judge.name for judge in self.judges]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"judges: the name {twice[0]!r} appears twice; names must differ")
-        return self
-
-    @model_validator(mode="after")
-    def _people_compare(self) -> Campaign:
-        people = [judge.name for judge in self.judges if judge.backend == "human"]
-        if people and self.direct is not None:
+        if self.people and self.direct is not None:
             raise ValueError(
-                f"direct: judge {people[0]!r} is a person, and people only compare two points; "
-                "leave direct out, or ask people in a campaign of their own"
+                f"direct: judge {next(iter(self.people))!r} is a person, and people only compare "
+                "two points; leave direct out, or ask people in a campaign of their own"
             )
         return self
 

@@ -83,14 +83,10 @@ class Design(StrictModel):
         return {"rounds": {"count": 5}} if data == "adaptive" else data
 
     @model_validator(mode="after")
-    def _rounds_have_pairs(self) -> Design:
+    def _has_enough_pairs(self) -> Design:
         if self.rounds is not None and self.rounds.count > self.pairs:
             rounds = f"{self.rounds.count} rounds of {self.pairs} pairs"
             raise ValueError(f"{rounds}; ask more pairs, or fewer rounds")
-        return self
-
-    @model_validator(mode="after")
-    def _triads_have_pairs(self) -> Design:
         pairs, first = 3 * self.triads, self.sizes[0]
         if pairs > first:
             noun = "pairs" if self.rounds is None else "pairs of the first round"

@@ -1,10 +1,17 @@
-"""The settings of judges: one class per backend, people, and the backends of other packages."""
+"""The settings of judges: one class per backend, people, and the backends of other packages.
+
+A package offers a backend by an entry point of the group `llm_elicit.backends`;
+docs/how-to/backend.md says how to write one. Nothing of such a package is imported before a
+campaign names it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import operator
 import re
+from collections import defaultdict
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -27,7 +34,6 @@ from llm_elicit._util.settings import (
     each_once,
     http_address,
 )
-from llm_elicit.config import plugins
 from llm_elicit.errors import InputError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
@@ -155,7 +161,7 @@ class HostedJudge(_ModelJudge):
         extra_headers: further headers of a request. `${NAME}` in a value is replaced by the
             environment variable NAME, so that no secret stands in a campaign.
 
-    Example:
+    Examples:
         >>> judge = OpenAIJudge(name="o", backend="openai", model="m", effort="high")
         >>> judge.thinking_room
         16384
@@ -417,13 +423,55 @@ OWN_BACKENDS = ("anthropic", "human", "local", "openai", "simulated")
 """The backends of this package; a plug-in with one of these names is not used."""
 
 
+_LONGEST = 200
+"""The most characters of another package's error in a message."""
+
+
+def installed_backends() -> dict[str, list[EntryPoint]]:
+    """Return the backends that installed packages provide, by name; several if names clash."""
+    entries: dict[str, list[EntryPoint]] = defaultdict(list)
+    for entry in entry_points(group="llm_elicit.backends"):
+        entries[entry.name].append(entry)
+    return dict(sorted(entries.items()))
+
+
+def package_of(entry: EntryPoint) -> str:
+    """Return the package of an entry point and its version."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"
+
+
 def plugin_backend(name: str) -> Any:
     """Return the class of a backend that an installed package provides.
 
     Raises:
-        InputError: no package provides it, it cannot be imported, or it has no `Settings`.
+        InputError: no package provides it, two do, it cannot be imported, or it has no `Settings`.
+
+    Examples:
+        >>> try:
+        ...     plugin_backend("telepathy")
+        ... except InputError as error:
+        ...     print(str(error)[:37])
+        backend 'telepathy' is not installed;
     """
-    backend = plugins.load(name, OWN_BACKENDS)
+    backends = installed_backends()
+    entries = backends.get(name, [])
+    if not entries:
+        names = ", ".join([*OWN_BACKENDS, *backends])
+        raise InputError(
+            f"backend {name!r} is not installed; known: {names}; correct the name, or install "
+            "the package that has it"
+        )
+    if len(entries) > 1:
+        packages = " and ".join(map(package_of, entries))
+        raise InputError(f"backend {name!r} is offered by {packages}; remove one of them")
+    try:
+        backend = entries[0].load()
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_LONGEST]
+        raise InputError(
+            f"backend {name!r} of {package_of(entries[0])} cannot be loaded "
+            f"({type(error).__name__}: {reason}); mend or upgrade that package"
+        ) from None
     settings = getattr(backend, "Settings", None)
     if not (isinstance(settings, type) and issubclass(settings, PluginJudge)):
         raise InputError(

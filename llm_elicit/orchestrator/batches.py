@@ -15,39 +15,28 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from logging import ERROR
 from typing import Literal
 
-from llm_elicit.backends import open_backend, provider_of
+from llm_elicit.backends import provider_of
 from llm_elicit.backends.base import Unscored
 from llm_elicit.backends.batches import (
     BatchClient,
-    BatchFailure,
     BatchLimits,
     BatchRequest,
     BatchResult,
     BatchState,
 )
 from llm_elicit.backends.failures import shortened
-from llm_elicit.backends.providers import check_settings, open_batch_client
-from llm_elicit.config.judges import Judge
-from llm_elicit.errors import CapError, ElicitError, InputError, JudgeError, Refusals
-from llm_elicit.orchestrator.budget import Amount, check_cap
-from llm_elicit.orchestrator.cache import RunCache, worth_keeping
-from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, log_end
-from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.backends.providers import open_batch_client
+from llm_elicit.errors import CapError, ElicitError, InputError, JudgeError
+from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator.cache import worth_keeping
+from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, builders_of, log_end
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import (
     Change,
@@ -57,14 +46,11 @@ from llm_elicit.orchestrator.journal.schema import (
     missed,
     submitted,
 )
-from llm_elicit.orchestrator.journal.store import BatchRow, Journal, StoredBatchState, batch_rows
-from llm_elicit.orchestrator.log import LoggingProgress, event
+from llm_elicit.orchestrator.journal.store import BatchRow, StoredBatchState, batch_rows
 from llm_elicit.orchestrator.open_run import OpenRun, Study, open_run
-from llm_elicit.orchestrator.prices import price_of
-from llm_elicit.orchestrator.progress import Progress, Tally, unscored_notes
+from llm_elicit.orchestrator.progress import LoggingProgress, Progress, Tally, event, unscored_notes
 from llm_elicit.orchestrator.request_builder import RequestBuilder, refusal
-from llm_elicit.orchestrator.tokens import Tokens, UsageCheck
-from llm_elicit.questions import Template
+from llm_elicit.orchestrator.tokens import Tokens
 
 GRACE = 900.0
 """Seconds after which a submitted batch should be listed."""
@@ -89,32 +75,30 @@ class BatchRunner:
     """Submits and collects one judge's batches.
 
     Args:
-        judge: the judge's name.
         client: the provider's batch client, open.
         builder: builds requests, at the prices of batch mode.
-        journal, cache: those of the run.
+        run: the run.
         progress: receives notes.
         clock: returns seconds since 1970.
     """
 
     def __init__(
         self,
-        judge: str,
         client: BatchClient,
         builder: RequestBuilder,
-        journal: Journal,
-        cache: RunCache,
+        run: OpenRun,
         progress: Progress,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._judge = judge
+        self._judge = builder.judge.name
         self._client = client
         self._builder = builder
-        self._journal = journal
-        self._cache = cache
+        self._journal = run.journal
+        self._cache = run.cache
         self._progress = progress
         self._clock = clock
         self._unscored: Counter[Unscored] = Counter()
+        builder.usage.raised = Tokens(*run.journal.worst(self._judge))
 
     async def submit(self, resend: bool = False) -> int:
         """Submit every open question; return the number of batches.
@@ -138,13 +122,13 @@ class BatchRunner:
         """Yield the questions to submit; answer those that the cache knows."""
         changes: list[Change] = []
         for question in questions:
-            request = self._builder.request(question)
-            key = self._builder.key(request)
+            prepared = self._builder.prepared(question)
+            request, body, key = prepared.request, prepared.body, prepared.key
             reply = self._cache.get(key) if key else None
             if reply is None:
                 # The batch's tag is prefixed when the batch is known.
-                line = BatchRequest(str(question.id), self._builder.backend.body(request))
-                yield Entry(question, line, self._builder.worst(request))
+                line = BatchRequest(str(question.id), body)
+                yield Entry(question, line, self._builder.worst(request, body))
                 continue
             answer = self._builder.answer(question, request, reply, latency=None)
             changes.append(answered(question.id, answer))
@@ -166,7 +150,9 @@ class BatchRunner:
             if e.question.id not in refused
         ]
         if lines:
-            await self._send(tag, lines)
+            batch = await self._send(tag, lines)
+            self._journal.set_batch(tag, "submitted", batch)
+            event("batch submitted", judge=self._judge, tag=tag, batch=batch, questions=len(lines))
         else:
             self._journal.set_batch(tag, "released")
         if self._journal.failure is not None:
@@ -177,26 +163,23 @@ class BatchRunner:
                 "raise it and hand in again"
             )
 
-    async def _send(self, tag: str, lines: Sequence[BatchRequest]) -> None:
+    async def _send(self, tag: str, lines: Sequence[BatchRequest]) -> str:
+        """Submit a batch, and return the provider's id."""
         try:
-            batch = await self._client.submit(lines, tag)
+            return await self._client.submit(lines, tag)
         except Exception as error:
             failure = self._client.failure(error)
             if failure is None:
                 raise
-            raise self._not_sent(tag, failure) from None
-        self._journal.set_batch(tag, "submitted", batch)
-        event("batch submitted", judge=self._judge, tag=tag, batch=batch, questions=len(lines))
-
-    def _not_sent(self, tag: str, failure: BatchFailure) -> JudgeError:
-        """Handle a failed submission; return the error that stops the judge."""
-        if failure.nothing_sent:
+            if not failure.nothing_sent:
+                raise JudgeError(
+                    f"judge {self._judge!r}: it is not known whether batch {tag} arrived "
+                    f"({failure.said}); it will be looked for before anything of it is sent again"
+                ) from None
             self._requeue(tag, "refused", failure.said)
-            return JudgeError(f"judge {self._judge!r}: the batch was refused: {failure.said}")
-        return JudgeError(
-            f"judge {self._judge!r}: it is not known whether batch {tag} arrived ({failure.said}); "
-            "it will be looked for before anything of it is sent again"
-        )
+            raise JudgeError(
+                f"judge {self._judge!r}: the batch was refused: {failure.said}"
+            ) from None
 
     async def reconcile(self, resend: bool = False) -> list[BatchRow]:
         """Search for batches of unknown state; return those to search for again."""
@@ -251,7 +234,7 @@ class BatchRunner:
         if not state.ended:
             return None
         async for result in self._client.results(
-            state.id, lambda _: self._builder.template.options
+            state.id, lambda _: self._builder.study.template.options
         ):
             return result.custom_id.startswith(f"{row.tag}-")
         return False
@@ -280,7 +263,11 @@ class BatchRunner:
 
         def options(custom_id: str) -> tuple[str, str]:
             question = waiting.get(custom_id)
-            return self._builder.options(question) if question else self._builder.template.options
+            return (
+                self._builder.options(question)
+                if question
+                else self._builder.study.template.options
+            )
 
         async for result in self._client.results(state.id, options):
             question = open_.pop(result.custom_id, None)
@@ -308,29 +295,26 @@ class BatchRunner:
             )  # fmt: skip
 
     def _change(self, question: Question, result: BatchResult) -> Change:
-        if result.reply is None:
-            reason = shortened(self._builder.backend.scrub(result.reason))
-            event("question not answered", judge=self._judge, question=question.id,
-                  reason=reason)  # fmt: skip
-            if result.prompt_refused:
-                request = self._builder.request(question)
-                reply = refusal(f"prompt refused: {reason}", self._builder.backend.body(request))
-                answer = self._builder.answer(question, request, reply, latency=0.0)
-                return answered(question.id, answer)
-            if result.refused:
-                return failed(question.id, reason)
-            lost = (
-                self._builder.worst(self._builder.request(question)) if result.billed else Amount()
-            )
-            return missed(question.id, lost.usd, lost.tokens)
-        request = self._builder.request(question)
-        self._unscored[result.reply.unscored] += 1
-        reply = self._builder.counted(request, result.reply)
-        answer = self._builder.answer(question, request, reply, latency=0.0)
-        key = self._builder.key(request)
-        if key and worth_keeping(reply, answer.verdict):
-            self._cache.put(key, reply, answer.asked_at)
-        return answered(question.id, answer)
+        """Return what a result changes about its question."""
+        prepared = self._builder.prepared(question)
+        request, key, reply = prepared.request, prepared.key, result.reply
+        if reply is not None:
+            self._unscored[reply.unscored] += 1
+            reply = self._builder.counted(request, reply)
+            answer = self._builder.answer(question, request, reply, latency=0.0)
+            if key and worth_keeping(reply, answer.verdict):
+                self._cache.put(key, reply, answer.asked_at)
+            return answered(question.id, answer)
+        reason = shortened(self._builder.backend.scrub(result.reason))
+        event("question not answered", judge=self._judge, question=question.id, reason=reason)
+        if result.prompt_refused:
+            reply = refusal(f"prompt refused: {reason}", prepared.body)
+            answer = self._builder.answer(question, request, reply, latency=0.0)
+            return answered(question.id, answer)
+        if result.refused:
+            return failed(question.id, reason)
+        lost = self._builder.worst(request, prepared.body) if result.billed else Amount()
+        return missed(question.id, lost.usd, lost.tokens)
 
     def _requeue(self, tag: str, state: StoredBatchState, note: str, billed: int = 0) -> None:
         """Reopen the unanswered questions of a batch, then record its state.
@@ -395,41 +379,10 @@ class BatchStatus:
     done: int | None = None
 
 
-@dataclass
-class _BatchRun:
-    """The open batches of all judges, and the errors that stopped judges."""
-
-    run: OpenRun
-    runners: Mapping[str, BatchRunner]
-    clients: Mapping[str, BatchClient]
-    stops: dict[str, ElicitError] = field(default_factory=dict)
-
-    async def each(self, work: Callable[[BatchRunner], Awaitable[int]]) -> int:
-        """Call `work` for every judge and return the sum; an error stops its judge alone."""
-        total = 0
-        for name, context in self.runners.items():
-            try:
-                total += await work(context)
-            except ElicitError as error:
-                self.stops[name] = error
-            except Exception as error:
-                self.stops[name] = _stop(name, self.clients[name], error)
-        return total
-
-    async def wait(self, every: float, resend: bool) -> None:
-        """Submit and collect until every batch has ended."""
-        for _ in range(ROUNDS):
-            submitted = await self.each(partial(BatchRunner.submit, resend=resend))
-            while await self.each(BatchRunner.collect):
-                if len(self.stops) == len(self.runners):
-                    return
-                await asyncio.sleep(min(every, _LEASE / 2))
-            if not submitted:
-                return
-
-
-def _stop(judge: str, client: BatchClient, error: Exception) -> JudgeError:
+def _stop(judge: str, client: BatchClient, error: Exception) -> ElicitError:
     """Return the error that stops a judge after an exception; its batches are not lost."""
+    if isinstance(error, ElicitError):
+        return error
     failure = client.failure(error)
     if failure is None:
         event("defect", ERROR, error, judge=judge)
@@ -456,14 +409,57 @@ async def ask_in_batches(
     Raises:
         InputError: no judge has a batch mode, a key is missing, or the folder is in use.
     """
-    async with _open_batch_run(study, LoggingProgress(progress)) as batch_run:
-        if step == "wait":
-            await batch_run.wait(every, resend)
-        elif step == "submit":
-            await batch_run.each(partial(BatchRunner.submit, resend=resend))
-        else:
-            await batch_run.each(BatchRunner.collect)
-        summary = _summary(study, batch_run)
+    logged = LoggingProgress(progress)
+    stops: dict[str, ElicitError] = {}
+    judges = [judge for judge in study.campaign.judges if provider_of(judge).open_batches]
+    if not judges:
+        raise InputError(
+            f"{study.campaign.name}: no judge has a batch mode; ask them without --batch"
+        )
+    for judge in study.campaign.judges:
+        if judge not in judges:
+            logged.note(judge.name, "has no batch mode; ask it without --batch")
+    builders = builders_of(study, logged, judges, batch=True)
+    async with AsyncExitStack() as stack:
+        clients = {
+            judge.name: await stack.enter_async_context(open_batch_client(judge))
+            for judge in judges
+        }
+        # One process at a time submits and collects, wherever the journal is.
+        run = await stack.enter_async_context(open_run(study, logged, shared=False, lease=_LEASE))
+        runners = {
+            name: BatchRunner(clients[name], builder, run, logged)
+            for name, builder in builders.items()
+        }
+
+        async def each(work: Callable[[BatchRunner], Awaitable[int]]) -> int:
+            """Call `work` for every judge and return the sum; an error stops its judge alone."""
+            total = 0
+            for name, runner in runners.items():
+                try:
+                    total += await work(runner)
+                except Exception as error:
+                    stops[name] = _stop(name, clients[name], error)
+            return total
+
+        submit = partial(BatchRunner.submit, resend=resend)
+        for _ in range(ROUNDS if step == "wait" else 1):
+            sent = await each(submit) if step != "collect" else 0
+            waiting = await each(BatchRunner.collect) if step != "submit" else 0
+            while step == "wait" and waiting and len(stops) < len(runners):
+                await asyncio.sleep(min(every, _LEASE / 2))
+                waiting = await each(BatchRunner.collect)
+            if waiting or not sent:
+                break
+        summary = AskSummary(
+            {
+                name: JudgeSummary(Tally.of(run.journal.totals(name)), stops.get(name))
+                for name in study.judges
+            },
+            run.lost,
+            interrupted=False,
+            spent=run.journal.spent()[0],
+        )
         log_end(summary)
     return summary
 
@@ -476,7 +472,7 @@ async def batch_statuses(study: Study) -> list[BatchStatus]:
         JudgeError: a provider cannot be asked.
     """
     lines: list[BatchStatus] = []
-    with reading(JournalLocation(study.folder, study.campaign.journal)) as db:
+    with reading(study.location) as db:
         rows = {judge.name: batch_rows(db, judge.name) for judge in study.campaign.judges}
     for judge in study.campaign.judges:
         if not rows[judge.name]:
@@ -493,80 +489,3 @@ async def batch_statuses(study: Study) -> list[BatchStatus]:
                 line = BatchStatus(judge.name, state.id, state.status, state.total, state.done)
                 lines.append(line)
     return lines
-
-
-@asynccontextmanager
-async def _open_batch_run(study: Study, progress: Progress) -> AsyncIterator[_BatchRun]:
-    """Open the run and every judge's batch client."""
-    judges = _judges(study, progress)
-    template = Template.load(study.campaign.design.template)
-    prices = {judge.name: price_of(judge, batch=True) for judge in judges}
-    refusals, backends = Refusals(), {}
-    clients: dict[str, BatchClient] = {}
-    async with AsyncExitStack() as stack:
-        with refusals.collected():
-            check_settings(study.campaign.judges)
-        with refusals.collected():
-            check_cap(study.campaign.limits, prices)
-        for judge in judges:
-            with refusals.collected():
-                client = open_batch_client(judge)
-                clients[judge.name] = await stack.enter_async_context(client)
-                backends[judge.name] = open_backend(judge, study.space)
-        refusals.check()
-        # One process at a time submits and collects, wherever the journal is.
-        run = await stack.enter_async_context(
-            open_run(study, template, progress, shared=False, lease=_LEASE)
-        )
-        runners = {
-            name: BatchRunner(
-                name,
-                clients[name],
-                RequestBuilder(
-                    study.space,
-                    study.plan,
-                    template,
-                    backend,
-                    prices[name],
-                    study.direct,
-                    UsageCheck(partial(progress.note, name), Tokens(*run.journal.worst(name))),
-                ),
-                run.journal,
-                run.cache,
-                progress,
-            )
-            for name, backend in backends.items()
-        }
-        yield _BatchRun(run, runners, clients)
-
-
-def _judges(study: Study, progress: Progress) -> list[Judge]:
-    """Return the judges that have a batch mode."""
-    able = [judge for judge in study.campaign.judges if provider_of(judge).open_batches]
-    if not able:
-        raise InputError(
-            f"{study.campaign.name}: no judge has a batch mode; ask them without --batch"
-        )
-    for judge in study.campaign.judges:
-        if judge not in able:
-            progress.note(judge.name, "has no batch mode; ask it without --batch")
-    return able
-
-
-def _summary(study: Study, batch_run: _BatchRun) -> AskSummary:
-    judges = {}
-    for name in study.judges:
-        totals = batch_run.run.journal.totals(name)
-        tally = Tally(
-            total=totals.total,
-            done=totals.done,
-            cached=totals.cached,
-            failed=totals.failed,
-            requests=totals.requests,
-            prompt_tokens=totals.prompt_tokens,
-            completion_tokens=totals.completion_tokens,
-            cost=totals.cost,
-        )
-        judges[name] = JudgeSummary(tally, batch_run.stops.get(name))
-    spent, _ = batch_run.run.journal.spent()
-    return AskSummary(judges, batch_run.run.lost, interrupted=False, spent=spent)

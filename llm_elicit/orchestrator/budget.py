@@ -13,7 +13,7 @@ from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.journal.connection import FILE, JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.questions import committed, reading
-from llm_elicit.orchestrator.prices import PICO, Price
+from llm_elicit.orchestrator.tokens import PICO, Price
 
 
 @dataclass(frozen=True)
@@ -196,25 +196,16 @@ def within_grid_caps(campaign: Campaign, folder: Path) -> Iterator[Campaign]:
             "leave out `journal`, or the cap"
         )
     with RunLock(folder.parent / campaign.part_of):
-        usd, tokens = _spent_beside(campaign.part_of, folder)
+        usd, tokens = 0.0, 0  # that the other cells spent, reserved or submitted
+        for journal in sorted(folder.parent.glob(f"{campaign.part_of}.*/{FILE}")):
+            beside = journal.parent  # cells that are no longer in the grid count as well
+            grid = read_yaml(beside / "campaign.yaml").get("part_of")
+            if beside != folder and grid == campaign.part_of:
+                with reading(JournalLocation(beside)) as db:
+                    some, more = committed(db)
+                usd, tokens = usd + some, tokens + more
         remaining = {
             "max_cost": None if limits.max_cost is None else max(limits.max_cost - usd, 0.0),
             "max_tokens": None if limits.max_tokens is None else max(limits.max_tokens - tokens, 0),
         }
         yield campaign.model_copy(update={"limits": limits.model_copy(update=remaining)})
-
-
-def _spent_beside(grid: str, folder: Path) -> tuple[float, int]:
-    """Return the USD and tokens that a grid's other cells spent, reserved or submitted.
-
-    Cells that are no longer in the grid count as well.
-    """
-    usd, tokens = 0.0, 0
-    for journal in sorted(folder.parent.glob(f"{grid}.*/{FILE}")):
-        beside = journal.parent
-        if beside == folder or read_yaml(beside / "campaign.yaml").get("part_of") != grid:
-            continue
-        with reading(JournalLocation(beside)) as db:
-            some, more = committed(db)
-        usd, tokens = usd + some, tokens + more
-    return usd, tokens

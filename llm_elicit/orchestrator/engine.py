@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from llm_elicit.backends import Backend, open_backend, provider_of
+from llm_elicit.backends import open_backend
 from llm_elicit.backends.providers import check_settings
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, JudgeError, Refusals
@@ -24,15 +24,21 @@ from llm_elicit.orchestrator.journal.connection import JournalError, JournalLoca
 from llm_elicit.orchestrator.journal.questions import reading, totals
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.judge_runner import JudgeRunner, RunContext
-from llm_elicit.orchestrator.log import LoggingProgress, counted, event, span
 from llm_elicit.orchestrator.open_run import OpenRun, Study, in_thread, open_run
-from llm_elicit.orchestrator.prices import Price, price_of
-from llm_elicit.orchestrator.progress import Progress, Silent, Tally
+from llm_elicit.orchestrator.progress import (
+    LoggingProgress,
+    Progress,
+    Silent,
+    Tally,
+    counted,
+    event,
+    span,
+)
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, RunLimiters, shared
-from llm_elicit.orchestrator.request_builder import RequestBuilder, check_direct, check_worst
+from llm_elicit.orchestrator.request_builder import RequestBuilder
 from llm_elicit.orchestrator.retries import RetryPolicy
+from llm_elicit.orchestrator.tokens import UsageCheck, price_of
 from llm_elicit.orchestrator.writer import Writer
-from llm_elicit.questions import Template
 
 _TICK = 1.0
 """Seconds between two readings of the journal."""
@@ -200,40 +206,45 @@ async def ask(
     """
     logged = LoggingProgress(progress or Silent())
     patience = patience or RetryPolicy()
-    ready = await in_thread(partial(_ready, study, logged))
+    builders = await in_thread(partial(builders_of, study, logged))
     limits = study.campaign.limits
-    async with open_run(study, ready.template, logged, lease=patience.lease, reuse=reuse) as run:
-        budget = Budget(limits, Amount(*await in_thread(run.journal.spent)), ceiling)
+    async with open_run(study, logged, lease=patience.lease, reuse=reuse) as run:
         context = RunContext(
-            space=study.space, plan=study.plan, template=ready.template, direct=study.direct,
-            writer=Writer(run.journal, run.cache.flush), cache=run.cache, budget=budget,
+            writer=Writer(run.journal, run.cache.flush), cache=run.cache,
+            budget=Budget(limits, Amount(*await in_thread(run.journal.spent)), ceiling),
             progress=logged, patience=patience, stopping=stopping or asyncio.Event(),
-            limiters=RunLimiters(limiters),
-            deadline=time.monotonic() + (limits.deadline or math.inf), unusable=limits.unusable,
+            limiters=RunLimiters(limiters), unusable=limits.unusable,
+            deadline=time.monotonic() + (limits.deadline or math.inf),
         )  # fmt: skip
-        summary = await _ask_all(study, ready, run, context)
+        summary = await _ask_all(study, builders, run, context)
         log_end(summary)
     return summary
 
 
-async def _ask_all(study: Study, ready: _Ready, run: OpenRun, context: RunContext) -> AskSummary:
-    """Ask all judges within an open run."""
+async def _ask_all(
+    study: Study, builders: dict[str, RequestBuilder], run: OpenRun, context: RunContext
+) -> AskSummary:
+    """Ask all judges within an open run, at the same time.
+
+    Cancelled once, it stops sending and waits for the requests in flight; cancelled again, it drops
+    them. The first cancellation is not raised again here.
+    """
     campaign = study.campaign
     journal, by_judge = run.journal, context.writer.call
     async with context.writer:
         runners: dict[str, JudgeRunner | PeopleRunner] = {}
         for judge in campaign.judges:
-            name, totals = judge.name, await by_judge(journal.totals, judge.name)
-            if provider_of(judge).people:
-                runners[name] = PeopleRunner(judge, journal.location, context)
-            else:
-                runners[name] = JudgeRunner(
-                    judge, ready.backends[name], ready.prices[name], context
-                )
+            name = judge.name
+            runners[name] = (
+                JudgeRunner(builders[name], context)
+                if name in builders
+                else PeopleRunner(judge, study.location, context)
+            )
+            totals = await by_judge(journal.totals, name)
             runners[name].begin(totals, await by_judge(journal.models, name))
         async with shared(context.writer, context.limiters):
             with span("ask", {"elicit.campaign": campaign.name}):
-                stops = await _drained(_all(runners), context)
+                stops = await _drained(_run_all(runners), context)
         # Only what is on the disk counts as done.
         done = {name: (await by_judge(journal.totals, name)).done for name in runners}
     judges = {
@@ -243,40 +254,65 @@ async def _ask_all(study: Study, ready: _Ready, run: OpenRun, context: RunContex
     return AskSummary(judges, run.lost, context.stopping.is_set(), context.budget.spent.usd)
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """The template, every judge's price and every model's backend, after all checks."""
+async def _run_all(
+    runners: dict[str, JudgeRunner | PeopleRunner],
+) -> dict[str, ElicitError | None]:
+    """Run all judges at the same time; a bug in one (not a judge's failure) ends them all."""
+    async with asyncio.TaskGroup() as group:
+        tasks = {name: group.create_task(runner.run()) for name, runner in runners.items()}
+    return {name: task.result() for name, task in tasks.items()}
 
-    template: Template
-    prices: dict[str, Price | None]
-    backends: dict[str, Backend]
+
+async def _drained(work: Coroutine[Any, Any, T], context: RunContext) -> T:
+    """Return the result of `work`; if cancelled, stop sending and wait for requests in flight."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        context.stopping.set()
+        context.progress.note("stopping", "waiting for the answers in flight; again drops them")
+    try:
+        return await asyncio.shield(task)
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
 
 
-def _ready(study: Study, progress: Progress) -> _Ready:
-    """Check the campaign and return what asking needs; sends nothing.
+def builders_of(
+    study: Study, progress: Progress, judges: Sequence[Judge] = (), *, batch: bool = False
+) -> dict[str, RequestBuilder]:
+    """Check the campaign and return what builds each model's requests, by judge; sends nothing.
+
+    Args:
+        study: what is asked.
+        progress: receives notes about the judges' replies.
+        judges: who is asked; all judges by default.
+        batch: whether the prices are those of batch mode.
 
     Raises:
         InputError: settings cannot be used, keys are missing, a cap cannot be held; all at once.
     """
-    campaign, space = study.campaign, study.space
-    template = Template.load(campaign.design.template)
-    prices = {judge.name: price_of(judge) for judge in campaign.judges}
-    refusals, backends = Refusals(), {}
+    campaign = study.campaign
+    judges, refusals = judges or campaign.judges, Refusals()
+    prices = {judge.name: price_of(judge, batch=batch) for judge in judges}
+    builders = {}
+    _ = study.template, study.direct  # those that cannot be read are refused first
     with refusals.collected():
         check_settings(campaign.judges)
     with refusals.collected():
         check_cap(campaign.limits, prices)
-    for judge in campaign.judges:
+    for judge in judges:
         if judge.name in campaign.people:
             continue
         with refusals.collected():
-            backend = open_backend(judge, space, partial(progress.note, judge.name))
-            backends[judge.name], price = backend, prices[judge.name]
-            builder = RequestBuilder(space, study.plan, template, backend, price, study.direct)
-            check_direct(study.plan, judge, backend)
-            check_worst(campaign.limits, judge, builder)
+            notify = partial(progress.note, judge.name)
+            backend = open_backend(judge, study.space, notify)
+            builder = RequestBuilder(study, judge, backend, prices[judge.name], UsageCheck(notify))
+            builder.check()
+            builders[judge.name] = builder
     refusals.check()
-    return _Ready(template, prices, backends)
+    return builders
 
 
 def check(study: Study) -> None:
@@ -285,7 +321,7 @@ def check(study: Study) -> None:
     Raises:
         InputError: a setting cannot be used, a key is missing, a cap cannot be held.
     """
-    _ready(study, Silent())
+    builders_of(study, Silent())
 
 
 def log_end(summary: AskSummary) -> None:
@@ -300,31 +336,3 @@ def log_end(summary: AskSummary) -> None:
         spent=summary.spent,
         problems=[str(problem) for problem in summary.problems],
     )
-
-
-async def _all(
-    runners: dict[str, JudgeRunner | PeopleRunner],
-) -> dict[str, ElicitError | None]:
-    """Run all judges at the same time; a bug in one (not a judge's failure) ends them all."""
-    async with asyncio.TaskGroup() as group:
-        tasks = {name: group.create_task(runner.run()) for name, runner in runners.items()}
-    return {name: task.result() for name, task in tasks.items()}
-
-
-async def _drained(work: Coroutine[Any, Any, T], context: RunContext) -> T:
-    """Return the result of `work`; if cancelled, stop sending and wait for requests in flight.
-
-    A second cancellation drops the requests in flight. The first is not raised again here.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        context.stopping.set()
-        context.progress.note("stopping", "waiting for the answers in flight; again drops them")
-    try:
-        return await asyncio.shield(task)
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])

@@ -12,8 +12,7 @@ from llm_elicit.backends import Provider, provider_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.open_run import wording_of
-from llm_elicit.orchestrator.prices import Price, price_of
-from llm_elicit.orchestrator.tokens import cached_beginning, counter
+from llm_elicit.orchestrator.tokens import Price, cached_beginning, counter, price_of
 from llm_elicit.planning.pairs import PRESENTATIONS, Plan
 from llm_elicit.questions import Prompt, Template, render
 from llm_elicit.questions.numbers import LEVELS

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from logging import ERROR, WARNING
 from typing import Any
 
-from llm_elicit.backends import Backend, Reply, Request
+from llm_elicit.backends import Reply, Request
 from llm_elicit.backends.base import SettingDroppedError, Unscored
 from llm_elicit.backends.failures import Failure
-from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
 from llm_elicit.orchestrator import tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
@@ -39,10 +36,8 @@ from llm_elicit.orchestrator.journal.schema import (
     quarantined,
 )
 from llm_elicit.orchestrator.judgments import AnswerSummary, worth
-from llm_elicit.orchestrator.log import event, span
-from llm_elicit.orchestrator.prices import Price
-from llm_elicit.orchestrator.progress import Progress, Tally, unscored_notes
-from llm_elicit.orchestrator.rate_limit_headers import allowances
+from llm_elicit.orchestrator.progress import Progress, Tally, event, span, unscored_notes
+from llm_elicit.orchestrator.rate_limiter import allowances
 from llm_elicit.orchestrator.rate_sharing import RunLimiters
 from llm_elicit.orchestrator.request_builder import PreparedQuestion, RequestBuilder, refusal
 from llm_elicit.orchestrator.retries import (
@@ -58,11 +53,8 @@ from llm_elicit.orchestrator.retries import (
     decide,
     wording,
 )
-from llm_elicit.orchestrator.tokens import Tokens, UsageCheck, known
+from llm_elicit.orchestrator.tokens import Tokens, known
 from llm_elicit.orchestrator.writer import QueuedRequest, RequestQueue, Writer
-from llm_elicit.planning.pairs import Plan
-from llm_elicit.questions import DirectWording, Template
-from llm_elicit.spaces.features import FeatureSpace
 
 _TICK = 1.0
 """Seconds between two checks of the clock, and at most between two reports of the counts."""
@@ -85,21 +77,17 @@ class RunContext:
         unusable: see `llm_elicit.config.campaign.Limits`.
     """
 
-    space: FeatureSpace
-    plan: Plan
-    template: Template
-    direct: DirectWording
     writer: Writer
     cache: RunCache
     budget: Budget
     progress: Progress
     patience: RetryPolicy
-    deadline: float = math.inf
-    unusable: int | None = None
+    stopping: asyncio.Event
+    limiters: RunLimiters
+    deadline: float
+    unusable: int | None
     clock: Callable[[], float] = time.monotonic
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
     in_flight: dict[Identity, SharedRequest] = field(default_factory=dict)
-    limiters: RunLimiters = field(default_factory=RunLimiters)
 
     @contextlib.contextmanager
     def sharing(self, key: Identity | None) -> Iterator[SharedRequest]:
@@ -121,11 +109,10 @@ class JudgeRunner:
     A question that waits for its next attempt goes back into the queue and takes no slot.
     """
 
-    def __init__(
-        self, judge: Judge, backend: Backend, price: Price | None, context: RunContext
-    ) -> None:
-        self._judge = judge
-        self._backend = backend
+    def __init__(self, builder: RequestBuilder, context: RunContext) -> None:
+        self._judge = builder.judge
+        self._backend = builder.backend
+        self._builder = builder
         self._context = context
         self._rng = random.Random()
         self._halt = asyncio.Event()
@@ -142,17 +129,7 @@ class JudgeRunner:
         self._adaptations: set[str] = set()
         self._unscored: Counter[Unscored] = Counter()
         self._stopped: ElicitError | None = None
-        self.tally = Tally(cost=0.0 if price else None)
-        self._usage = UsageCheck(partial(context.progress.note, judge.name))
-        self._builder = RequestBuilder(
-            context.space,
-            context.plan,
-            context.template,
-            backend,
-            price,
-            context.direct,
-            self._usage,
-        )
+        self.tally = Tally(cost=0.0 if builder.price else None)
 
     def begin(self, so_far: Totals, models: Iterable[str] = ()) -> None:
         """Add the counts of earlier runs, and the models that answered in them."""
@@ -171,7 +148,7 @@ class JudgeRunner:
         try:
             writer = self._context.writer
             worst = await writer.call(writer.journal.worst, self._judge.name)
-            self._usage.raised = Tokens(*worst)
+            self._builder.usage.raised = Tokens(*worst)
             async with self._backend:
                 await self._ask_all()
         except ElicitError as error:

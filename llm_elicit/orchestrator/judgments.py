@@ -35,8 +35,7 @@ from llm_elicit.orchestrator.journal.schema import (
     people,
     questions,
 )
-from llm_elicit.planning.pairs import Plan
-from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.orchestrator.open_run import Study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -275,21 +274,13 @@ def _by_judge(
         return {judge.name: read(db, judge.name) for judge in campaign.judges}
 
 
-def comparisons(
-    folder: Path,
-    campaign: Campaign,
-    space: FeatureSpace,
-    plan: Plan,
-    *,
-    thinking: bool = False,
-) -> Comparisons:
+def comparisons(study: Study, *, thinking: bool = False) -> Comparisons:
     """Return the judgments in a run's journal, one row for each answered question.
 
     It may be called while the run continues.
 
     Args:
-        folder: the run's folder.
-        campaign, space, plan: what was asked.
+        study: what was asked.
         thinking: whether to add the thinking that reasoning models showed, which may be a
             thousand times as long as their answers.
 
@@ -298,46 +289,39 @@ def comparisons(
             it was changed by hand.
         StalePlanError: it has answers to pairs that are not in the plan.
     """
-    with _reading(folder, campaign, space) as db:
-        check_digests(db, str(folder), pairs=True)
+    with _reading(study) as db:
+        check_digests(db, str(study.folder), pairs=True)
         frame = pd.read_sql_query(_table(thinking), db)
-    return _with_points(frame, space, plan)
+    return _with_points(frame, study)
 
 
-def check_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> None:
+def check_answers(study: Study) -> None:
     """Compare every answer in a run's journal with the digest kept beside it.
 
     Raises:
         InputError: there is no journal in the folder, it is another campaign's, or an answer in
             it was changed by hand.
     """
-    with _reading(folder, campaign, space) as db:
-        check_digests(db, str(folder))
+    with _reading(study) as db:
+        check_digests(db, str(study.folder))
 
 
-def write_judgments(
-    folder: Path,
-    campaign: Campaign,
-    space: FeatureSpace,
-    plan: Plan,
-    path: Path,
-    *,
-    thinking: bool = False,
-) -> Path:
+def write_judgments(study: Study, path: Path, *, thinking: bool = False) -> Path:
     """Write the table of `comparisons` to a file, a limited number of rows at a time.
 
     Raises:
         InputError: as `comparisons` and `Comparisons.write`.
     """
-    with _reading(folder, campaign, space) as db:
-        check_digests(db, str(folder), pairs=True)
+    with _reading(study) as db:
+        check_digests(db, str(study.folder), pairs=True)
         rows = db.execution_options(stream_results=True)
         frames = pd.read_sql_query(_table(thinking), rows, chunksize=AT_ONCE)
-        return write_frames((_with_points(part, space, plan).frame for part in frames), path)
+        return write_frames((_with_points(part, study).frame for part in frames), path)
 
 
-def _with_points(frame: pd.DataFrame, space: FeatureSpace, plan: Plan) -> Comparisons:
+def _with_points(frame: pd.DataFrame, study: Study) -> Comparisons:
     """Add the points of each pair to rows of the journal."""
+    space, plan = study.space, study.plan
     frame["cost"] = frame["cost"].astype(float)
     frame["probability"] = frame["probability"].astype(float)
     pairs = frame["pair"].to_numpy(dtype=np.int64)
@@ -355,7 +339,7 @@ def _with_points(frame: pd.DataFrame, space: FeatureSpace, plan: Plan) -> Compar
     return Comparisons(frame.assign(**points), space.names)
 
 
-def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.DataFrame:
+def direct_answers(study: Study) -> pd.DataFrame:
     """Return the answers to direct questions in a run's journal, one row each, unparsed.
 
     Columns: judge, kind, number (of the feature, the row, the pair or the pair of ranges), order
@@ -377,8 +361,8 @@ def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.
         .where(q.presentation.not_in(("ab", "ba")))
         .order_by(q.id)
     )
-    with _reading(folder, campaign, space) as db:
-        check_digests(db, str(folder), pairs=False)
+    with _reading(study) as db:
+        check_digests(db, str(study.folder), pairs=False)
         frame = pd.read_sql_query(query, db)
     parts = [presentation.partition("-") for presentation in frame["kind"]]
     frame["kind"] = [kind for kind, _, _ in parts]
@@ -386,7 +370,7 @@ def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.
     return frame.astype({"first": float, "letter_mass": float})
 
 
-def people_cards(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.DataFrame:
+def people_cards(study: Study) -> pd.DataFrame:
     """Return the cards that people have answered, with repeats and attention questions.
 
     Columns: judge, expert, kind ("question", "repeat" or "attention"), question (its number in the
@@ -403,15 +387,15 @@ def people_cards(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.Da
         .where(c.state.in_(("answered", "undone")))
         .order_by(c.id)
     )
-    with _reading(folder, campaign, space) as db:
+    with _reading(study) as db:
         frame = pd.read_sql_query(query, db)
     return frame.astype({"question": float, "confidence": float, "seconds": float})
 
 
 @contextmanager
-def _reading(folder: Path, campaign: Campaign, space: FeatureSpace) -> Iterator[sa.Connection]:
+def _reading(study: Study) -> Iterator[sa.Connection]:
     """Open the journal of a run after checking that it is of this campaign."""
-    with reading(JournalLocation(folder, campaign.journal)) as db:
+    with reading(study.location) as db:
         stored = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
-        check_same(stored, identity_of(campaign, space), folder)
+        check_same(stored, identity_of(study.campaign, study.space), study.folder)
         yield db

@@ -17,8 +17,7 @@ from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import CacheUse, RunCache
 from llm_elicit.orchestrator.journal.connection import LEASE, JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.orchestrator.log import event, logged
-from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.orchestrator.progress import Progress, event, logged
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions import DirectWording, Template
 from llm_elicit.spaces.features import FeatureSpace
@@ -38,15 +37,13 @@ def wording_of(campaign: Campaign, space: FeatureSpace, plan: Plan) -> DirectWor
     return DirectWording.of(campaign.direct, space, campaign.seed, plan, answer)
 
 
-def worded_identity(
-    campaign: Campaign, space: FeatureSpace, template: Template | None = None
-) -> dict[str, str]:
+def worded_identity(campaign: Campaign, space: FeatureSpace) -> dict[str, str]:
     """Return a campaign's identity with that of its templates; see `llm_elicit.config.provenance`.
 
     Raises:
         InputError: a template cannot be read.
     """
-    template = template or Template.load(campaign.design.template)
+    template = Template.load(campaign.design.template)
     direct = DirectWording.of(campaign.direct, space, campaign.seed, answer=template.answer)
     words = template.names.union(*(form.names for form in direct.templates.values()))
     return {**identity_of(campaign, space, words), "template": template.digest, **direct.identity}
@@ -71,13 +68,24 @@ class Study:
         """The judges' names."""
         return [judge.name for judge in self.campaign.judges]
 
+    @property
+    def location(self) -> JournalLocation:
+        """Where the journal is."""
+        return JournalLocation(self.folder, self.campaign.journal)
+
+    @cached_property
+    def template(self) -> Template:
+        """The template of questions about pairs."""
+        return Template.load(self.campaign.design.template)
+
     @cached_property
     def direct(self) -> DirectWording:
         """The wording of its direct questions."""
         return wording_of(self.campaign, self.space, self.plan)
 
-    def identity(self, template: Template) -> dict[str, str]:
-        """Return what must be equal whenever the run is resumed."""
+    @property
+    def identity(self) -> dict[str, str]:
+        """What must be equal whenever the run is resumed."""
         plan = self.plan
         shape = f"{plan.orders} {plan.replicates}".encode()
         # If a library draws other random numbers, a run must not mix two plans.
@@ -85,7 +93,7 @@ class Study:
         fixed = slice(plan.fixed)
         points = plan.a[fixed].tobytes() + plan.b[fixed].tobytes()
         digest = hashlib.sha256(points + shape).hexdigest()
-        return {**worded_identity(self.campaign, self.space, template), "plan": digest}
+        return {**worded_identity(self.campaign, self.space), "plan": digest}
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,6 @@ class OpenRun:
 @contextlib.asynccontextmanager
 async def open_run(
     study: Study,
-    template: Template,
     progress: Progress,
     shared: bool = True,
     lease: float = LEASE,
@@ -117,7 +124,6 @@ async def open_run(
 
     Args:
         study: what is asked.
-        template: the template of questions about pairs.
         progress: receives notes about the cache.
         shared: whether other processes may work on the run as well, if its journal allows it.
         lease: seconds without a sign of life after which others take over.
@@ -126,15 +132,14 @@ async def open_run(
     Raises:
         InputError: the folder is in use, cannot be written, or holds another campaign's run.
     """
-    campaign, folder = study.campaign, study.folder
-    location = JournalLocation(folder, campaign.journal)
+    campaign, folder, location = study.campaign, study.folder, study.location
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(RunLock(folder, shared=shared and location.shared))
         stack.enter_context(logged(folder, campaign))
         event("run began", campaign=campaign.name, judges=study.judges, questions=len(study.plan))
 
         def prepared() -> OpenRun:
-            journal = Journal(location, study.identity(template), campaign.limits, lease)
+            journal = Journal(location, study.identity, campaign.limits, lease)
             stack.push_async_callback(in_thread, journal.close)
             for judge in study.judges if study.retry_failed else ():
                 for group in journal.unanswered(judge):

@@ -363,29 +363,29 @@ class People:
             InputError: there is no such judge or expert, or the journal cannot be written.
         """
         who = self._expert(judge, expert)
-        return self._once(judge, partial(self._undo, who), again=False)
 
-    def _undo(self, who: Expert, db: sa.Connection) -> Card | None:
-        last = cards.last_answered(db, who)
-        if last is None:
-            return None
-        if last.kind == "question" and not cards.waiting(db, who.judge, self._round_of(last)):
-            return None
-        current = cards.held(db, who)
-        if current is not None:
-            cards.release(db, current)
-        cards.reopen(db, last)
-        content = (last.question, last.pair, last.presentation)
-        row = cards.lease(
-            db, who, self._lease, last.kind, content, expected=last.expected, choice=last.choice
-        )
-        return self._card(row, who, cards.answered_cards(db, who))
+        def work(db: sa.Connection) -> Card | None:
+            last = cards.last_answered(db, who)
+            if last is None:
+                return None
+            if last.kind == "question":
+                rounds = self._campaign.design.rounds
+                name = ALL_JUDGES if rounds is not None and rounds.shared else judge
+                spans = schedule_of(name, self._campaign).pairs
+                pairs = next(span for span in spans if last.pair in span)
+                if not cards.waiting(db, judge, pairs):
+                    return None
+            current = cards.held(db, who)
+            if current is not None:
+                cards.release(db, current)
+            cards.reopen(db, last)
+            content = (last.question, last.pair, last.presentation)
+            row = cards.lease(
+                db, who, self._lease, last.kind, content, expected=last.expected, choice=last.choice
+            )
+            return self._card(row, who, cards.answered_cards(db, who))
 
-    def _round_of(self, row: CardRow) -> range:
-        rounds = self._campaign.design.rounds
-        name = ALL_JUDGES if rounds is not None and rounds.shared else row.judge
-        spans = schedule_of(name, self._campaign).pairs
-        return next(span for span in spans if row.pair in span)
+        return self._once(judge, work, again=False)
 
     def progress(self, judge: str, expert: str) -> PeopleProgress:
         """Return how far an expert is.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request, provider_of
 from llm_elicit.backends.base import token_limit, without_key
-from llm_elicit.config.campaign import Limits
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import tokens
@@ -16,11 +15,10 @@ from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import Identity, identify
 from llm_elicit.orchestrator.journal.schema import Answer, Question, digest_of, now
 from llm_elicit.orchestrator.judgments import TEXT
-from llm_elicit.orchestrator.prices import Price
-from llm_elicit.orchestrator.tokens import Tokens, UsageCheck
-from llm_elicit.planning.pairs import Plan, Query
-from llm_elicit.questions import DirectWording, Template, read_answer, render
-from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.orchestrator.open_run import Study
+from llm_elicit.orchestrator.tokens import Price, Tokens, UsageCheck
+from llm_elicit.planning.pairs import Query
+from llm_elicit.questions import read_answer, render
 
 _encode = json.JSONEncoder(sort_keys=True).encode
 
@@ -47,75 +45,88 @@ class RequestBuilder:
     """Builds the requests of one judge.
 
     Attributes:
-        space, plan, template: what is asked.
-        backend: the judge's backend.
+        study: what is asked.
+        judge, backend: who is asked.
         price: the price of its tokens; None if unknown.
-        direct: the wording of direct questions.
         usage: bounds the tokens of its replies.
     """
 
-    space: FeatureSpace
-    plan: Plan
-    template: Template
+    study: Study
+    judge: Judge
     backend: Backend
     price: Price | None
-    direct: DirectWording
-    usage: UsageCheck = field(default_factory=UsageCheck)
+    usage: UsageCheck
+
+    def check(self) -> None:
+        """Check that the judge's requests can be built, and their worst case is known under a cap.
+
+        Raises:
+            InputError: the plan has direct questions, which the backend does not say it answers;
+                or there is a cap, and a plug-in's requests limit no answer's tokens.
+        """
+        judge, limits = self.judge, self.study.campaign.limits
+        if self.study.plan.direct and not self.backend.capabilities.text:
+            raise InputError(
+                f"direct: judge {judge.name!r}: backend {judge.backend!r} does not say that it "
+                "answers direct questions (capabilities.text); leave out direct, or that judge"
+            )
+        if (limits.max_cost, limits.max_tokens) == (None, None) or provider_of(judge).free:
+            return
+        first = Question(id=0, pair=0, order="ab", replicate=0, attempts=0, judge=judge.name)
+        if not self.worst(self.request(first)).tokens:
+            raise InputError(
+                f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no "
+                "limit on an answer's tokens, so a cap cannot be held; remove the cap or that judge"
+            )
 
     def prepared(self, question: Question) -> PreparedQuestion:
         """Return a question with its request."""
         request = self.request(question)
-        body = self.backend.body(request)
-        return PreparedQuestion(question, request, body, self._key(request, body))
+        return self._with_body(question, request, self.backend.body(request))
 
     def renewed(self, before: PreparedQuestion) -> PreparedQuestion:
         """Return the question as it would be sent now: the backend may have dropped a setting."""
         body = self.backend.body(before.request)
         if body == before.body:
             return before
-        return PreparedQuestion(
-            before.question, before.request, body, self._key(before.request, body)
-        )
+        return self._with_body(before.question, before.request, body)
+
+    def _with_body(
+        self, question: Question, request: Request, body: dict[str, Any]
+    ) -> PreparedQuestion:
+        key, backend = None, self.backend
+        if backend.cacheable:
+            headers = getattr(backend, "headers", {})  # plug-ins need not have any
+            key = identify(backend.endpoint, backend.model, body, request.replicate, headers)
+        return PreparedQuestion(question, request, body, key)
 
     def request(self, question: Question) -> Request:
         """Return the request of a question."""
         query = Query(question.pair, question.order, question.replicate)
         if query.direct:
-            direct = self.direct.question(query)
+            direct = self.study.direct.question(query)
             return Request(
                 prompt=direct.prompt, points=direct.points, replicate=query.replicate,
                 options=direct.template.options, max_tokens=direct.template.max_tokens,
                 direct=direct, answer=direct.template.answer,
             )  # fmt: skip
-        first, second = self.plan.shown(query)
+        space, plan, template = self.study.space, self.study.plan, self.study.template
+        first, second = plan.shown(query)
         replicate = question.replicate
-        if not len(self.space.numeric):
+        if not len(space.numeric):
             # Categories alone make few distinct points. A pair drawn again is asked again;
             # otherwise one cached answer would count several times.
-            replicate += self.plan.replicates * self.plan.asked_before(query)
+            replicate += plan.replicates * plan.asked_before(query)
         return Request(
-            prompt=render(self.space, first, second, self.template),
-            points=(first, second),
-            replicate=replicate,
-            options=self.template.options,
-            max_tokens=self.template.max_tokens,
-            answer=self.template.answer,
-        )
+            prompt=render(space, first, second, template), points=(first, second),
+            replicate=replicate, options=template.options, max_tokens=template.max_tokens,
+            answer=template.answer,
+        )  # fmt: skip
 
     def options(self, question: Question) -> tuple[str, str]:
         """Return the letters of a question's options."""
         kind = Query(question.pair, question.order, question.replicate).kind
-        return (self.template if kind is None else self.direct.templates[kind]).options
-
-    def key(self, request: Request) -> Identity | None:
-        """Return the key of the answer in the cache; None if answers are not cached."""
-        return self._key(request, self.backend.body(request))
-
-    def _key(self, request: Request, body: dict[str, Any]) -> Identity | None:
-        if not self.backend.cacheable:
-            return None
-        headers = getattr(self.backend, "headers", {})  # plug-ins need not have any
-        return identify(self.backend.endpoint, self.backend.model, body, request.replicate, headers)
+        return (self.study.template if kind is None else self.study.direct.templates[kind]).options
 
     def worst(self, request: Request, body: dict[str, Any] | None = None) -> Amount:
         """Return the worst case of a request; `body` is its body, if already built."""
@@ -166,7 +177,7 @@ class RequestBuilder:
         certain otherwise. A tie has probability one half. Anything else has none. Direct questions
         are parsed later.
         """
-        template = request.direct.template if request.direct else self.template
+        template = request.direct.template if request.direct else self.study.template
         cached, body = latency is None, self._body(request, reply)
         settings = {k: v for k, v in body.items() if k not in ("messages", "system", "prompt")}
         verdict: str = TEXT
@@ -211,33 +222,3 @@ def refusal(reason: str, body: dict[str, Any]) -> Reply:
         text=reason, finish="refusal", model="", first=None, letter_mass=None,
         prompt_tokens=0, completion_tokens=0, cached_tokens=0, body=body,
     )  # fmt: skip
-
-
-def check_worst(limits: Limits, judge: Judge, builder: RequestBuilder) -> None:
-    """Check that the worst case of a request is known if there is a cap.
-
-    Raises:
-        InputError: there is a cap, and a plug-in's requests limit no answer's tokens.
-    """
-    capped = limits.max_cost is not None or limits.max_tokens is not None
-    if not capped or provider_of(judge).free:
-        return
-    first = Question(id=0, pair=0, order="ab", replicate=0, attempts=0, judge=judge.name)
-    if not builder.worst(builder.request(first)).tokens:
-        raise InputError(
-            f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no limit "
-            "on an answer's tokens, so a cap cannot be held; remove the cap or that judge"
-        )
-
-
-def check_direct(plan: Plan, judge: Judge, backend: Backend) -> None:
-    """Check that the backend answers direct questions if the plan has any.
-
-    Raises:
-        InputError: it does not declare `capabilities.text`.
-    """
-    if plan.direct and not backend.capabilities.text:
-        raise InputError(
-            f"direct: judge {judge.name!r}: backend {judge.backend!r} does not say that it answers "
-            "direct questions (capabilities.text); leave out direct, or that judge"
-        )

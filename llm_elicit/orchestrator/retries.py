@@ -16,7 +16,7 @@ from llm_elicit.backends import Reply
 from llm_elicit.backends.failures import Failure, refuses_prompt
 from llm_elicit.errors import ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator.progress import Tally
-from llm_elicit.orchestrator.rate_limit_headers import retry_after
+from llm_elicit.orchestrator.rate_limiter import retry_after
 
 Kind = Literal[
     "no", "transient", "rate limited", "prompt refused", "backend is down", "question is set aside"

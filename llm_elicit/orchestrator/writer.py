@@ -16,7 +16,7 @@ from llm_elicit.errors import CapError, ElicitError
 from llm_elicit.orchestrator.journal.connection import JournalError
 from llm_elicit.orchestrator.journal.schema import Change, Question, Refusal
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.orchestrator.log import event
+from llm_elicit.orchestrator.progress import event
 from llm_elicit.orchestrator.request_builder import PreparedQuestion
 from llm_elicit.orchestrator.retries import History
 
@@ -249,7 +249,12 @@ class RequestQueue:
                 return queued
             if self._exhausted and not self._later and not self._out:
                 break
-            await self._wait()
+            # Wait until the next request falls due or something changes.
+            waiting = self._later and not self.retries_held
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                timeout = self._later[0][0] - self._clock() if waiting else None
+                await asyncio.wait_for(self._changed.wait(), timeout)
         return None
 
     def _next(self) -> QueuedRequest | None:
@@ -264,41 +269,25 @@ class RequestQueue:
         return None
 
     async def _claim(self) -> None:
-        """Claim new questions while retries wait."""
+        """Claim a page of questions while retries wait; none if all are settled."""
+        writer, judge = self._writer, self._judge
+        page = _SHARED_PAGE if writer.shared else _PAGE
         try:
-            self._exhausted = not await self._claim_page()
+            while not self._page and not self._stopping.is_set():
+                claimed = await writer.call(writer.journal.claim, judge, page)
+                self._page.extend(await self._serve(claimed))
+                if self._page or claimed:
+                    continue
+                # If another worker dies, its questions become claimable.
+                if not await writer.call(writer.journal.held_elsewhere, judge):
+                    break
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), _LOOK_AGAIN)
+            self._exhausted = not self._page
         except Exception as error:  # passed on to the callers of `take`
             self._error, self._exhausted = error, True
         self._claiming = None
         self._changed.set()
-
-    async def _claim_page(self) -> bool:
-        """Claim a page; return False if all questions are settled or the run stops."""
-        while not self._stopping.is_set():
-            claim, page = self._writer.journal.claim, _SHARED_PAGE if self._writer.shared else _PAGE
-            claimed = await self._writer.call(claim, self._judge, page)
-            self._page.extend(await self._serve(claimed))
-            if self._page:
-                return True
-            if claimed:
-                continue
-            # If another worker dies, its questions become claimable.
-            held_elsewhere = self._writer.journal.held_elsewhere
-            if not await self._writer.call(held_elsewhere, self._judge):
-                break
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), _LOOK_AGAIN)
-        return False
-
-    async def _wait(self) -> None:
-        """Wait until the next request falls due or something changes."""
-        waiting = self._later and not self.retries_held
-        timeout = self._later[0][0] - self._clock() if waiting else None
-        self._changed.clear()
-        try:
-            await asyncio.wait_for(self._changed.wait(), timeout)
-        except TimeoutError:
-            return
 
     @property
     def idle(self) -> bool:

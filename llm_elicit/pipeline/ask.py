@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
@@ -40,29 +40,41 @@ from llm_elicit.orchestrator.judgments import (
     write_judgments,
 )
 from llm_elicit.orchestrator.open_run import Study, in_thread
-from llm_elicit.orchestrator.progress import Progress, Silent
+from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.manifest import replacing
 from llm_elicit.pipeline.run_control import RunControl
 from llm_elicit.pipeline.run_folder import ANSWERS, COMPARISONS, DIRECT, PEOPLE, Run
 from llm_elicit.planning.rounds import ALL_JUDGES, Answers, Pairs, RoundDesign, design_of, stopped
 
-_SILENT = Silent()
 _MAX_OUTAGE = 60.0
 """Seconds that a journal's server may be unreachable between two rounds."""
 
 T = TypeVar("T")
 
 
+class AskOptions(TypedDict, total=False):
+    """How a run is asked; the names and defaults are those of `llm_elicit.run`.
+
+    Attributes:
+        max_cost: a cap in USD that replaces the campaign's own.
+        cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
+        limiters: the rate limiters that it shares with other runs; its own by default.
+        retry_failed: whether to ask again what was set aside, see `llm-elicit status`.
+    """
+
+    max_cost: float | None
+    cache: CacheUse
+    limiters: RateLimiters | None
+    retry_failed: bool
+
+
 async def ask(
     result: Run,
     *,
-    max_cost: float | None = None,
-    progress: Progress = _SILENT,
+    progress: Progress = SILENT,
     design: RoundDesign | None = None,
-    cache: CacheUse = "reuse",
-    limiters: RateLimiters | None = None,
-    retry_failed: bool = False,
+    **options: Unpack[AskOptions],
 ) -> Run:
     """Ask what is not answered yet, round by round, and write the table of judgments.
 
@@ -72,13 +84,10 @@ async def ask(
 
     Args:
         result: the run.
-        max_cost: a cap in USD that replaces the campaign's own.
         progress: receives every change.
         design: plans the rounds after the first, if any;
             `llm_elicit.planning.rounds.Informative` by default.
-        cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
-        limiters: the rate limiters that it shares with other runs; its own by default.
-        retry_failed: whether to ask again what was set aside, see `llm-elicit status`.
+        options: see `AskOptions`.
 
     Returns:
         The run, with the problems that stopped some judges.
@@ -90,25 +99,21 @@ async def ask(
     """
     await in_thread(result.check_journal)
     async with RunControl(result.location, progress) as control:
-        campaign = capped_at(result.campaign, max_cost)
-        return await ask_under(
-            control, replace(result, campaign=campaign), progress, design=design, cache=cache,
-            limiters=limiters, retry_failed=retry_failed,
-        )  # fmt: skip
+        return await ask_under(control, result, progress, design=design, **options)
 
 
 async def ask_under(
     control: RunControl,
     result: Run,
-    progress: Progress = _SILENT,
+    progress: Progress,
     *,
     design: RoundDesign | None = None,
-    cache: CacheUse = "reuse",
-    limiters: RateLimiters | None = None,
-    retry_failed: bool = False,
+    **options: Unpack[AskOptions],
 ) -> Run:
     """Ask as `ask` does, while `control` follows what other processes ask of the run."""
-    limiters = limiters or RateLimiters()  # for all rounds
+    limiters = options.get("limiters") or RateLimiters()  # for all rounds
+    retry_failed = options.get("retry_failed", False)
+    result = replace(result, campaign=capped_at(result.campaign, options.get("max_cost")))
     with within_grid_caps(result.campaign, result.folder) as campaign:
         began = time.monotonic()
         while True:
@@ -125,13 +130,10 @@ async def ask_under(
                 limits = limited.limits.model_copy(update={"deadline": remaining})
                 limited = limited.model_copy(update={"limits": limits})
             summary = await ask_questions(
-                Study(limited, result.space, plan, result.folder, retry_failed),
-                progress,
-                reuse=cache,
-                stopping=control.stopping,
-                ceiling=control.ceiling,
-                limiters=limiters,
-            )
+                Study(limited, result.space, plan, result.folder, retry_failed), progress,
+                reuse=options.get("cache", "reuse"), stopping=control.stopping,
+                ceiling=control.ceiling, limiters=limiters,
+            )  # fmt: skip
             retry_failed = False
             if control.interrupts:
                 continue
@@ -168,10 +170,20 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
     A round is planned once all questions that it depends on are answered or set aside, by this
     process or another one that works on the run.
     """
-    if result.campaign.design.rounds is None:
+    campaign = result.campaign
+    if campaign.design.rounds is None:
         return None
+    planned: dict[tuple[str, int], Pairs] = {}
     try:
-        planned = _planned(result, design, progress)
+        for name, number in _due(result):
+            judges, label = [name] if name else result.study.judges, name or "all judges"
+            progress.note(label, f"planning round {number} of {len(campaign.design.sizes)}")
+            answers = _answers(result, judges)
+            planner = design or design_of(campaign, result.space)
+            size = campaign.design.sizes[number - 1]
+            planned[name, number] = planner.plan(number, answers, campaign.seed, size)
+            if not len(planned[name, number].a):
+                progress.note(label, "stopping rule met: later rounds are left out")
     except StalePlanError:
         planned = {}  # another worker's round has answers already
     if planned:
@@ -183,35 +195,13 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
     return longer
 
 
-def _planned(
-    result: Run, design: RoundDesign | None, progress: Progress
-) -> dict[tuple[str, int], Pairs]:
-    """Plan every round that can be planned now."""
-    campaign = result.campaign
-    planned: dict[tuple[str, int], Pairs] = {}
-    for name, number in _due(result):
-        judges = [name] if name else [judge.name for judge in campaign.judges]
-        count = len(campaign.design.sizes)
-        progress.note(name or "all judges", f"planning round {number} of {count}")
-        answers = _answers(result, judges)
-        planned[name, number] = (design or design_of(campaign, result.space)).plan(
-            number,
-            answers,
-            campaign.seed,
-            campaign.design.sizes[number - 1],
-        )
-        if not len(planned[name, number].a):
-            progress.note(name or "all judges", "stopping rule met: later rounds are left out")
-    return planned
-
-
 def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
     """Return the answers of each judge so far."""
     from llm_elicit.pipeline.power_sources import read_sources, scaled  # with PyTorch
 
     campaign, space = result.campaign, result.space
-    table = comparisons(result.folder, campaign, space, result.plan)
-    direct = direct_answers(result.folder, campaign, space)
+    table = comparisons(result.study)
+    direct = direct_answers(result.study)
     answers = []
     for judge in judges:
         choices = table.choices(judge)
@@ -253,7 +243,7 @@ async def ask_in_batches(
     every: float = 60.0,
     resend: bool = False,
     retry_failed: bool = False,
-    progress: Progress = _SILENT,
+    progress: Progress = SILENT,
 ) -> Run:
     """Ask the open questions through the providers' batch endpoints.
 
@@ -352,7 +342,7 @@ def _update_tables(result: Run) -> None:
         return write_tables(result)
     if entry.read.get(ANSWERS) != str(kept_answers(result.location)):
         return write_tables(result)
-    return check_answers(result.folder, result.campaign, result.space)
+    return check_answers(result.study)
 
 
 def write_tables(result: Run) -> None:
@@ -365,12 +355,12 @@ def write_tables(result: Run) -> None:
     result.check_journal()
     tables = [result.folder / name for name in (COMPARISONS, DIRECT, PEOPLE)]
     export(result, tables[0])
-    direct = direct_answers(result.folder, result.campaign, result.space)
+    direct = direct_answers(result.study)
     if len(direct):
         with replacing(tables[1]) as beside:
             direct.to_parquet(beside)
     if result.campaign.people:
-        cards = people_cards(result.folder, result.campaign, result.space)
+        cards = people_cards(result.study)
         with replacing(tables[2]) as beside:
             cards.to_parquet(beside)
     answers = {ANSWERS: str(kept_answers(result.location))}
@@ -417,6 +407,4 @@ def export(result: Run, path: Path, *, thinking: bool = False) -> Path:
 
     With `thinking`, the visible reasoning of reasoning models is a separate column.
     """
-    return write_judgments(
-        result.folder, result.campaign, result.space, result.plan, path, thinking=thinking
-    )
+    return write_judgments(result.study, path, thinking=thinking)

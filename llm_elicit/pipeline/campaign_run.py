@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from llm_elicit.errors import CancelledRunError, ConflictError, ElicitError
 from llm_elicit.orchestrator.budget import Budget
-from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.connection import RunInUseError
 from llm_elicit.orchestrator.journal.control import (
@@ -28,9 +27,8 @@ from llm_elicit.orchestrator.journal.control import (
 )
 from llm_elicit.orchestrator.journal.schema import now
 from llm_elicit.orchestrator.open_run import in_thread
-from llm_elicit.orchestrator.progress import Progress, Silent
-from llm_elicit.orchestrator.rate_sharing import RateLimiters
-from llm_elicit.pipeline.ask import ask_under, capped_at
+from llm_elicit.orchestrator.progress import SILENT, Progress
+from llm_elicit.pipeline.ask import AskOptions, ask_under
 from llm_elicit.pipeline.run_control import RunControl, Turn, Turns, check_limits
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import INTERVAL, EventLog, RunProgress
@@ -40,7 +38,6 @@ from llm_elicit.pipeline.stages import BEFORE, make, plan_run
 
 AFTER_ASKING = tuple(BEFORE)
 _EVENT_OF = {"fit": "fitted", "audit": "audited", "report": "reported"}
-_SILENT = Silent()
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,6 @@ class Sharing:
     """What the runs of a `Runtime` share.
 
     Attributes:
-        limiters: the rate limiters of providers, and the pace that was found.
         fits: limits how many processes fit at the same time.
         budget: the budget of all runs together; None for none.
         live_every: seconds between two live views of a run; None for no live views.
@@ -59,13 +55,12 @@ class Sharing:
         here: whether the stages after asking run in threads of this process, not in another one.
     """
 
-    limiters: RateLimiters
     fits: asyncio.Semaphore
     budget: Budget | None = None
     live_every: float | None = None
     views: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     turns: Turns = field(default_factory=Turns)
-    progress: Progress = _SILENT
+    progress: Progress = SILENT
     here: bool = False
 
 
@@ -85,16 +80,12 @@ class CampaignRun:
         run: Run,
         sharing: Sharing,
         start: dict[str, Any],
-        cache: CacheUse = "reuse",
-        retry_failed: bool = False,
-        max_cost: float | None = None,
+        **asking: Unpack[AskOptions],
     ) -> None:
         self.run = run
         self._sharing = sharing
         self._start = start
-        self._cache: CacheUse = cache
-        self._retry_failed = retry_failed
-        self._max_cost = max_cost
+        self._asking = asking
         self._log = EventLog(run.location)
         self.elsewhere = False
         self._removal: asyncio.Task[None] | None = None
@@ -209,7 +200,7 @@ class CampaignRun:
         self._check_kept()
         if self.state in ENDED:
             await asyncio.wait([self._task])  # it still records what happened
-        self._retry_failed = retry_failed
+        self._asking["retry_failed"] = retry_failed
         if self.state == "done" and not (retry_failed and self._problems):
             raise ConflictError(f"{self.name}: the run is done; there is nothing to resume")
         if self._task.done():
@@ -355,7 +346,7 @@ class CampaignRun:
         run = self.run
         await to_its_end(lambda _: plan_run(run), self._progress)
         await in_thread(run.check_journal)
-        earlier = await in_thread(partial(read_summary, run.location, list(self._progress.counts)))
+        earlier = await in_thread(partial(read_summary, run.location))
         failures, every = failures_of(earlier), await in_thread(lambda: run.empty_totals)
         for name, empty in every.items():  # take over the counts of earlier processes
             totals = earlier.totals.get(name, empty)
@@ -373,11 +364,7 @@ class CampaignRun:
             await control.record(stage="ask")
             live = asyncio.create_task(self._live_views())
             try:
-                capped = replace(run, campaign=capped_at(run.campaign, self._max_cost))
-                self.run = await ask_under(
-                    control, capped, self._progress, cache=self._cache,
-                    limiters=self._sharing.limiters, retry_failed=self._retry_failed,
-                )  # fmt: skip
+                self.run = await ask_under(control, run, self._progress, **self._asking)
                 for remark in self.run.remarks:
                     self._log.add("note", "run", line=remark)
                 self._problems = tuple(" ".join(str(x).split()) for x in self.run.problems)
@@ -426,12 +413,12 @@ class CampaignRun:
 
     async def _live_views(self) -> None:
         """Make a live view every so often, while questions are asked."""
+
+        def answers() -> int | None:
+            asks = self.state == "running" and self.stage == "ask"
+            return self._progress.done if asks else None
+
         every = self._sharing.live_every
         if every is not None:
-            async for _ in make_views(self.folder, every, self._sharing.views, self._asked):
+            async for _ in make_views(self.folder, every, self._sharing.views, answers):
                 self._tell_view()
-
-    def _asked(self) -> int | None:
-        """Return the number of answers; None while nothing is asked."""
-        asks = self.state == "running" and self.stage == "ask"
-        return self._progress.done if asks else None

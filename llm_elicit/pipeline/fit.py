@@ -15,6 +15,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -61,9 +62,8 @@ def make(run: Run, progress: Progress, goal: str) -> None:
     _fit(run, beliefs if goal == "fit" else run.manifest.stale(beliefs), goal, progress)
 
 
-def reads(run: Run, *, exactly: bool = False) -> dict[str, dict[str, str]]:
+def reads(run: Run) -> dict[str, dict[str, str]]:
     """Return digests of what all beliefs of a run depend on, by the manifest's entry of each."""
-    del exactly
     names = [judge.name for judge in run.campaign.judges]
     shared = _shared(run)
     return {fit_of(name, method): shared for name in names for method in run.campaign.fit.methods}
@@ -152,119 +152,105 @@ def _fit_group(
     evidence = evidence_of(group.comparisons, judge, result.campaign.fit)
     if evidence.pairs < result.space.dimension:
         return
-    own = [_answers(run, judge, evidence) for run in group.runs]
+    sampling, measured = sampling_of(group.space), len(evidence.measured) > 0
+    seconds = density.seconds_of(len(evidence), sampling)
+    own = []
+    for run in group.runs:
+        first = run.first_round  # ratios are asked of its pairs, which need no journal
+        sources = read_sources(run.direct, judge, run.space, run.campaign.seed, first)
+        own.append(_Answers(evidence, sources))
     inputs = zip(group.reads, own, strict=True)
     reads = [{**read, "answers": answers.digest} for read, answers in inputs]
     for method in methods:
-        if len(evidence.measured) and method not in density.JUDGE_METHODS:
+        if measured and method not in density.JUDGE_METHODS:
             progress.note(judge, f"fit: {method} does not support log-odds and is left out")
             continue
         due = reads[group.runs.index(result)]
-        if _is_fitted(result, judge, method, due, stage, progress):
+        if _Fit(result, judge, method).is_done(due, stage, progress):
             continue
-        belief = _fitted(result, group.space, judge, evidence, method, progress)
+        if seconds > _LONG and not measured:
+            line = f"this takes about {seconds / 60:,.0f} minutes or more"
+            progress.note(judge, f"fit {method}: {line}")
+        belief = density.fit_evidence(
+            evidence, sampling=sampling, method=method, noise=noise_of(result.campaign.fit),
+            seed=result.campaign.seed, progress=partial(progress.stage, f"{judge}: fit {method}"),
+        )  # fmt: skip
         for run, answers, read in zip(group.runs, own, reads, strict=True):
-            _write(run, judge, method, group.belief_of(run, belief), answers, progress)
-            _record(run, judge, method, read)
+            fit = _Fit(run, judge, method)
+            fit.write(group.belief_of(run, belief), answers, progress)
+            fit.record(read)
 
 
-def _answers(run: Run, judge: str, pairs: density.Evidence) -> _Answers:
-    """Return answers about pairs with the direct ones of a run."""
-    first = run.first_round  # ratios are asked of its pairs, which need no journal
-    return _Answers(pairs, read_sources(run.direct, judge, run.space, run.campaign.seed, first))
+@dataclass(frozen=True)
+class _Fit:
+    """The fit of one judge's belief by one method, and its files in a run."""
 
+    run: Run
+    judge: str
+    method: str
 
-def _record(result: Run, judge: str, method: str, read: dict[str, str]) -> None:
-    """Record the inputs of a belief and its files."""
-    folder = result.belief_folder(judge, method)
-    result.manifest.record(fit_of(judge, method), read, [folder / name for name in BELIEF])
+    @property
+    def folder(self) -> Path:
+        """The folder of the belief."""
+        return self.run.belief_folder(self.judge, self.method)
 
+    def record(self, read: dict[str, str]) -> None:
+        """Record the inputs of the belief and its files."""
+        files = [self.folder / name for name in BELIEF]
+        self.run.manifest.record(fit_of(self.judge, self.method), read, files)
 
-def _is_fitted(
-    result: Run, judge: str, method: str, read: dict[str, str], stage: str, progress: Progress
-) -> bool:
-    """Return whether the belief on disk was made from these inputs and its files are unchanged."""
-    name, manifest = fit_of(judge, method), result.manifest
-    entry = manifest.entry(name)
-    if entry is None:
+    def is_done(self, read: dict[str, str], stage: str, progress: Progress) -> bool:
+        """Return whether the belief was made from these inputs and its files are unchanged."""
+        name, manifest = fit_of(self.judge, self.method), self.run.manifest
+        entry = manifest.entry(name)
+        if entry is None:
+            return False
+        changed = manifest.changed(name)
+        # The tables hold other judges' answers, too.
+        of_same = entry.read | {"tables": ""} == read | {"tables": ""}
+        if of_same and not changed:
+            if entry.read != read:
+                self.record(read)
+            return True
+        if changed:
+            files = ", ".join(changed)
+            progress.note(self.judge, f"{stage}: {files} is gone or was changed; fitted again")
+        elif stage != "fit":
+            progress.note(self.judge, f"{stage}: answers or settings changed; fitted again")
         return False
-    changed = manifest.changed(name)
-    # The tables hold other judges' answers, too.
-    of_same = entry.read | {"tables": ""} == read | {"tables": ""}
-    if of_same and not changed:
-        if entry.read != read:
-            _record(result, judge, method, read)
-        return True
-    if changed:
-        files = ", ".join(changed)
-        progress.note(judge, f"{stage}: {files} is gone or was changed; fitted again")
-    elif stage != "fit":
-        progress.note(judge, f"{stage}: answers or settings changed; fitted again")
-    return False
 
-
-def _fitted(
-    result: Run,
-    space: FeatureSpace,
-    judge: str,
-    evidence: density.Evidence,
-    method: str,
-    progress: Progress,
-) -> density.BeliefDensity:
-    """Fit one belief over a feature space."""
-    sampling = sampling_of(space)
-    seconds = density.seconds_of(len(evidence), sampling)
-    if seconds > _LONG and not len(evidence.measured):
-        progress.note(judge, f"fit {method}: this takes about {seconds / 60:,.0f} minutes or more")
-    return density.fit_evidence(
-        evidence,
-        sampling=sampling,
-        method=method,
-        noise=noise_of(result.campaign.fit),
-        seed=result.campaign.seed,
-        progress=partial(progress.stage, f"{judge}: fit {method}"),
-    )
-
-
-def _write(
-    run: Run,
-    judge: str,
-    method: str,
-    belief: density.BeliefDensity,
-    answers: _Answers,
-    progress: Progress,
-) -> None:
-    """Scale a belief to its power and write its files into the run's folder."""
-    settings, seed = run.campaign.fit, run.campaign.seed
-    folder, space = run.belief_folder(judge, method), run.space
-    show = partial(progress.stage, f"{judge}: fit {method}")
-    samples = folder / SAMPLES
-    samples.unlink(missing_ok=True)
-    show("power", 0, 1)
-    pinned = pin_power(belief, answers.sources, seed)
-    for line in pinned.notes:
-        progress.note(judge, f"fit: no power from {line}")
-    for warning in density.fit_warnings(belief.diagnostics):
-        progress.note(judge, f"fit: {warning}")
-    measured = len(answers.pairs.measured) > 0
-    belief = at_stated_power(belief, pinned, measured=measured, seed=seed)
-    words = {j: f.categories for j, f in enumerate(space.features) if f.categories}
-    dates = [j for j, f in enumerate(space.features) if f.kind == "date"]
-    belief = belief.named(space.names, words, dates)
-    drawn = belief.sample(settings.samples, seed=seed)
-    belief.save(folder)
-    for old in (BANDS, DRAWS, POWER):
-        (folder / old).unlink(missing_ok=True)
-    if pinned.power is not None:
-        text = json.dumps(asdict(pinned.power), indent=2)
-        (folder / POWER).write_text(text + "\n", encoding="utf-8")
-    if belief.has_draws:
-        draws = belief.draws(seed=seed, progress=show)
-        bands = summaries.measure_bands(draws, space)
-        (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
-        summaries.write_draws(draws, space, folder / DRAWS)
-    show("done", 1, 1)
-    space.table_of(drawn).to_parquet(samples)
+    def write(self, belief: density.BeliefDensity, answers: _Answers, progress: Progress) -> None:
+        """Scale a belief to its power and write its files into the run's folder."""
+        judge, folder, space = self.judge, self.folder, self.run.space
+        settings, seed = self.run.campaign.fit, self.run.campaign.seed
+        show = partial(progress.stage, f"{judge}: fit {self.method}")
+        samples = folder / SAMPLES
+        samples.unlink(missing_ok=True)
+        show("power", 0, 1)
+        pinned = pin_power(belief, answers.sources, seed)
+        for line in pinned.notes:
+            progress.note(judge, f"fit: no power from {line}")
+        for warning in density.fit_warnings(belief.diagnostics):
+            progress.note(judge, f"fit: {warning}")
+        measured = len(answers.pairs.measured) > 0
+        belief = at_stated_power(belief, pinned, measured=measured, seed=seed)
+        words = {j: f.categories for j, f in enumerate(space.features) if f.categories}
+        dates = [j for j, f in enumerate(space.features) if f.kind == "date"]
+        belief = belief.named(space.names, words, dates)
+        drawn = belief.sample(settings.samples, seed=seed)
+        belief.save(folder)
+        for old in (BANDS, DRAWS, POWER):
+            (folder / old).unlink(missing_ok=True)
+        if pinned.power is not None:
+            text = json.dumps(asdict(pinned.power), indent=2)
+            (folder / POWER).write_text(text + "\n", encoding="utf-8")
+        if belief.has_draws:
+            draws = belief.draws(seed=seed, progress=show)
+            bands = summaries.measure_bands(draws, space)
+            (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
+            summaries.write_draws(draws, space, folder / DRAWS)
+        show("done", 1, 1)
+        space.table_of(drawn).to_parquet(samples)
 
 
 _OWN = {"name", "given", "grid", "limits", "runs"}

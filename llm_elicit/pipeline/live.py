@@ -21,8 +21,12 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.journal.questions import is_begun, kept_answers
 from llm_elicit.orchestrator.judgments import comparisons, direct_answers
-from llm_elicit.orchestrator.progress import Progress, Silent
-from llm_elicit.pipeline.live_view import (
+from llm_elicit.orchestrator.progress import SILENT, Progress
+from llm_elicit.pipeline.manifest import write_atomically
+from llm_elicit.pipeline.power_sources import at_stated_power, pin_power, read_sources
+from llm_elicit.pipeline.results import read_samples
+from llm_elicit.pipeline.run_folder import ANSWERS, Run
+from llm_elicit.pipeline.snapshot import (
     LIVE,
     LiveChart,
     LiveFeature,
@@ -31,10 +35,6 @@ from llm_elicit.pipeline.live_view import (
     LiveShape,
     LiveView,
 )
-from llm_elicit.pipeline.manifest import write_atomically
-from llm_elicit.pipeline.power_sources import at_stated_power, pin_power, read_sources
-from llm_elicit.pipeline.run_folder import ANSWERS, Run
-from llm_elicit.pipeline.samples import read_samples
 from llm_elicit.report import layers, marginals
 
 MOST = 400
@@ -43,19 +43,18 @@ MOST = 400
 _POINTS = 4000
 _DRAWS = 32
 _DIGITS = 5
-_SILENT = Silent()
 
 Shown = Callable[[str, int, int], None]
 Pairs = np.ndarray[tuple[int], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
-def write_live(run: Run, progress: Progress = _SILENT) -> None:
+def write_live(run: Run, progress: Progress = SILENT) -> None:
     """Write live.json into the run's folder, completely or not at all."""
     write_atomically(run.folder / LIVE, live_view(run, progress).model_dump_json() + "\n")
 
 
-def live_view(run: Run, progress: Progress = _SILENT) -> LiveView:
+def live_view(run: Run, progress: Progress = SILENT) -> LiveView:
     """Compute the view of a run from its journal, at any time.
 
     Args:
@@ -68,26 +67,20 @@ def live_view(run: Run, progress: Progress = _SILENT) -> LiveView:
     if not is_begun(run.location):
         none = LiveJudge(judgments=0, pairs=0, reason="no answers yet")
         return LiveView(created=created, data=data is not None, judges=dict.fromkeys(names, none))
-    table = comparisons(run.folder, run.campaign, space, run.plan)
-    direct = direct_answers(run.folder, run.campaign, space)
+    table = comparisons(run.study)
+    direct = direct_answers(run.study)
     rng = np.random.default_rng([run.campaign.seed, 0x11FE])
-    own = _own_beliefs(run)
-    samples = own or marginals.Samples(space, space.sample(_POINTS, rng), data)
+    asked = run.manifest.entry("ask")
+    is_whole = asked and asked.read.get(ANSWERS) == str(kept_answers(run.location))
+    if is_whole and run.report_path.is_file():
+        samples = read_samples(run)  # the beliefs that the run's stages fitted to all answers
+    else:
+        samples = marginals.Samples(space, space.sample(_POINTS, rng), data)
     judges = {}
     for name in names:
         show = partial(progress.stage, f"{name}: live view")
         judges[name] = _judge(run, name, table, direct if len(direct) else None, samples, show)
     return LiveView(created=created, data=data is not None, judges=judges)
-
-
-def _own_beliefs(run: Run) -> marginals.Samples | None:
-    """Return the beliefs that the run's stages fitted to all answers; None before its report."""
-    entry = run.manifest.entry("ask")
-    if entry is None or not run.report_path.is_file():
-        return None
-    if entry.read.get(ANSWERS) != str(kept_answers(run.location)):
-        return None
-    return read_samples(run)
 
 
 def _judge(
@@ -117,7 +110,12 @@ def _judge(
     if points is None:
         used = min(measures.pairs, MOST)
         try:
-            belief = _belief(run, judge, _thinned(table, judge, choices.pair), direct, show)
+            count = len(choices.pair)
+            evenly = np.linspace(0, count - 1, min(count, MOST)).round().astype(int)
+            sample = choices.pair[evenly]
+            rows = table.answers_of(judge)
+            some = Comparisons(rows[rows["pair"].isin(sample)], table.features)
+            belief = _belief(run, judge, some, direct, show)
         except (ElicitError, density.DensityError) as error:
             return measured.model_copy(update={"reason": f"no belief could be fitted yet: {error}"})
         points = belief.sample(_POINTS, seed=run.campaign.seed)
@@ -133,13 +131,6 @@ def _judge(
     features = tuple(_feature(drawn, judge, j) for j in range(run.space.dimension))
     method = _method(run) if used else run.campaign.fit.methods[0]
     return measured.model_copy(update={"features": features, "method": method, "used": used})
-
-
-def _thinned(table: Comparisons, judge: str, pairs: Pairs) -> Comparisons:
-    """Return a judge's answers about at most `MOST` of its pairs."""
-    sample = pairs[np.linspace(0, len(pairs) - 1, min(len(pairs), MOST)).round().astype(int)]
-    rows = table.answers_of(judge)
-    return Comparisons(rows[rows["pair"].isin(sample)], table.features)
 
 
 def _method(run: Run) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,19 +90,28 @@ class Manifest:
         written = (self.entry(stage) or Entry()).written.items()
         return [name for name, digest in written if not self._is(name, digest)]
 
-    def stale(self, reads: Mapping[str, Mapping[str, str]], *, unknown: bool = False) -> set[str]:
+    def stale(
+        self,
+        reads: Mapping[str, Mapping[str, str]],
+        *,
+        unknown: bool = False,
+        ignoring: Collection[str] = (),
+    ) -> set[str]:
         """Return the entries made from other inputs than the present, or with changed files.
 
         Args:
             reads: digests of the present inputs by the name of the entry.
             unknown: whether entries that were never recorded count, too.
+            ignoring: names of inputs that do not count.
         """
         names = set()
         for name, present in reads.items():
             entry = self.entry(name)
             if entry is None:
                 names |= {name} if unknown else set()
-            elif not present.items() <= entry.read.items() or self.changed(name):
+                continue
+            same = (entry.read.get(part) == present[part] for part in present.keys() - ignoring)
+            if not all(same) or self.changed(name):
                 names.add(name)
         return names
 

@@ -47,9 +47,9 @@ from llm_elicit.config.campaign import Campaign, axis_word
 from llm_elicit.config.design import Design
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, InputError, UnusableError
-from llm_elicit.orchestrator.prices import price_of
-from llm_elicit.orchestrator.progress import Progress, Silent
+from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
+from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.questions import Template
@@ -59,7 +59,6 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 FEWEST = 10
 """The least number of pairs of a pilot; correlations of fewer are too uncertain."""
 
-_SILENT = Silent()
 _CEILING = 0.999
 """Largest correlation; 1 would be an infinite ratio of signal to noise."""
 
@@ -217,7 +216,7 @@ def run_pilot(
     pairs: int,
     *,
     max_cost: float | None = None,
-    progress: Progress = _SILENT,
+    progress: Progress = SILENT,
 ) -> tuple[Pilot, list[ElicitError]]:
     """Ask about the campaign's first pairs with every template, or resume, and compare them.
 

@@ -39,8 +39,8 @@ from llm_elicit.orchestrator.journal.control import (
     write_control,
 )
 from llm_elicit.orchestrator.open_run import in_thread
-from llm_elicit.orchestrator.prices import price_of
-from llm_elicit.orchestrator.progress import Progress, Silent
+from llm_elicit.orchestrator.progress import SILENT, Progress
+from llm_elicit.orchestrator.tokens import price_of
 
 
 class Turns:
@@ -116,8 +116,6 @@ START: dict[str, Any] = {
 }  # fmt: skip
 """What is recorded of a run that a process begins to work on."""
 
-_SILENT = Silent()
-
 
 def check_limits(campaign: Campaign, max_cost: float | None, concurrency: int | None) -> None:
     """Check limits that are asked for of a run, which would end it if they cannot be held.
@@ -153,7 +151,7 @@ class RunControl:
     def __init__(
         self,
         location: JournalLocation,
-        progress: Progress = _SILENT,
+        progress: Progress = SILENT,
         *,
         ceiling: Budget | None = None,
         on_change: Callable[[Control], None] | None = None,
@@ -214,7 +212,11 @@ class RunControl:
         began = time.monotonic()
         while True:
             if self.now.wanted == "paused":
-                await self._until_resumed()
+                await self.record(state="paused")
+                self._progress.note("run", "paused; `llm-elicit resume` goes on")
+            while self.now.wanted == "paused" and self._lost is None:
+                self._asked.clear()
+                await self._asked.wait()
             if self._lost is not None:
                 raise self._lost
             if self.now.wanted == "cancelled":
@@ -229,13 +231,6 @@ class RunControl:
         self._applied = self.now.max_cost, self.now.concurrency
         self.stopping = asyncio.Event()
         return time.monotonic() - began
-
-    async def _until_resumed(self) -> None:
-        await self.record(state="paused")
-        self._progress.note("run", "paused; `llm-elicit resume` goes on")
-        while self.now.wanted == "paused" and self._lost is None:
-            self._asked.clear()
-            await self._asked.wait()
 
     async def _called(self) -> bool:
         """Wait for the run's turn; return False once something else may be asked of it."""

@@ -26,9 +26,9 @@ from llm_elicit.orchestrator.journal.control import (
     record_events,
 )
 from llm_elicit.orchestrator.journal.schema import Totals
-from llm_elicit.orchestrator.log import event as log_event
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import Progress, Tally
+from llm_elicit.orchestrator.progress import event as log_event
 from llm_elicit.pipeline.snapshot import THROTTLED, JudgeSnapshot
 
 INTERVAL = 0.25
@@ -202,21 +202,10 @@ class JudgeCounts:
 
     def snapshot(self) -> JudgeSnapshot:
         """Return the counts now."""
-        tally, failures = self.tally, self.all_failures
-        return JudgeSnapshot(
-            backend=self.judge.backend,
-            model=self.judge.model_name,
-            total=tally.total,
-            done=tally.done,
-            failed=tally.failed,
-            cached=self.cached + tally.cached,
-            requests=self.requests + tally.requests,
-            errors=failures.total(),
-            failures=dict(failures),
-            throttled=failures[THROTTLED],
-            rate=self.rate,
-            cost=tally.cost,
-        )
+        return JudgeSnapshot.of(
+            self.judge, self.tally, self.all_failures, cached=self.cached + self.tally.cached,
+            requests=self.requests + self.tally.requests, rate=self.rate, cost=self.tally.cost,
+        )  # fmt: skip
 
 
 class RunProgress:

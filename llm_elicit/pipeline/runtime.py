@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.errors import CapError, ElicitError, InputError
@@ -32,7 +32,7 @@ from llm_elicit.orchestrator.journal.questions import spent_in
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import Display, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
-from llm_elicit.pipeline.ask import ask
+from llm_elicit.pipeline.ask import AskOptions, ask
 from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
 from llm_elicit.pipeline.run_control import START, Turns
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, find, run_folders
@@ -201,7 +201,7 @@ class Runtime:
         """Return what the runs of one event loop share."""
         fits = asyncio.Semaphore(self._fits)
         turns = Turns(self._at_once)
-        return Sharing(self.limiters, fits, live_every=self._live_every, turns=turns)
+        return Sharing(fits, live_every=self._live_every, turns=turns)
 
     async def __aexit__(
         self,
@@ -246,14 +246,13 @@ class Runtime:
         """
         wanted = "paused" if paused else "running"
         start = START | {"wanted": wanted, "owner": owner, "max_cost": max_cost}
-        return self._add(campaign, start, cache, retry_failed)
+        return self._add(campaign, start, cache=cache, retry_failed=retry_failed)
 
     def _add(
         self,
         campaign: str | Path | Campaign | Run,
         start: dict[str, Any],
-        cache: CacheUse,
-        retry_failed: bool = False,
+        **asking: Unpack[AskOptions],
     ) -> CampaignRun:
         run = campaign if isinstance(campaign, Run) else Run.open(campaign)
         if self._journal is not None and run is not campaign and run.campaign.journal is None:
@@ -262,7 +261,8 @@ class Runtime:
         earlier = self.runs.get(name)
         if earlier is not None and earlier.state not in ENDED:
             raise InputError(f"{name}: it is {earlier.state} here already")
-        self._runs[name] = added = CampaignRun(run, self._sharing, start, cache, retry_failed)
+        asking["limiters"] = self.limiters
+        self._runs[name] = added = CampaignRun(run, self._sharing, start, **asking)
         return added
 
     async def recover(self) -> list[CampaignRun]:
@@ -286,7 +286,7 @@ class Runtime:
     async def _take_over(self) -> tuple[list[CampaignRun], bool]:
         runs, unsure = await in_thread(partial(self._recovery.take, set(self.runs)))
         free = [run for run in runs if run.campaign.name not in self.runs]
-        return [self._add(run, {"error": None}, "reuse") for run in free], unsure
+        return [self._add(run, {"error": None}) for run in free], unsure
 
     async def delete(self, name: str) -> None:
         """Cancel a run, and remove its folder and its journal.
@@ -354,13 +354,7 @@ def run(
 
 
 def ask_conditions(
-    cells: Sequence[Run],
-    *,
-    max_cost: float | None = None,
-    progress: Progress | None = None,
-    cache: CacheUse = "reuse",
-    limiters: RateLimiters | None = None,
-    retry_failed: bool = False,
+    cells: Sequence[Run], progress: Progress | None = None, **options: Unpack[AskOptions]
 ) -> None:
     """Ask the cells of a grid that have conditions, so that the first fit has all answers.
 
@@ -368,15 +362,13 @@ def ask_conditions(
     """
     for cell in cells:
         if cell.campaign.given and len(cells) > 1:
-            with (
-                Display() if progress is None else nullcontext(progress) as display,
-                suppress(ElicitError),
-            ):
-                asking = ask(
-                    cell, max_cost=max_cost, progress=display, cache=cache, limiters=limiters,
-                    retry_failed=retry_failed,
-                )  # fmt: skip
-                asyncio.run(asking)
+            with _display(progress) as display, suppress(ElicitError):
+                asyncio.run(ask(cell, progress=display, **options))
+
+
+def _display(progress: Progress | None) -> AbstractContextManager[Progress]:
+    """Return a progress, or a display on standard error by default."""
+    return Display() if progress is None else nullcontext(progress)
 
 
 def _inside_event_loop() -> bool:
@@ -390,41 +382,40 @@ def _inside_event_loop() -> bool:
 async def arun(
     campaign: str | Path | Campaign | Run,
     *,
-    max_cost: float | None = None,
     progress: Progress | None = None,
-    cache: CacheUse = "reuse",
-    limiters: RateLimiters | None = None,
-    retry_failed: bool = False,
+    **options: Unpack[AskOptions],
 ) -> Run:
     """Run a campaign as `run` does, in a notebook or a service with an event loop.
 
     Signal handlers and the garbage collector are left alone. Cancelling the task while questions
     are asked waits for the answers in flight; cancelling it again drops them. In other stages it
     ends with the step at work. Calls with the same folder run one after the other.
+
+    Args:
+        campaign, progress: as of `run`.
+        options: `max_cost`, `cache`, `limiters` and `retry_failed`, as of `run`.
     """
     result = campaign if isinstance(campaign, Run) else await in_thread(partial(Run.open, campaign))
     async with alone_in(result.folder):
-        with Display() if progress is None else nullcontext(progress) as display:
-            sharing = Sharing(
-                limiters or RateLimiters(), asyncio.Semaphore(1), progress=display, here=True
-            )
-            return await CampaignRun(
-                result, sharing, dict(START), cache, retry_failed, max_cost
-            ).end()
+        with _display(progress) as display:
+            sharing = Sharing(asyncio.Semaphore(1), progress=display, here=True)
+            return await CampaignRun(result, sharing, dict(START), **options).end()
 
 
 def run_grid(
     campaign: str | Path | Campaign,
     *,
-    max_cost: float | None = None,
     progress: Progress | None = None,
-    cache: CacheUse = "reuse",
-    retry_failed: bool = False,
+    **options: Unpack[AskOptions],
 ) -> dict[str, Run]:
     """Run every cell of a grid, one after the other, or resume it. Caps apply to all together.
 
     A cell without a judge that could be asked is left out of the result, and the others go on. A
     campaign without a grid is its only cell.
+
+    Args:
+        campaign, progress: as of `run`.
+        options: `max_cost`, `cache`, `limiters` and `retry_failed`, as of `run`.
 
     Returns:
         The cells' runs by name.
@@ -434,20 +425,18 @@ def run_grid(
         JudgeError, InputError: no cell could be asked; the first cell's reason.
         KeyboardInterrupt: the user stopped it; every answer received is kept.
     """
-    from llm_elicit.pipeline.report import write_conditions  # with PyTorch
+    from llm_elicit.pipeline.results import write_conditions  # with PyTorch
 
     if _inside_event_loop():
         raise InputError("run_grid() was called inside an event loop; use a thread of its own")
     done: dict[str, Run] = {}
     stopped: ElicitError | None = None
-    cells, limiters = plan_grid(campaign), RateLimiters()
-    shared: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "limiters": limiters}
-    ask_conditions(cells, progress=progress, retry_failed=retry_failed, **shared)
+    cells = plan_grid(campaign)
+    options["limiters"] = options.get("limiters") or RateLimiters()
+    ask_conditions(cells, progress, **options)
     for cell in cells:
         try:
-            done[cell.campaign.name] = run(
-                cell, progress=progress, retry_failed=retry_failed, **shared
-            )
+            done[cell.campaign.name] = run(cell, progress=progress, **options)
         except CapError:
             raise
         except ElicitError as error:

@@ -1,6 +1,8 @@
 """What a run does at one moment: its state, and the counts of its judges.
 
 The snapshots of all runs in a folder, for lists: neither spaces nor plans nor beliefs are read.
+What is known of a run's beliefs while it asks, as it is written into the run's folder: it needs
+none of the libraries that made it, so that a service reads it at once.
 
 A run at which no process is at work stays as it is until one of its files changes. Its snapshot is
 kept in memory, and in a file for the next start.
@@ -12,12 +14,13 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
+from llm_elicit._util.files import read_json
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
@@ -33,7 +36,8 @@ from llm_elicit.orchestrator.journal.control import (
     visible_state,
 )
 from llm_elicit.orchestrator.journal.schema import Totals
-from llm_elicit.orchestrator.prices import price_of
+from llm_elicit.orchestrator.progress import Tally
+from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.run_folder import CAMPAIGN, REPORT, Run, find, run_folders
 
@@ -68,6 +72,17 @@ class JudgeSnapshot(StrictModel):
     throttled: int = 0
     rate: float = 0.0
     cost: float | None = 0.0
+
+    @classmethod
+    def of(
+        cls, judge: Judge, counts: Tally | Totals, failures: Mapping[str, int], **more: Any
+    ) -> JudgeSnapshot:
+        """Return the counts of a judge; `more` are the fields that differ between the callers."""
+        return cls(
+            backend=judge.backend, model=judge.model_name, total=counts.total, done=counts.done,
+            failed=counts.failed, errors=sum(failures.values()), failures=dict(failures),
+            throttled=failures.get(THROTTLED, 0), **more,
+        )  # fmt: skip
 
 
 class RunSnapshot(StrictModel):
@@ -161,14 +176,19 @@ def read_snapshot(
         empty: returns the counts before the first question.
     """
     names = [judge.name for judge in campaign.judges]
-    summary = read_summary(JournalLocation(folder, campaign.journal), names)
+    summary = read_summary(JournalLocation(folder, campaign.journal))
     totals, failures = summary.totals, failures_of(summary)
     if not all(name in totals and totals[name].total for name in names):
         totals = empty() | {name: counts for name, counts in totals.items() if counts.total}
-    judges = {
-        judge.name: _judge_snapshot(judge, totals[judge.name], failures[judge.name])
-        for judge in campaign.judges
-    }
+    judges = {}
+    for judge in campaign.judges:
+        counts = totals[judge.name]
+        # Answers whose price is unknown are recorded without a cost.
+        cost = counts.cost if counts.cost or price_of(judge) is not None else None
+        judges[judge.name] = JudgeSnapshot.of(
+            judge, counts, failures[judge.name], cached=counts.cached, requests=counts.requests,
+            cost=cost,
+        )  # fmt: skip
     control = summary.control
     if control is None:
         state: RunState = "done" if (folder / REPORT).is_file() else "planned"
@@ -184,23 +204,6 @@ def read_snapshot(
         live=0,
         seq=0,
         updated=max((counts.last for counts in totals.values()), default=""),
-    )
-
-
-def _judge_snapshot(judge: Judge, counts: Totals, failures: dict[str, int]) -> JudgeSnapshot:
-    return JudgeSnapshot(
-        backend=judge.backend,
-        model=judge.model_name,
-        total=counts.total,
-        done=counts.done,
-        failed=counts.failed,
-        cached=counts.cached,
-        requests=counts.requests,
-        errors=sum(failures.values()),
-        failures=failures,
-        throttled=failures.get(THROTTLED, 0),
-        # Answers whose price is unknown are recorded without a cost.
-        cost=counts.cost if counts.cost or price_of(judge) is not None else None,
     )
 
 
@@ -269,7 +272,14 @@ class RunIndex:
             campaign = find(folder)[0]
             if campaign.grid is not None:
                 return None
-            run = read_snapshot(folder, campaign, lambda: _empty(folder, campaign))
+            total = Totals(total=campaign.design.questions)
+            plain = dict.fromkeys((judge.name for judge in campaign.judges), total)
+            # Only direct questions depend on the space, which is not read otherwise.
+            run = read_snapshot(
+                folder,
+                campaign,
+                lambda: Run.open(folder).empty_totals if campaign.direct else plain,
+            )
         except (ElicitError, OSError) as error:
             if not (folder / CAMPAIGN).is_file():
                 return None
@@ -277,8 +287,11 @@ class RunIndex:
             if not getattr(error, "passes", False):
                 self._entries[folder.name] = _Entry(files=files, run=run)
             return run
-        if _stays(run, files, shared=campaign.journal is not None):
-            self._keep(_Entry(files=files, run=run))
+        shared = campaign.journal is not None
+        changed = max(max(stat[:2]) for stat in files) / 1e9
+        is_over = run.state in ENDED if shared else run.state in (*ENDED, "interrupted")
+        if is_over and time.time() - changed > (_SETTLED_ELSEWHERE if shared else _SETTLED):
+            self._keep(_Entry(files=files, run=run))  # it holds until one of the files changes
         return run
 
     def _keep(self, entry: _Entry) -> None:
@@ -291,14 +304,6 @@ class RunIndex:
         return self._store / f"{name}.json"
 
 
-def _empty(folder: Path, campaign: Campaign) -> dict[str, Totals]:
-    """Return the counts before the first question; only direct questions depend on the space."""
-    if campaign.direct is not None:
-        return Run.open(folder).empty_totals
-    total = Totals(total=campaign.design.questions)
-    return {judge.name: total for judge in campaign.judges}
-
-
 def _state(folder: Path) -> State:
     states = dict.fromkeys(_FILES, _NONE)
     for name in _FILES:
@@ -309,9 +314,124 @@ def _state(folder: Path) -> State:
     return tuple(states.values())
 
 
-def _stays(run: RunSnapshot, files: State, *, shared: bool) -> bool:
-    """Whether a snapshot holds until one of the files changes."""
-    settled = _SETTLED_ELSEWHERE if shared else _SETTLED
-    changed = max(max(stat[:2]) for stat in files) / 1e9
-    is_over = run.state in ENDED if shared else run.state in (*ENDED, "interrupted")
-    return is_over and time.time() - changed > settled
+LIVE = "live.json"
+"""The file of the live view in a run's folder."""
+
+
+class LiveInterval(StrictModel):
+    """An estimate with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class LiveShape(StrictModel):
+    """A part of a chart: an SVG path, or a text, in CSS pixels.
+
+    Attributes:
+        kind: "data", "sampling", "band", "belief" or "axis"; determines its colour.
+        path: its outline; empty for a text.
+        width: of its line; 0 if it is filled.
+        text, x, y, angle: the text and the position of its middle (of its end, if rotated).
+    """
+
+    kind: str
+    path: str = ""
+    width: float = 0.0
+    text: str = ""
+    x: float = 0.0
+    y: float = 0.0
+    angle: float = 0.0
+
+
+class LiveChart(StrictModel):
+    """A chart of one feature.
+
+    Attributes:
+        title: the feature with its unit.
+        words: the same in words.
+        width, height: in CSS pixels.
+        shapes: what is drawn.
+    """
+
+    title: str
+    words: str
+    width: int
+    height: int
+    shapes: tuple[LiveShape, ...]
+
+
+class LiveFeature(StrictModel):
+    """One feature of a judge's belief, and of the data.
+
+    Densities are per unit of the feature's scale; of categories and of few whole numbers, shares.
+
+    Attributes:
+        name: the feature's name.
+        shares: whether they are shares.
+        at: values, natural units; of categories, their codes.
+        belief: the belief at each of them.
+        low, high: its 90 % band; empty for a method without one.
+        data: the table; empty without one.
+        chart: the chart.
+    """
+
+    name: str
+    shares: bool
+    at: tuple[float, ...]
+    belief: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    data: tuple[float, ...] = ()
+    chart: LiveChart
+
+
+class LiveJudge(StrictModel):
+    """One judge while it is asked; None where its answers do not allow a measurement yet.
+
+    Attributes:
+        judgments: answers so far.
+        pairs: pairs with at least one choice.
+        agreement: share of pairs asked in both orders whose answers pick the same point.
+        retest: share of repeated questions answered alike.
+        position_effect: P(option A) − 1/2 over pairs asked in both orders.
+        features: the belief; empty without one.
+        method: how it was estimated.
+        used: the number of pairs of a quick fit; 0 if it is the run's own belief.
+        reason: why there is no belief; empty if there is one.
+    """
+
+    judgments: int
+    pairs: int
+    agreement: LiveInterval | None = None
+    retest: LiveInterval | None = None
+    position_effect: LiveInterval | None = None
+    features: tuple[LiveFeature, ...] = ()
+    method: str = ""
+    used: int = 0
+    reason: str = ""
+
+
+class LiveView(StrictModel):
+    """What is known of a run's beliefs at one moment.
+
+    Attributes:
+        created: the UTC time, ISO 8601.
+        data: whether there is a table to compare with.
+        judges: the judges by name, in the campaign's order.
+    """
+
+    created: str
+    data: bool
+    judges: dict[str, LiveJudge] = Field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> LiveView | None:
+        """Read the view in a run's folder; None before the first.
+
+        Raises:
+            InputError: the file was changed by hand.
+        """
+        path = folder / LIVE
+        return read_json(path, cls.model_validate_json) if path.is_file() else None

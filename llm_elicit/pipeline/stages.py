@@ -8,17 +8,15 @@ was changed, or by another version.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from llm_elicit._util.settings import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
-from llm_elicit.orchestrator.log import span
-from llm_elicit.orchestrator.progress import Progress, Silent
+from llm_elicit.orchestrator.progress import SILENT, Progress, span
 from llm_elicit.pipeline.ask import ask, ask_in_batches, export, write_tables
 from llm_elicit.pipeline.manifest import Manifest, write_atomically
 from llm_elicit.pipeline.run_folder import AUDIT, CAMPAIGN, COMPARISONS, PLAN, Run, find, open_runs
@@ -31,28 +29,37 @@ __all__ = [
 if TYPE_CHECKING:
     from llm_elicit.audit.judge_comparison import JudgeComparison
 
-_SILENT = Silent()
 
 BEFORE: dict[str, tuple[str, ...]] = {"fit": (), "audit": ("fit",), "report": ("fit", "audit")}
-"""The stages after asking, in order, each with those whose files it reads.
-
-A stage is a module of this package: its `reads` returns digests of what it reads, which the
-manifest keeps with those of the files that it wrote, and its `make` writes these. The module is
-imported when the stage is run, since PyTorch comes with it, which asking needs not.
-"""
+"""The stages after asking, in order, each with those whose files it reads."""
 
 
-class _Stage(Protocol):
-    def reads(self, run: Run, *, exactly: bool = False) -> dict[str, dict[str, str]]: ...
+class _Stage(NamedTuple):
+    """What a stage reads, and how it is made.
 
-    def make(self, run: Run, progress: Progress, goal: str) -> None: ...
+    Attributes:
+        reads: returns digests of what it reads, which the manifest keeps with those of the files
+            that it wrote.
+        make: writes these files; its last argument is the stage that is wanted.
+        ignoring: inputs that count only if the stage itself is wanted.
+    """
+
+    reads: Callable[[Run], dict[str, dict[str, str]]]
+    make: Callable[[Run, Progress, str], None]
+    ignoring: Collection[str] = ()
 
 
 def _stage(name: str) -> _Stage:
-    return cast("_Stage", import_module(f"llm_elicit.pipeline.{name}"))
+    from llm_elicit.pipeline import fit, results  # with PyTorch, which asking needs not
+
+    return {
+        "fit": _Stage(fit.reads, fit.make),
+        "audit": _Stage(results.audit_reads, results.make_audit, results.SHOWN),
+        "report": _Stage(results.report_reads, results.make_report),
+    }[name]
 
 
-def make(run: Run, goal: str, progress: Progress = _SILENT, *, anew: bool = True) -> None:
+def make(run: Run, goal: str, progress: Progress = SILENT, *, anew: bool = True) -> None:
     """Make the files of a stage, and before them those that it reads where they are stale.
 
     Args:
@@ -67,33 +74,33 @@ def make(run: Run, goal: str, progress: Progress = _SILENT, *, anew: bool = True
         _update(run, BEFORE[goal], goal, progress)
         warn_of_gaps(run, goal, progress)
         stage = _stage(goal)
-        if anew or run.manifest.stale(stage.reads(run, exactly=True), unknown=True):
+        if anew or run.manifest.stale(stage.reads(run), unknown=True):
             stage.make(run, progress, goal)
 
 
 def _update(run: Run, stages: Sequence[str], goal: str, progress: Progress) -> None:
     """Make the files of stages again where they are stale."""
     for stage in map(_stage, stages):
-        if run.manifest.stale(stage.reads(run)):
+        if run.manifest.stale(stage.reads(run), ignoring=stage.ignoring):
             stage.make(run, progress, goal)
 
 
-def fit(run: Run, progress: Progress = _SILENT) -> None:
+def fit(run: Run, progress: Progress = SILENT) -> None:
     """Estimate every judge's belief by every method of the campaign, with samples and bands."""
     make(run, "fit", progress)
 
 
-def audit(run: Run, progress: Progress = _SILENT) -> None:
+def audit(run: Run, progress: Progress = SILENT) -> None:
     """Compare each belief with the data and with the sampling density; write audit.json."""
     make(run, "audit", progress)
 
 
-def report(run: Run, progress: Progress = _SILENT) -> None:
+def report(run: Run, progress: Progress = SILENT) -> None:
     """Write report.html, its figures and its tables."""
     make(run, "report", progress)
 
 
-def compare(runs: Sequence[Run], progress: Progress = _SILENT) -> JudgeComparison:
+def compare(runs: Sequence[Run], progress: Progress = SILENT) -> JudgeComparison:
     """Compare the judges of one or several runs; see `llm_elicit.audit.judge_comparison`.
 
     A judge is called by its name, or `run/judge` if two runs have judges of that name.
@@ -102,7 +109,7 @@ def compare(runs: Sequence[Run], progress: Progress = _SILENT) -> JudgeCompariso
         InputError: feature spaces that differ, fewer than two judges, or a belief that has no
             draws.
     """
-    from llm_elicit.pipeline.audit import compare_runs
+    from llm_elicit.pipeline.results import compare_runs
 
     for run in runs:
         if run.space.features != runs[0].space.features:

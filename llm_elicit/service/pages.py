@@ -21,9 +21,8 @@ from llm_elicit._util import files
 from llm_elicit._util.settings import parse_yaml
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal.control import ENDED
-from llm_elicit.pipeline.live_view import LiveView
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.pipeline.snapshot import RunSnapshot
+from llm_elicit.pipeline.snapshot import LiveView, RunSnapshot
 from llm_elicit.service import auth, campaigns, security
 from llm_elicit.service.campaigns import Limits
 from llm_elicit.service.catalog import CampaignName, Catalog, Runs

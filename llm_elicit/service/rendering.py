@@ -19,8 +19,7 @@ from fastapi.responses import HTMLResponse
 from starlette.datastructures import Headers
 
 from llm_elicit._util.text import visible
-from llm_elicit.pipeline.live_view import LiveInterval, LiveView
-from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
+from llm_elicit.pipeline.snapshot import JudgeSnapshot, LiveInterval, LiveView, RunSnapshot
 from llm_elicit.service.problems import ProblemError, problem
 
 STATIC = Path(__file__).parent / "static"

@@ -13,8 +13,8 @@ from fakes.plugins import EXAMPLE, install, place
 from llm_elicit._util.settings import validated
 from llm_elicit.cli.exit_codes import run_app
 from llm_elicit.cli.main import app
-from llm_elicit.config import plugins
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.judges import installed_backends, package_of
 from llm_elicit.errors import InputError
 from llm_elicit.testing.provider import Fails, Provider, Says
 
@@ -138,8 +138,8 @@ def test_a_broken_plug_in_is_one_line(
     with pytest.raises(InputError, match=said) as caught:
         _judge("mine")
     assert "\n" not in str(caught.value)
-    listed = dict(plugins.installed())["mine"]
-    assert plugins.package(listed[0]) == "p-module-mine 1.0"
+    listed = dict(installed_backends())["mine"]
+    assert package_of(listed[0]) == "p-module-mine 1.0"
 
 
 def test_two_packages_of_one_name_are_refused(

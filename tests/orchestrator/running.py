@@ -107,7 +107,7 @@ def starved() -> float:
 
 
 def table(study: Campaign, folder: Path, thinking: bool = False) -> Comparisons:
-    return comparisons(folder, study, space_of(study), plan_of(study), thinking=thinking)
+    return comparisons(Study(study, space_of(study), plan_of(study), folder), thinking=thinking)
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from llm_elicit.orchestrator.rate_limit_headers import allowances, retry_after
-from llm_elicit.orchestrator.rate_limiter import RateLimiter
+from llm_elicit.orchestrator.rate_limiter import RateLimiter, allowances, retry_after
 from llm_elicit.orchestrator.retries import Decision, RetryPolicy
 from llm_elicit.testing.rate_limits import Gate, Limit
 

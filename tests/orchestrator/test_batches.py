@@ -31,8 +31,8 @@ from llm_elicit.orchestrator.estimates import prompts
 from llm_elicit.orchestrator.journal.schema import Question
 from llm_elicit.orchestrator.judgments import direct_answers, status
 from llm_elicit.orchestrator.open_run import Study
-from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Silent
+from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.questions import Template
 from llm_elicit.testing.provider import Fails, Provider, Says
 from orchestrator.conftest import EXPERT, claude, gpt
@@ -108,7 +108,7 @@ def test_direct_questions_go_in_batches_too(judge: Any, tmp_path: Path) -> None:
         )
         assert _do("wait", study, tmp_path / "try").complete
         assert len(provider.batches) == 1
-    answers = direct_answers(tmp_path / "try", study, space_of(study))
+    answers = direct_answers(Study(study, space_of(study), plan_of(study), tmp_path / "try"))
     assert answers["kind"].tolist() == ["quantiles"] * 4 + ["sample"] * 3
     assert set(answers["reply"]) == {"34; 36; 40; 44; 50"}
 

@@ -15,7 +15,7 @@ from llm_elicit.orchestrator.budget import Amount, Budget, BudgetLedger, check_c
 from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.schema import answered, intent, submitted
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.orchestrator.prices import Price
+from llm_elicit.orchestrator.tokens import Price
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of
 from orchestrator.test_journal import ANSWER

@@ -16,9 +16,10 @@ from llm_elicit.orchestrator.journal.questions import planned_rounds, record_rou
 from llm_elicit.orchestrator.journal.schema import Answer, Question, answered, digest_of, intent
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import direct_answers
+from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.planning.rounds import ALL_JUDGES, Pairs
 from orchestrator.conftest import EXPERT
-from orchestrator.running import campaign, plan_of, run, table
+from orchestrator.running import campaign, plan_of, run, space_of, table
 
 
 def _execute(location: JournalLocation, statement: str) -> int:
@@ -50,13 +51,13 @@ def test_a_changed_answer_is_named(location: JournalLocation, change: str) -> No
 def test_an_answer_to_a_direct_question_is_named(tmp_path: Path) -> None:
     study = campaign([EXPERT], pairs=4, direct={"samples": 3})
     run(study, tmp_path)
-    space = study.load_space()
-    assert len(direct_answers(tmp_path, study, space)) == 3
+    whole = Study(study, space_of(study), plan_of(study), tmp_path)
+    assert len(direct_answers(whole)) == 3
     _execute(
         JournalLocation(tmp_path), "UPDATE answers SET reply = reply || '0' WHERE verdict = 'text'"
     )
     with pytest.raises(InputError, match=r"question 0 sample, replicate 0.*\(and 2 more\)"):
-        direct_answers(tmp_path, study, space)
+        direct_answers(whole)
     assert len(table(study, tmp_path)) == 8, "the answers about pairs are as they were"
 
 

@@ -25,7 +25,9 @@ from llm_elicit.orchestrator.estimates import estimate, examples
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import committed, reading
 from llm_elicit.orchestrator.judgments import answered, direct_answers, status
-from llm_elicit.orchestrator.request_builder import check_direct
+from llm_elicit.orchestrator.open_run import Study
+from llm_elicit.orchestrator.request_builder import RequestBuilder
+from llm_elicit.orchestrator.tokens import Price, UsageCheck
 from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import direct_queries
 from llm_elicit.questions.numbers import UNREAD
@@ -33,7 +35,7 @@ from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import Fails, Provider, Says
 from orchestrator.child import study as child_study
 from orchestrator.conftest import EXPERT, claude, gpt
-from orchestrator.running import campaign, plan_of, run, table, until
+from orchestrator.running import campaign, plan_of, run, space_of, table, until
 
 DIRECT = {"quantiles": 2, "samples": 5, "rows": 4}
 COUNT = 2 * 4 + 5 + 4
@@ -54,7 +56,7 @@ def _question(body: dict[str, Any]) -> str:
 
 
 def answers_of(study: Campaign, folder: Path) -> pd.DataFrame:
-    return direct_answers(folder, study, study.load_space())
+    return direct_answers(Study(study, study.load_space(), plan_of(study), folder))
 
 
 def test_direct_questions_are_asked_beside_the_pairs(tmp_path: Path) -> None:
@@ -211,15 +213,19 @@ def test_a_section_that_asks_nothing_or_nonsense_is_refused(direct, message) -> 
         campaign([EXPERT], direct=direct)
 
 
-def test_a_backend_that_knows_pairs_alone_is_put_no_direct_question() -> None:
+def test_a_backend_that_knows_pairs_alone_is_put_no_direct_question(tmp_path: Path) -> None:
     class Old(SimulatedBackend):
         capabilities = Capabilities(seed=True)
 
-    study = campaign([EXPERT], direct=DIRECT)
-    backend = Old(study.judges[0], study.load_space())
+    def check(study: Campaign) -> None:
+        whole = Study(study, space_of(study), plan_of(study), tmp_path)
+        judge = study.judges[0]
+        backend = Old(judge, whole.space)
+        RequestBuilder(whole, judge, backend, Price(), UsageCheck()).check()
+
     with pytest.raises(InputError, match=r"'expert'.*does not say that it answers direct"):
-        check_direct(plan_of(study), study.judges[0], backend)
-    check_direct(plan_of(campaign([EXPERT])), study.judges[0], backend)
+        check(campaign([EXPERT], direct=DIRECT))
+    check(campaign([EXPERT]))
 
 
 def test_rows_need_a_table() -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.config.provenance import identity_of
 from llm_elicit.orchestrator.estimates import estimate, prompts
-from llm_elicit.orchestrator.prices import Price, price_of
-from llm_elicit.orchestrator.tokens import cached_beginning, counter, most
+from llm_elicit.orchestrator.tokens import Price, cached_beginning, counter, most, price_of
 from llm_elicit.questions import Message, Prompt, Template
 from llm_elicit.testing.provider import Provider
 from orchestrator.conftest import EXPERT, claude, gpt

@@ -11,6 +11,7 @@ from sqlalchemy.pool import NullPool
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import workers
 from orchestrator.test_journal import _open
 
@@ -43,8 +44,8 @@ def test_a_journal_is_named_in_messages(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_journal_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        JournalLocation(tmp_path).readable()
+    with pytest.raises(InputError) as caught, reading(JournalLocation(tmp_path)):
+        pass
     assert str(caught.value) == f"{tmp_path}: no journal here; run the campaign first"
 
 

@@ -15,14 +15,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from llm_elicit.orchestrator.log import FILE, event, logged
+from llm_elicit.orchestrator.progress import LOG, event, logged
 from llm_elicit.testing.provider import Action, Fails, Provider, Resets, Says, Sends
 from orchestrator.conftest import EXPERT, KEY, claude, gpt
 from orchestrator.running import campaign, run
 
 
 def _events(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
 
 
 def _echoing(number: int, body: dict[str, Any]) -> Action:
@@ -84,7 +84,7 @@ def test_a_traceback_is_in_the_log_without_the_key(tmp_path: Path) -> None:
     assert failed["event"] == "run failed"
     assert "Traceback" in failed["traceback"]
     assert "[key]" in failed["traceback"]
-    assert KEY not in (tmp_path / FILE).read_text()
+    assert KEY not in (tmp_path / LOG).read_text()
 
 
 @pytest.fixture(scope="module")
@@ -171,5 +171,5 @@ def test_a_key_is_not_in_the_traceback_of_a_defect(tmp_path: Path) -> None:
         out, error = crashing.communicate()
     assert crashing.returncode == 1
     assert "ZeroDivisionError" in error
-    assert KEY not in out + error + (tmp_path / "try" / FILE).read_text()
-    assert "ZeroDivisionError" in (tmp_path / "try" / FILE).read_text()
+    assert KEY not in out + error + (tmp_path / "try" / LOG).read_text()
+    assert "ZeroDivisionError" in (tmp_path / "try" / LOG).read_text()

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.progress import Tally
-from llm_elicit.orchestrator.rate_limit_headers import Allowance, allowances, seconds_until
-from llm_elicit.orchestrator.rate_limiter import RateLimiter
+from llm_elicit.orchestrator.rate_limiter import Allowance, RateLimiter, allowances, seconds_until
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, SharedLimiter
 from llm_elicit.orchestrator.retries import RetryPolicy, SlowRequests
 from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Says

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from llm_elicit.backends.failures import read_failure
 from llm_elicit.orchestrator.progress import Display, Tally
-from llm_elicit.orchestrator.rate_limit_headers import retry_after
+from llm_elicit.orchestrator.rate_limiter import retry_after
 from llm_elicit.orchestrator.retries import Decision, RetryPolicy
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

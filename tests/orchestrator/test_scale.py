@@ -16,6 +16,7 @@ from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import write_judgments
+from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.planning.pairs import Plan, Query
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table
@@ -75,7 +76,7 @@ def test_a_table_written_in_parts_is_the_table(
         whole.write(tmp_path / f"whole.{ending}")
     for ending in ("parquet", "jsonl", "csv"):
         path = tmp_path / f"parts.{ending}"
-        write_judgments(folder, study, study.load_space(), plan_of(study), path)
+        write_judgments(Study(study, study.load_space(), plan_of(study), folder), path)
         if ending == "parquet":
             pd.testing.assert_frame_equal(Comparisons.read(path).frame, frame, check_exact=True)
         if ending != "parquet" or at_once > len(frame):

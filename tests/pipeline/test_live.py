@@ -17,9 +17,9 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.live import live_view
-from llm_elicit.pipeline.live_view import LIVE, LiveView
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.runtime import Runtime
+from llm_elicit.pipeline.snapshot import LIVE, LiveView
 from llm_elicit.pipeline.stages import plan
 from llm_elicit.testing.provider import Provider, Says
 

@@ -13,7 +13,7 @@ import llm_elicit as le
 from llm_elicit.audit.record import Audit
 from llm_elicit.orchestrator.journal.questions import is_begun
 from llm_elicit.orchestrator.people import People
-from llm_elicit.pipeline.audit import reads
+from llm_elicit.pipeline.results import audit_reads as reads
 
 # Here a belief only has to be there.
 pytestmark = pytest.mark.usefixtures("quick_fits")

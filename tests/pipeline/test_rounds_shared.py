@@ -56,8 +56,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         assert longer is not None
         assert len(longer.plan) == 20
         study = Study(longer.campaign, longer.space, longer.plan, longer.folder)
-        identity = study.identity(Template.load(longer.campaign.design.template))
-        other = Journal(longer.location, identity, longer.campaign.limits)
+        other = Journal(longer.location, study.identity, longer.campaign.limits)
         other.prepare(["gpt"], longer.plan)
         (held,) = other.claim("gpt", 1)
         other.commit([intent(held.id, 0.0)])
@@ -68,7 +67,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         assert not summary.problems
         assert len(provider.seen) == 12
         with pytest.raises(StalePlanError, match=r"1 answers .*another worker has planned"):
-            comparisons(old.folder, old.campaign, old.space, old.plan)
+            comparisons(old.study)
         other.close()
         # Then it learns of the round, joins in, and plans the last one itself.
         done = asyncio.run(ask_stage.ask(old, design=Told()))

@@ -260,8 +260,7 @@ def _a_limit_is_another(home: Path, _patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_version_is_another(_home: Path, patch: pytest.MonkeyPatch) -> None:
-    for module in ("audit", "report"):
-        patch.setattr(f"llm_elicit.pipeline.{module}.installed_versions", lambda: {"x": "1"})
+    patch.setattr("llm_elicit.pipeline.results.installed_versions", lambda: {"x": "1"})
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -197,15 +196,9 @@ class JournalLocation:
         )
 
     def readable(self) -> sa.Engine:
-        """Return an engine that only reads, possibly while another process writes.
-
-        Raises:
-            InputError: there is no journal in the folder.
-        """
+        """Return an engine that only reads, possibly while another process writes."""
         if self.address is not None:
             return _postgresql(self.address, self.schema, LEASE)
-        if not (self.folder / FILE).is_file():
-            raise InputError(f"{self.folder}: no journal here; run the campaign first")
         return sqlite_engine(self.only_read, begin="BEGIN")
 
     @contextmanager
@@ -231,18 +224,6 @@ class JournalLocation:
         archived = not writable and not path.with_name(f"{path.name}-wal").exists()
         mode = "mode=ro&immutable=1" if archived else "mode=ro"
         return f"{path.resolve().as_uri()}?{mode}"
-
-    @contextmanager
-    def glance(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection to the file in the folder, for queries that `in_sqlite` has compiled.
-
-        SQLAlchemy compiles each anew for every engine, which takes longer than most of them.
-        """
-        opened = sqlite3.connect(self.only_read, timeout=1.0, isolation_level=None, uri=True)
-        with closing(opened) as db:
-            db.row_factory = sqlite3.Row
-            db.execute("BEGIN")
-            yield db
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -276,12 +257,6 @@ def _postgresql(address: str, schema: str, lease: float) -> sa.Engine:
         raise InputError(
             "a journal on PostgreSQL needs its driver: pip install 'llm-elicit[postgresql]'"
         ) from None
-
-
-def in_sqlite(query: sa.Select[Any]) -> str:
-    """Return a query without parameters as SQLite's SQL."""
-    options = {"literal_binds": True}
-    return str(query.compile(dialect=sqlite.dialect(), compile_kwargs=options))
 
 
 def sqlite_engine(

@@ -8,9 +8,7 @@ What a list of runs shows of a journal, read from a file at one glance.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -20,17 +18,16 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import (
-    FILE,
     JournalLocation,
     RunInUseError,
-    in_sqlite,
     prepare_schema,
 )
-from llm_elicit.orchestrator.journal.questions import TOTALS, is_begun, reading, totals, totals_of
+from llm_elicit.orchestrator.journal.questions import TOTALS, totals_of
 from llm_elicit.orchestrator.journal.schema import Totals, clock, control, events, now, storable
 
 Wanted = Literal["running", "paused", "cancelled"]
@@ -131,17 +128,9 @@ def read_control(location: JournalLocation) -> Control | None:
     Raises:
         JournalError: the journal cannot be read.
     """
-    if not location.shared and (location.folder / FILE).is_file():
-        with (
-            location.guarded(),
-            contextlib.suppress(sqlite3.OperationalError),
-            location.glance() as file,
-        ):
-            row = file.execute(_statements()[0]).fetchone()
-            return None if row is None else control_of(dict(row))
     with location.reading() as db:
-        stored = None if db is None else db.execute(CONTROL).one_or_none()
-        return None if stored is None else control_of(stored._asdict())
+        rows = [] if db is None else _rows(db, CONTROL)
+    return control_of(rows[0]) if rows else None
 
 
 def control_of(row: Mapping[str, Any]) -> Control:
@@ -287,29 +276,8 @@ def read_events(location: JournalLocation, since: int = 0, most: int = _PAGE) ->
         JournalError: the journal cannot be read.
     """
     query = select(events).where(events.c.seq > since).order_by(events.c.seq).limit(most)
-    return _events(location, query)
-
-
-def latest_events(location: JournalLocation, kinds: Sequence[str]) -> list[RunEvent]:
-    """Return the latest recorded event of each of these kinds and each judge.
-
-    Raises:
-        JournalError: the journal cannot be read.
-    """
-    return _events(location, latest_of(kinds))
-
-
-def _events(location: JournalLocation, query: sa.Select[Any]) -> list[RunEvent]:
-    """Return the events that a query selects; none if the journal has no such table yet."""
     with location.reading() as db:
         return [] if db is None else [event_of(row._asdict()) for row in db.execute(query)]
-
-
-def latest_of(kinds: Sequence[str]) -> sa.Select[Any]:
-    """Return the query of the latest event of each of these kinds and each judge."""
-    c = events.c
-    latest = select(func.max(c.seq)).where(c.kind.in_(kinds)).group_by(c.kind, c.judge)
-    return select(events).where(c.seq.in_(latest))
 
 
 def event_of(row: Mapping[str, Any]) -> RunEvent:
@@ -345,8 +313,16 @@ def _writing(location: JournalLocation) -> Iterator[sa.Connection]:
         yield db
 
 
-_COUNTED = ("failed", "throttled")
-"""The kinds of events that say how many requests failed."""
+_DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
+
+_COUNTS = select(events).where(
+    events.c.seq.in_(
+        select(func.max(events.c.seq))
+        .where(events.c.kind.in_(("failed", "throttled")))
+        .group_by(events.c.kind, events.c.judge)
+    )
+)
+"""The query of the latest events that say how many requests of a judge failed."""
 
 
 @dataclass(frozen=True)
@@ -364,38 +340,32 @@ class JournalSummary:
     counted: list[RunEvent]
 
 
-def read_summary(location: JournalLocation, judges: Sequence[str]) -> JournalSummary:
+def read_summary(location: JournalLocation) -> JournalSummary:
     """Return the summary of a journal; an empty one without a journal.
-
-    Args:
-        location: the run's journal.
-        judges: the names of its judges.
 
     Raises:
         JournalError: the journal cannot be read.
     """
-    if not location.shared:
-        if not (location.folder / FILE).is_file():
+    with location.reading() as db:
+        if db is None:
             return JournalSummary(None, {}, [])
-        control, sums, latest = _statements()
-        try:
-            with location.glance() as file:
-                controls = [control_of(dict(row)) for row in file.execute(control)]
-                return JournalSummary(
-                    controls[0] if controls else None,
-                    {row["judge"]: totals_of(dict(row)) for row in file.execute(sums)},
-                    [event_of(dict(row)) for row in file.execute(latest)],
-                )
-        except sqlite3.Error as error:
-            if "no such" not in str(error):  # else it has no tables yet
-                raise location.explained(error) from None
-    by_judge = {}
-    if is_begun(location):
-        with reading(location) as db:
-            by_judge = {judge: totals(db, judge) for judge in judges}
-    return JournalSummary(read_control(location), by_judge, latest_events(location, _COUNTED))
+        controls = [control_of(row) for row in _rows(db, CONTROL)]
+        return JournalSummary(
+            controls[0] if controls else None,
+            {row["judge"]: totals_of(row) for row in _rows(db, TOTALS)},
+            [event_of(row) for row in _rows(db, _COUNTS)],
+        )
+
+
+def _rows(db: sa.Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
+    """Return the rows of a query without parameters.
+
+    SQLAlchemy compiles each anew for every engine, which takes longer than most of them.
+    """
+    return [row._asdict() for row in db.exec_driver_sql(_sql(query, db.dialect.name))]
 
 
 @cache
-def _statements() -> list[str]:
-    return [in_sqlite(query) for query in (CONTROL, TOTALS, latest_of(_COUNTED))]
+def _sql(query: sa.Select[Any], dialect: str) -> str:
+    options = {"literal_binds": True}
+    return str(query.compile(dialect=_DIALECTS[dialect].dialect(), compile_kwargs=options))

@@ -9,12 +9,12 @@ card.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, bindparam, case, func, select, update
+from sqlalchemy import BigInteger, case, func, literal, select, update
 
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import apply_each
@@ -91,119 +91,22 @@ class Shuffle:
         parts = (digest[4 * i : 4 * i + 4] for i in range(6))
         return cls(tuple(1 + int.from_bytes(part) % (_PRIME - 1) for part in parts))
 
-    def parameters(self) -> dict[str, int]:
-        """Return the parameters of the query `_NEXT`."""
-        return {f"number_{place}": number for place, number in enumerate(self.numbers)}
 
-
-def _polynomial(first: int) -> sa.ColumnElement[int]:
-    a, b, c = (bindparam(f"number_{first + i}", type_=BigInteger) for i in range(3))
+def _polynomial(numbers: Sequence[int]) -> sa.ColumnElement[int]:
+    a, b, c = (literal(number, BigInteger) for number in numbers)
     pair = questions.c.pair
     return ((pair * pair) % _PRIME * a + pair * b + c) % _PRIME
 
 
-_LIVE = (people.c.state == ANSWERED) | ((people.c.state == LEASED) & (people.c.expires > clock()))
-_HERE = (people.c.judge == bindparam("of_judge")) & (people.c.expert == bindparam("of_expert"))
-
-_COLUMNS = [people.c[field.name] for field in fields(CardRow)]
-_ROW = select(*_COLUMNS)
-
-_CARD = _ROW.where(people.c.id == bindparam("card"))
-_HELD = _ROW.where(_HERE, people.c.state == LEASED)
-_LATEST = _ROW.where(_HERE, people.c.state == ANSWERED).order_by(people.c.id.desc()).limit(1)
-_RENEW = (
-    update(people)
-    .where(people.c.id == bindparam("card"))
-    .values(expires=clock() + bindparam("lease"), shown=clock())
-)
-_RELEASE = (
-    update(people)
-    .where(
-        people.c.question == bindparam("of"), people.c.kind == QUESTION, people.c.state == LEASED
-    )
-    .values(state="released")
-)
-_LEASE = (
-    people.insert()
-    .values(
-        judge=bindparam("of_judge"), expert=bindparam("of_expert"), kind=bindparam("new_kind"),
-        question=bindparam("new_question"), pair=bindparam("new_pair"),
-        presentation=bindparam("new_presentation"), state=LEASED,
-        expires=clock() + bindparam("lease"), shown=clock(),
-        choice=bindparam("new_choice"), expected=bindparam("new_expected"),
-    )
-    .returning(*_COLUMNS)
-)  # fmt: skip
-_COUNTS = (
-    select(people.c.kind, func.count())
-    .where(_HERE, people.c.state == ANSWERED)
-    .group_by(people.c.kind)
-)
-_SETTLE = (
-    update(people)
-    .where(people.c.id == bindparam("card"), people.c.state == LEASED)
-    .values(
-        state=ANSWERED, choice=bindparam("new_choice"), seconds=bindparam("new_seconds"),
-        confidence=bindparam("new_confidence"), answered_at=bindparam("new_time"),
-    )
-)  # fmt: skip
-_REPLICATE = select(questions.c.replicate).where(questions.c.id == bindparam("of"))
-
-_OPEN = (
-    (questions.c.judge == bindparam("of_judge"))
-    & questions.c.state.not_in(("done", "quarantined"))
-    & questions.c.presentation.in_(("ab", "ba"))
-)
-"""Questions of a judge that wait for an answer."""
-
+_LEASED = (people.c.state == LEASED) & (people.c.expires > clock())
+_LIVE = (people.c.state == ANSWERED) | _LEASED
 _FREE = ~(
     select(people.c.id)
-    .where(
-        people.c.question == questions.c.id,
-        people.c.kind == QUESTION,
-        people.c.state == LEASED,
-        people.c.expires > clock(),
-    )
+    .where(people.c.question == questions.c.id, people.c.kind == QUESTION, _LEASED)
     .exists()
 )
 
-
-def _times(*of: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
-    """Return how often a question is answered or leased in all replicates, by the cards `of`."""
-    count = select(func.count()).where(
-        people.c.judge == questions.c.judge,
-        people.c.pair == questions.c.pair,
-        people.c.presentation == questions.c.presentation,
-        people.c.kind == QUESTION,
-        _LIVE,
-        *of,
-    )
-    return count.correlate(questions).scalar_subquery()
-
-
-_MINE, _EXPERTS = people.c.expert == bindparam("of_expert"), bindparam("experts", type_=BigInteger)
-_FEWEST = _times(_MINE) * _EXPERTS <= _times()
-"""Whether no other expert had a question, in any replicate, less often than this one."""
-_FEWEST_ANSWERED = _times(_MINE, people.c.state == ANSWERED) * _EXPERTS <= _times()
-"""The same, and true of the question that this expert has now."""
-
-_NEXT = (
-    select(questions.c.id, questions.c.pair, questions.c.presentation)
-    .where(
-        _OPEN,
-        questions.c.state == PLANNED,
-        questions.c.pair < bindparam("known", type_=BigInteger),
-        _FREE,
-    )
-    .order_by(
-        questions.c.replicate,
-        (case((questions.c.presentation == "ba", 1), else_=0) + _polynomial(3)) % 2,
-        _polynomial(0),
-        questions.c.id,
-    )
-    .limit(1)
-)
-_NEXT_SPREAD = _NEXT.where(_FEWEST)
+_COLUMNS = [people.c[field.name] for field in fields(CardRow)]
 
 
 @dataclass(frozen=True)
@@ -224,9 +127,37 @@ class Expert:
     spread: bool
 
     @property
-    def key(self) -> dict[str, str]:
-        """The parameters that name the expert."""
-        return {"of_judge": self.judge, "of_expert": self.name}
+    def cards(self) -> sa.ColumnElement[bool]:
+        """The condition of the expert's cards."""
+        return (people.c.judge == self.judge) & (people.c.expert == self.name)
+
+    def fewest(self, *of: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        """Return whether no other expert had a question, in any replicate, less often.
+
+        Args:
+            of: which of this expert's cards count; all by default.
+        """
+        return _times(people.c.expert == self.name, *of) * self.experts <= _times()
+
+
+def _times(*of: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
+    """Return how often a question is answered or leased in all replicates, by the cards `of`."""
+    count = select(func.count()).where(
+        people.c.judge == questions.c.judge,
+        people.c.pair == questions.c.pair,
+        people.c.presentation == questions.c.presentation,
+        people.c.kind == QUESTION,
+        _LIVE,
+        *of,
+    )
+    return count.correlate(questions).scalar_subquery()
+
+
+def _open(judge: str) -> sa.ColumnElement[bool]:
+    """Return the condition of a judge's questions that wait for an answer."""
+    c = questions.c
+    settled = c.state.in_(("done", "quarantined"))
+    return (c.judge == judge) & ~settled & c.presentation.in_(("ab", "ba"))
 
 
 def alone(db: sa.Connection, location: JournalLocation, judge: str) -> None:
@@ -238,34 +169,41 @@ def alone(db: sa.Connection, location: JournalLocation, judge: str) -> None:
 
 def card(db: sa.Connection, number: int) -> CardRow | None:
     """Return a card by its number."""
-    return _row(db, _CARD, {"card": number})
+    return _row(db, people.c.id == number)
 
 
-def _row(db: sa.Connection, query: sa.Select[Any], values: Mapping[str, Any]) -> CardRow | None:
-    row = db.execute(query, values).one_or_none()
+def _row(db: sa.Connection, *of: sa.ColumnElement[bool]) -> CardRow | None:
+    """Return the newest of some cards; None without any."""
+    query = select(*_COLUMNS).where(*of).order_by(people.c.id.desc()).limit(1)
+    row = db.execute(query).one_or_none()
     return None if row is None else CardRow(**row._mapping)
 
 
 def held(db: sa.Connection, expert: Expert) -> CardRow | None:
     """Return the card that an expert has; only its answer settles the question meanwhile."""
-    return _row(db, _HELD, expert.key)
+    return _row(db, expert.cards, people.c.state == LEASED)
 
 
 def question_of(db: sa.Connection, row: CardRow) -> Question:
     """Return the question of a card that is no attention question."""
     assert row.question is not None
-    replicate = int(db.execute(_REPLICATE, {"of": row.question}).scalar_one())
-    return Question(row.question, row.pair, row.presentation, replicate, 0, row.judge)
+    replicate = select(questions.c.replicate).where(questions.c.id == row.question)
+    number = int(db.execute(replicate).scalar_one())
+    return Question(row.question, row.pair, row.presentation, number, 0, row.judge)
+
+
+def _update(row: CardRow) -> sa.Update:
+    return update(people).where(people.c.id == row.id)
 
 
 def renew(db: sa.Connection, row: CardRow, lease: float) -> None:
     """Renew a card's lease as it is shown again."""
-    db.execute(_RENEW, {"card": row.id, "lease": lease})
+    db.execute(_update(row).values(expires=clock() + lease, shown=clock()))
 
 
 def release(db: sa.Connection, row: CardRow) -> None:
     """Take a card back without an answer."""
-    db.execute(update(people).where(people.c.id == row.id).values(state="released"))
+    db.execute(_update(row).values(state="released"))
 
 
 def next_question(db: sa.Connection, expert: Expert, end: int) -> tuple[int, int, Order] | None:
@@ -276,9 +214,16 @@ def next_question(db: sa.Connection, expert: Expert, end: int) -> tuple[int, int
         expert: the expert.
         end: the number that follows the last pair of the plan.
     """
-    order = expert.shuffle.parameters()
-    values = {**expert.key, **order, "known": end, "experts": expert.experts}
-    row = db.execute(_NEXT_SPREAD if expert.spread else _NEXT, values).one_or_none()
+    c, numbers = questions.c, expert.shuffle.numbers
+    second = case((c.presentation == "ba", 1), else_=0)
+    query = (
+        select(c.id, c.pair, c.presentation)
+        .where(_open(expert.judge), c.state == PLANNED, c.pair < end, _FREE)
+        .order_by(c.replicate, (second + _polynomial(numbers[3:])) % 2)
+        .order_by(_polynomial(numbers[:3]), c.id)
+        .limit(1)
+    )
+    row = db.execute(query.where(expert.fewest()) if expert.spread else query).one_or_none()
     return None if row is None else (row.id, row.pair, row.presentation)
 
 
@@ -305,18 +250,21 @@ def lease(
     """
     question, pair, presentation = content
     if kind == "question":
-        db.execute(_RELEASE, {"of": question})
-    values = {
-        **expert.key, "lease": seconds, "new_kind": kind, "new_question": question,
-        "new_pair": pair, "new_presentation": presentation, "new_choice": choice,
-        "new_expected": expected,
-    }  # fmt: skip
-    return CardRow(**db.execute(_LEASE, values).one()._mapping)
+        expired = (people.c.kind == QUESTION) & (people.c.state == LEASED)
+        of_question = update(people).where(people.c.question == question, expired)
+        db.execute(of_question.values(state="released"))
+    card = people.insert().values(
+        judge=expert.judge, expert=expert.name, kind=kind, question=question, pair=pair,
+        presentation=presentation, state=LEASED, expires=clock() + seconds, shown=clock(),
+        choice=choice, expected=expected,
+    )  # fmt: skip
+    return CardRow(**db.execute(card.returning(*_COLUMNS)).one()._mapping)
 
 
 def answered_cards(db: sa.Connection, expert: Expert) -> dict[CardKind, int]:
     """Return how many cards of each kind an expert has answered."""
-    return {row[0]: int(row[1]) for row in db.execute(_COUNTS, expert.key)}
+    counts = select(people.c.kind, func.count()).where(expert.cards, people.c.state == ANSWERED)
+    return {row[0]: int(row[1]) for row in db.execute(counts.group_by(people.c.kind))}
 
 
 def repeatable(db: sa.Connection, expert: Expert, gap: int) -> list[CardRow]:
@@ -324,8 +272,8 @@ def repeatable(db: sa.Connection, expert: Expert, gap: int) -> list[CardRow]:
 
     They were answered before the last `gap` questions, and not repeated yet.
     """
-    query = _ROW.where(_HERE, people.c.state == ANSWERED).order_by(people.c.id)
-    cards = [CardRow(**row._mapping) for row in db.execute(query, expert.key)]
+    query = select(*_COLUMNS).where(expert.cards, people.c.state == ANSWERED).order_by(people.c.id)
+    cards = [CardRow(**row._mapping) for row in db.execute(query)]
     repeated = {card.question for card in cards if card.kind == "repeat"}
     first = [card for card in cards if card.kind == "question"]
     return [card for card in first[: max(len(first) - gap, 0)] if card.question not in repeated]
@@ -357,22 +305,20 @@ def settle(
         assert row.question is not None
         if apply_each(db, [answered(row.question, answer)], row.expert):
             return False
-    values = {
-        "card": row.id, "new_choice": choice, "new_seconds": seconds,
-        "new_confidence": confidence, "new_time": now(),
-    }  # fmt: skip
-    return bool(db.execute(_SETTLE, values).rowcount)
+    settled = _update(row).where(people.c.state == LEASED)
+    values = {"choice": choice, "seconds": seconds, "confidence": confidence, "answered_at": now()}
+    return bool(db.execute(settled.values(state=ANSWERED, **values)).rowcount)
 
 
 def last_answered(db: sa.Connection, expert: Expert) -> CardRow | None:
     """Return the card that an expert answered last."""
-    return _row(db, _LATEST, expert.key)
+    return _row(db, expert.cards, people.c.state == ANSWERED)
 
 
 def waiting(db: sa.Connection, judge: str, pairs: range) -> int:
     """Return how many questions about some pairs wait for an answer of a judge."""
-    of_them = select(func.count()).where(_OPEN, questions.c.pair.between(pairs.start, pairs[-1]))
-    return int(db.execute(of_them, {"of_judge": judge}).scalar_one())
+    about = questions.c.pair.between(pairs.start, pairs[-1])
+    return int(db.execute(select(func.count()).where(_open(judge), about)).scalar_one())
 
 
 def reopen(db: sa.Connection, row: CardRow) -> None:
@@ -381,15 +327,15 @@ def reopen(db: sa.Connection, row: CardRow) -> None:
         db.execute(answers.delete().where(answers.c.question == row.question))
         open_again = update(questions).where(questions.c.id == row.question)
         db.execute(open_again.values(state="planned"))
-    db.execute(update(people).where(people.c.id == row.id).values(state="undone"))
+    db.execute(_update(row).values(state="undone"))
 
 
 def left(db: sa.Connection, expert: Expert, end: int) -> int:
     """Return how many questions wait for an answer that this expert may give."""
-    count = select(func.count()).where(_OPEN, questions.c.pair < bindparam("known"))
-    values = {**expert.key, "known": end, "experts": expert.experts}
+    may = _open(expert.judge) & (questions.c.pair < end)
+    count = select(func.count()).where(may)
     if expert.spread:
         distinct = select(questions.c.pair, questions.c.presentation).distinct()
-        may = distinct.where(_OPEN, questions.c.pair < bindparam("known"), _FEWEST_ANSWERED)
-        count = select(func.count()).select_from(may.subquery())
-    return int(db.execute(count, values).scalar_one())
+        fewest = expert.fewest(people.c.state == ANSWERED)  # true of the question it has now
+        count = select(func.count()).select_from(distinct.where(may, fewest).subquery())
+    return int(db.execute(count).scalar_one())

@@ -410,10 +410,10 @@ def reading(location: JournalLocation) -> Iterator[sa.Connection]:
     Raises:
         InputError: there is no journal, or it cannot be read.
     """
-    engine = location.readable()
-    with location.guarded(), engine.connect() as db, db.begin():
-        if location.shared and not sa.inspect(db).has_table("questions"):
-            raise InputError(f"{location.name}: no journal here; run the campaign first")
+    with location.reading() as db:
+        if db is None:
+            name = location.name if location.shared else location.folder
+            raise InputError(f"{name}: no journal here; run the campaign first")
         check_version(db, location)
         yield db
 

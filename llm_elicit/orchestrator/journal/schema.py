@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import isnan
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import sqlalchemy as sa
 from sqlalchemy import (
@@ -120,38 +120,49 @@ rounds = _table(
     _required("digest", Text),
 )
 
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer as stored: the columns of the table `answers` except the question.
+
+    `censored` says that the log-odds are a bound, since a letter was not listed. `digest` is over
+    all other columns.
+    """
+
+    template: str
+    prompt_hash: str
+    endpoint: str
+    settings: str
+    model_asked: str
+    model_answered: str
+    reply: str
+    finish: str
+    verdict: str
+    first: float | None
+    letter_mass: float | None
+    probability: float | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cost: float | None
+    latency: float
+    cached: bool
+    asked_at: str
+    thinking: str = ""
+    format: str = "letter"
+    censored: int = 0
+    digest: str = ""
+
+
+_FIELDS = {name: (get_args(kind) or (kind,)) for name, kind in get_type_hints(Answer).items()}
+"""The types of every column of an answer."""
+
+_COLUMNS: dict[type, Any] = {str: Text, int: _INTEGER, bool: _INTEGER, float: _REAL}
+
 answers = _table(
     "answers",
-    Column(
-        "question",
-        _INTEGER,
-        ForeignKey("questions.id"),
-        primary_key=True,
-        autoincrement=False,
-    ),
-    _required("template", Text),
-    _required("prompt_hash", Text),
-    _required("endpoint", Text),
-    _required("settings", Text),
-    _required("model_asked", Text),
-    _required("model_answered", Text),
-    _required("reply", Text),
-    _required("finish", Text),
-    _required("verdict", Text),
-    Column("first", _REAL),
-    Column("letter_mass", _REAL),
-    Column("probability", _REAL),
-    _required("prompt_tokens", _INTEGER),
-    _required("completion_tokens", _INTEGER),
-    _required("cached_tokens", _INTEGER),
-    Column("cost", _REAL),
-    _required("latency", _REAL),
-    _required("cached", _INTEGER),
-    _required("asked_at", Text),
-    _required("thinking", Text),
-    _required("format", Text),
-    _required("censored", _INTEGER),  # the log-odds are a bound: a letter was not listed
-    _required("digest", Text),
+    Column("question", _INTEGER, ForeignKey("questions.id"), primary_key=True, autoincrement=False),
+    *(Column(name, _COLUMNS[kinds[0]], nullable=len(kinds) > 1) for name, kinds in _FIELDS.items()),
 )
 
 people = _table(
@@ -265,38 +276,6 @@ class Question:
     attempts: int
     judge: str
     given_up: bool = False
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer as stored: the columns of the table `answers` except the question.
-
-    `digest` is over all other columns, see `digests`.
-    """
-
-    template: str
-    prompt_hash: str
-    endpoint: str
-    settings: str
-    model_asked: str
-    model_answered: str
-    reply: str
-    finish: str
-    verdict: str
-    first: float | None
-    letter_mass: float | None
-    probability: float | None
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    cost: float | None
-    latency: float
-    cached: bool
-    asked_at: str
-    thinking: str = ""
-    format: str = "letter"
-    censored: int = 0
-    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -430,12 +409,9 @@ def now() -> str:
 
 
 _KEY = ("judge", "pair", "presentation", "replicate")
-_TEXTS = (
-    "template", "prompt_hash", "endpoint", "settings", "model_asked", "model_answered", "reply",
-    "finish", "verdict", "asked_at", "thinking", "format",
-)  # fmt: skip
-_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached", "censored")
-_NUMBERS = ("first", "letter_mass", "probability", "cost", "latency")
+_TEXTS = [name for name, kinds in _FIELDS.items() if kinds[0] is str and name != "digest"]
+_COUNTS = [name for name, kinds in _FIELDS.items() if kinds[0] in (int, bool)]
+_NUMBERS = [name for name, kinds in _FIELDS.items() if kinds[0] is float]
 _FIRST_NUMBER = len(_KEY) + len(_TEXTS) + len(_COUNTS)
 _AT_ONCE = 5_000
 

@@ -157,26 +157,23 @@ class Journal:
             self._transactions = Transactions(location, self._me, lease)
             self._db = self._transactions.db
             try:
-                self._set_up(identity)
+                with self._db.begin():
+                    prepare_schema(self._db, location)
+                    stored = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
+                    check_same(stored, identity, location.folder)
+                    rows = [{"key": key, "value": value} for key, value in identity.items()]
+                    self._db.execute(ignoring(meta, self._db.dialect.name), rows)
+                    self._unsaved = Unsaved(location.folder, self._name())
+                    name = f"{socket.gethostname()}:{os.getpid()}"
+                    worker = {"me": self._me, "new_name": name, "new_began": now(), "lease": lease}
+                    self._db.execute(REGISTER, worker)
+                if not location.shared:
+                    # It cannot be switched on within a transaction.
+                    with contextlib.closing(self._db.connection.cursor()) as cursor:
+                        cursor.execute("PRAGMA foreign_keys = ON")
             except BaseException:
                 self._transactions.close()
                 raise
-
-    def _set_up(self, identity: dict[str, str]) -> None:
-        with self._db.begin():
-            prepare_schema(self._db, self.location)
-            stored = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
-            check_same(stored, identity, self.location.folder)
-            rows = [{"key": key, "value": value} for key, value in identity.items()]
-            self._db.execute(ignoring(meta, self._db.dialect.name), rows)
-            self._unsaved = Unsaved(self.location.folder, self._name())
-            name = f"{socket.gethostname()}:{os.getpid()}"
-            worker = {"me": self._me, "new_name": name, "new_began": now(), "lease": self.lease}
-            self._db.execute(REGISTER, worker)
-        if not self.location.shared:
-            # It cannot be switched on within a transaction.
-            with contextlib.closing(self._db.connection.cursor()) as cursor:
-                cursor.execute("PRAGMA foreign_keys = ON")
 
     def _name(self) -> str:
         """Return the id of this journal, unique even among journals of one campaign."""
@@ -196,23 +193,24 @@ class Journal:
         """
         names = list(judges)
         self._known = {judge: plan.end(judge) for judge in names}
-        lost = self._transactions.once(partial(self._prepare, names, plan, retry_failed))
-        self._unsaved.clear()
-        return lost
 
-    def _prepare(self, judges: Sequence[str], plan: Plan, retry_failed: bool) -> int:
-        lost = self._reclaim()
-        for judge in judges:
-            withdraw(self._db, judge, plan)
-            write_plan(self._db, judge, plan)
-        again = questions.c.state == "failed"
-        if retry_failed:
-            not_withdrawn = questions.c.error.is_distinct_from(WITHDRAWN)
-            again = again | ((questions.c.state == "quarantined") & not_withdrawn)
-        self._db.execute(update(questions).where(again).values(state=PLANNED))
-        late = self._unsaved.answers()
-        apply_each(self._db, late, self._me)
-        self._renew(sum(change.spent for change in late), sum(change.tokens for change in late))
+        def work() -> int:
+            lost = self._reclaim()
+            for judge in names:
+                withdraw(self._db, judge, plan)
+                write_plan(self._db, judge, plan)
+            again = questions.c.state == "failed"
+            if retry_failed:
+                not_withdrawn = questions.c.error.is_distinct_from(WITHDRAWN)
+                again = again | ((questions.c.state == "quarantined") & not_withdrawn)
+            self._db.execute(update(questions).where(again).values(state=PLANNED))
+            late = self._unsaved.answers()
+            apply_each(self._db, late, self._me)
+            self._renew(sum(change.spent for change in late), sum(change.tokens for change in late))
+            return lost
+
+        lost = self._transactions.once(work)
+        self._unsaved.clear()
         return lost
 
     def _reclaim(self) -> int:

@@ -1,0 +1,285 @@
+"""The stages after the fit: the audit and the report; and the comparison of judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from llm_elicit import density
+from llm_elicit import report as report_package
+from llm_elicit._util.files import read_json, read_parquet
+from llm_elicit._util.packages import installed_versions
+from llm_elicit.audit import belief_power, consistency, summaries
+from llm_elicit.audit.calibration import data_levels
+from llm_elicit.audit.direct_answers import DirectEvidence
+from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
+from llm_elicit.audit.people import PeopleEvidence
+from llm_elicit.audit.record import JudgeEvidence, audit_run
+from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.utility import utility_of
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.campaign import axis_word
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.pipeline.manifest import digest_of, digest_of_file
+from llm_elicit.pipeline.run_folder import (
+    AUDIT,
+    BANDS,
+    BELIEF,
+    DRAWS,
+    PEOPLE,
+    POWER,
+    POWERS,
+    SAMPLES,
+    Run,
+)
+from llm_elicit.planning.rounds import schedule_of
+from llm_elicit.questions import Template, render
+from llm_elicit.spaces.features import FeatureSpace, Floats
+
+T = TypeVar("T")
+
+SHOWN = ("space", "versions")
+"""What no number of an audit depends on, but what another audit would show: the words of the
+feature space and the packages' versions."""
+
+
+def make_audit(run: Run, progress: Progress, goal: str) -> None:
+    """Compare each belief with the data and with the sampling density; write audit.json.
+
+    Points of the beliefs at other powers are written beside them.
+    """
+    if goal == "report":
+        progress.note(run.campaign.name, f"report: {AUDIT} or one of its inputs was changed; "
+                      "it is made again")  # fmt: skip
+    samples = read_samples(run)
+    rows = None if samples.data is None else run.space.table_rows()
+    reference = Reference(run.space, samples.sampling, samples.data, rows)
+    table = run.comparisons
+    names = [judge.name for judge in run.campaign.judges if judge.name in table.judges]
+    evidence = [_evidence(run, table, name, samples) for name in names]
+    method = run.campaign.fit.methods[0]
+    written = [run.folder / AUDIT]
+    for part in evidence:
+        if part.powers is not None:
+            written.append(run.belief_folder(part.judge, method) / POWERS)
+            belief_power.write_powers(part.powers, run.space, written[-1])
+    show = partial(progress.stage, "audit", "distances and tests")
+    cards, seed = run.people_cards, run.campaign.seed
+    people = None if cards is None else PeopleEvidence(table, cards)
+    numbers = audit_run(evidence, reference, seed, show, people=people)
+    numbers.save(written[0])
+    run.manifest.record("audit", audit_reads(run)["audit"], written)
+
+
+def audit_reads(result: Run) -> dict[str, dict[str, str]]:
+    """Return digests of all that an audit depends on and that may change between resumes."""
+    judges = [judge.name for judge in result.campaign.judges]
+    settings = [judges, result.campaign.fit.model_dump(mode="json")]
+    read = {
+        f"belief {judge} {method}": digest_of(
+            {name: digest_of_file(result.belief_folder(judge, method) / name) for name in BELIEF}
+        )
+        for judge in judges
+        for method in result.campaign.fit.methods
+    }
+    read |= {"settings": digest_of(settings), "tables": result.tables_digest}
+    read["people"] = digest_of_file(result.folder / PEOPLE)
+    read["space"] = digest_of(result.space.model_dump(mode="json"))
+    read["versions"] = digest_of(installed_versions())
+    return {"audit": read}
+
+
+def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
+    """Compare the judges of runs of one feature space, which have audits."""
+    names = [judge.name for run in runs for judge in run.campaign.judges]
+    sides = []
+    for run in runs:
+        table, beliefs = run.comparisons, run.beliefs
+        verdicts = {judge.name: judge.verdict for judge in run.audit.judges}
+        reference = Reference(run.space, points_of_sampling(run), data_points(run))
+        for judge in run.campaign.judges:
+            name = judge.name
+            full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
+            belief = beliefs.get(name)
+            verdict = verdicts.get(name, "no answers")
+            sides.append(JudgeBelief(full, verdict, table.choices(name), belief, reference))
+    seed = min((run.campaign.seed for run in runs), default=0)
+    return compare_judges(sides, seed, partial(progress.stage, "compare"))
+
+
+def _evidence(
+    result: Run, comparisons: Comparisons, judge: str, samples: report_package.Samples
+) -> JudgeEvidence:
+    """Gather what the audit of one judge is based on.
+
+    Args:
+        result: the run.
+        comparisons: its judgments.
+        judge: the judge's name.
+        samples: the points of the beliefs by the first method.
+    """
+    seed, space = result.campaign.seed, result.space
+    triads = consistency.find_triads(comparisons, judge)
+    direct = DirectEvidence.read(result.direct, judge, space, seed)
+    schedule = schedule_of(judge, result.campaign)
+    evidence = JudgeEvidence(judge, comparisons, triads=triads, direct=direct, schedule=schedule)
+    if judge not in samples.beliefs:
+        return evidence
+    first, *others = result.campaign.fit.methods
+    belief = density.BeliefDensity.load(result.belief_folder(judge, first))
+    points = samples.beliefs[judge]
+    power = result.belief_folder(judge, first) / POWER
+    pinned = None  # without direct answers
+    if power.is_file():
+        pinned = read_json(power, lambda text: belief_power.power_of(json.loads(text)))
+    beliefs: dict[str, Floats] = {first: points}
+    diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
+    for method in others:
+        folder = result.belief_folder(judge, method)
+        drawn = read_points(folder, space)
+        if drawn is not None:
+            beliefs[method] = drawn
+            diagnostics[method] = density.BeliefDensity.load(folder).diagnostics
+    return replace(
+        evidence,
+        beliefs=beliefs,
+        diagnostics=diagnostics,
+        bands=samples.bands.get(judge),
+        draws=samples.draws.get(judge),
+        levels=data_levels(belief, space, points),
+        utility=utility_of(belief, space, samples.data, seed),
+        powers=belief_power.at_powers(belief, space, points, samples.data, seed, pinned)
+        if belief.has_noise_levels
+        else None,
+        triad_predictions=consistency.predict_triads(belief, triads, seed),
+        direct=direct.with_noise_levels(belief, space, points, seed)
+        if direct is not None and belief.has_noise_levels
+        else direct,
+    )
+
+
+def report_reads(result: Run) -> dict[str, dict[str, str]]:
+    """Return digests of all that a report shows; the audit's are those of the beliefs' files."""
+    campaign = result.campaign.model_dump(mode="json")
+    contents = [campaign, result.questions, installed_versions()]
+    audited = result.manifest.entry("audit")
+    read = {
+        AUDIT: digest_of_file(result.folder / AUDIT),
+        "inputs": digest_of({} if audited is None else audited.read),
+        "shown": digest_of(contents),
+    }
+    return {"report": read}
+
+
+def make_report(result: Run, progress: Progress, _: str) -> None:
+    """Write report.html, its figures and its tables, and record them."""
+    template = Template.load(result.campaign.design.template)
+    prompts = (render(result.space, *result.plan.shown(query), template) for query in result.plan)
+    study = report_package.Study(
+        audit=result.audit,
+        campaign=result.campaign,
+        comparisons=result.comparisons,
+        samples=read_samples(result),
+        versions=installed_versions(),
+        prompts={prompt.hash: prompt.text for prompt in prompts},
+        missing=result.missing,
+        questions=result.questions,
+        created=datetime.now(UTC).isoformat(timespec="minutes"),
+    )
+    progress.stage("report", "figures", 0, 1)
+    page = report_package.write_report(study, result.folder)
+    figures = sorted((result.folder / "figures").iterdir())
+    tables = report_package.write_tables(study.audit, result.folder / "tables")
+    result.manifest.record("report", report_reads(result)["report"], [page, *figures, *tables])
+    progress.stage("report", "figures", 1, 1)
+
+
+def write_conditions(runs: Sequence[Run]) -> list[Path]:
+    """Write a page for each group of runs that differ only in their condition.
+
+    It is `conditions.html` in the folder of the grid; for several feature spaces or templates,
+    `conditions.SPACE.TEMPLATE.html`. Runs without an audit are left out.
+    """
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        if run.campaign.given and (run.folder / AUDIT).is_file():
+            groups.setdefault((run.campaign.space, run.campaign.design.template), []).append(run)
+    written = []
+    for (space, template), group in groups.items():
+        if len(group) < 2:
+            continue
+        axes = [axis_word(space), axis_word(template)] if len(groups) > 1 else []
+        grid = group[0].campaign.part_of or group[0].campaign.name
+        path = group[0].folder.parent / grid / ".".join(["conditions", *axes, "html"])
+        conditions = [
+            report_package.Condition(
+                "; ".join(fixed.worded for fixed in run.space.fixed),
+                "; ".join(fixed.feature.word(fixed.value) for fixed in run.space.fixed),
+                run.audit,
+                f"../{run.folder.name}/{run.report_path.name}",
+            )
+            for run in group
+        ]
+        written.append(report_package.write_conditions(group[0].space.title, conditions, path))
+    return written
+
+
+def points_of_sampling(run: Run) -> Floats:
+    """Return points of λ."""
+    rng = np.random.default_rng([run.campaign.seed, 0xA0D17])
+    return run.space.sample(run.campaign.fit.samples, rng)
+
+
+def data_points(run: Run) -> Floats | None:
+    """Return the points of the table, if there is one."""
+    return run.space.table_points() if run.space.table else None
+
+
+def read_samples(result: Run) -> report_package.Samples:
+    """Read points of the data, of λ and of every judge's belief."""
+    space, method = result.space, result.campaign.fit.methods[0]
+    folders = {
+        judge.name: result.belief_folder(judge.name, method) for judge in result.campaign.judges
+    }
+
+    def read(read_folder: Callable[[Path], T | None]) -> dict[str, T]:
+        values = {name: read_folder(folder) for name, folder in folders.items()}
+        return {name: value for name, value in values.items() if value is not None}
+
+    return report_package.Samples(
+        space=space,
+        sampling=points_of_sampling(result),
+        data=data_points(result),
+        beliefs=read(lambda folder: read_points(folder, space)),
+        bands=read(
+            lambda folder: (
+                read_json(folder / BANDS, summaries.BeliefBands.model_validate_json)
+                if (folder / BANDS).is_file()  # its method may have none
+                else None
+            )
+        ),
+        draws=read(lambda folder: summaries.read_draws(folder / DRAWS)),
+        at_powers=read(lambda folder: belief_power.read_powers(folder / POWERS)),
+    )
+
+
+def read_points(folder: Path, space: FeatureSpace) -> Floats | None:
+    """Read a belief's samples; None if it was not fitted."""
+    path = folder / SAMPLES
+    if not path.is_file():
+        return None
+    table = read_parquet(path, space.names)
+    try:
+        return space.points_of(table)
+    except (InputError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{path}: not all of its rows are points ({error}); run the fit again"
+        ) from None
