@@ -3,8 +3,6 @@
 A question to a person is a row of the journal like a question to a model, and so is its answer.
 Fits and audits therefore treat both alike. Questions are given out by leases, so that no question
 is with two people at once; a card that is not answered in time goes to another expert.
-
-Question cards: what a person sees of a question, and what each choice means.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.connection import JournalLocation, passes, prepare_schema
 from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
 from llm_elicit.orchestrator.journal.questions import planned_rounds
-from llm_elicit.orchestrator.journal.schema import Answer, Question, clock, digest_of, meta, now
+from llm_elicit.orchestrator.journal.schema import Answer, clock, digest_of, meta, now
 from llm_elicit.planning.pairs import Order, Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
 from llm_elicit.questions import Template, render
@@ -72,97 +70,6 @@ class Card(StrictModel):
     b: tuple[tuple[str, str], ...]
     instruction: str = ""
     choice: Choice | None = None
-
-
-def card_of(
-    row: CardRow, space: FeatureSpace, points: tuple[Floats, Floats], *, number: int
-) -> Card:
-    """Return a card as the expert sees it.
-
-    Args:
-        row: the card in the journal.
-        space: the feature space.
-        points: the points that are shown as A and as B.
-        number: 1 for the expert's first card, and so on.
-    """
-    expected = "" if row.expected is None else row.expected.upper()
-    return Card(
-        id=row.id,
-        judge=row.judge,
-        expert=row.expert,
-        number=number,
-        title=space.title,
-        subject=space.subject,
-        setting=space.setting,
-        a=tuple(space.word(points[0])),
-        b=tuple(space.word(points[1])),
-        instruction=expected and f"This card checks attention: choose {expected}.",
-        choice=cast("Choice | None", row.choice),
-    )
-
-
-def check_values(choice: str, confidence: float | None, seconds: float | None) -> None:
-    """Check what an expert has sent.
-
-    Raises:
-        InputError: a value is not allowed.
-    """
-    if choice not in _VERDICTS:
-        raise InputError(f"choice {choice!r}: choose one of {', '.join(_VERDICTS)}")
-    if confidence is not None and not 0.0 <= confidence <= 1.0:
-        raise InputError(f"confidence {confidence}: give a number from 0 to 1, or none")
-    if seconds is not None and not 0.0 <= seconds < math.inf:
-        raise InputError(f"seconds {seconds}: give a number from 0, or none")
-
-
-def is_open(row: CardRow, choice: Choice) -> bool:
-    """Return whether a card waits for its answer; False if it has this answer already.
-
-    Raises:
-        InputError: it is settled otherwise.
-    """
-    if row.state == "released":
-        raise given_away(row.id)
-    if row.state == "undone":
-        raise InputError(f"card {row.id}: its answer was undone; answer the card shown now")
-    if row.state == "answered" and row.choice != choice:
-        raise InputError(
-            f"card {row.id}: answered with {row.choice!r} already; undo that to change it"
-        )
-    return row.state == "leased"
-
-
-def given_away(card: int) -> InputError:
-    """Return the error for an answer that comes too late."""
-    return InputError(
-        f"card {card}: it was not answered in time and has been given to someone else; answer the "
-        "card shown now"
-    )
-
-
-def answer_of(
-    question: Question, expert: str, choice: Choice, seconds: float, prompt: tuple[str, str]
-) -> Answer:
-    """Return a person's answer as a row of the journal's table of answers.
-
-    Args:
-        question: the question.
-        expert: who answers.
-        choice: what is chosen.
-        seconds: the response time.
-        prompt: the identity of the template and the hash of the question as models get it.
-    """
-    verdict, first = _VERDICTS[choice]
-    if first is not None and question.order == "ba":
-        first = 1.0 - first
-    answer = Answer(
-        template=prompt[0], prompt_hash=prompt[1], endpoint=HUMAN, settings="{}",
-        model_asked=HUMAN, model_answered=expert, reply=choice, finish="stop",
-        verdict=verdict, first=None, letter_mass=None, probability=first, prompt_tokens=0,
-        completion_tokens=0, cached_tokens=0, cost=0.0, latency=seconds, cached=False,
-        asked_at=now(),
-    )  # fmt: skip
-    return replace(answer, digest=digest_of(question, answer))
 
 
 T = TypeVar("T")
@@ -335,20 +242,37 @@ class People:
                 allowed; or the journal cannot be written.
         """
         self._expert(judge, expert)
-        check_values(choice, confidence, seconds)
+        if choice not in _VERDICTS:
+            raise InputError(f"choice {choice!r}: choose one of {', '.join(_VERDICTS)}")
+        if confidence is not None and not 0.0 <= confidence <= 1.0:
+            raise InputError(f"confidence {confidence}: give a number from 0 to 1, or none")
+        if seconds is not None and not 0.0 <= seconds < math.inf:
+            raise InputError(f"seconds {seconds}: give a number from 0, or none")
+        late = (
+            f"card {card}: it was not answered in time and has been given to someone else; answer "
+            "the card shown now"
+        )
 
         def work(db: sa.Connection) -> None:
             row = cards.card(db, card)
             if row is None or (row.judge, row.expert) != (judge, expert):
                 raise InputError(f"card {card}: not one of {expert}'s; answer the one shown now")
-            if not is_open(row, choice):
+            if row.state == "released":
+                raise InputError(late)
+            if row.state == "undone":
+                raise InputError(f"card {card}: its answer was undone; answer the card shown now")
+            if row.state == "answered" and row.choice != choice:
+                raise InputError(
+                    f"card {card}: answered with {row.choice!r} already; undo that to change it"
+                )
+            if row.state == "answered":
                 return
             took = seconds
             if took is None:
                 took = max(float(db.execute(select(clock())).scalar_one()) - row.shown, 0.0)
             answer = self._answer(db, row, choice, took) if row.kind == "question" else None
             if not cards.settle(db, row, choice, took, confidence=confidence, answer=answer):
-                raise given_away(card)
+                raise InputError(late)
 
         self._once(judge, work)
 
@@ -424,7 +348,16 @@ class People:
         return Expert(judge, expert, shuffle, experts, experts > 1 and self._plan.replicates > 1)
 
     def _card(self, row: CardRow, who: Expert, counts: dict[CardKind, int]) -> Card:
-        return card_of(row, self._space, self._shown(row, who), number=sum(counts.values()) + 1)
+        """Return a card as the expert sees it."""
+        space, points = self._space, self._shown(row, who)
+        expected = "" if row.expected is None else row.expected.upper()
+        return Card(
+            id=row.id, judge=row.judge, expert=row.expert, number=sum(counts.values()) + 1,
+            title=space.title, subject=space.subject, setting=space.setting,
+            a=tuple(space.word(points[0])), b=tuple(space.word(points[1])),
+            instruction=expected and f"This card checks attention: choose {expected}.",
+            choice=cast("Choice | None", row.choice),
+        )  # fmt: skip
 
     def _shown(self, row: CardRow, who: Expert) -> tuple[Floats, Floats]:
         """Return the points of a card as they are shown: A, B."""
@@ -451,7 +384,17 @@ class People:
         points = self._shown(row, self._expert(row.judge, row.expert))
         prompt = render(self._space, *points, self._template)
         question = cards.question_of(db, row)
-        return answer_of(question, row.expert, choice, seconds, (self._template.id, prompt.hash))
+        verdict, first = _VERDICTS[choice]
+        if first is not None and question.order == "ba":
+            first = 1.0 - first
+        answer = Answer(
+            template=self._template.id, prompt_hash=prompt.hash, endpoint=HUMAN, settings="{}",
+            model_asked=HUMAN, model_answered=row.expert, reply=choice, finish="stop",
+            verdict=verdict, first=None, letter_mass=None, probability=first, prompt_tokens=0,
+            completion_tokens=0, cached_tokens=0, cost=0.0, latency=seconds, cached=False,
+            asked_at=now(),
+        )  # fmt: skip
+        return replace(answer, digest=digest_of(question, answer))
 
     def _once(self, judge: str, work: Callable[[sa.Connection], T], *, again: bool = True) -> T:
         """Return the result of `work` in a transaction of its own; if `again`, it is retried."""
