@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -35,7 +35,6 @@ from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import run_folder, runtime, stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning import detectable
-from llm_elicit.questions import Prompt
 
 
 def run_command(
@@ -227,59 +226,40 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
     Args:
         with_examples: whether some questions are printed as they would be sent.
     """
-    estimates_of_cells = [_Estimate.of(cell, with_examples) for cell in cells]
+    names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")
+    table = cell_table(cells, *names, "USD", "at most", "in batch mode")
+    records: list[dict[str, Any]] = []
+    for cell in cells:
+        answered, arguments = cell.answered, (cell.campaign, cell.space, cell.plan)
+        judges = estimates.estimate(*arguments, answered)
+        prompts = estimates.examples(*arguments) if with_examples else []
+        record = run_facts(cell) | {
+            "judges": judges,
+            "answered": sum(sum(counts.values()) for counts in answered.values()),
+            "note": detectable.detectable_note(cell.campaign, cell.space),
+        }
+        examples = {"examples": [prompt.messages for prompt in prompts]} if prompts else {}
+        records.append(record | examples)
+        for line in judges:
+            table.add_row(*cell_name(cells, cell), *_row(line))
     if as_json:
-        print_json({"runs": [estimate.facts() for estimate in estimates_of_cells]})
+        print_json({"runs": records})
         return
-    for prompt in (prompt for estimate in estimates_of_cells for prompt in estimate.examples):
-        for message in prompt.messages:
+    for messages in (messages for record in records for messages in record.get("examples", ())):
+        for message in messages:
             out.print(f"[{message.role}]", style="bold")
             out.print(visible(message.content, 9999))
         out.print(Rule(), width=80)
-    names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")
-    table = cell_table(cells, *names, "USD", "at most", "in batch mode")
-    for estimate in estimates_of_cells:
-        for line in estimate.judges:
-            table.add_row(*cell_name(cells, estimate.cell), *_row(line))
     out.print(table)
-    lines = [line for estimate in estimates_of_cells for line in estimate.judges]
+    lines = [line for record in records for line in record["judges"]]
     priced = [line for line in lines if line.cost is not None]
     total, most = (sum(getattr(line, key) for line in priced) for key in ("cost", "most"))
     unknown = "" if len(priced) == len(lines) else ", without the models of unknown price"
     out.print(f"In all {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
-    done = sum(estimate.answered for estimate in estimates_of_cells)
-    for note in dict.fromkeys(estimate.note for estimate in estimates_of_cells if estimate.note):
+    for note in dict.fromkeys(record["note"] for record in records if record["note"]):
         out.print(note)
-    if done:
+    if done := sum(record["answered"] for record in records):
         out.print(f"{done:,} questions are answered already and left out.")
-
-
-@dataclass(frozen=True)
-class _Estimate:
-    """What a run would ask, by judge, what is answered already, and what the pairs can show."""
-
-    cell: Run
-    judges: list[estimates.JudgeEstimate]
-    answered: int
-    examples: list[Prompt]
-    note: str
-
-    @classmethod
-    def of(cls, cell: Run, with_examples: bool) -> _Estimate:
-        answered = cell.answered
-        arguments = cell.campaign, cell.space, cell.plan
-        return cls(
-            cell,
-            estimates.estimate(*arguments, answered),
-            sum(sum(counts.values()) for counts in answered.values()),
-            estimates.examples(*arguments) if with_examples else [],
-            detectable.detectable_note(cell.campaign, cell.space),
-        )
-
-    def facts(self) -> dict[str, Any]:
-        facts = {"judges": self.judges, "answered": self.answered, "note": self.note}
-        examples = [prompt.messages for prompt in self.examples]
-        return run_facts(self.cell) | facts | ({"examples": examples} if examples else {})
 
 
 def _row(line: estimates.JudgeEstimate) -> list[str]:

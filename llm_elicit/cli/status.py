@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.live import Live
@@ -23,12 +23,15 @@ from llm_elicit.cli.options import (
     print_json,
     run_facts,
 )
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal import control as journal
-from llm_elicit.orchestrator.journal.schema import Totals, Unanswered
+from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.pipeline import run_folder
 from llm_elicit.pipeline.run_folder import Run
+
+T = TypeVar("T")
 
 _EVERY = 1.0
 """Seconds between two looks at a run that is watched."""
@@ -81,7 +84,7 @@ def _how_to_go_on(cells: Sequence[Run]) -> None:
             lines = (answers.origin_line() or named, answers.unusable_line())
             for line in filter(None, lines):
                 out.print(f"{judge}: {line}")
-        for judge, groups in _unanswered(cell).items():
+        for judge, groups in _read(cell, judgments.unanswered).items():
             for group in groups:
                 noun, them = ("question", "it") if group.count == 1 else ("questions", "them")
                 way_out = _WAYS_OUT[group.state].format(cell.folder, them)
@@ -91,26 +94,23 @@ def _how_to_go_on(cells: Sequence[Run]) -> None:
             out.print(f"{cell.campaign.name}: interrupted; llm-elicit run {cell.folder} resumes it")
 
 
+def _read(cell: Run, read: Callable[[Path, Campaign], dict[str, T]]) -> dict[str, T]:
+    """Return what a function reads of each judge; nothing before the run was started."""
+    try:
+        return read(cell.folder, cell.campaign)
+    except InputError:
+        return {}
+
+
 def _answers(cell: Run) -> dict[str, judgments.AnswerSummary]:
-    """Return what the answers of a run's models are worth; none before it was started."""
-    try:
-        summaries = judgments.answer_summaries(cell.folder, cell.campaign)
-    except InputError:
-        return {}
+    """Return what the answers of a run's models are worth."""
+    summaries = _read(cell, judgments.answer_summaries)
     return {name: s for name, s in summaries.items() if name not in cell.campaign.people}
-
-
-def _unanswered(cell: Run) -> dict[str, list[Unanswered]]:
-    """Return a run's questions that were given up or set aside; none before it was started."""
-    try:
-        return judgments.unanswered(cell.folder, cell.campaign)
-    except InputError:
-        return {}
 
 
 def _facts(cell: Run, alone: bool) -> dict[str, Any]:
     """Return what --json prints of a run."""
-    reasons, answers = _unanswered(cell), _answers(cell)
+    reasons, answers = _read(cell, judgments.unanswered), _answers(cell)
     judges = {
         judge: asdict(line)
         | {"planned": line.planned, "unanswered": [asdict(g) for g in reasons.get(judge, ())]}

@@ -26,7 +26,6 @@ from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal.connection import AT_WORK, JournalLocation, RunLock
-from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.control import ENDED, SILENCE, read_control, take_over
 from llm_elicit.orchestrator.journal.questions import spent_in
 from llm_elicit.orchestrator.open_run import in_thread
@@ -35,7 +34,8 @@ from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.ask import AskOptions, ask
 from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
 from llm_elicit.pipeline.run_control import START, Turns
-from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, find, run_folders
+from llm_elicit.pipeline.run_folder import Run, find, run_folders
+from llm_elicit.pipeline.snapshot import State, state_of
 from llm_elicit.pipeline.stages import plan_grid
 
 _LOOK = 0.05
@@ -45,9 +45,6 @@ _locks: dict[Path, threading.Lock] = {}
 
 _RARELY = 10
 """A run on a server that nobody can take over is looked at again so many looks later."""
-
-Key = tuple[int, ...]
-"""What changes with the journal of a run."""
 
 
 class Recovery:
@@ -61,8 +58,7 @@ class Recovery:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._campaigns: dict[Path, tuple[int, JournalLocation]] = {}
-        self._left: dict[Path, Key] = {}
+        self._left: dict[Path, tuple[State, bool]] = {}
         self._order: dict[Path, tuple[bool, float]] = {}
         self._looks = 0
 
@@ -95,13 +91,14 @@ class Recovery:
 
     def _is_silent(self, path: Path) -> bool | None:
         """Whether a run's service gives no sign of life; None if it does, and may soon not."""
-        location = self._location(path)
-        key = self._key(location)
-        if self._left.get(path) == key:
+        state = state_of(path)
+        left = self._left.get(path)
+        if left == (state, False) or (left == (state, True) and self._looks % _RARELY):
             return False
+        location = JournalLocation(path, find(path)[0].journal)
         control = read_control(location)
         if control is None or control.owner != "service" or control.state in ENDED:
-            self._left[path] = key
+            self._left[path] = state, location.shared
             return False
         self._order[path] = control.state != "running", control.changed
         return None if control.at_work else True
@@ -113,24 +110,6 @@ class Recovery:
                 return take_over(location)
         except ElicitError:
             return False
-
-    def _location(self, path: Path) -> JournalLocation:
-        """Return where a run's journal is; its campaign is read again once it was changed."""
-        changed = (path / CAMPAIGN).stat().st_mtime_ns
-        cached = self._campaigns.get(path)
-        if cached is None or cached[0] != changed:
-            cached = changed, JournalLocation(path, find(path)[0].journal)
-            self._campaigns[path] = cached
-        return cached[1]
-
-    def _key(self, location: JournalLocation) -> Key:
-        """Return what changes with every write to a journal in its folder, else now and then."""
-        if location.shared:
-            return (self._looks // _RARELY,)
-        files = [location.folder / name for name in (JOURNAL, f"{JOURNAL}-wal")]
-        # Reading a journal makes an empty log of writes beside it.
-        stats = [file.stat() for file in files if file.is_file()]
-        return tuple(stat.st_mtime_ns for stat in stats if stat.st_size)
 
 
 class Runtime:

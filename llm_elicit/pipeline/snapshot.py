@@ -261,7 +261,7 @@ class RunIndex:
 
     def _snapshot(self, folder: Path) -> RunSnapshot | None:
         """Return the snapshot of one run; None if it was deleted, or is a grid of others."""
-        files = _state(folder)
+        files = state_of(folder)
         entry = self._entries.get(folder.name)
         with contextlib.suppress(OSError, ValueError):  # what an earlier process knew of it
             entry = entry or _Entry.model_validate_json(self._path(folder.name).read_bytes())
@@ -304,7 +304,8 @@ class RunIndex:
         return self._store / f"{name}.json"
 
 
-def _state(folder: Path) -> State:
+def state_of(folder: Path) -> State:
+    """Return what changes whenever one of the files of a run does."""
     states = dict.fromkeys(_FILES, _NONE)
     for name in _FILES:
         with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator.progress import Progress, Silent, Tally
+from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.stages import make
 
@@ -155,17 +155,12 @@ class _StoppedError(BaseException):
     """The call was cancelled; as a KeyboardInterrupt, it is no error to recover from."""
 
 
-class _StoppingProgress:
-    """Passes reports on, and ends the thread that reports once its call is cancelled."""
+class _StoppingProgress(Silent):
+    """Passes a stage's reports on, and ends the thread that reports once its call is cancelled."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.stopped = False
-
-    def tally(self, judge: str, tally: Tally) -> None:
-        """Report a judge's counts."""
-        self._check()
-        self._progress.tally(judge, tally)
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Report other work."""
