@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import islice
 from operator import add
+from typing import Any
 
 from llm_elicit.backends import Provider, provider_of
 from llm_elicit.config.campaign import Campaign
@@ -57,20 +58,16 @@ class JudgeEstimate:
 
     def __add__(self, other: JudgeEstimate) -> JudgeEstimate:
         """Return the sum of two estimates of one judge; unknown if either is unknown."""
-        return replace(
-            self,
-            requests=self.requests + other.requests,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cost=_sum(self.cost, other.cost),
-            most=_sum(self.most, other.most),
-            batch=_sum(self.batch, other.batch),
-        )
+        sums: dict[str, Any] = {}
+        for name in _SUMMED:
+            one, two = getattr(self, name), getattr(other, name)
+            sums[name] = None if one is None or two is None else one + two
+        return replace(self, **sums)
 
 
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second
+_SUMMED = (
+    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "most", "batch",
+)  # fmt: skip
 
 
 def examples(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list[Prompt]:
