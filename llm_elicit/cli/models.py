@@ -106,7 +106,7 @@ def init_command(
         typer.Option(
             "--not-stated",
             metavar="A,B",
-            help="Numeric columns in which a missing value is a value of its own.",
+            help="Numeric columns in which a missing cell is an answer of its own.",
         ),
     ] = "",
     encoding: Annotated[
@@ -117,7 +117,7 @@ def init_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draft a feature space from a table, as a YAML file beside it to edit."""
+    """Draft a feature space from a table, as a YAML file to edit."""
     space = features.FeatureSpace.from_file(table, _names(columns), _names(not_stated), encoding)
     path = space.save(replace=force)
     assert space.draft is not None

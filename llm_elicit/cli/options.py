@@ -32,7 +32,7 @@ CacheUse = Annotated[
     typer.Option(help="Reuse cached answers, ask afresh and replace them, or use no cache."),
 ]
 RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="Ask the questions that were set aside again.")
+    bool, typer.Option("--retry-failed", help="Ask again the questions that were set aside.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -93,10 +93,12 @@ def ask_command(
     ] = None,
     every: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0.01, help="Polling interval of --batch wait."),
+        typer.Option(
+            metavar="SECONDS", min=0.01, help="Time between two polls, with --batch wait."
+        ),
     ] = 60.0,
     resend: Annotated[
-        bool, typer.Option("--resend", help="Submit batches again that the provider does not list.")
+        bool, typer.Option("--resend", help="Resubmit batches that the provider does not list.")
     ] = False,
     retry_failed: RetryFailed = False,
     as_json: AsJson = False,
