@@ -20,7 +20,7 @@ Out = Annotated[Path | None, typer.Option(help="File for the complete results, .
 
 
 def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> None:
-    """Compare judges of one or several runs with each other and with the data."""
+    """Compare judges with each other and with the data."""
     if out is not None and out.suffix != ".json":
         raise InputError(f"--out {out}: the record is JSON; name a file that ends in .json")
     if out is not None and not out.parent.is_dir():

@@ -52,7 +52,7 @@ def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
 
 
 def backends_command(as_json: AsJson = False) -> None:
-    """List the backends of this and other packages that a campaign can name."""
+    """List the backends that a campaign can name."""
     own = f"llm-elicit {package_version()}"
     backends = [{"backend": name, "package": own, "state": "ready"} for name in judges.OWN_BACKENDS]
     for name, entries in judges.installed_backends().items():

@@ -218,7 +218,7 @@ def batches(result: Run) -> Outcome:
 
 
 def estimate_command(campaign: CampaignName, as_json: AsJson = False) -> None:
-    """Estimate the questions, tokens and cost of each judge; send nothing."""
+    """Estimate questions, tokens and cost; send nothing."""
     print_estimate(run_folder.open_runs(campaign), as_json)
 
 

@@ -43,7 +43,7 @@ def serve_command(
         typer.Option(metavar="CAMPAIGN", help="Campaign to start; may be repeated."),
     ] = None,
 ) -> None:
-    """Serve campaigns over HTTP until Ctrl-C, which waits for answers in flight."""
+    """Serve campaigns over HTTP; Ctrl-C waits for answers in flight."""
     options: dict[str, Any] = {"host": host, "port": port, "runs": runs, "journal": journal}
     try:
         from llm_elicit.service import server, settings

@@ -44,7 +44,7 @@ def status_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show each judge's progress, also while another process works on the run."""
+    """Show the progress of each judge, also of a run at work."""
     cells = run_folder.open_runs(run)
     if as_json:
         if watch:
