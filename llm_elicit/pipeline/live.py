@@ -23,7 +23,7 @@ from llm_elicit.orchestrator.journal.questions import is_begun, kept_answers
 from llm_elicit.orchestrator.judgments import comparisons, direct_answers
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.pipeline.manifest import write_atomically
-from llm_elicit.pipeline.power_sources import at_stated_power, pin_power, read_sources
+from llm_elicit.pipeline.power_sources import read_sources, scaled
 from llm_elicit.pipeline.results import read_samples
 from llm_elicit.pipeline.run_folder import ANSWERS, Run
 from llm_elicit.pipeline.snapshot import (
@@ -157,9 +157,7 @@ def _belief(
         progress=show,
     )
     sources = read_sources(direct, judge, space, campaign.seed, run.first_round)
-    pinned = pin_power(belief, sources, campaign.seed)
-    measured = len(evidence.measured) > 0
-    return at_stated_power(belief, pinned, measured=measured, seed=campaign.seed)
+    return scaled(belief, sources, len(evidence.measured) > 0, campaign.seed)
 
 
 def _interval(interval: inference.Interval | None) -> LiveInterval | None:
