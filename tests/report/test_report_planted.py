@@ -301,14 +301,40 @@ def test_no_sentence_of_the_first_screen_is_false(name):
             rest = rest[match.end() :]
 
 
+NUMBERS = [
+    r" \((?=[^)]*\d)[^)]*\)",  # intervals, ceilings, p-values
+    r": a real stone ranks above a random one [^;]*",
+    r"; both intervals [^;]*",
+    r"(?:;|:) rank correlation [^;]*",
+    r"; the scale of its belief is not identified",
+    rf", which accounts for {PERCENT} of their variation",
+]
+
+
+def sentences_of(judge, text):
+    """Return the sentences of a card without the judge's name and most numbers."""
+    text = text.partition(" Next: ")[0]
+    for pattern in NUMBERS:
+        text = re.sub(pattern, "", text)
+    text = text.replace(f" of {judge} ", " of the judge ").removeprefix(f"{judge} ")
+    return text[0].upper() + text[1:]
+
+
 def table():
-    rows = ["| planted | verdict | sentences |", "| --- | --- | --- |"]
+    """Return a row for each set of sentences, with the judges of whom the report says it."""
+    planted = {}
     for name in JUDGES:
         for judge, (badge, text) in cards(name).items():
+            sentences = sentences_of(judge, text)
+            wording = badge, re.sub(NUMBER, "#", re.sub(PERCENT, "#%", sentences))
+            judges, _ = planted.setdefault(wording, ([], sentences))
             beside = "" if judge == name else f" (beside “{name}”)"
-            says = f"{judge}{beside}: {truth_of(name, judge).says}"
-            rows.append(f"| {says} | {badge} | {text.partition(' Next: ')[0]} |")
-    return "\n".join(rows) + "\n"
+            judges.append(f"**{judge}**{beside}: {truth_of(name, judge).says}")
+    rows = [
+        f"| {'; '.join(judges)} | {badge} | {sentences} |"
+        for (badge, _), (judges, sentences) in planted.items()
+    ]
+    return "\n".join(["| planted | verdict | sentences |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 def test_the_table_of_the_documentation_is_what_the_report_says():
@@ -318,6 +344,9 @@ def test_the_table_of_the_documentation_is_what_the_report_says():
     if os.environ.get("PLANTED_TABLE") == "write":
         PAGE.write_text(head + said, encoding="utf-8")
         return
+    quoted = " ".join(head.replace("> ", "").split())
+    expert = cards("expert")["expert"][1].partition(" Next: ")[0]
+    assert re.sub(NUMBER, "#", expert) in re.sub(NUMBER, "#", quoted)
     written = "| planted |" + written
     assert (
         re.sub(PERCENT, "#%", re.sub(NUMBER, "#", written)).splitlines()
