@@ -1,6 +1,8 @@
 """Every command and every script in the documents is executed here, in order, as written."""
 
 import html
+import http.server
+import inspect
 import json
 import os
 import re
@@ -9,13 +11,18 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import typer.main
 from fakes.fits import fit_quickly
 from fakes.plugins import install
+from report.browser import CHROMIUM, opened
 
 import llm_elicit as le
 import llm_elicit.density
@@ -258,6 +265,48 @@ def test_the_reference_of_the_site_has_every_command_key_and_public_name(site):
     for module, page in ((le, "llm_elicit"), (le.density, "density")):
         shown = words_of(site / "reference" / f"{page}.html")
         assert [name for name in module.__all__ if name not in shown] == []
+
+
+def test_every_page_is_also_markdown_with_all_of_the_reference(site):
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = (site / page.relative_to(ROOT / "docs")).read_text()
+        assert "<!--" not in text, page
+        assert "\n::: " not in text, page
+    assert "`max_cost`" in (site / "reference" / "campaign.md").read_text()
+    assert "## llm-elicit run" in (site / "reference" / "cli.md").read_text()
+    for module, page in ((le, "llm_elicit"), (le.density, "density")):
+        text = (site / "reference" / f"{page}.md").read_text()
+        assert [name for name in module.__all__ if f"\n## {name}\n" not in text] == []
+    for parameter in inspect.signature(le.density.fit_belief).parameters:
+        assert f"\n- `{parameter}`: " in text, parameter
+
+
+class SilentHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Leave standard error to the tests."""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_a_reader_finds_a_page_by_the_search_and_the_next_by_its_link(site, tmp_path):
+    served = partial(SilentHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), served) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/index.html"
+        with opened(CHROMIUM, address, tmp_path) as tab:
+            assert version("llm-elicit") in tab.run("document.querySelector('header').innerText")
+            sidebar = "document.querySelector('.md-sidebar--primary').innerText"
+            assert "Troubleshooting" in tab.run(sidebar)
+            following = "document.querySelector('.md-footer__link--next').getAttribute('href')"
+            assert tab.run(following) == "installation.html"
+            search = "document.querySelector('.md-search__input')"
+            tab.run(f"{search}.focus(); {search}.value = 'position only'")
+            tab.run(f"{search}.dispatchEvent(new Event('keyup', {{bubbles: true}}))")
+            results = "[...document.querySelectorAll('.md-search-result__link')].map(a => a.href)"
+            until = time.monotonic() + 20
+            while not any("troubleshooting.html" in link for link in tab.run(results)):
+                assert time.monotonic() < until, tab.run(results)
+                time.sleep(0.1)
+        server.shutdown()
 
 
 def test_the_readme_begins_with_the_two_commands():
