@@ -53,7 +53,10 @@ def run_app(commands: Callable[[], object]) -> int:
             _say("stopped; every answer received is kept: run again to resume")
             return 128 + received[0] if received else STOPPED
         except OSError as error:
-            _say(f"error: {_unusable(error)}")
+            # Libraries in C have messages of their own.
+            file = error.filename and visible(str(error.filename), 200)
+            problem = f"{file}: {error.strerror}" if file else error
+            _say(f"error: {problem}; check the path, its permissions and the disk's space")
             return InputError.exit_code
         except Exception as error:
             core = sys.modules.get("llm_elicit.density.errors")
@@ -68,12 +71,6 @@ def run_app(commands: Callable[[], object]) -> int:
             )
             return ElicitError.exit_code
     return 0
-
-
-def _unusable(error: OSError) -> str:
-    """Return the error of a file or folder; libraries in C have their own messages."""
-    problem = f"{visible(str(error.filename), 200)}: {error.strerror}" if error.filename else error
-    return f"{problem}; check the path, its permissions and the disk's space"
 
 
 def _say(line: str) -> None:

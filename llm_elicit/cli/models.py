@@ -57,7 +57,15 @@ def backends_command(as_json: AsJson = False) -> None:
     backends = [{"backend": name, "package": own, "state": "ready"} for name in judges.OWN_BACKENDS]
     for name, entries in judges.installed_backends().items():
         packages = ", ".join(map(judges.package_of, entries))
-        backends.append({"backend": name, "package": packages, "state": _state_of(name)})
+        state = "ready"
+        if name in judges.OWN_BACKENDS:
+            state = "not used: this package has one of that name"
+        else:
+            try:
+                judges.plugin_backend(name)
+            except InputError as error:
+                state = str(error)
+        backends.append({"backend": name, "package": packages, "state": state})
     if as_json:
         print_json(backends)
         return
@@ -65,17 +73,6 @@ def backends_command(as_json: AsJson = False) -> None:
     for backend in backends:
         table.add_row(*backend.values())
     out.print(table)
-
-
-def _state_of(name: str) -> str:
-    """Return "ready" for a plug-in that can be used, or else the reason why not."""
-    if name in judges.OWN_BACKENDS:
-        return "not used: this package has one of that name"
-    try:
-        judges.plugin_backend(name)
-    except InputError as error:
-        return str(error)
-    return "ready"
 
 
 _WIDEST = 60

@@ -123,14 +123,13 @@ class BatchRunner:
         changes: list[Change] = []
         for question in questions:
             prepared = self._builder.prepared(question)
-            request, body, key = prepared.request, prepared.body, prepared.key
-            reply = self._cache.get(key) if key else None
+            reply = self._cache.get(prepared.key) if prepared.key else None
             if reply is None:
                 # The batch's tag is prefixed when the batch is known.
-                line = BatchRequest(str(question.id), body)
-                yield Entry(question, line, self._builder.worst(request, body))
+                line = BatchRequest(str(question.id), prepared.body)
+                yield Entry(question, line, self._builder.worst(prepared))
                 continue
-            answer = self._builder.answer(question, request, reply, latency=None)
+            answer = self._builder.answer(prepared, reply, latency=None)
             changes.append(answered(question.id, answer))
             if len(changes) >= _GROUP:
                 self._journal.commit(changes)
@@ -297,11 +296,11 @@ class BatchRunner:
     def _change(self, question: Question, result: BatchResult) -> Change:
         """Return what a result changes about its question."""
         prepared = self._builder.prepared(question)
-        request, key, reply = prepared.request, prepared.key, result.reply
+        key, reply = prepared.key, result.reply
         if reply is not None:
             self._unscored[reply.unscored] += 1
-            reply = self._builder.counted(request, reply)
-            answer = self._builder.answer(question, request, reply, latency=0.0)
+            reply = self._builder.counted(prepared, reply)
+            answer = self._builder.answer(prepared, reply, latency=0.0)
             if key and worth_keeping(reply, answer.verdict):
                 self._cache.put(key, reply, answer.asked_at)
             return answered(question.id, answer)
@@ -309,11 +308,11 @@ class BatchRunner:
         event("question not answered", judge=self._judge, question=question.id, reason=reason)
         if result.prompt_refused:
             reply = refusal(f"prompt refused: {reason}", prepared.body)
-            answer = self._builder.answer(question, request, reply, latency=0.0)
+            answer = self._builder.answer(prepared, reply, latency=0.0)
             return answered(question.id, answer)
         if result.refused:
             return failed(question.id, reason)
-        lost = self._builder.worst(request, prepared.body) if result.billed else Amount()
+        lost = self._builder.worst(prepared) if result.billed else Amount()
         return missed(question.id, lost.usd, lost.tokens)
 
     def _requeue(self, tag: str, state: StoredBatchState, note: str, billed: int = 0) -> None:
@@ -325,7 +324,7 @@ class BatchRunner:
         changes = []
         for number, question in enumerate(self._journal.in_batch(tag)):
             charged = number < billed
-            lost = self._builder.worst(self._builder.request(question)) if charged else Amount()
+            lost = self._builder.worst(self._builder.prepared(question)) if charged else Amount()
             changes.append(missed(question.id, lost.usd, lost.tokens))
         self._journal.commit(changes)
         self._journal.set_batch(tag, state, note=note)

@@ -51,17 +51,14 @@ class PeopleRunner:
     which may be another process.
     """
 
-    def __init__(self, judge: Judge, location: JournalLocation, context: RunContext) -> None:
+    def __init__(
+        self, judge: Judge, location: JournalLocation, context: RunContext, so_far: Totals
+    ) -> None:
         self._judge = judge
         self._location = location
         self._context = context
-        self._before = 0
-        self.tally = Tally()
-
-    def begin(self, so_far: Totals, models: object = ()) -> None:
-        """Add the counts of earlier runs; people are no models."""
-        del models
         self._before = so_far.done
+        self.tally = Tally()
         self._count(so_far)
 
     async def run(self) -> ElicitError | None:
@@ -235,13 +232,12 @@ async def _ask_all(
         runners: dict[str, JudgeRunner | PeopleRunner] = {}
         for judge in campaign.judges:
             name = judge.name
-            runners[name] = (
-                JudgeRunner(builders[name], context)
-                if name in builders
-                else PeopleRunner(judge, study.location, context)
-            )
             totals = await by_judge(journal.totals, name)
-            runners[name].begin(totals, await by_judge(journal.models, name))
+            if name in builders:
+                models = await by_judge(journal.models, name)
+                runners[name] = JudgeRunner(builders[name], context, totals, models)
+            else:
+                runners[name] = PeopleRunner(judge, study.location, context, totals)
         async with shared(context.writer, context.limiters):
             with span("ask", {"elicit.campaign": campaign.name}):
                 stops = await _drained(_run_all(runners), context)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from logging import ERROR, WARNING
 from typing import Any
 
-from llm_elicit.backends import Reply, Request
+from llm_elicit.backends import Reply
 from llm_elicit.backends.base import SettingDroppedError, Unscored
 from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
@@ -54,7 +54,7 @@ from llm_elicit.orchestrator.retries import (
     wording,
 )
 from llm_elicit.orchestrator.tokens import Tokens, known
-from llm_elicit.orchestrator.writer import QueuedRequest, RequestQueue, Writer
+from llm_elicit.orchestrator.writer import RequestQueue, Writer
 
 _TICK = 1.0
 """Seconds between two checks of the clock, and at most between two reports of the counts."""
@@ -107,9 +107,17 @@ class JudgeRunner:
     """Asks one judge's questions with as many concurrent requests as the judge takes.
 
     A question that waits for its next attempt goes back into the queue and takes no slot.
+
+    Args:
+        builder: builds the judge's requests.
+        context: what the judges of the run share.
+        so_far: the counts of earlier runs.
+        models: the models that answered in them.
     """
 
-    def __init__(self, builder: RequestBuilder, context: RunContext) -> None:
+    def __init__(
+        self, builder: RequestBuilder, context: RunContext, so_far: Totals, models: Iterable[str]
+    ) -> None:
         self._judge = builder.judge
         self._backend = builder.backend
         self._builder = builder
@@ -120,7 +128,7 @@ class JudgeRunner:
         self._in_a_row = 0
         self._refused_alike: Counter[str] = Counter()
         self._worth = AnswerSummary()
-        self._models: set[str] = set()
+        self._models = set(filter(None, models))
         self._suspicion: ElicitError | None = None
         self._last_answer = context.clock()
         self._last_failure: str | None = None
@@ -129,16 +137,11 @@ class JudgeRunner:
         self._adaptations: set[str] = set()
         self._unscored: Counter[Unscored] = Counter()
         self._stopped: ElicitError | None = None
-        self.tally = Tally(cost=0.0 if builder.price else None)
-
-    def begin(self, so_far: Totals, models: Iterable[str] = ()) -> None:
-        """Add the counts of earlier runs, and the models that answered in them."""
-        self._models.update(filter(None, models))
-        self.tally.total, self.tally.done = so_far.total, so_far.done
-        self.tally.prompt_tokens = so_far.prompt_tokens
-        self.tally.completion_tokens = so_far.completion_tokens
-        if self.tally.cost is not None:
-            self.tally.cost = so_far.cost
+        self.tally = Tally(
+            total=so_far.total, done=so_far.done, prompt_tokens=so_far.prompt_tokens,
+            completion_tokens=so_far.completion_tokens,
+            cost=so_far.cost if builder.price else None,
+        )  # fmt: skip
 
     async def run(self) -> ElicitError | None:
         """Ask all questions; return the error that stopped the judge early, if any."""
@@ -260,9 +263,7 @@ class JudgeRunner:
         page = await self._prepared(questions)
         replies = self._context.cache.get_all([item.key for item in page if item.key])
         answers = {
-            item.question.id: self._builder.answer(
-                item.question, item.request, replies[item.key.key], None
-            )
+            item.question.id: self._builder.answer(item, replies[item.key.key], None)
             for item in page
             if item.key and item.key.key in replies
         }
@@ -286,7 +287,7 @@ class JudgeRunner:
                 break  # the others stay open
         return page
 
-    async def _attempt(self, queued: QueuedRequest) -> float | None:
+    async def _attempt(self, queued: PreparedQuestion) -> float | None:
         """Answer a question from the cache, by an equal request in flight, or by asking.
 
         Returns:
@@ -294,8 +295,8 @@ class JudgeRunner:
         """
         context = self._context
         while True:
-            queued.prepared = prepared = self._builder.renewed(queued.prepared)
-            key = prepared.key
+            self._builder.renew(queued)
+            key = queued.key
             equal = context.in_flight.get(key) if key else None
             if equal is not None:
                 await equal.landed.wait()
@@ -305,15 +306,15 @@ class JudgeRunner:
             else:
                 reply = context.cache.get(key) if key else None
             if reply is not None:
-                await self._record(prepared, reply, latency=None)
+                await self._record(queued, reply, latency=None)
                 return None
             with context.sharing(key) as shared:
                 ending = await self._request(queued)
                 if isinstance(ending, Answered):
                     reply = shared.reply = ending.reply
-                    answer = await self._paid(prepared, reply, ending.latency)
+                    answer = await self._paid(queued, reply, ending.latency)
                     # Another request may have made the backend drop a setting meanwhile.
-                    if key and reply.body == prepared.body and worth_keeping(reply, answer.verdict):
+                    if key and reply.body == queued.body and worth_keeping(reply, answer.verdict):
                         context.cache.put(key, reply, answer.asked_at)
             match ending:
                 case SettingDropped(change):
@@ -325,15 +326,17 @@ class JudgeRunner:
                 case _:
                     return None  # answered, or it stays open
 
-    async def _request(self, queued: QueuedRequest) -> Answered | Failed | SettingDropped | NotSent:
+    async def _request(
+        self, queued: PreparedQuestion
+    ) -> Answered | Failed | SettingDropped | NotSent:
         """Reserve the worst case of a request, send it once, and settle what was paid.
 
         Raises:
             CapError: the campaign's cap leaves no room for it.
         """
-        context, question, request = self._context, queued.question.id, queued.prepared.request
+        context, question, request = self._context, queued.question.id, queued.request
         while True:
-            worst = self._worst(queued)
+            worst = self._builder.worst(queued)
             await context.budget.reserve(worst)
             paid, sent_at, reported = Amount(), None, True
             try:
@@ -342,7 +345,7 @@ class JudgeRunner:
                     return NotSent()
                 reported = False
                 history = queued.history = queued.history or History(began=sent_at)
-                if worst != self._worst(queued):
+                if worst != self._builder.worst(queued):
                     continue  # it rose while the request waited, so more must be reserved
                 paid = worst  # until it is known: the request may have been answered
                 if not await context.writer.write(intent(question, worst.usd, worst.tokens)):
@@ -357,7 +360,7 @@ class JudgeRunner:
                 self._slow.latencies.append(context.clock() - sent_at)
                 self._limiter.answered(sent_at, left=allowances(reply.headers), tokens=known(reply))
                 reported = True
-                reply = await self._counted(request, reply)
+                reply = await self._counted(queued, reply)
                 paid = self._builder.paid(reply)
                 return Answered(reply, context.clock() - sent_at)
             except SettingDroppedError as change:
@@ -397,15 +400,11 @@ class JudgeRunner:
             async with self._slow.timeout(self._judge.timeout, first=first):
                 yield current
 
-    def _worst(self, queued: QueuedRequest) -> Amount:
-        """Return the worst case of a request, as known now."""
-        return self._builder.worst(queued.prepared.request, queued.prepared.body)
-
-    def _maybe_paid(self, queued: QueuedRequest, decision: Decision) -> Amount:
+    def _maybe_paid(self, queued: PreparedQuestion, decision: Decision) -> Amount:
         """Return what a failed request may have cost."""
         if decision.kind == "prompt refused":
-            return self._builder.worst_prompt(queued.prepared.request)  # filters may be charged
-        return self._worst(queued) if decision.maybe_paid else Amount()
+            return self._builder.worst_prompt(queued.request)  # filters may be charged
+        return self._builder.worst(queued) if decision.maybe_paid else Amount()
 
     def _refused(self, sent_at: float, decision: Decision, failure: Failure) -> bool:
         """Report a failure to the rate limiter; return whether it was about the rate at all."""
@@ -418,24 +417,24 @@ class JudgeRunner:
         self._limiter.refused(sent_at, wait=wait, left=allowances(failure.headers), limit=limited)
         return True
 
-    async def _counted(self, request: Request, reply: Reply) -> Reply:
+    async def _counted(self, queued: PreparedQuestion, reply: Reply) -> Reply:
         """Return the reply with the tokens charged; record a worst case that rose."""
         usage = self._builder.usage
         before = usage.raised
-        counted = self._builder.counted(request, reply)
+        counted = self._builder.counted(queued, reply)
         if usage.raised != before:
             most, writer = usage.raised, self._context.writer
             raised = self._judge.name, most.prompt, most.completion
             await writer.call(writer.journal.raise_worst, *raised)
         return counted
 
-    async def _failed(self, queued: QueuedRequest, ending: Failed) -> float | None:
+    async def _failed(self, queued: PreparedQuestion, ending: Failed) -> float | None:
         """Return the time of the question's next attempt, or None if there is none."""
         history, context = queued.history, self._context
         assert history is not None
         if ending.decision.kind == "prompt refused":
-            reply = refusal(ending.decision.reason, queued.prepared.body)
-            await self._record(queued.prepared, reply, latency=0.0)
+            reply = refusal(ending.decision.reason, queued.body)
+            await self._record(queued, reply, latency=0.0)
             return None
         kind = ending.decision.kind
         self.tally.errors += 1
@@ -523,7 +522,7 @@ class JudgeRunner:
         question = prepared.question
         self._unscored[reply.unscored] += 1
         self._was_readable |= latency is not None
-        answer = self._builder.answer(question, prepared.request, reply, latency)
+        answer = self._builder.answer(prepared, reply, latency)
         await self._context.writer.write(answered(question.id, answer))
         self._count(answer)
         return answer

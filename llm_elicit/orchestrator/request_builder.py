@@ -16,6 +16,7 @@ from llm_elicit.orchestrator.cache import Identity, identify
 from llm_elicit.orchestrator.journal.schema import Answer, Question, digest_of, now
 from llm_elicit.orchestrator.judgments import TEXT
 from llm_elicit.orchestrator.open_run import Study
+from llm_elicit.orchestrator.retries import History
 from llm_elicit.orchestrator.tokens import Price, Tokens, UsageCheck
 from llm_elicit.planning.pairs import Query
 from llm_elicit.questions import read_answer, render
@@ -23,7 +24,7 @@ from llm_elicit.questions import read_answer, render
 _encode = json.JSONEncoder(sort_keys=True).encode
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PreparedQuestion:
     """A question with its request.
 
@@ -32,12 +33,14 @@ class PreparedQuestion:
         request: its rendered request.
         body: the request body to send.
         key: the key of its answer in the cache; None if answers are not cached.
+        history: its failures so far; None before the first request.
     """
 
     question: Question
     request: Request
     body: dict[str, Any]
     key: Identity | None
+    history: History | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class RequestBuilder:
         if (limits.max_cost, limits.max_tokens) == (None, None) or provider_of(judge).free:
             return
         first = Question(id=0, pair=0, order="ab", replicate=0, attempts=0, judge=judge.name)
-        if not self.worst(self.request(first)).tokens:
+        if not self.worst(self.prepared(first)).tokens:
             raise InputError(
                 f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no "
                 "limit on an answer's tokens, so a cap cannot be held; remove the cap or that judge"
@@ -82,23 +85,21 @@ class RequestBuilder:
     def prepared(self, question: Question) -> PreparedQuestion:
         """Return a question with its request."""
         request = self.request(question)
-        return self._with_body(question, request, self.backend.body(request))
+        body = self.backend.body(request)
+        return PreparedQuestion(question, request, body, self._key(request, body))
 
-    def renewed(self, before: PreparedQuestion) -> PreparedQuestion:
-        """Return the question as it would be sent now: the backend may have dropped a setting."""
-        body = self.backend.body(before.request)
-        if body == before.body:
-            return before
-        return self._with_body(before.question, before.request, body)
+    def renew(self, prepared: PreparedQuestion) -> None:
+        """Prepare a question as it would be sent now: the backend may have dropped a setting."""
+        body = self.backend.body(prepared.request)
+        if body != prepared.body:
+            prepared.body, prepared.key = body, self._key(prepared.request, body)
 
-    def _with_body(
-        self, question: Question, request: Request, body: dict[str, Any]
-    ) -> PreparedQuestion:
-        key, backend = None, self.backend
-        if backend.cacheable:
-            headers = getattr(backend, "headers", {})  # plug-ins need not have any
-            key = identify(backend.endpoint, backend.model, body, request.replicate, headers)
-        return PreparedQuestion(question, request, body, key)
+    def _key(self, request: Request, body: dict[str, Any]) -> Identity | None:
+        backend = self.backend
+        if not backend.cacheable:
+            return None
+        headers = getattr(backend, "headers", {})  # plug-ins need not have any
+        return identify(backend.endpoint, backend.model, body, request.replicate, headers)
 
     def request(self, question: Question) -> Request:
         """Return the request of a question."""
@@ -128,9 +129,9 @@ class RequestBuilder:
         kind = Query(question.pair, question.order, question.replicate).kind
         return (self.study.template if kind is None else self.study.direct.templates[kind]).options
 
-    def worst(self, request: Request, body: dict[str, Any] | None = None) -> Amount:
-        """Return the worst case of a request; `body` is its body, if already built."""
-        bound = self._bound(request, body or self.backend.body(request))
+    def worst(self, prepared: PreparedQuestion) -> Amount:
+        """Return the worst case of a request."""
+        bound = self._bound(prepared.request, prepared.body)
         if bound is None:
             return Amount()  # not a language model
         most = self.usage.worst(bound)
@@ -148,14 +149,11 @@ class RequestBuilder:
         answer = token_limit(body)
         return None if answer is None else Tokens(tokens.most(request.prompt), answer)
 
-    def counted(self, request: Request, reply: Reply) -> Reply:
-        """Return the reply with the tokens charged, without the judge's key."""
+    def counted(self, prepared: PreparedQuestion, reply: Reply) -> Reply:
+        """Return the reply with the tokens charged, without the judge's secrets."""
         whole = without_key(reply, self.backend.scrub)
-        return self.usage.counted(whole, self._bound(request, self._body(request, reply)))
-
-    def _body(self, request: Request, reply: Reply) -> dict[str, Any]:
-        """Return the body sent for a reply; replies from batches do not hold it."""
-        return reply.body or self.backend.body(request)
+        body = reply.body or prepared.body  # replies from batches do not hold it
+        return self.usage.counted(whole, self._bound(prepared.request, body))
 
     def paid(self, reply: Reply) -> Amount:
         """Return what the reply cost."""
@@ -168,17 +166,16 @@ class RequestBuilder:
             return None
         return self.price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
 
-    def answer(
-        self, question: Question, request: Request, reply: Reply, latency: float | None
-    ) -> Answer:
+    def answer(self, prepared: PreparedQuestion, reply: Reply, latency: float | None) -> Answer:
         """Return the row of the journal; `latency` is None if nothing was sent.
 
         A choice has the probability from log-probabilities or as stated, if there is one, and is
         certain otherwise. A tie has probability one half. Anything else has none. Direct questions
         are parsed later.
         """
+        question, request = prepared.question, prepared.request
         template = request.direct.template if request.direct else self.study.template
-        cached, body = latency is None, self._body(request, reply)
+        cached, body = latency is None, reply.body or prepared.body
         settings = {k: v for k, v in body.items() if k not in ("messages", "system", "prompt")}
         verdict: str = TEXT
         first = probability = None

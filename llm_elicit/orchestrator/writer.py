@@ -8,7 +8,6 @@ import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from logging import WARNING
 from typing import Self, TypeVar
 
@@ -18,7 +17,6 @@ from llm_elicit.orchestrator.journal.schema import Change, Question, Refusal
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.progress import event
 from llm_elicit.orchestrator.request_builder import PreparedQuestion
-from llm_elicit.orchestrator.retries import History
 
 T = TypeVar("T")
 
@@ -174,24 +172,6 @@ class Writer:
         self._thread.shutdown(wait=True)
 
 
-@dataclass(eq=False)
-class QueuedRequest:
-    """A question that waits to be asked.
-
-    Attributes:
-        prepared: the question and its request.
-        history: its failures so far; None before the first request.
-    """
-
-    prepared: PreparedQuestion
-    history: History | None = None
-
-    @property
-    def question(self) -> Question:
-        """The question."""
-        return self.prepared.question
-
-
 class RequestQueue:
     """A judge's requests: retries as they fall due, then open questions of the journal.
 
@@ -226,7 +206,7 @@ class RequestQueue:
         self._page: deque[PreparedQuestion] = deque()
         self._claiming: asyncio.Task[None] | None = None
         self._exhausted = False
-        self._later: list[tuple[float, int, QueuedRequest]] = []
+        self._later: list[tuple[float, int, PreparedQuestion]] = []
         self._count = 0
         self._out = 0
         self._closed = False
@@ -234,7 +214,7 @@ class RequestQueue:
         self._error: Exception | None = None
         self._changed = asyncio.Event()
 
-    async def take(self) -> QueuedRequest | None:
+    async def take(self) -> PreparedQuestion | None:
         """Return the next request that is due; None when all are done or the queue is closed.
 
         Raises:
@@ -257,13 +237,13 @@ class RequestQueue:
                 await asyncio.wait_for(self._changed.wait(), timeout)
         return None
 
-    def _next(self) -> QueuedRequest | None:
+    def _next(self) -> PreparedQuestion | None:
         if self._later and not self.retries_held and self._later[0][0] <= self._clock():
             return heapq.heappop(self._later)[2]
         if self.held:
             return None
         if self._page:
-            return QueuedRequest(self._page.popleft())
+            return self._page.popleft()
         if self._claiming is None and not self._exhausted:
             self._claiming = asyncio.create_task(self._claim())
         return None
@@ -298,7 +278,7 @@ class RequestQueue:
         """Let those that wait in `take` look again."""
         self._changed.set()
 
-    def put_back(self, queued: QueuedRequest, due: float) -> None:
+    def put_back(self, queued: PreparedQuestion, due: float) -> None:
         """Hand the request out again when the clock reads `due`."""
         self._count += 1
         heapq.heappush(self._later, (due, self._count, queued))
