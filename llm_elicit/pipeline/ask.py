@@ -15,7 +15,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, ElicitError, IncompleteError, UnusableError
-from llm_elicit.orchestrator import batches
+from llm_elicit.orchestrator import batches, judgments
 from llm_elicit.orchestrator.batches import Step
 from llm_elicit.orchestrator.budget import within_grid_caps
 from llm_elicit.orchestrator.cache import CacheUse
@@ -27,17 +27,6 @@ from llm_elicit.orchestrator.journal.questions import (
     planned_rounds,
     record_rounds,
     settled,
-)
-from llm_elicit.orchestrator.judgments import (
-    AnswerSummary,
-    StalePlanError,
-    answer_summaries,
-    check_answers,
-    comparisons,
-    direct_answers,
-    people_cards,
-    unanswered,
-    write_judgments,
 )
 from llm_elicit.orchestrator.open_run import Study, in_thread
 from llm_elicit.orchestrator.progress import SILENT, Progress
@@ -184,7 +173,7 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
             planned[name, number] = planner.plan(number, answers, campaign.seed, size)
             if not len(planned[name, number].a):
                 progress.note(label, "stopping rule met: later rounds are left out")
-    except StalePlanError:
+    except judgments.StalePlanError:
         planned = {}  # another worker's round has answers already
     if planned:
         record_rounds(result.location, planned)
@@ -200,8 +189,8 @@ def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
     from llm_elicit.pipeline.power_sources import read_sources, scaled  # with PyTorch
 
     campaign, space = result.campaign, result.space
-    table = comparisons(result.study)
-    direct = direct_answers(result.study)
+    table = judgments.comparisons(result.study)
+    direct = judgments.direct_answers(result.study)
     answers = []
     for judge in judges:
         choices = table.choices(judge)
@@ -306,7 +295,7 @@ async def _asked(result: Run, summary: AskSummary) -> Run:
         raise asyncio.CancelledError
     if len(summary.problems) == len(summary.judges):
         raise summary.problems[0]
-    worth = await in_thread(partial(answer_summaries, result.folder, result.campaign))
+    worth = await in_thread(partial(judgments.answer_summaries, result.folder, result.campaign))
     unusable = _unusable(result, summary, worth)
     if unusable and not any(judge.usable for judge in worth.values()):
         raise unusable[0]  # nothing can be found from no answers
@@ -322,7 +311,7 @@ async def _asked(result: Run, summary: AskSummary) -> Run:
 
 
 def _unusable(
-    result: Run, summary: AskSummary, worth: Mapping[str, AnswerSummary]
+    result: Run, summary: AskSummary, worth: Mapping[str, judgments.AnswerSummary]
 ) -> list[ElicitError]:
     """Return an error for each judge without any usable answer that was not stopped."""
     return [
@@ -342,7 +331,7 @@ def _update_tables(result: Run) -> None:
         return write_tables(result)
     if entry.read.get(ANSWERS) != str(kept_answers(result.location)):
         return write_tables(result)
-    return check_answers(result.study)
+    return judgments.check_answers(result.study)
 
 
 def write_tables(result: Run) -> None:
@@ -355,17 +344,17 @@ def write_tables(result: Run) -> None:
     result.check_journal()
     tables = [result.folder / name for name in (COMPARISONS, DIRECT, PEOPLE)]
     export(result, tables[0])
-    direct = direct_answers(result.study)
+    direct = judgments.direct_answers(result.study)
     if len(direct):
         with replacing(tables[1]) as beside:
             direct.to_parquet(beside)
     if result.campaign.people:
-        cards = people_cards(result.study)
+        cards = judgments.people_cards(result.study)
         with replacing(tables[2]) as beside:
             cards.to_parquet(beside)
     answers = {ANSWERS: str(kept_answers(result.location))}
     result.manifest.record("ask", answers, tables)
-    summaries = answer_summaries(result.folder, result.campaign)
+    summaries = judgments.answer_summaries(result.folder, result.campaign)
     result.manifest.record_models({name: dict(s.models) for name, s in summaries.items()})
 
 
@@ -378,7 +367,7 @@ _WAYS_OUT = {
 def _gaps(result: Run, summary: AskSummary) -> list[ElicitError]:
     """Return an error for each judge that left questions unanswered without being stopped."""
     gaps: dict[str, str] = {}
-    counts, reasons = result.questions, unanswered(result.folder, result.campaign)
+    counts, reasons = result.questions, judgments.unanswered(result.folder, result.campaign)
     for name, judge in summary.judges.items():
         questions = counts[name] + len(result.plan.direct)
         total, done = judge.tally.total, judge.tally.done
@@ -407,4 +396,4 @@ def export(result: Run, path: Path, *, thinking: bool = False) -> Path:
 
     With `thinking`, the visible reasoning of reasoning models is a separate column.
     """
-    return write_judgments(result.study, path, thinking=thinking)
+    return judgments.write_judgments(result.study, path, thinking=thinking)

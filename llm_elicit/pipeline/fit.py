@@ -28,19 +28,10 @@ from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.pipeline import run_folder
 from llm_elicit.pipeline.manifest import digest_of
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
-from llm_elicit.pipeline.run_folder import (
-    BANDS,
-    BELIEF,
-    CAMPAIGN,
-    COMPARISONS,
-    DRAWS,
-    POWER,
-    SAMPLES,
-    Run,
-    fit_of,
-)
+from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.spaces.features import FeatureSpace
 
 _LONG = 60.0  # seconds of a fit that is announced
@@ -66,7 +57,11 @@ def reads(run: Run) -> dict[str, dict[str, str]]:
     """Return digests of what all beliefs of a run depend on, by the manifest's entry of each."""
     names = [judge.name for judge in run.campaign.judges]
     shared = _shared(run)
-    return {fit_of(name, method): shared for name in names for method in run.campaign.fit.methods}
+    return {
+        run_folder.fit_of(name, method): shared
+        for name in names
+        for method in run.campaign.fit.methods
+    }
 
 
 @dataclass(frozen=True)
@@ -134,7 +129,11 @@ def _fit(result: Run, due: Collection[str], stage: str, progress: Progress) -> N
     alone = _Group.of((result,))
     joint = alone if len(together) == 1 else _Group.of(together)
     for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
-        methods = [method for method in result.campaign.fit.methods if fit_of(judge, method) in due]
+        methods = [
+            method
+            for method in result.campaign.fit.methods
+            if run_folder.fit_of(judge, method) in due
+        ]
         if not methods or not len(alone.comparisons.choices(judge)):
             continue
         others = [method for method in methods if method not in density.JUDGE_METHODS]
@@ -196,12 +195,12 @@ class _Fit:
 
     def record(self, read: dict[str, str]) -> None:
         """Record the inputs of the belief and its files."""
-        files = [self.folder / name for name in BELIEF]
-        self.run.manifest.record(fit_of(self.judge, self.method), read, files)
+        files = [self.folder / name for name in run_folder.BELIEF]
+        self.run.manifest.record(run_folder.fit_of(self.judge, self.method), read, files)
 
     def is_done(self, read: dict[str, str], stage: str, progress: Progress) -> bool:
         """Return whether the belief was made from these inputs and its files are unchanged."""
-        name, manifest = fit_of(self.judge, self.method), self.run.manifest
+        name, manifest = run_folder.fit_of(self.judge, self.method), self.run.manifest
         entry = manifest.entry(name)
         if entry is None:
             return False
@@ -224,7 +223,7 @@ class _Fit:
         judge, folder, space = self.judge, self.folder, self.run.space
         settings, seed = self.run.campaign.fit, self.run.campaign.seed
         show = partial(progress.stage, f"{judge}: fit {self.method}")
-        samples = folder / SAMPLES
+        samples = folder / run_folder.SAMPLES
         samples.unlink(missing_ok=True)
         show("power", 0, 1)
         pinned = pin_power(belief, answers.sources, seed)
@@ -239,16 +238,16 @@ class _Fit:
         belief = belief.named(space.names, words, dates)
         drawn = belief.sample(settings.samples, seed=seed)
         belief.save(folder)
-        for old in (BANDS, DRAWS, POWER):
+        for old in (run_folder.BANDS, run_folder.DRAWS, run_folder.POWER):
             (folder / old).unlink(missing_ok=True)
         if pinned.power is not None:
             text = json.dumps(asdict(pinned.power), indent=2)
-            (folder / POWER).write_text(text + "\n", encoding="utf-8")
+            (folder / run_folder.POWER).write_text(text + "\n", encoding="utf-8")
         if belief.has_draws:
             draws = belief.draws(seed=seed, progress=show)
             bands = summaries.measure_bands(draws, space)
-            (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
-            summaries.write_draws(draws, space, folder / DRAWS)
+            (folder / run_folder.BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
+            summaries.write_draws(draws, space, folder / run_folder.DRAWS)
         show("done", 1, 1)
         space.table_of(drawn).to_parquet(samples)
 
@@ -267,9 +266,9 @@ def conditions_of(run: Run) -> tuple[Run, ...]:
     if not campaign.given or campaign.part_of is None or campaign.design.sampling != "uniform":
         return (run,)
     runs = {run.folder: run}  # the run itself, not a second reading of it
-    for path in sorted(run.folder.parent.glob(f"{campaign.part_of}.*/{CAMPAIGN}")):
+    for path in sorted(run.folder.parent.glob(f"{campaign.part_of}.*/{run_folder.CAMPAIGN}")):
         folder = path.parent
-        if folder in runs or not (folder / COMPARISONS).is_file():
+        if folder in runs or not (folder / run_folder.COMPARISONS).is_file():
             continue
         cell = Campaign.model_validate(read_yaml(path))
         alike = cell.given.keys() == campaign.given.keys()

@@ -22,19 +22,11 @@ from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.journal.questions import is_begun, kept_answers
 from llm_elicit.orchestrator.judgments import comparisons, direct_answers
 from llm_elicit.orchestrator.progress import SILENT, Progress
+from llm_elicit.pipeline import snapshot
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.power_sources import read_sources, scaled
 from llm_elicit.pipeline.results import read_samples
 from llm_elicit.pipeline.run_folder import ANSWERS, Run
-from llm_elicit.pipeline.snapshot import (
-    LIVE,
-    LiveChart,
-    LiveFeature,
-    LiveInterval,
-    LiveJudge,
-    LiveShape,
-    LiveView,
-)
 from llm_elicit.report import layers, marginals
 
 MOST = 400
@@ -51,10 +43,10 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 def write_live(run: Run, progress: Progress = SILENT) -> None:
     """Write live.json into the run's folder, completely or not at all."""
-    write_atomically(run.folder / LIVE, live_view(run, progress).model_dump_json() + "\n")
+    write_atomically(run.folder / snapshot.LIVE, live_view(run, progress).model_dump_json() + "\n")
 
 
-def live_view(run: Run, progress: Progress = SILENT) -> LiveView:
+def live_view(run: Run, progress: Progress = SILENT) -> snapshot.LiveView:
     """Compute the view of a run from its journal, at any time.
 
     Args:
@@ -65,8 +57,10 @@ def live_view(run: Run, progress: Progress = SILENT) -> LiveView:
     created = datetime.now(UTC).isoformat(timespec="seconds")
     data = space.table_points() if space.table else None
     if not is_begun(run.location):
-        none = LiveJudge(judgments=0, pairs=0, reason="no answers yet")
-        return LiveView(created=created, data=data is not None, judges=dict.fromkeys(names, none))
+        none = snapshot.LiveJudge(judgments=0, pairs=0, reason="no answers yet")
+        return snapshot.LiveView(
+            created=created, data=data is not None, judges=dict.fromkeys(names, none)
+        )
     table = comparisons(run.study)
     direct = direct_answers(run.study)
     rng = np.random.default_rng([run.campaign.seed, 0x11FE])
@@ -80,7 +74,7 @@ def live_view(run: Run, progress: Progress = SILENT) -> LiveView:
     for name in names:
         show = partial(progress.stage, f"{name}: live view")
         judges[name] = _judge(run, name, table, direct if len(direct) else None, samples, show)
-    return LiveView(created=created, data=data is not None, judges=judges)
+    return snapshot.LiveView(created=created, data=data is not None, judges=judges)
 
 
 def _judge(
@@ -90,11 +84,11 @@ def _judge(
     direct: pd.DataFrame | None,
     samples: marginals.Samples,
     show: Shown,
-) -> LiveJudge:
+) -> snapshot.LiveJudge:
     """Measure one judge and fit its belief."""
     choices = table.choices(judge)
     measures = consistency.measure_consistency(table, judge, choices)
-    measured = LiveJudge(
+    measured = snapshot.LiveJudge(
         judgments=measures.judgments,
         pairs=measures.pairs,
         agreement=_interval(measures.agreement),
@@ -160,17 +154,17 @@ def _belief(
     return scaled(belief, sources, len(evidence.measured) > 0, campaign.seed)
 
 
-def _interval(interval: inference.Interval | None) -> LiveInterval | None:
-    return None if interval is None else LiveInterval(**interval.model_dump())
+def _interval(interval: inference.Interval | None) -> snapshot.LiveInterval | None:
+    return None if interval is None else snapshot.LiveInterval(**interval.model_dump())
 
 
-def _feature(samples: marginals.Samples, judge: str, j: int) -> LiveFeature:
+def _feature(samples: marginals.Samples, judge: str, j: int) -> snapshot.LiveFeature:
     """Return one feature of a judge's belief, with its chart."""
     feature, bands = samples.space.features[j], samples.bands.get(judge)
     axis = reference.axis_of(feature)
     band = None if bands is None else bands.marginals[j]
     data = None if samples.data is None else samples.data[:, j]
-    return LiveFeature(
+    return snapshot.LiveFeature(
         name=feature.name,
         shares=axis.by_value,
         at=_rounded(axis.centres),
@@ -186,15 +180,17 @@ def _rounded(values: Floats | list[float]) -> tuple[float, ...]:
     return tuple(float(f"{value:.{_DIGITS}g}") for value in values)
 
 
-def _chart(drawn: layers.Layers) -> LiveChart:
+def _chart(drawn: layers.Layers) -> snapshot.LiveChart:
     """Return a chart of the report, in which every shape is shown."""
     rescaled = [shape for group in drawn.rescaled for shape in group.shapes]
     shapes = [*rescaled, *(shape for _, some in drawn.by_step for shape in some)]
-    names = LiveShape.model_fields
-    return LiveChart(
+    names = snapshot.LiveShape.model_fields
+    return snapshot.LiveChart(
         title=drawn.title,
         words=drawn.alt,
         width=drawn.width,
         height=drawn.height,
-        shapes=tuple(LiveShape(**{k: getattr(shape, k) for k in names}) for shape in shapes),
+        shapes=tuple(
+            snapshot.LiveShape(**{k: getattr(shape, k) for k in names}) for shape in shapes
+        ),
     )

@@ -28,18 +28,9 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import axis_word
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.pipeline import run_folder
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
-from llm_elicit.pipeline.run_folder import (
-    AUDIT,
-    BANDS,
-    BELIEF,
-    DRAWS,
-    PEOPLE,
-    POWER,
-    POWERS,
-    SAMPLES,
-    Run,
-)
+from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning.rounds import schedule_of
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -57,8 +48,8 @@ def make_audit(run: Run, progress: Progress, goal: str) -> None:
     Points of the beliefs at other powers are written beside them.
     """
     if goal == "report":
-        progress.note(run.campaign.name, f"report: {AUDIT} or one of its inputs was changed; "
-                      "it is made again")  # fmt: skip
+        changed = f"{run_folder.AUDIT} or one of its inputs was changed"
+        progress.note(run.campaign.name, f"report: {changed}; it is made again")
     samples = read_samples(run)
     rows = None if samples.data is None else run.space.table_rows()
     reference = Reference(run.space, samples.sampling, samples.data, rows)
@@ -66,10 +57,10 @@ def make_audit(run: Run, progress: Progress, goal: str) -> None:
     names = [judge.name for judge in run.campaign.judges if judge.name in table.judges]
     evidence = [_evidence(run, table, name, samples) for name in names]
     method = run.campaign.fit.methods[0]
-    written = [run.folder / AUDIT]
+    written = [run.folder / run_folder.AUDIT]
     for part in evidence:
         if part.powers is not None:
-            written.append(run.belief_folder(part.judge, method) / POWERS)
+            written.append(run.belief_folder(part.judge, method) / run_folder.POWERS)
             belief_power.write_powers(part.powers, run.space, written[-1])
     show = partial(progress.stage, "audit", "distances and tests")
     cards, seed = run.people_cards, run.campaign.seed
@@ -85,13 +76,16 @@ def audit_reads(result: Run) -> dict[str, dict[str, str]]:
     settings = [judges, result.campaign.fit.model_dump(mode="json")]
     read = {
         f"belief {judge} {method}": digest_of(
-            {name: digest_of_file(result.belief_folder(judge, method) / name) for name in BELIEF}
+            {
+                name: digest_of_file(result.belief_folder(judge, method) / name)
+                for name in run_folder.BELIEF
+            }
         )
         for judge in judges
         for method in result.campaign.fit.methods
     }
     read |= {"settings": digest_of(settings), "tables": result.tables_digest}
-    read["people"] = digest_of_file(result.folder / PEOPLE)
+    read["people"] = digest_of_file(result.folder / run_folder.PEOPLE)
     read["space"] = digest_of(result.space.model_dump(mode="json"))
     read["versions"] = digest_of(installed_versions())
     return {"audit": read}
@@ -136,7 +130,7 @@ def _evidence(
     first, *others = result.campaign.fit.methods
     belief = density.BeliefDensity.load(result.belief_folder(judge, first))
     points = samples.beliefs[judge]
-    power = result.belief_folder(judge, first) / POWER
+    power = result.belief_folder(judge, first) / run_folder.POWER
     pinned = None  # without direct answers
     if power.is_file():
         pinned = read_json(power, lambda text: belief_power.power_of(json.loads(text)))
@@ -172,7 +166,7 @@ def report_reads(result: Run) -> dict[str, dict[str, str]]:
     contents = [campaign, result.questions, installed_versions()]
     audited = result.manifest.entry("audit")
     read = {
-        AUDIT: digest_of_file(result.folder / AUDIT),
+        run_folder.AUDIT: digest_of_file(result.folder / run_folder.AUDIT),
         "inputs": digest_of({} if audited is None else audited.read),
         "shown": digest_of(contents),
     }
@@ -210,7 +204,7 @@ def write_conditions(runs: Sequence[Run]) -> list[Path]:
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        if run.campaign.given and (run.folder / AUDIT).is_file():
+        if run.campaign.given and (run.folder / run_folder.AUDIT).is_file():
             groups.setdefault((run.campaign.space, run.campaign.design.template), []).append(run)
     written = []
     for (space, template), group in groups.items():
@@ -261,19 +255,19 @@ def read_samples(result: Run) -> report_package.Samples:
         beliefs=read(lambda folder: read_points(folder, space)),
         bands=read(
             lambda folder: (
-                read_json(folder / BANDS, summaries.BeliefBands.model_validate_json)
-                if (folder / BANDS).is_file()  # its method may have none
+                read_json(folder / run_folder.BANDS, summaries.BeliefBands.model_validate_json)
+                if (folder / run_folder.BANDS).is_file()  # its method may have none
                 else None
             )
         ),
-        draws=read(lambda folder: summaries.read_draws(folder / DRAWS)),
-        at_powers=read(lambda folder: belief_power.read_powers(folder / POWERS)),
+        draws=read(lambda folder: summaries.read_draws(folder / run_folder.DRAWS)),
+        at_powers=read(lambda folder: belief_power.read_powers(folder / run_folder.POWERS)),
     )
 
 
 def read_points(folder: Path, space: FeatureSpace) -> Floats | None:
     """Read a belief's samples; None if it was not fitted."""
-    path = folder / SAMPLES
+    path = folder / run_folder.SAMPLES
     if not path.is_file():
         return None
     table = read_parquet(path, space.names)

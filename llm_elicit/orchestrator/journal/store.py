@@ -23,6 +23,7 @@ from sqlalchemy import func, insert, or_, select, update
 from llm_elicit.config.campaign import Limits
 from llm_elicit.config.provenance import check_same
 from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.orchestrator.journal import questions as sql
 from llm_elicit.orchestrator.journal.connection import (
     LEASE,
     JournalError,
@@ -30,28 +31,6 @@ from llm_elicit.orchestrator.journal.connection import (
     Transactions,
     Unsaved,
     prepare_schema,
-)
-from llm_elicit.orchestrator.journal.questions import (
-    CLAIM,
-    HELD,
-    KNOWN,
-    REGISTER,
-    RENEW,
-    WITHDRAWN,
-    UnexpectedError,
-    amounts,
-    apply,
-    apply_each,
-    ignoring,
-    models_answered,
-    over_the_caps,
-    raise_worst_case,
-    spent,
-    totals,
-    unanswered,
-    withdraw,
-    worst_case,
-    write_plan,
 )
 from llm_elicit.orchestrator.journal.schema import (
     IN_FLIGHT,
@@ -162,11 +141,11 @@ class Journal:
                     stored = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
                     check_same(stored, identity, location.folder)
                     rows = [{"key": key, "value": value} for key, value in identity.items()]
-                    self._db.execute(ignoring(meta, self._db.dialect.name), rows)
+                    self._db.execute(sql.ignoring(meta, self._db.dialect.name), rows)
                     self._unsaved = Unsaved(location.folder, self._name())
                     name = f"{socket.gethostname()}:{os.getpid()}"
                     worker = {"me": self._me, "new_name": name, "new_began": now(), "lease": lease}
-                    self._db.execute(REGISTER, worker)
+                    self._db.execute(sql.REGISTER, worker)
                 if not location.shared:
                     # It cannot be switched on within a transaction.
                     with contextlib.closing(self._db.connection.cursor()) as cursor:
@@ -178,7 +157,7 @@ class Journal:
     def _name(self) -> str:
         """Return the id of this journal, unique even among journals of one campaign."""
         row = {"key": "journal", "value": uuid.uuid4().hex}
-        self._db.execute(ignoring(meta, self._db.dialect.name), row)
+        self._db.execute(sql.ignoring(meta, self._db.dialect.name), row)
         query = select(meta.c.value).where(meta.c.key == "journal")
         return str(self._db.execute(query).scalar_one())
 
@@ -197,15 +176,15 @@ class Journal:
         def work() -> int:
             lost = self._reclaim()
             for judge in names:
-                withdraw(self._db, judge, plan)
-                write_plan(self._db, judge, plan)
+                sql.withdraw(self._db, judge, plan)
+                sql.write_plan(self._db, judge, plan)
             again = questions.c.state == "failed"
             if retry_failed:
-                not_withdrawn = questions.c.error.is_distinct_from(WITHDRAWN)
+                not_withdrawn = questions.c.error.is_distinct_from(sql.WITHDRAWN)
                 again = again | ((questions.c.state == "quarantined") & not_withdrawn)
             self._db.execute(update(questions).where(again).values(state=PLANNED))
             late = self._unsaved.answers()
-            apply_each(self._db, late, self._me)
+            sql.apply_each(self._db, late, self._me)
             self._renew(sum(change.spent for change in late), sum(change.tokens for change in late))
             return lost
 
@@ -235,11 +214,11 @@ class Journal:
         self._renew(sum(row.reserved for row in rows), sum(row.reserved_tokens for row in rows))
         return len(rows)
 
-    def _renew(self, spent: float = 0.0, tokens: int = 0, late: Sequence[Change] = ()) -> bool:
+    def _renew(self, usd: float = 0.0, tokens: int = 0, late: Sequence[Change] = ()) -> bool:
         """Renew this worker's lease and add what it spent.
 
         Args:
-            spent, tokens: USD and tokens.
+            usd, tokens: USD and tokens.
             late: what counts instead if the lease has expired.
 
         Returns:
@@ -247,11 +226,11 @@ class Journal:
         """
         values = {
             "me": self._me, "lease": self.lease, "number": self._transactions.number,
-            "new_spent": spent, "new_tokens": tokens,
+            "new_spent": usd, "new_tokens": tokens,
             "late": sum(change.spent for change in late),
             "late_tokens": sum(change.tokens for change in late),
         }  # fmt: skip
-        return bool(self._db.execute(RENEW, values).scalar_one() > 0)
+        return bool(self._db.execute(sql.RENEW, values).scalar_one() > 0)
 
     @_once
     def claim(self, judge: str, count: int) -> list[Question]:
@@ -264,7 +243,7 @@ class Journal:
         if not self._renew():
             raise self._lapsed()
         values = {"of_judge": judge, "count": count, "me": self._me, "known": self._known[judge]}
-        rows = sorted(self._db.execute(CLAIM, values).all())
+        rows = sorted(self._db.execute(sql.CLAIM, values).all())
         return [replace(Question(*row[:-1]), given_up=row.error is not None) for row in rows]
 
     @_once
@@ -278,7 +257,10 @@ class Journal:
         self._reclaim()
         open_ = or_(questions.c.state == PLANNED, questions.c.state == IN_FLIGHT)
         others = select(func.count()).where(
-            questions.c.judge == judge, open_, KNOWN, questions.c.worker.is_distinct_from(self._me)
+            questions.c.judge == judge,
+            open_,
+            sql.KNOWN,
+            questions.c.worker.is_distinct_from(self._me),
         )
         return int(self._db.execute(others, {"known": self._known[judge]}).scalar_one())
 
@@ -298,9 +280,9 @@ class Journal:
         """
         try:
             try:
-                done = self._transactions.once(partial(self._commit, changes, apply))
-            except UnexpectedError:
-                done = self._transactions.once(partial(self._commit, changes, apply_each))
+                done = self._transactions.once(partial(self._commit, changes, sql.apply))
+            except sql.UnexpectedError:
+                done = self._transactions.once(partial(self._commit, changes, sql.apply_each))
         except JournalError as error:
             lost = self._unsaved.keep(changes) if any(c.answer for c in changes) else 0
             if lost:
@@ -312,9 +294,9 @@ class Journal:
 
     def _commit(self, changes: Sequence[Change], write: Write) -> dict[Change, Refusal] | None:
         """Write changes with `write`; return None if this worker's lease has expired."""
-        spent, tokens = sum(c.spent for c in changes), sum(c.tokens for c in changes)
+        usd, tokens = sum(c.spent for c in changes), sum(c.tokens for c in changes)
         late = [change for change in changes if change.answer is not None]
-        if not self._renew(spent, tokens, late):
+        if not self._renew(usd, tokens, late):
             # Only answers are still written: they are paid, whichever worker asked.
             write(self._db, late, self._me)
             return None
@@ -323,7 +305,7 @@ class Journal:
         if self._transactions.failure is not None:
             refused = dict.fromkeys(intents, "journal failed")
         elif intents:
-            refused = dict.fromkeys(over_the_caps(self._db, intents, self._limits), "no room")
+            refused = dict.fromkeys(sql.over_the_caps(self._db, intents, self._limits), "no room")
         accepted = [change for change in changes if change not in refused]
         for change in write(self._db, accepted, self._me):
             if change.kind not in ("answered", "missed"):
@@ -348,7 +330,7 @@ class Journal:
     @_once
     def held(self) -> tuple[float, int]:
         """Return the USD and tokens reserved for requests in flight, of all workers."""
-        return amounts(self._db, HELD)
+        return sql.amounts(self._db, sql.HELD)
 
     @_once
     def open_batch(self, row: BatchRow) -> None:
@@ -384,32 +366,32 @@ class Journal:
     @_once
     def totals(self, judge: str) -> Totals:
         """Return a judge's questions by state, and what they cost."""
-        return totals(self._db, judge)
+        return sql.totals(self._db, judge)
 
     @_once
     def unanswered(self, judge: str) -> list[Unanswered]:
         """Return the questions of a judge that were given up or set aside, with the reasons."""
-        return unanswered(self._db, judge)
+        return sql.unanswered(self._db, judge)
 
     @_once
     def models(self, judge: str) -> list[str]:
         """Return the models that have answered a judge's questions."""
-        return models_answered(self._db, judge)
+        return sql.models_answered(self._db, judge)
 
     def worst(self, judge: str) -> tuple[int, int]:
         """Return the least tokens of prompt and answer to reserve for a request."""
         with self.location.guarded(), self._db.begin():
-            return worst_case(self._db, judge)
+            return sql.worst_case(self._db, judge)
 
     def raise_worst(self, judge: str, prompt: int, completion: int) -> None:
         """Record that a judge's requests take more tokens than their limit."""
         with self.location.guarded(), self._db.begin():
-            raise_worst_case(self._db, judge, prompt, completion)
+            sql.raise_worst_case(self._db, judge, prompt, completion)
 
     @_once
     def spent(self) -> tuple[float, int]:
         """Return the USD and tokens spent, with what failed requests may have cost."""
-        return spent(self._db)
+        return sql.spent(self._db)
 
     def close(self) -> None:
         """Release claimed questions that were not sent, and close."""
