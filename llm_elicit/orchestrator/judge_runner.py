@@ -22,7 +22,7 @@ from llm_elicit.backends import Reply
 from llm_elicit.backends.base import SettingDroppedError, Unscored
 from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
-from llm_elicit.orchestrator import tokens
+from llm_elicit.orchestrator import retries, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import Identity, RunCache, worth_keeping
 from llm_elicit.orchestrator.journal.schema import (
@@ -40,19 +40,6 @@ from llm_elicit.orchestrator.progress import Progress, Tally, event, span, unsco
 from llm_elicit.orchestrator.rate_limiter import allowances
 from llm_elicit.orchestrator.rate_sharing import RunLimiters
 from llm_elicit.orchestrator.request_builder import PreparedQuestion, RequestBuilder, refusal
-from llm_elicit.orchestrator.retries import (
-    Answered,
-    Decision,
-    Failed,
-    History,
-    NotSent,
-    RetryPolicy,
-    SettingDropped,
-    SlowRequests,
-    classify,
-    decide,
-    wording,
-)
 from llm_elicit.orchestrator.tokens import Tokens, known
 from llm_elicit.orchestrator.writer import RequestQueue, Writer
 
@@ -81,7 +68,7 @@ class RunContext:
     cache: RunCache
     budget: Budget
     progress: Progress
-    patience: RetryPolicy
+    patience: retries.RetryPolicy
     stopping: asyncio.Event
     limiters: RunLimiters
     deadline: float
@@ -124,7 +111,7 @@ class JudgeRunner:
         self._context = context
         self._rng = random.Random()
         self._halt = asyncio.Event()
-        self._slow = SlowRequests()
+        self._slow = retries.SlowRequests()
         self._in_a_row = 0
         self._refused_alike: Counter[str] = Counter()
         self._worth = AnswerSummary()
@@ -238,7 +225,7 @@ class JudgeRunner:
     async def _broken(self, question: Question, defect: Exception) -> None:
         """End one question after an unexpected exception; the others continue."""
         event("unexpected error", ERROR, defect, judge=self._judge.name, question=question.id)
-        await self._give_up(question, Decision("no", _said(defect)), refused=False)
+        await self._give_up(question, retries.Decision("no", _said(defect)), refused=False)
 
     def _ended(self, reason: str, error: type[ElicitError] = JudgeError) -> ElicitError:
         """Return the error that stops the judge."""
@@ -310,25 +297,25 @@ class JudgeRunner:
                 return None
             with context.sharing(key) as shared:
                 ending = await self._request(queued)
-                if isinstance(ending, Answered):
+                if isinstance(ending, retries.Answered):
                     reply = shared.reply = ending.reply
                     answer = await self._paid(queued, reply, ending.latency)
                     # Another request may have made the backend drop a setting meanwhile.
                     if key and reply.body == queued.body and worth_keeping(reply, answer.verdict):
                         context.cache.put(key, reply, answer.asked_at)
             match ending:
-                case SettingDropped(change):
+                case retries.SettingDropped(change):
                     if change not in self._adaptations:  # several in flight learn it
                         self._adaptations.add(change)
                         context.progress.note(self._judge.name, change)
-                case Failed():
+                case retries.Failed():
                     return await self._failed(queued, ending)
                 case _:
                     return None  # answered, or it stays open
 
     async def _request(
         self, queued: PreparedQuestion
-    ) -> Answered | Failed | SettingDropped | NotSent:
+    ) -> retries.Answered | retries.Failed | retries.SettingDropped | retries.NotSent:
         """Reserve the worst case of a request, send it once, and settle what was paid.
 
         Raises:
@@ -342,15 +329,15 @@ class JudgeRunner:
             try:
                 sent_at = await self._limiter.enter(self._halt, tokens.most(request.prompt))
                 if sent_at is None:
-                    return NotSent()
+                    return retries.NotSent()
                 reported = False
-                history = queued.history = queued.history or History(began=sent_at)
+                history = queued.history = queued.history or retries.History(began=sent_at)
                 if worst != self._builder.worst(queued):
                     continue  # it rose while the request waited, so more must be reserved
                 paid = worst  # until it is known: the request may have been answered
                 if not await context.writer.write(intent(question, worst.usd, worst.tokens)):
                     paid = Amount()
-                    return NotSent()
+                    return retries.NotSent()
                 self.tally.requests += 1
                 async with self._under_way(first=not history.attempts) as current:
                     reply = await self._backend.ask(request)
@@ -362,9 +349,11 @@ class JudgeRunner:
                 reported = True
                 reply = await self._counted(queued, reply)
                 paid = self._builder.paid(reply)
-                return Answered(reply, context.clock() - sent_at)
+                return retries.Answered(reply, context.clock() - sent_at)
             except SettingDroppedError as change:
-                ending: Failed | SettingDropped = SettingDropped(str(change))
+                ending: retries.Failed | retries.SettingDropped = retries.SettingDropped(
+                    str(change)
+                )
                 paid = Amount()
             except Exception as error:
                 failure = self._backend.failure(error)
@@ -374,9 +363,9 @@ class JudgeRunner:
                     elif sent_at is not None:  # a bug between sending and reading
                         await context.writer.write(missed(question, worst.usd, worst.tokens))
                     raise
-                decision = classify(failure)
+                decision = retries.classify(failure)
                 reported = self._refused(sent_at, decision, failure)
-                ending = Failed(
+                ending = retries.Failed(
                     replace(decision, reason=self._backend.scrub(decision.reason)), failure
                 )
                 paid = self._maybe_paid(queued, decision)
@@ -400,13 +389,13 @@ class JudgeRunner:
             async with self._slow.timeout(self._judge.timeout, first=first):
                 yield current
 
-    def _maybe_paid(self, queued: PreparedQuestion, decision: Decision) -> Amount:
+    def _maybe_paid(self, queued: PreparedQuestion, decision: retries.Decision) -> Amount:
         """Return what a failed request may have cost."""
         if decision.kind == "prompt refused":
             return self._builder.worst_prompt(queued.request)  # filters may be charged
         return self._builder.worst(queued) if decision.maybe_paid else Amount()
 
-    def _refused(self, sent_at: float, decision: Decision, failure: Failure) -> bool:
+    def _refused(self, sent_at: float, decision: retries.Decision, failure: Failure) -> bool:
         """Report a failure to the rate limiter; return whether it was about the rate at all."""
         limited = decision.kind == "rate limited"
         if not limited and (decision.kind != "transient" or failure.what == "malformed"):
@@ -428,7 +417,7 @@ class JudgeRunner:
             await writer.call(writer.journal.raise_worst, *raised)
         return counted
 
-    async def _failed(self, queued: PreparedQuestion, ending: Failed) -> float | None:
+    async def _failed(self, queued: PreparedQuestion, ending: retries.Failed) -> float | None:
         """Return the time of the question's next attempt, or None if there is none."""
         history, context = queued.history, self._context
         assert history is not None
@@ -444,7 +433,9 @@ class JudgeRunner:
         self._suspect_malformed(queued.question, ending)
         history.add(ending.decision, ending.failure, self.tally.answered)
         now = context.clock()
-        decision = decide(ending.decision, history, self._judge.attempts, context.patience, now)
+        decision = retries.decide(
+            ending.decision, history, self._judge.attempts, context.patience, now
+        )
         self._last_failure = decision.reason
         if decision.kind in ("transient", "rate limited"):
             failures = history.refusals or history.attempts
@@ -459,7 +450,7 @@ class JudgeRunner:
         await self._give_up(queued.question, decision, refused=ending.decision.kind == "no")
         return None
 
-    def _suspect_malformed(self, question: Question, ending: Failed) -> None:
+    def _suspect_malformed(self, question: Question, ending: retries.Failed) -> None:
         """Stop the judge after the second equal malformed answer, unless one in flight is readable.
 
         After a readable answer of this run it may be an outage, in which a proxy answers; if
@@ -474,7 +465,7 @@ class JudgeRunner:
             self._suspicion = self._suspicion or self._ended(reason)
             self._queue.held = self._queue.retries_held = True
 
-    async def _give_up(self, question: Question, decision: Decision, refused: bool) -> None:
+    async def _give_up(self, question: Question, decision: retries.Decision, refused: bool) -> None:
         """Give a question up; stop the judge if all its questions end so.
 
         Args:
@@ -491,7 +482,7 @@ class JudgeRunner:
         event("question given up", WARNING, judge=self._judge.name, question=question.id,
               kind=decision.kind, reason=decision.reason)  # fmt: skip
         self._in_a_row += 1
-        patience, alike = self._context.patience, wording(decision.reason)
+        patience, alike = self._context.patience, retries.wording(decision.reason)
         self._refused_alike[alike] += refused and not self.tally.answered
         if decision.stops is not None:
             self._stop(self._ended(decision.reason, decision.stops))

@@ -21,13 +21,8 @@ from llm_elicit.orchestrator.budget import within_grid_caps
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.engine import AskSummary
 from llm_elicit.orchestrator.engine import ask as ask_questions
+from llm_elicit.orchestrator.journal import questions as journal
 from llm_elicit.orchestrator.journal.connection import JournalError
-from llm_elicit.orchestrator.journal.questions import (
-    kept_answers,
-    planned_rounds,
-    record_rounds,
-    settled,
-)
 from llm_elicit.orchestrator.open_run import Study, in_thread
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
@@ -176,7 +171,7 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
     except judgments.StalePlanError:
         planned = {}  # another worker's round has answers already
     if planned:
-        record_rounds(result.location, planned)
+        journal.record_rounds(result.location, planned)
     longer = replace(result)
     if not planned and len(longer.plan) == len(result.plan):
         return None
@@ -215,12 +210,12 @@ def _due(result: Run) -> Iterator[tuple[str, int]]:
     rounds, names = result.campaign.design.rounds, sorted(j.name for j in result.campaign.judges)
     if rounds is None:
         return
-    planned = planned_rounds(result.location)
+    planned = journal.planned_rounds(result.location)
     groups = {ALL_JUDGES: names} if rounds.shared else {name: [name] for name in names}
     for name, judges in groups.items():
         number = 2 + sum(judge == name for judge, _ in planned)
         more = number <= rounds.count and stopped(planned, name) is None
-        if more and all(settled(result.location, judge) for judge in judges):
+        if more and all(journal.settled(result.location, judge) for judge in judges):
             yield name, number
 
 
@@ -329,7 +324,7 @@ def _update_tables(result: Run) -> None:
     entry = result.manifest.entry("ask")
     if entry is None or result.manifest.changed("ask"):
         return write_tables(result)
-    if entry.read.get(ANSWERS) != str(kept_answers(result.location)):
+    if entry.read.get(ANSWERS) != str(journal.kept_answers(result.location)):
         return write_tables(result)
     return judgments.check_answers(result.study)
 
@@ -352,7 +347,7 @@ def write_tables(result: Run) -> None:
         cards = judgments.people_cards(result.study)
         with replacing(tables[2]) as beside:
             cards.to_parquet(beside)
-    answers = {ANSWERS: str(kept_answers(result.location))}
+    answers = {ANSWERS: str(journal.kept_answers(result.location))}
     result.manifest.record("ask", answers, tables)
     summaries = judgments.answer_summaries(result.folder, result.campaign)
     result.manifest.record_models({name: dict(s.models) for name, s in summaries.items()})

@@ -12,19 +12,9 @@ from typing import Any, Unpack
 
 from llm_elicit.errors import CancelledRunError, ConflictError, ElicitError
 from llm_elicit.orchestrator.budget import Budget
+from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.connection import RunInUseError
-from llm_elicit.orchestrator.journal.control import (
-    ENDED,
-    Control,
-    RunEvent,
-    RunState,
-    Wanted,
-    read_summary,
-    request,
-    visible_state,
-    write_control,
-)
 from llm_elicit.orchestrator.journal.schema import now
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import SILENT, Progress
@@ -89,7 +79,7 @@ class CampaignRun:
         self._log = EventLog(run.location)
         self.elsewhere = False
         self._removal: asyncio.Task[None] | None = None
-        self._now = Control(wanted=start.get("wanted", "running"), at_work=True)
+        self._now = journal.Control(wanted=start.get("wanted", "running"), at_work=True)
         judges = {judge.name: judge for judge in run.campaign.judges}
         self._progress = RunProgress(judges, self._log, sharing.progress)
         self._control: RunControl | None = None
@@ -114,9 +104,9 @@ class CampaignRun:
         return self.run.folder
 
     @property
-    def state(self) -> RunState:
+    def state(self) -> journal.RunState:
         """What the run does."""
-        return visible_state(self._now)
+        return journal.visible_state(self._now)
 
     @property
     def stage(self) -> str:
@@ -144,7 +134,7 @@ class CampaignRun:
         ahead = self._turn.ahead
         return f"{ahead} {'campaign is' if ahead == 1 else 'campaigns are'} ahead" if ahead else ""
 
-    def events(self, since: int = 0) -> AsyncIterator[RunEvent]:
+    def events(self, since: int = 0) -> AsyncIterator[journal.RunEvent]:
         """Return an iterator over all events after number `since`, which ends when the run ends.
 
         Events of a kind are collected for a quarter of a second. They are replayed from the
@@ -181,7 +171,7 @@ class CampaignRun:
         if self._task.done():
             raise ConflictError(f"{self.name}: the run is {self.state} and cannot be paused")
         await self._request("paused")
-        while self._now.wanted == "paused" and self.state not in ("paused", *ENDED):
+        while self._now.wanted == "paused" and self.state not in ("paused", *journal.ENDED):
             if self._task.done():
                 break
             changed = self._changed
@@ -198,7 +188,7 @@ class CampaignRun:
             ConflictError: it is done, or it is being deleted.
         """
         self._check_kept()
-        if self.state in ENDED:
+        if self.state in journal.ENDED:
             await asyncio.wait([self._task])  # it still records what happened
         self._asking["retry_failed"] = retry_failed
         if self.state == "done" and not (retry_failed and self._problems):
@@ -278,17 +268,17 @@ class CampaignRun:
         if self._removal is not None:
             raise ConflictError(f"{self.name}: the run is being deleted")
 
-    async def _request(self, state: Wanted | None, **limits: Any) -> None:
+    async def _request(self, state: journal.Wanted | None, **limits: Any) -> None:
         await self._begun.wait()  # what is wanted at the start is recorded first
-        control = await in_thread(partial(request, self.run.location, state, **limits))
+        control = await in_thread(partial(journal.request, self.run.location, state, **limits))
         self._adopt(control)
         if self._control is not None:
             self._control.adopt(control)
 
     async def _record(self, **changes: Any) -> None:
-        self._adopt(await in_thread(partial(write_control, self.run.location, **changes)))
+        self._adopt(await in_thread(partial(journal.write_control, self.run.location, **changes)))
 
-    def _adopt(self, control: Control) -> None:
+    def _adopt(self, control: journal.Control) -> None:
         """Take up what is recorded of the run, and tell a change of its state."""
         # This process is at work, whether or not it could say so in the last seconds.
         before, self._now = (self.state, self.stage), replace(control, at_work=True)
@@ -339,14 +329,14 @@ class CampaignRun:
         self.elsewhere = isinstance(error, RunInUseError)
         if not isinstance(error, CancelledRunError):
             self._problems = (line,)
-            if self.state not in ENDED:
+            if self.state not in journal.ENDED:
                 self._adopt(replace(self._now, state="failed", error=line))
 
     async def _stages(self) -> None:
         run = self.run
         await to_its_end(lambda _: plan_run(run), self._progress)
         await in_thread(run.check_journal)
-        earlier = await in_thread(partial(read_summary, run.location))
+        earlier = await in_thread(partial(journal.read_summary, run.location))
         failures, every = failures_of(earlier), await in_thread(lambda: run.empty_totals)
         for name, empty in every.items():  # take over the counts of earlier processes
             totals = earlier.totals.get(name, empty)

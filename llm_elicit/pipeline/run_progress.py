@@ -17,14 +17,8 @@ from typing import Any
 
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError
+from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.connection import JournalLocation
-from llm_elicit.orchestrator.journal.control import (
-    ENDED,
-    RunEvent,
-    read_control,
-    read_events,
-    record_events,
-)
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import Progress, Tally
@@ -56,8 +50,8 @@ class EventLog:
         self._location = location
         self._here = here
         self._others = location.shared or not here  # who write into the journal
-        self._waiting: list[RunEvent] = []
-        self._recent: deque[RunEvent] = deque(maxlen=_KEPT)
+        self._waiting: list[journal.RunEvent] = []
+        self._recent: deque[journal.RunEvent] = deque(maxlen=_KEPT)
         self._changed = asyncio.Event()
         self._journal = asyncio.Lock()
         self._looked = -_LOOK_AGAIN
@@ -70,7 +64,7 @@ class EventLog:
 
     def add(self, kind: str, judge: str | None = None, **data: Any) -> None:
         """Add an event; `record` gives it its number."""
-        self._waiting.append(RunEvent(kind=kind, judge=judge, data=data))
+        self._waiting.append(journal.RunEvent(kind=kind, judge=judge, data=data))
 
     async def record(self) -> None:
         """Record the events added since; a journal that cannot be written keeps them waiting."""
@@ -79,7 +73,7 @@ class EventLog:
             if not added:
                 return
             try:
-                recorded = await in_thread(partial(record_events, self._location, added))
+                recorded = await in_thread(partial(journal.record_events, self._location, added))
             except ElicitError as error:
                 # What writes the journal's answers reports the same failure to the user.
                 self._waiting = added + self._waiting
@@ -103,7 +97,7 @@ class EventLog:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def events(self, since: int = 0) -> AsyncIterator[RunEvent]:
+    async def events(self, since: int = 0) -> AsyncIterator[journal.RunEvent]:
         """Yield all events with numbers above `since`, and those to come until the run ends.
 
         Raises:
@@ -131,20 +125,20 @@ class EventLog:
             if time.monotonic() < self._looked + _LOOK_AGAIN:
                 return
             if not self._here:
-                control = await in_thread(partial(read_control, self._location))
-                self._ended = control is None or control.state in ENDED
+                control = await in_thread(partial(journal.read_control, self._location))
+                self._ended = control is None or control.state in journal.ENDED
             if self._recent:
                 self._recent.extend(await self._read(self.last))
             self._looked = time.monotonic()
 
-    async def _after(self, seq: int) -> list[RunEvent]:
+    async def _after(self, seq: int) -> list[journal.RunEvent]:
         """Return events above `seq` without a gap: from memory if all are there."""
         if self._recent and self._recent[0].seq <= seq + 1:
             return list(islice(self._recent, max(seq + 1 - self._recent[0].seq, 0), None))
         return await self._read(seq)
 
-    async def _read(self, seq: int) -> list[RunEvent]:
-        return await in_thread(partial(read_events, self._location, seq))
+    async def _read(self, seq: int) -> list[journal.RunEvent]:
+        return await in_thread(partial(journal.read_events, self._location, seq))
 
 
 _WINDOW = 10.0

@@ -25,16 +25,9 @@ from llm_elicit._util.settings import StrictModel
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.connection import JournalLocation
-from llm_elicit.orchestrator.journal.control import (
-    ENDED,
-    Control,
-    JournalSummary,
-    RunState,
-    read_summary,
-    visible_state,
-)
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.tokens import price_of
@@ -104,7 +97,7 @@ class RunSnapshot(StrictModel):
     """
 
     name: str
-    state: RunState | Literal["unreadable"]
+    state: journal.RunState | Literal["unreadable"]
     stage: str
     step: str
     judges: dict[str, JudgeSnapshot]
@@ -122,7 +115,7 @@ class RunSnapshot(StrictModel):
         cls,
         folder: Path,
         campaign: Campaign,
-        control: Control,
+        control: journal.Control,
         judges: dict[str, JudgeSnapshot],
         **more: Any,
     ) -> RunSnapshot:
@@ -150,7 +143,7 @@ class RunSnapshot(StrictModel):
         )  # fmt: skip
 
 
-def failures_of(summary: JournalSummary) -> dict[str, dict[str, int]]:
+def failures_of(summary: journal.JournalSummary) -> dict[str, dict[str, int]]:
     """Return the numbers of failed requests by judge and kind, by the events of a run."""
     failures: dict[str, dict[str, int]] = defaultdict(dict)
     for event in summary.counted:
@@ -176,7 +169,7 @@ def read_snapshot(
         empty: returns the counts before the first question.
     """
     names = [judge.name for judge in campaign.judges]
-    summary = read_summary(JournalLocation(folder, campaign.journal))
+    summary = journal.read_summary(JournalLocation(folder, campaign.journal))
     totals, failures = summary.totals, failures_of(summary)
     if not all(name in totals and totals[name].total for name in names):
         totals = empty() | {name: counts for name, counts in totals.items() if counts.total}
@@ -191,14 +184,14 @@ def read_snapshot(
         )  # fmt: skip
     control = summary.control
     if control is None:
-        state: RunState = "done" if (folder / REPORT).is_file() else "planned"
-        control = Control(state=state, at_work=True)
+        state: journal.RunState = "done" if (folder / REPORT).is_file() else "planned"
+        control = journal.Control(state=state, at_work=True)
     return RunSnapshot.of(
         folder,
         campaign,
         control,
         judges,
-        state=visible_state(control),
+        state=journal.visible_state(control),
         step="",
         problems=tuple((control.error or "").splitlines()),
         live=0,
@@ -289,7 +282,9 @@ class RunIndex:
             return run
         shared = campaign.journal is not None
         changed = max(max(stat[:2]) for stat in files) / 1e9
-        is_over = run.state in ENDED if shared else run.state in (*ENDED, "interrupted")
+        is_over = (
+            run.state in journal.ENDED if shared else run.state in (*journal.ENDED, "interrupted")
+        )
         if is_over and time.time() - changed > (_SETTLED_ELSEWHERE if shared else _SETTLED):
             self._keep(_Entry(files=files, run=run))  # it holds until one of the files changes
         return run
