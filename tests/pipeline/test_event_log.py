@@ -94,8 +94,8 @@ def test_the_events_of_a_run_of_another_process_are_followed_to_its_end(
                 record_events(location, _happened("state"))
         return found
 
-    monkeypatch.setattr(run_progress, "read_control", control)
-    monkeypatch.setattr(run_progress, "read_events", events)
+    monkeypatch.setattr(run_progress.journal, "read_control", control)
+    monkeypatch.setattr(run_progress.journal, "read_events", events)
     seen = asyncio.run(_next(EventLog(location, here=False), 0, 99))
     assert seen == [(1, "planned"), (2, "state")]
 
