@@ -7,7 +7,7 @@ INSTALL = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet 
 CAMPAIGN ?= demo
 MODEL ?= qwen2.5-coder-1.5b
 
-.PHONY: demo serve test check suite docs clean
+.PHONY: demo serve test installed check suite docs clean
 
 demo: $(VENV)/demo  ## ask a real model what it finds plausible about countries and write the report
 	$(VENV)/bin/llm-elicit run $(CAMPAIGN)
@@ -17,6 +17,8 @@ serve: $(VENV)/serve  ## a service on this machine, with a campaign to watch
 
 test: $(VENV)/test  ## lint, types, import contracts and every test
 	$(MAKE) --no-print-directory --jobs 2 check suite
+
+installed: $(VENV)/test  ## what `make test` needs, before it begins
 
 # Beside `check`, and twice as many workers as CI has cores: many of the tests wait for clocks.
 suite: $(VENV)/compiled

@@ -31,23 +31,25 @@ warm.install()
 # What one worker runs: a file, or the files that share what takes long to make.
 TOGETHER = {"report": "the study"}
 
-# The groups that take more than twenty seconds, the longest first.
+# The groups that take more than ten seconds each, the longest first.
 LONG = (
-    "tests/test_docs.py", "service/test_campaigns.py", "the study", "orchestrator/test_pace.py",
-    "audit/test_kinds.py", "pipeline/test_runtime.py", "tests/test_gallery.py",
-    "orchestrator/test_batches.py", "benchmarks/test_asking.py", "pipeline/test_stage_inputs.py",
-    "baselines/test_protocol.py", "pipeline/test_categories.py", "planning/test_rounds.py",
-    "backends/test_local.py", "cli/test_outcomes.py", "pipeline/test_live.py",
-    "density/test_plots.py", "service/test_streams.py", "orchestrator/test_chaos.py",
-    "service/test_pages_browser.py", "service/test_two_services.py", "density/test_draws.py",
-    "tests/test_examples.py", "orchestrator/test_survival.py", "density/test_power.py",
-    "benchmarks/test_faults.py", "pipeline/test_power_sources.py",
-    "audit/test_audit_belief_power.py", "orchestrator/test_cap.py", "cli/test_cli.py",
-    "pipeline/test_main_job.py", "service/test_secrets.py", "density/test_belief.py",
-    "audit/test_audit_verdicts.py", "orchestrator/test_people.py", "benchmarks/test_workers.py",
-    "pipeline/test_pilot.py", "pipeline/test_conditions.py", "orchestrator/test_ask.py",
-    "service/test_security.py", "orchestrator/test_retries.py", "pipeline/test_run_control.py",
-    "benchmarks/test_run.py", "orchestrator/test_direct.py",
+    "tests/test_docs.py", "service/test_campaigns.py", "orchestrator/test_pace.py", "the study",
+    "service/test_pages_browser.py", "orchestrator/test_batches.py", "pipeline/test_runtime.py",
+    "benchmarks/test_asking.py", "baselines/test_protocol.py", "orchestrator/test_chaos.py",
+    "tests/test_examples.py", "backends/test_local.py", "tests/test_gallery.py",
+    "density/test_draws.py", "benchmarks/test_workers.py", "planning/test_rounds.py",
+    "audit/test_kinds.py", "density/test_plots.py", "density/test_belief.py",
+    "orchestrator/test_survival.py", "service/test_two_services.py", "benchmarks/test_faults.py",
+    "service/test_streams.py", "pipeline/test_stage_inputs.py", "cli/test_outcomes.py",
+    "density/test_power.py", "orchestrator/test_cap.py", "service/test_secrets.py",
+    "orchestrator/test_ask.py", "audit/test_audit_verdicts.py", "pipeline/test_categories.py",
+    "orchestrator/test_retries.py", "density/test_utility.py", "audit/test_audit_belief_power.py",
+    "pipeline/test_main_job.py", "cli/test_cli.py", "density/test_kinds.py",
+    "audit/test_audit_preference.py", "density/test_log_odds.py", "pipeline/test_run_control.py",
+    "pipeline/test_power_sources.py", "density/test_sizes.py", "orchestrator/test_usage.py",
+    "audit/test_audit_effects.py", "audit/test_audit_direct.py", "pipeline/test_pilot.py",
+    "audit/test_audit_judge_comparison.py", "orchestrator/test_people.py",
+    "density/test_power_points.py",
 )  # fmt: skip
 
 

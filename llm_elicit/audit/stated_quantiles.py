@@ -242,7 +242,7 @@ def quantiles_by_noise(
             weights = np.exp(exponents - exponents.max())
             weights /= weights.sum()
             if i == 0 and factor > 1.0 and 1.0 / (weights**2).sum() < _LEAST_EFFECTIVE:
-                sample = belief.at_noise(factor * belief.noise.level).sample(_POINTS, seed=seed)
+                sample = belief.sample_at_noise(_POINTS, factor * belief.noise.level, seed=seed)
                 quantiles[i, k] = np.quantile(sample, levels, axis=0).T
             else:
                 quantiles[i, k] = weighted_quantiles(candidates, weights, levels, order).T

@@ -384,6 +384,20 @@ class BeliefDensity(PresentedDensity):
         diagnostics = at_level(self.diagnostics, noise, self.noise)
         return self._scaled(noise.scale / self.noise.scale, diagnostics, "at_noise", seed)
 
+    def sample_at_noise(self, n: int, level: float, *, seed: int = 0) -> Array:
+        """Return n points (n, d) of the belief `at_noise`, whose normalizing constant takes longer.
+
+        Raises:
+            DensityError: as `at_noise` and `sample` do.
+        """
+        factor = replace(self.noise, level=level).scale / self.noise.scale
+        model = self.utility_model("sample_at_noise")
+        scaled = replace(model, utility=model.utility.scaled(factor))
+        generator = generator_of(seed)
+        with one_thread():
+            points = scaled.sample_latent(integer("sample_at_noise: n", n), generator).points
+        return self._latent.from_latent(points.numpy())
+
     def _scaled(
         self, factor: float, diagnostics: dict[str, Any], label: str, seed: int
     ) -> BeliefDensity:

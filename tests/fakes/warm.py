@@ -55,6 +55,7 @@ _READ_AT_START = (
 )  # fmt: skip
 _HARMLESS = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux
+_NAME_PROCESS = 15  # PR_SET_NAME of Linux
 
 # Set where a belief only has to be there: forks, and the forks of those, fit quickly.
 QUICK_FITS = "TESTS_FIT_QUICKLY"
@@ -242,6 +243,10 @@ def _run(request: dict[str, Any], streams: list[int]) -> NoReturn:
         words = words[words[:1] == ["-u"] :]
         if words[:1] != ["-m"] or words[1] not in _CHILDLESS:
             _fork_nursery()
+        if words[:1] == ["-m"]:
+            # Its command line is that of the nursery: the module is its name.
+            name = words[1].rpartition(".")[2].encode()
+            ctypes.CDLL(None).prctl(_NAME_PROCESS, name, 0, 0, 0)
         status = _execute(words)
     except BaseException:
         traceback.print_exc()

@@ -99,7 +99,7 @@ async def _fit() -> psutil.Process:
         while True:
             for child in psutil.Process().children():
                 with contextlib.suppress(psutil.Error):
-                    if stage_process.__name__ in child.cmdline():
+                    if child.name() == stage_process.__name__.rpartition(".")[2]:
                         return child
             await asyncio.sleep(0.02)
 
@@ -336,7 +336,6 @@ def test_a_runtime_shares_its_limits_with_other_event_loops(tmp_path: Path) -> N
         assert len(provider.seen) == 32
 
 
-@pytest.mark.usefixtures("fresh_processes")  # found by their command line
 def test_a_runtime_can_be_entered_again_in_another_event_loop(tmp_path: Path) -> None:
     """In both, one run waits for its turn to fit until the other gives it up."""
     runtime = Runtime(tmp_path)
