@@ -32,19 +32,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import Array, DensityError, Flags, check_fields, integer, number
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import BoxLatent, Latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
 from llm_elicit.density.methods import (
-    EvaluationError,
     ExternalMethod,
     Fitted,
     LogNormalizer,
     Problem,
     external_settings,
 )
-from llm_elicit.density.sampling import LOG_2PI
+from llm_elicit.density.sampling import LOG_2PI, bisect
 from llm_elicit.density.smc import Draws
 from llm_elicit.density.torch_utils import Adam
 
@@ -87,9 +86,29 @@ class BeliefFlow(torch.nn.Module):
 
     def __init__(self, shape: FlowShape, seed: int) -> None:
         super().__init__()
-        self.shape = shape
-        d = shape.dimension
-        self.splines = _identity_splines(shape, seed)
+        try:
+            from zuko.flows import NSF  # noqa: PLC0415 - of the extra `flow`
+        except ImportError as error:
+            raise DensityError(
+                f"method 'flow' needs zuko ({error}); pip install 'llm-elicit[flow]'."
+            ) from error
+
+        self.shape, d = shape, shape.dimension
+        with torch.random.fork_rng(devices=[]):  # without global random state
+            torch.manual_seed(seed)
+            self.splines: Any = NSF(
+                d,
+                transforms=shape.transforms,
+                bins=shape.bins,
+                hidden_features=(shape.width, shape.width),
+                activation=torch.nn.Tanh,
+            )
+        # The splines start as the identity. With one feature there is no network: the spline's own
+        # parameters are all there is.
+        for layer in self.splines.transform.transforms:
+            last = layer.hyper[-1] if d > 1 else layer
+            for parameter in last.parameters():
+                torch.nn.init.zeros_(parameter)
         self.centre = torch.nn.Parameter(torch.zeros(d))
         # Entries of A; its diagonal is kept as a logarithm.
         self.linear = torch.nn.Parameter(torch.zeros(d, d))
@@ -128,8 +147,16 @@ class BeliefFlow(torch.nn.Module):
         """Latent points (n, d) from draws z (n, d) of N(0, I)."""
         t = self.splines().transform.inv(z)
         low = self._matrix()
-        y = torch.linalg.solve_triangular(low, t.T, upper=False).T + self.centre
-        return self._unstretch(y)
+        y: Tensor = torch.linalg.solve_triangular(low, t.T, upper=False).T + self.centre
+        if not self.shape.stretched:
+            return y
+
+        def below(g: Array) -> Flags:
+            return np.asarray((self._stretch(torch.from_numpy(g))[0] < y).numpy())
+
+        # |y| >= κ|g| − √3, so g lies in this bracket.
+        high = ((y.abs() + 2.0) / torch.sigmoid(self.share)).numpy()
+        return torch.from_numpy(bisect(below, -high, high, _BISECTIONS))
 
     def _matrix(self) -> Tensor:
         return torch.tril(self.linear, -1) + torch.diag(self.linear.diagonal().exp())
@@ -142,45 +169,6 @@ class BeliefFlow(torch.nn.Module):
         y = share * g + (1.0 - share) * _SQRT_3 * torch.erf(g / math.sqrt(2.0))
         normal = _SQRT_3 * math.sqrt(2.0 / math.pi) * torch.exp(-0.5 * g * g)
         return y, torch.log(share + (1.0 - share) * normal).sum(-1)
-
-    def _unstretch(self, y: Tensor) -> Tensor:
-        """Inverse of `_stretch`, by bisection."""
-        if not self.shape.stretched:
-            return y
-        # |y| >= κ|g| − √3, so g lies in this bracket.
-        high = (y.abs() + 2.0) / torch.sigmoid(self.share)
-        low = -high
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            below = self._stretch(middle)[0] < y
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return 0.5 * (low + high)
-
-
-def _identity_splines(shape: FlowShape, seed: int) -> Any:
-    """Return a neural spline flow that starts as the identity, without global random state."""
-    try:
-        from zuko.flows import NSF  # noqa: PLC0415 - of the extra `flow`
-    except ImportError as error:
-        raise DensityError(
-            f"method 'flow' needs zuko ({error}); pip install 'llm-elicit[flow]'."
-        ) from error
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        flow = NSF(
-            shape.dimension,
-            transforms=shape.transforms,
-            bins=shape.bins,
-            hidden_features=(shape.width, shape.width),
-            activation=torch.nn.Tanh,
-        )
-    for layer in flow.transform.transforms:
-        # With one feature there is no network: the spline's own parameters are all there is.
-        last = layer.hyper[-1] if shape.dimension > 1 else layer
-        for parameter in last.parameters():
-            torch.nn.init.zeros_(parameter)
-    return flow
 
 
 @dataclass(frozen=True)
@@ -221,9 +209,9 @@ class FlowDensity:
         log_mixture = torch.logsumexp(torch.cat(parts, dim=1), 0) - math.log(len(self.flows))
         return log_mixture - self.latent.log_volume(g)
 
-    def evaluation_error(self, g: Tensor) -> EvaluationError:  # noqa: ARG002 - a protocol
+    def evaluation_error(self, g: Tensor) -> tuple[float, float]:  # noqa: ARG002 - a protocol
         """None: the flows' densities are closed forms, in double precision."""
-        return EvaluationError()
+        return 0.0, 0.0
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the parameters of every flow."""
@@ -303,23 +291,15 @@ class FlowSettings:
 
     def __post_init__(self) -> None:
         counts = ("members", "transforms", "bins", "width", "batch", "check_every")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise DensityError(
-                    f"FlowSettings: {name} = {getattr(self, name)}; it must be at least 1; "
-                    "leave it out for the default."
-                )
+        check_fields(self, integer, *counts, least=1)
         if not 2 <= self.folds >= self.members:
             raise DensityError(
                 f"FlowSettings: folds = {self.folds} with members = {self.members}; there must be "
                 "at least two folds and one for each member; raise folds."
             )
-        if min(self.affine_rate, self.learning_rate, *self.prior_weight) <= 0:
-            raise DensityError(
-                f"FlowSettings: affine_rate = {self.affine_rate}, learning_rate = "
-                f"{self.learning_rate}, prior_weight = {self.prior_weight}; all must be positive; "
-                "leave them out for the defaults."
-            )
+        check_fields(self, number, "affine_rate", "learning_rate", above=0.0)
+        for weight in self.prior_weight:
+            number("FlowSettings: prior_weight", weight, above=0.0)
 
 
 @dataclass(frozen=True)
@@ -349,21 +329,18 @@ class _Best:
     state: dict[str, Tensor] = field(default_factory=dict)
 
 
+@dataclass
 class FlowTrainer:
     """Fits one flow to ``train``; ``held_out`` chooses where on the path to stop."""
 
-    def __init__(
-        self,
-        flow: BeliefFlow,
-        train: FlowData,
-        held_out: FlowData,
-        noise: Noise,
-        settings: FlowSettings,
-        generator: torch.Generator,
-    ) -> None:
-        self.flow, self.noise, self.settings = flow, noise, settings
-        self.train, self.held_out, self.generator = train, held_out, generator
-        self.best, self.steps = _Best(), 0
+    flow: BeliefFlow
+    train: FlowData
+    held_out: FlowData
+    noise: Noise
+    settings: FlowSettings
+    generator: torch.Generator
+    best: _Best = field(default_factory=_Best)
+    steps: int = 0
 
     def fit(self, progress: Callable[[int], None]) -> _Best:
         """Fit from the better of two starts; the flow ends in the best state held out.
@@ -408,16 +385,16 @@ class FlowTrainer:
         """Adam over ``steps`` steps while the prior's weight falls; keep what scores best."""
         optimizers = [(Adam(group), rate) for group, rate in groups]
         parameters = [p for group, _ in groups for p in group]
-        average = [p.detach().clone() for p in parameters]
+        average = copy.deepcopy(self.flow).requires_grad_(False)
         before, first, last = self.steps, *prior_weight
         self.steps += steps
-        self._keep_if_best(before)
+        self._keep_if_best(self.flow, before)
         for step in range(1, steps + 1):
             fall = min(step / (_PRIOR_FALLS_FOR * steps), 1.0)
             data, n, size = self.train, self.train.size, self.settings.batch
             if n > size:
                 data = data.take(torch.randint(n, (size,), generator=self.generator))
-            winner, loser = self._utilities(data)
+            winner, loser = self._utilities(self.flow, data)
             prior = first * (last / first) ** fall * winner
             loss = -(data.weights * (self.noise.log_cdf(winner - loser) + prior)).mean()
             gradients = torch.autograd.grad(loss, parameters)
@@ -428,42 +405,25 @@ class FlowTrainer:
             for adam, rate in optimizers:
                 clipped = [p.grad for p in adam.parameters if p.grad is not None]
                 adam.step(clipped, rate * max(cosine, _LAST_RATE))
-            self._follow(average, parameters, step)
+            # A moving average of the parameters, quick at first.
+            keep = min(self.settings.averaging, step / (step + 10.0))
+            for mean, parameter in zip(average.parameters(), self.flow.parameters(), strict=True):
+                mean.lerp_(parameter.detach(), 1.0 - keep)
             if step % self.settings.check_every == 0:
-                self._check(average, parameters, before + step)
+                self._keep_if_best(average, before + step)
                 progress(step)
 
-    def _follow(
-        self, average: list[Tensor], parameters: list[torch.nn.Parameter], step: int
-    ) -> None:
-        """Moving average of the parameters, quick at first."""
-        keep = min(self.settings.averaging, step / (step + 10.0))
-        for mean, parameter in zip(average, parameters, strict=True):
-            mean.lerp_(parameter.detach(), 1.0 - keep)
-
-    def _utilities(self, data: FlowData) -> tuple[Tensor, Tensor]:
-        log_prob = self.flow.log_prob(torch.cat([data.winners, data.losers]))
+    def _utilities(self, flow: BeliefFlow, data: FlowData) -> tuple[Tensor, Tensor]:
+        log_prob = flow.log_prob(torch.cat([data.winners, data.losers]))
         n = data.size
         return log_prob[:n] - data.winner_volume, log_prob[n:] - data.loser_volume
 
     @torch.no_grad()
-    def _check(
-        self, average: list[Tensor], parameters: list[torch.nn.Parameter], steps: int
-    ) -> None:
-        """Score the averaged parameters, then go on with the current ones."""
-        current = [p.detach().clone() for p in parameters]
-        for parameter, mean in zip(parameters, average, strict=True):
-            parameter.copy_(mean)
-        self._keep_if_best(steps)
-        for parameter, value in zip(parameters, current, strict=True):
-            parameter.copy_(value)
-
-    @torch.no_grad()
-    def _keep_if_best(self, steps: int) -> None:
-        winner, loser = self._utilities(self.held_out)
+    def _keep_if_best(self, flow: BeliefFlow, steps: int) -> None:
+        winner, loser = self._utilities(flow, self.held_out)
         score = float(choice_log_likelihood(winner - loser, self.held_out.weights, self.noise))
         if score > self.best.score + 1e-4:
-            self.best = _Best(score, steps, copy.deepcopy(self.flow.state_dict()))
+            self.best = _Best(score, steps, copy.deepcopy(flow.state_dict()))
 
 
 def fit_flow(problem: Problem) -> Fitted:

@@ -16,16 +16,15 @@ from llm_elicit.density.belief_draws import BeliefDraws
 from llm_elicit.density.constraints import IntervalConstraint, LinearConstraint, PolygonConstraint
 from llm_elicit.density.design import BETWEEN_ROUNDS, SuggestSettings, suggest_pairs
 from llm_elicit.density.distribution import Coherence, Marginal, Power, Prior, band
-from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.fit import JUDGE_METHODS, fit_belief, fit_evidence, seconds_of
-from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.likelihood import Noise, estimate_level, simulate_choices
 from llm_elicit.density.methods import bounded_below, fit_warnings
 from llm_elicit.density.power import fit_power
 from llm_elicit.density.ranges import Ranges
 from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.score import WinnerDensity, winner_density
 from llm_elicit.density.settings import (
     AnnealingSettings,
     FitSettings,
@@ -36,7 +35,7 @@ from llm_elicit.density.settings import (
     SmoothSettings,
     UtilitySettings,
 )
-from llm_elicit.density.winners import WinnerDensity, winner_density
+from llm_elicit.density.unbounded import Empirical, GaussianMixture
 
 __all__ = [
     "BETWEEN_ROUNDS",

@@ -19,25 +19,22 @@ from torch import Tensor
 
 from llm_elicit.density.belief_draws import utilities_at
 from llm_elicit.density.distribution import Power
-from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import Array, DensityError, integer, number
 from llm_elicit.density.feature_names import FeatureNames
-from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.latent import BoxLatent, Latent, make_latent
-from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import (
     DensityModel,
     UtilityDensity,
     at_level,
     external_method,
-    normalized,
     self_report,
     utility_at,
 )
 from llm_elicit.density.presentation import PresentedDensity
 from llm_elicit.density.sampling import SamplingDensity, Uniform
-from llm_elicit.density.score.density import ScoreDensity
+from llm_elicit.density.score import ScoreDensity
 from llm_elicit.density.torch_utils import generator_of, one_thread
+from llm_elicit.density.unbounded import Empirical, GaussianMixture
 from llm_elicit.density.utility_function import (
     ComponentStack,
     DeferredDraws,
@@ -131,34 +128,6 @@ class Substitution:
         return ComponentStack(whiten, offset, height, stack.share)
 
 
-def condition(latent: Latent, values: Mapping[int, float]) -> tuple[BoxLatent, Substitution]:
-    """Return the coordinates of the free features, and what is substituted for the others.
-
-    Args:
-        values: values of features by their numbers, natural units, as `FeatureNames.values` checked
-            them.
-    """
-    sampling = latent.sampling
-    if not isinstance(latent, BoxLatent) or not isinstance(sampling, Uniform):
-        raise DensityError(
-            f"given: λ is a {type(sampling).__name__}; only under a Uniform has each feature an "
-            "axis of its own; fit with sampling=Uniform(low, high)."
-        )
-    if len(values) == sampling.dimension:
-        raise DensityError("given: every feature is given; leave at least one free.")
-    point = sampling.from_cube(np.full((1, sampling.dimension), 0.5))
-    point[0, list(values)] = list(values.values())
-    if not sampling.in_box(point)[0]:
-        raise DensityError(
-            f"given: {dict(values)} lies outside the support of {sampling!r}; give values "
-            "inside it."
-        )
-    t = latent.features(torch.from_numpy(latent.to_latent(point)))[0]
-    held = np.isin(latent.owners, list(values))
-    free, fixed = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~held, held))
-    return BoxLatent(sampling.conditional(values)), Substitution(free, fixed, t[fixed])
-
-
 class BeliefDensity(PresentedDensity):
     """A judge's belief as a probability density over the features, in natural units.
 
@@ -221,11 +190,6 @@ class BeliefDensity(PresentedDensity):
             f"{type(self.sampling).__name__} of {self._features})"
         )
 
-    @property
-    def noise(self) -> Noise:
-        """The judge's noise that the fit assumed."""
-        return Noise(**self.diagnostics["noise"])
-
     def given(self, given: Mapping[Any, float | str], *, seed: int = 0) -> BeliefDensity:
         """Return the conditional belief of the other features, given values of some.
 
@@ -240,8 +204,8 @@ class BeliefDensity(PresentedDensity):
             seed: of the normalizing constant and the draws kept.
 
         Raises:
-            DensityError: the method is neither "utility" nor "auto", and as
-                `condition`.
+            DensityError: the method is neither "utility" nor "auto", λ is not uniform, every
+                feature is given, or values lie outside the support.
 
         Examples:
             >>> import numpy as np
@@ -256,14 +220,29 @@ class BeliefDensity(PresentedDensity):
             ...      > -0.5 > belief.given({1: -2.0}).mean()[0])
             True
         """
-        model = self.utility_model("given")
+        model, latent, sampling = self.utility_model("given"), self._latent, self.sampling
         values = self._features.values("given", given)
-        latent, substitution = condition(self._latent, values)
+        if not isinstance(latent, BoxLatent) or not isinstance(sampling, Uniform):
+            raise DensityError(
+                f"given: λ is a {type(sampling).__name__}; only under a Uniform has each feature "
+                "an axis of its own; fit with sampling=Uniform(low, high)."
+            )
+        if len(values) == sampling.dimension:
+            raise DensityError("given: every feature is given; leave at least one free.")
+        point = sampling.from_cube(np.full((1, sampling.dimension), 0.5))
+        point[0, list(values)] = list(values.values())
+        if not sampling.in_box(point)[0]:
+            raise DensityError(
+                f"given: {dict(values)} lies outside the support of {sampling!r}; give values "
+                "inside it."
+            )
+        t = latent.features(torch.from_numpy(latent.to_latent(point)))[0]
+        held = np.isin(latent.owners, list(values))
+        free, fixed = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~held, held))
+        substitution = Substitution(free, fixed, t[fixed])
+        draws = self._draws and self._draws.then(substitution)
+        parts = BoxLatent(sampling.conditional(values)), substitution(model.utility), draws
         stated = {str(feature): value for feature, value in values.items()}
-        draws = None
-        if self._draws is not None:
-            draws = self._draws.then(substitution)
-        parts = latent, substitution(model.utility), draws
         features = self._features.without(values)
         return self._changed(*parts, {**self.diagnostics, "given": stated}, seed, features)
 
@@ -416,13 +395,14 @@ class BeliefDensity(PresentedDensity):
         features: FeatureNames | None = None,
     ) -> BeliefDensity:
         """Return the belief of another utility, normalized, with these diagnostics."""
-        annealing, generator = self.utility_model("belief").annealing, generator_of(seed)
+        annealing = self.utility_model("belief").annealing
         with one_thread():
-            fitted = normalized(latent, utility, generator, annealing)
-            report = self_report(latent, fitted.model, fitted.normalizer)
-        reference = fitted.normalizer.points(len(self._reference))
+            density = UtilityDensity(latent, utility, annealing)
+            model, normalizer = density.normalized(generator_of(seed))
+            report = self_report(latent, model, normalizer)
+        reference = normalizer.points(len(self._reference))
         names, stated = features or self._features, {**diagnostics, **report}
-        return BeliefDensity(latent, fitted.model, reference, stated, draws, names)
+        return BeliefDensity(latent, model, reference, stated, draws, names)
 
     def utility_model(self, label: str) -> UtilityDensity:
         """Return the fitted utility, for use in the core; ``label`` is named in an error."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,9 @@ from llm_elicit.density.errors import (
 from llm_elicit.density.feature_axis import without_codes
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.methods import UtilityDensity, anneal_belief, utility_at
+from llm_elicit.density.methods import PotentialDensity, utility_at
 from llm_elicit.density.sampling import Uniform
-from llm_elicit.density.settings import AnnealingSettings, Progress
+from llm_elicit.density.settings import Progress
 from llm_elicit.density.smc import share_points
 from llm_elicit.density.utility_function import ComponentStack, Utility, UtilityDraws
 
@@ -196,9 +196,8 @@ def utilities_at(
 
 
 def make_draws(
-    latent: Latent,
+    belief: PotentialDensity,
     utilities: UtilityDraws,
-    model: UtilityDensity | None,
     generator: torch.Generator,
     progress: Progress | None = None,
     log_level_sd: float = 0.0,
@@ -209,7 +208,7 @@ def make_draws(
     sampled for itself: from its mixture components if possible, else by annealing.
 
     Args:
-        model: the belief; None if it has no utility of its own.
+        belief: the coordinates, and how beliefs are annealed in them.
         progress: called as progress("draws", done, total).
         log_level_sd: standard deviation of log factors (normal, mean 0) of the draws' utilities,
             which represent noise levels.
@@ -222,37 +221,27 @@ def make_draws(
     factors = torch.ones(len(utilities))
     if log_level_sd > 0:
         factors = torch.exp(log_level_sd * torch.randn(len(utilities), generator=generator))
-    start = None if model is None else model.start
+    latent = belief.latent
     shared = share_points(
-        latent, lambda g: utilities_at(latent, utilities, g, factors), start, generator
+        latent, lambda g: utilities_at(latent, utilities, g, factors), belief.start, generator
     )
     together = latent.from_latent(shared.points.numpy())
-    points, weights, logs = [], [], []
+    samples: list[tuple[Array, Array, float]] = []
     for at, utility in enumerate(utilities):
         if float(shared.effective[at]) >= _SHARED:
-            sample = together, shared.weights[at].numpy(), float(shared.log_normalizers[at])
+            weights, log_z = shared.weights[at].numpy(), float(shared.log_normalizers[at])
+            samples.append((together, weights, log_z))
+        elif sample := from_components(latent, utility.scaled(float(factors[at])), generator):
+            samples.append(sample)
         else:
-            sample = _own(latent, utility.scaled(float(factors[at])), model, generator)
-        points.append(sample[0])
-        weights.append(sample[1])
-        logs.append(sample[2])
+            density = replace(belief, utility=utility.scaled(float(factors[at])))
+            annealed = density.anneal(_OWN, generator)
+            own = latent.from_latent(annealed.draws.points.numpy())
+            samples.append((own, np.full(_OWN, 1.0 / _OWN), annealed.log_normalizer))
         if progress is not None:
             progress("draws", at + 1, len(utilities))
-    return BeliefDraws(tuple(points), tuple(weights), latent, utilities, factors, np.array(logs))
-
-
-def _own(
-    latent: Latent, utility: Utility, model: UtilityDensity | None, generator: torch.Generator
-) -> tuple[Array, Array, float]:
-    """Return points (m, d), weights (m,) and log Z of one draw."""
-    of_components = from_components(latent, utility, generator)
-    if of_components is not None:
-        return of_components
-    settings = AnnealingSettings() if model is None else model.annealing
-    start = None if model is None else model.start
-    annealed = anneal_belief(latent, utility, _OWN, generator, settings, start)
-    points = latent.from_latent(annealed.draws.points.numpy())
-    return points, np.full(_OWN, 1.0 / _OWN), annealed.log_normalizer
+    points, weights_of, logs = zip(*samples, strict=True)
+    return BeliefDraws(points, weights_of, latent, utilities, factors, np.array(logs))
 
 
 def from_components(

@@ -30,7 +30,7 @@ has pointed yet, and for checks that must not depend on the design.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -38,8 +38,16 @@ from torch import Tensor
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import utilities_at
-from llm_elicit.density.errors import Array, DensityError, Index, instance, integer, number, seed_of
-from llm_elicit.density.methods import anneal_belief, utility_at
+from llm_elicit.density.errors import (
+    Array,
+    Index,
+    check_fields,
+    instance,
+    integer,
+    number,
+    seed_of,
+    share,
+)
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
 from llm_elicit.density.torch_utils import generator_of, one_thread
@@ -72,12 +80,9 @@ class SuggestSettings:
     temperature: float = 3.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= number("SuggestSettings: uniform", self.uniform) <= 1.0:
-            raise DensityError(
-                f"SuggestSettings: uniform = {self.uniform}; a share lies between 0 and 1."
-            )
-        integer("SuggestSettings: candidates", self.candidates, least=1)
-        number("SuggestSettings: temperature", self.temperature, 0.0)
+        check_fields(self, share, "uniform")
+        check_fields(self, integer, "candidates", least=1)
+        check_fields(self, number, "temperature", above=0.0)
 
 
 def suggest_pairs(
@@ -117,7 +122,10 @@ def suggest_pairs(
     rng = np.random.default_rng([seed, 0x5066E57])
     at_random = int(np.floor(settings.uniform * n + rng.uniform()))
     drawn = [belief.sampling.sample(at_random, rng) for _ in range(2)]
-    belief = _at_known_power(belief, seed)
+    response = belief.diagnostics.get("response", {})
+    if response.get("scale") == "log-odds" and "power" not in belief.diagnostics:
+        power = belief.unit_power()
+        belief = belief.tempered(power, seed=seed) if np.isfinite(power) else belief
     with one_thread():
         pool = draw_candidates(belief, _POINTS, settings.temperature, seed)
         count, size = len(pool.points), max(settings.candidates, n)
@@ -157,29 +165,21 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
     """
     model, generator = belief.utility_model("suggest_pairs"), generator_of(seed)
     draws, latent = belief.utility_draws().thinned(_DRAWS), model.latent
-    flat, sizes = model.utility.scaled(1.0 / temperature), [round(s * count) for s in _SHARES]
-    annealed = anneal_belief(latent, flat, max(sizes[1], 512), generator, model.annealing)
+    utility, sizes = model.utility.scaled(1.0 / temperature), [round(s * count) for s in _SHARES]
+    flat = replace(model, utility=utility, start=None)
+    annealed = flat.anneal(max(sizes[1], 512), generator)
     rows = torch.randperm(len(annealed.draws.points), generator=generator)[: sizes[1]]
     of_belief = model.sample_latent(sizes[0], generator).points
     of_sampling = latent.draw(sizes[2], generator)
     g = torch.cat([of_belief, annealed.draws.points[rows], of_sampling])
     parts = [
         model.log_density(g),
-        utility_at(latent, flat, g) - annealed.log_normalizer,
+        replace(flat, log_normalizer=annealed.log_normalizer).log_density(g),
         latent.log_sampling(g) - latent.log_volume(g),
     ]
     logs = [part + math.log(share) for part, share in zip(parts, _SHARES, strict=True)]
     density = torch.logsumexp(torch.stack(logs), 0)
     return Candidates(latent.from_latent(g.numpy()), utilities_at(latent, draws, g), density)
-
-
-def _at_known_power(belief: BeliefDensity, seed: int) -> BeliefDensity:
-    """Return the belief, at its unit power if its scale is that of the log-odds."""
-    response = belief.diagnostics.get("response", {})
-    if response.get("scale") != "log-odds" or "power" in belief.diagnostics:
-        return belief
-    power = belief.unit_power()
-    return belief.tempered(power, seed=seed) if np.isfinite(power) else belief
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +33,11 @@ from llm_elicit.density.errors import (
 from llm_elicit.density.feature_axis import without_codes, words_of
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
+from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import DensityModel, UtilityDensity
 from llm_elicit.density.sampling import SamplingDensity, Uniform, inside
 from llm_elicit.density.torch_utils import generator_of, one_thread
+from llm_elicit.density.utility_function import DeferredDraws
 
 LogProb = Callable[[npt.ArrayLike], Array]
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -111,26 +113,6 @@ class Power:
                 f"Power: value {self.value} with log_sd {self.log_sd}; a power is a finite number "
                 "> 0; fit_power makes one."
             )
-
-
-def summarize(x: Array) -> tuple[Marginal, ...]:
-    """Return the marginal of each feature of draws (m, d).
-
-    Examples:
-        >>> import numpy as np
-        >>> (found,) = summarize(np.array([[1.0], [2.0], [3.0]]))
-        >>> found.mean, found.quantiles[0.5]
-        (2.0, 2.0)
-    """
-    quantiles = np.quantile(x, _LEVELS, axis=0)
-    return tuple(
-        Marginal(
-            float(x[:, j].mean()),
-            float(x[:, j].std()),
-            {level: float(value) for level, value in zip(_LEVELS, quantiles[:, j], strict=True)},
-        )
-        for j in range(x.shape[1])
-    )
 
 
 def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
@@ -266,6 +248,8 @@ class Distribution:
     Args:
         latent, model: the coordinates, and the density in them.
         reference: (m, d) latent draws, from which moments and quantiles are computed.
+        diagnostics: the JSON-able report of the fit.
+        draws: of the posterior over utilities; None for a belief without.
         features: names of the features; x0, x1, ... by default.
     """
 
@@ -274,15 +258,23 @@ class Distribution:
         latent: Latent,
         model: DensityModel,
         reference: Tensor,
+        diagnostics: dict[str, Any],
+        draws: DeferredDraws | None = None,
         features: FeatureNames | None = None,
     ) -> None:
         self._latent, self._model, self._reference = latent, model, reference
+        self.diagnostics, self._draws = diagnostics, draws
         self._features = features or FeatureNames.numbered(latent.sampling.dimension)
 
     @property
     def sampling(self) -> SamplingDensity:
         """The sampling density λ of the compared points."""
         return self._latent.sampling
+
+    @property
+    def noise(self) -> Noise:
+        """The judge's noise that the fit assumed."""
+        return Noise(**self.diagnostics["noise"])
 
     @property
     def dimension(self) -> int:
@@ -337,7 +329,10 @@ class Distribution:
 
         All of a category are not-a-number: its codes mean nothing, and it has `shares`.
         """
-        return summarize(without_codes(self._kept, self.sampling, self._features))
+        points = without_codes(self._kept, self.sampling, self._features)
+        quantiles = np.quantile(points, _LEVELS, axis=0).T.tolist()
+        numbers_of = zip(points.mean(0).tolist(), points.std(0).tolist(), quantiles, strict=True)
+        return tuple(Marginal(m, sd, dict(zip(_LEVELS, q, strict=True))) for m, sd, q in numbers_of)
 
     def shares(self, feature: int | str) -> dict[str, float]:
         """Return the share of each category of a feature, from draws kept with the fit.
@@ -345,7 +340,7 @@ class Distribution:
         Raises:
             DensityError: there is no such feature, or it has no categories.
         """
-        place = self.place("shares", feature)
+        place = self._features.place("shares", feature)
         words = words_of(self.sampling, self._features, place)
         if not words:
             raise DensityError(
@@ -361,15 +356,7 @@ class Distribution:
         Raises:
             DensityError: there is no such feature.
         """
-        return self.marginals[self.place("marginal", feature)]
-
-    def place(self, label: str, feature: int | str) -> int:
-        """Return the number of a feature given by its number or name, for use in the core.
-
-        Raises:
-            DensityError: there is no such feature.
-        """
-        return self._features.place(label, feature)
+        return self.marginals[self._features.place("marginal", feature)]
 
     def sd(self) -> Array:
         """Return standard deviations (d,), from draws kept with the fit; see `mean`."""

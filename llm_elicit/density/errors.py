@@ -8,6 +8,8 @@ complex numbers are never read as numbers, and numbers are never read as flags.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -176,6 +178,33 @@ def fraction(label: str, value: object) -> float:
     if not 0.0 < share < 1.0:
         raise DensityError(f"{label} = {share}; it must lie strictly between 0 and 1.")
     return share
+
+
+def share(label: str, value: object) -> float:
+    """Return a number from 0 to 1, both included."""
+    part = number(label, value)
+    if not 0.0 <= part <= 1.0:
+        raise DensityError(f"{label} = {part}; a share lies between 0 and 1.")
+    return part
+
+
+def check_fields(
+    settings: object, check: Callable[..., object], *names: str, **limits: Any
+) -> None:
+    """Check fields of settings by `integer`, `number` or another function of this module."""
+    for name in names:
+        check(f"{type(settings).__name__}: {name}", getattr(settings, name), **limits)
+
+
+def increasing(settings: object, low: str, high: str) -> None:
+    """Check that two fields of settings are positive, and the first less than the second."""
+    check_fields(settings, number, low, high, above=0.0)
+    ends = getattr(settings, low), getattr(settings, high)
+    if ends[0] >= ends[1]:
+        raise DensityError(
+            f"{type(settings).__name__}: {low} = {ends[0]} is not below {high} = {ends[1]}; swap "
+            "or change them."
+        )
 
 
 def levels_of(label: str, levels: object) -> Array:

@@ -12,7 +12,7 @@ comparisons of weight ½; see `llm_elicit.density.likelihood`. *Replicates* are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -140,7 +140,7 @@ class Evidence:
     pick: Index
     asked: Index
     judges: tuple[str, ...]
-    measured: LogOdds = field(default_factory=lambda: LogOdds.none(0))
+    measured: LogOdds
     features: FeatureNames | None = None
 
     def __repr__(self) -> str:
@@ -154,23 +154,19 @@ class Evidence:
     def pairs(self) -> int:
         """Number of distinct pairs of points that were judged, in any order."""
         sides = [(self.winners, self.losers), (self.measured.first, self.measured.second)]
-        rows = [np.concatenate(in_order(*side), axis=1) for side in sides if len(side[0])]
-        return len(np.unique(np.concatenate(rows), axis=0)) if rows else 0
+        rows = [np.concatenate(in_order(*side), axis=1) for side in sides]
+        return len(np.unique(np.concatenate(rows), axis=0))
 
     @property
     def dimension(self) -> int:
         """Number of features d."""
-        return int((self.winners if len(self.weights) else self.measured.first).shape[1])
+        return int(self.winners.shape[1])
 
     def reordered(self, order: Sequence[int]) -> Evidence:
         """Return the same judgments of points with the features of these numbers, in this order."""
-        at, measured = list(order), self.measured
-        if len(measured):
-            first, second = measured.first[:, at], measured.second[:, at]
-            measured = replace(measured, first=first, second=second)
-        winners, losers = self.winners, self.losers
-        if len(self.weights):
-            winners, losers = winners[:, at], losers[:, at]
+        at, first, second = list(order), self.measured.first, self.measured.second
+        measured = replace(self.measured, first=first[:, at], second=second[:, at])
+        winners, losers = self.winners[:, at], self.losers[:, at]
         return replace(self, winners=winners, losers=losers, measured=measured)
 
     @classmethod
@@ -286,6 +282,7 @@ class Evidence:
             "tie": np.zeros(n, dtype=bool),
             "pick": np.full(n, UNKNOWN),
             "asked": np.full(n, UNKNOWN),
+            "measured": LogOdds.none(winners.shape[1]),
         }
         return cls(winners, losers, judges=(judge,), **rows | columns)
 
@@ -461,12 +458,7 @@ _MEASURED = tuple(f.name for f in fields(LogOdds))
 
 def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[str, Any]:
     """Return the parts' arrays of these names, concatenated."""
-    arrays: dict[str, Any] = {}
-    for name in names:
-        columns = [getattr(part, name) for part in parts]
-        # The empty array of a part without rows may have another number of features.
-        arrays[name] = np.concatenate([rows for rows in columns if len(rows)] or columns[:1])
-    return arrays
+    return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
 
 
 def _bounds(

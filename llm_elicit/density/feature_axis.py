@@ -202,8 +202,10 @@ def _central(
     used = [values[values > 0.0] if log else values for values in samples]
     spans = np.array([np.quantile(values, [_TAIL, 1.0 - _TAIL]) for values in used if len(values)])
     first, last = float(spans[:, 0].min()), float(spans[:, 1].max())
-    if not first < last:
-        return _around(first, support)
+    if not first < last:  # one value: the support, if it has ends
+        ends = first - max(abs(first), 1.0), first + max(abs(first), 1.0)
+        low, high = np.where(np.isfinite(support), support, ends).tolist()
+        return low, high
     if log:
         wider = (last / first) ** _MARGIN
         low, high = first / wider, last * wider
@@ -217,13 +219,6 @@ def _central(
 def shortened(text: str, longest: int) -> str:
     """Return a text cut at its end where it has more letters than ``longest``."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def _around(value: float, support: tuple[float, float]) -> tuple[float, float]:
-    """Return the ends of the axis of a feature that has one value: the support, if it has ends."""
-    low, high = support
-    reach = max(abs(value), 1.0)
-    return low if np.isfinite(low) else value - reach, high if np.isfinite(high) else value + reach
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,14 @@ from llm_elicit.density.methods import (
     OWN,
     Fitted,
     Problem,
+    UtilityDensity,
     external_method,
     in_coordinates,
     known_methods,
-    normalized,
     self_report,
 )
 from llm_elicit.density.sampling import SamplingDensity, Uniform, other_than_numbers
-from llm_elicit.density.score.density import fit_score
+from llm_elicit.density.score import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
@@ -174,7 +174,12 @@ def fit_evidence(
     if noise is not None:
         instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
     instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
-    _check_method(method)
+    # Own methods first: to look for installed ones takes 40 ms.
+    if not isinstance(method, str) or (method not in OWN and method not in known_methods()):
+        raise DensityError(
+            f"fit_belief: method {method!r} is unknown; the methods are "
+            f"{', '.join(known_methods())}; choose one of them."
+        )
     sampling, names = _matched(sampling, evidence.features)
     check_rows(evidence, sampling)
     order, ordered = list(range(evidence.dimension)), sampling
@@ -214,15 +219,6 @@ def fit_evidence(
     reference = fitted.normalizer.points(_REFERENCE)
     belief = BeliefDensity(latent, fitted.model, reference, diagnostics, fitted.draws)
     return belief if names is None else belief.named(names.names, names.categories, names.dates)
-
-
-def _check_method(method: object) -> None:
-    # Own methods first: to look for installed ones takes 40 ms.
-    if not isinstance(method, str) or (method not in OWN and method not in known_methods()):
-        raise DensityError(
-            f"fit_belief: method {method!r} is unknown; the methods are "
-            f"{', '.join(known_methods())}; choose one of them."
-        )
 
 
 def _matched(
@@ -291,34 +287,28 @@ def _fit(problem: Problem, method: str) -> Fitted:
     if method in SCORE_METHODS:
         return fit_score(problem, constant=method == "score-constant")
     began = time.perf_counter()
-    measured = len(problem.judgments.measured)
-    utility, draws, report = _fit_measured(problem) if measured else _fit_choices(problem)
+    if not len(problem.judgments.measured):
+        utility, draws, report = _fit_choices(problem)
+    else:
+        progress = problem.progress or (lambda *_: None)
+        progress("utility", 0, 1)
+        judged, settings = (problem.judgments, problem.latent, problem.noise), problem.settings
+        fitted, response = fit_measured(*judged, problem.generator, settings.utility.process)
+        progress("utility", 1, 1)
+        utility, draws = fitted.utility, DeferredDraws(lambda: fitted.draws, len(fitted.draws))
+        report = {
+            "response": response,
+            "extent": fitted.extent,
+            "utility": {"form": "gaussian process", "length_scale": fitted.length_scale},
+            "reason": "The utility as a Gaussian process about a quadratic form, by regression of "
+            "the measured log-odds.",
+        }
     seconds = time.perf_counter() - began
     if method != "auto":
         del report["reason"]
     utility = utility.to(torch.empty(0, device=problem.settings.device))
-    belief = normalized(problem.latent, utility, problem.generator, problem.settings.annealing)
-    return replace(belief, diagnostics=report, draws=draws, utility_seconds=seconds)
-
-
-def _fit_measured(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, Any]]:
-    """Return the utility by log-odds, for which there is one form, its draws, and the report."""
-    progress = problem.progress or (lambda *_: None)
-    progress("utility", 0, 1)
-    settings = problem.settings.utility.process
-    fitted, response = fit_measured(
-        problem.judgments, problem.latent, problem.noise, problem.generator, settings
-    )
-    progress("utility", 1, 1)
-    report = {
-        "response": response,
-        "extent": fitted.extent,
-        "utility": {"form": "gaussian process", "length_scale": fitted.length_scale},
-        "reason": "The utility as a Gaussian process about a quadratic form, by regression of the "
-        "measured log-odds.",
-    }
-    draws = DeferredDraws(lambda: fitted.draws, len(fitted.draws))
-    return fitted.utility, draws, report
+    belief = UtilityDensity(problem.latent, utility, problem.settings.annealing)
+    return Fitted(*belief.normalized(problem.generator), report, draws, seconds)
 
 
 def _fit_choices(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, Any]]:
@@ -417,22 +407,17 @@ def check_work(n: int, sampling: SamplingDensity) -> None:
             f"fit: a feature has {most:,} categories, {_MOST_CATEGORIES} at most can be fitted; "
             "put rare ones together."
         )
-    terms, free = terms_of(sampling), _free_memory()
+    terms = terms_of(sampling)
     memory = 8 * terms * (2 * n + _MATRICES * terms)
-    if free is not None and memory > free:
+    try:
+        rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(row.split()[1]) * 1024 for row in rows if row.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):  # of another system
+        return
+    if memory > free:
         raise DensityError(
             f"fit: {n:,} comparisons over {features_of(sampling):,} features (each word of a "
             f"category but one counts) take about {memory / _GIB:,.1f} GiB of memory, and "
             f"{free / _GIB:,.1f} GiB are free; ask about fewer features, or put rare words "
             "together."
         )
-
-
-def _free_memory() -> int | None:
-    """Return the bytes that this process may still allocate; None where that is unknown."""
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        free = next(line for line in text.splitlines() if line.startswith("MemAvailable:"))
-        return int(free.split()[1]) * 1024
-    except (OSError, StopIteration, ValueError, IndexError):
-        return None

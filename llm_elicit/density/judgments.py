@@ -12,15 +12,14 @@ g(b) with variance σ² + Var m, which is σ²/2 plus the variance of the half s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from llm_elicit.density.errors import Array, DensityError, Flags, Index, table_of
 from llm_elicit.density.evidence import UNKNOWN, Evidence, LogOdds, in_order, swapped
-from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.sampling import SamplingDensity, inside
+from llm_elicit.density.unbounded import GaussianMixture
 
 _LIGHTEST, _HEAVIEST = 1e-9, 1e12
 """Weights outside this range exceed the precision of floats beside the prior."""
@@ -100,27 +99,33 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     kept.
     """
     d = rows.first.shape[1]
-    if not len(rows):
-        empty, index = np.empty(0), np.empty(0, dtype=np.int64)
-        return PairContrasts(
-            rows.first, rows.second, empty, empty, empty, index, index, empty, empty
-        )
     swap = swapped(rows.first, rows.second)
     keys = np.concatenate([rows.judge[:, None], *in_order(rows.first, rows.second)], axis=1)
     unique, index = np.unique(keys, axis=0, return_inverse=True)
     pair = index.reshape(-1)
-    ab, ba = (_averaged(rows, pair, len(unique), swap == later) for later in (False, True))
-    balanced = (ab.rows > 0) & (ba.rows > 0)
-    value = np.where(balanced, 0.5, 1.0) * (ab.mean - ba.mean)
-    extra = np.where(balanced, 0.25, 1.0) * (ab.rounding + ba.rounding)
+
+    def total(values: Array | Index | None = None) -> Array:
+        """Return the sum over the answers of each order, and of each pair (2, n)."""
+        sums = np.bincount(pair + len(unique) * swap, values, 2 * len(unique))
+        return sums.astype(np.float64).reshape(2, -1)
+
+    # Mean log-odds, their variance by rounding and the direction of a bound; 0 without answers.
+    count = total()
+    size = np.maximum(count, 1.0)
+    ab, ba = total(rows.value) / size
+    rounding = (total(rows.spread**2) / size**2).sum(0)
+    ab_cut, ba_cut = np.sign(total(rows.censored))
+    balanced = (count > 0).all(0)
+    value = np.where(balanced, 0.5, 1.0) * (ab - ba)
+    extra = np.where(balanced, 0.25, 1.0) * rounding
     # A bound on either order is a bound on the pair; two contradicting bounds give none.
-    cut = np.sign(ab.censored - ba.censored)
-    useless = balanced & (ab.censored != 0) & (ab.censored == ba.censored)
+    cut = np.sign(ab_cut - ba_cut)
+    useless = balanced & (ab_cut != 0) & (ab_cut == ba_cut)
     judge = unique[:, 0].astype(np.int64)
     # A bound on one order, or bounds towards different positions, would pull the half sum to 0.
-    summed = balanced & (ab.censored == ba.censored)
-    position = np.where(summed, 0.5 * (ab.mean + ba.mean), np.nan)
-    side = np.where(balanced, 0.0, np.where(ba.rows > 0, -1.0, 1.0))
+    summed = balanced & (ab_cut == ba_cut)
+    position = np.where(summed, 0.5 * (ab + ba), np.nan)
+    side = np.where(balanced, 0.0, np.where(count[1] > 0, -1.0, 1.0))
     # Of the half sums of each row's judge; unknown without two of them.
     centre, variance = np.zeros(len(judge)), np.full(len(judge), np.nan)
     for j in np.unique(judge):
@@ -140,26 +145,6 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
         position,
         side,
     )
-
-
-class _Answers(NamedTuple):
-    """Mean log-odds (n,), their variance by rounding, censoring and number of rows, by pair."""
-
-    mean: Array
-    rounding: Array
-    censored: Array
-    rows: Array
-
-
-def _averaged(rows: LogOdds, pair: Index, count: int, chosen: Flags) -> _Answers:
-    """Return the answers of chosen rows by pair; all are 0 for a pair without any."""
-    at = pair[chosen]
-    n = np.bincount(at, minlength=count).astype(float)
-    size = np.maximum(n, 1.0)
-    mean = np.bincount(at, rows.value[chosen], count) / size
-    rounding = np.bincount(at, rows.spread[chosen] ** 2, count) / size**2
-    cut = np.sign(np.bincount(at, rows.censored[chosen], count))
-    return _Answers(mean, rounding, cut, n)
 
 
 @dataclass(frozen=True)
@@ -183,9 +168,9 @@ class Judgments:
     losers: Array
     weights: Array
     pairs: Index
-    context: Context | None = None
-    measured: PairContrasts = field(default_factory=lambda: pair_contrasts(LogOdds.none(1)))
-    judges: tuple[str, ...] = ("judge",)
+    context: Context | None
+    measured: PairContrasts
+    judges: tuple[str, ...]
 
     @property
     def size(self) -> int:
@@ -195,10 +180,7 @@ class Judgments:
     @property
     def points(self) -> Array:
         """All judged points (m, d), natural units."""
-        compared = [self.winners, self.losers]
-        if len(self.measured):
-            compared += [self.measured.a, self.measured.b]
-        return np.concatenate(compared)
+        return np.concatenate([self.winners, self.losers, self.measured.a, self.measured.b])
 
 
 def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
@@ -217,7 +199,6 @@ def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
         (evidence.winners, evidence.losers, evidence.weights),
         (of_log_odds.first, of_log_odds.second, of_log_odds.value),
     ]
-    kinds = [kind for kind in kinds if len(kind[2])]
     steps = np.concatenate([a - b for a, b, _ in kinds])
     mass = np.concatenate([weights for *_, weights in kinds])
     size = np.sqrt(np.square(steps).sum(0))

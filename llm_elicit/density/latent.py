@@ -32,10 +32,9 @@ from scipy.special import ndtri
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import Array, DensityError, Index
-from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform, accepted
+from llm_elicit.density.unbounded import Empirical, GaussianMixture
 
 _MARGIN = 1e-10
 
@@ -226,18 +225,17 @@ class BoxLatent(Latent):
         }
         self._unit = torch.ones(len(self._lines), dtype=torch.float64)
         for at, j in enumerate(self._lines):
-            if sampling.integer[j]:
-                self._unit[at] = 1.0 / math.sqrt(1.0 - self._share_within_cells(j))
+            if not sampling.integer[j]:
+                continue
+            # Σ_k w_k³ of the cells' shares of the scale: the share of variance within cells.
+            low, high = sampling.low[j], sampling.high[j]
+            within = (high - low + 1.0) ** -2
+            if sampling.log[j]:
+                edges = np.log(np.arange(low - 0.5, min(high, low + _CELLS) + 1.0))
+                within = np.sum((np.diff(edges) / self._widths[j]) ** 3)
+            self._unit[at] = 1.0 / math.sqrt(1.0 - within)
         few = sampling.integer & (sampling.high - sampling.low < _FEW)
         self._moves = torch.from_numpy(np.where(few | sampling.categorical, 0.0, 1.0))
-
-    def _share_within_cells(self, j: int) -> float:
-        """Return Σ_k w_k³ of the cells' shares of the scale: the share of variance within cells."""
-        low, high = self.sampling.low[j], self.sampling.high[j]
-        if not self.sampling.log[j]:
-            return float((high - low + 1.0) ** -2)
-        edges = np.log(np.arange(low - 0.5, min(high, low + _CELLS) + 1.0))
-        return float(np.sum((np.diff(edges) / self._widths[j]) ** 3))
 
     @property
     def owners(self) -> Index:

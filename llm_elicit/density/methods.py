@@ -29,13 +29,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.judgments import Judgments
 from llm_elicit.density.latent import Coordinates, Latent, make_latent, reordering
@@ -43,6 +42,8 @@ from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import AnnealingSettings, FitSettings, Progress
 from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal, even_points
+from llm_elicit.density.torch_utils import named_tensors, tensors_named
+from llm_elicit.density.unbounded import Empirical
 from llm_elicit.density.utility_function import DeferredDraws, Potential, Utility
 
 GROUP = "llm_elicit.density_methods"
@@ -87,20 +88,6 @@ class Problem:
         return self.latent.sampling.dimension
 
 
-@dataclass(frozen=True)
-class EvaluationError:
-    """Root mean square errors of a log-density over draws of the belief, nats.
-
-    Args:
-        numerical: the error of arithmetic, quadrature and solvers.
-        path: along the straight line between two draws, the difference of log-densities less the
-            integral of the force that moves the sampler; zero where the force is a gradient.
-    """
-
-    numerical: float = 0.0
-    path: float = 0.0
-
-
 class DensityModel(Protocol):
     """The interface of a belief in latent coordinates: its draws, and its density."""
 
@@ -117,8 +104,13 @@ class DensityModel(Protocol):
         """Return normalized log-densities (n,) at latent points (n, d), nats per scale unit."""
         ...
 
-    def evaluation_error(self, g: Tensor) -> EvaluationError:
-        """Return the errors of `log_density` at draws g (n, d), other than that of log Z."""
+    def evaluation_error(self, g: Tensor) -> tuple[float, float]:
+        """Return root mean square errors of `log_density` at draws g (n, d), nats.
+
+        The first is of arithmetic, quadrature and solvers. The second is along the straight line
+        between two draws: the difference of log-densities less the integral of the force that moves
+        the sampler; zero where the force is a gradient. That of log Z is left out.
+        """
         ...
 
     def tensors(self) -> dict[str, Tensor]:
@@ -132,7 +124,7 @@ class DensityModel(Protocol):
 
 @dataclass(frozen=True)
 class LogNormalizer:
-    """log ∫ exp(u) dz in nats, its standard error, draws of the belief, and a start for more.
+    """log ∫ exp(u) dz in nats, its standard error, and draws of the belief.
 
     ``even`` are latent points that represent the belief better than as many draws; None for none.
     """
@@ -140,7 +132,6 @@ class LogNormalizer:
     value: float
     standard_error: float
     draws: Draws
-    start: Proposal | None = None
     even: Tensor | None = None
 
     def points(self, n: int) -> Tensor:
@@ -242,35 +233,111 @@ def utility_and_slope(latent: Coordinates, utility: Potential, g: Tensor) -> tup
 
 
 @dataclass(frozen=True)
-class UtilityDensity:
-    """The belief p ∝ exp(f) per scale unit, a `llm_elicit.density.methods.DensityModel`.
+class PotentialDensity:
+    """The density p ∝ exp(u) per scale unit, u being a potential with the taper of `Latent.taper`.
 
     Args:
-        latent, utility: the coordinates, and f in them.
-        log_normalizer: log ∫ exp(u) dz, nats.
+        latent, utility: the coordinates, and the potential in their features.
         annealing: settings of the sampler.
+        log_normalizer: log ∫ exp(u) dz, nats.
         start: where annealing starts; None for λ.
     """
 
     latent: Latent
-    utility: Utility
-    log_normalizer: float
+    utility: Potential
     annealing: AnnealingSettings
+    log_normalizer: float = 0.0
     start: Proposal | None = None
+
+    def anneal(self, n: int, generator: torch.Generator) -> Annealed:
+        """Return n latent draws (n, d), annealed from draws of the start, and log ∫ exp(u) dz."""
+        latent, start = self.latent, self.start
+
+        def from_sampling(g: Tensor) -> tuple[Tensor, Tensor]:
+            return latent.log_sampling(g), latent.sampling_score(g, 0.0)
+
+        def target(g: Tensor) -> tuple[Tensor, Tensor]:
+            value, slope = utility_and_slope(latent, self.utility, g)
+            return value + latent.log_volume(g), slope + latent.log_volume_slope(g)
+
+        if start is None:
+            points = latent.draw(n, generator)
+            return anneal(points, from_sampling, target, generator, self.annealing)
+        points, density = start.draw(latent, n, generator), partial(start.log_density, latent)
+        return anneal(points, density, target, generator, self.annealing, float(start.step))
+
+    def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
+        """Return any number n of latent draws (n, d), in random order."""
+        # A few particles cannot estimate their own covariance: anneal more, keep n.
+        count = max(n, _LEAST_PARTICLES)
+        draws = self.anneal(count, generator).draws
+        return draws.take(torch.randperm(count, generator=generator)[:n])
+
+    def log_density(self, g: Tensor) -> Tensor:
+        """Return normalized log-densities (n,) at latent points (n, d), nats per scale unit."""
+        return utility_at(self.latent, self.utility, g) - self.log_normalizer
+
+    def normalized(self, generator: torch.Generator) -> tuple[Self, LogNormalizer]:
+        """Return the density with its start and log ∫ exp(u) dz.
+
+        The latter is by independent annealing runs, whose spread is its standard error. A first run
+        goes from λ to the belief. The others start from a `Proposal` fitted to its draws, or from λ
+        if that took one temperature.
+        """
+        first = replace(self, start=None).anneal(_FIRST, generator)
+        start = None
+        if first.temperatures > 1:
+            start = Proposal.fit(first.draws.points, first.step, generator)
+        model = replace(self, start=start)
+        runs = [model.anneal(_PARTICLES, generator) for _ in range(_ISLANDS)]
+        logs = torch.tensor([run.log_normalizer for run in runs], dtype=torch.float64)
+        value = float(torch.logsumexp(logs, 0)) - math.log(_ISLANDS)
+        # Relative spread of Z across runs, by the delta method.
+        error = float(torch.exp(logs - value).std()) / math.sqrt(_ISLANDS)
+        # No two runs have a genealogy in common.
+        genealogies = [run.draws.genealogies + i * _PARTICLES for i, run in enumerate(runs)]
+        draws = Draws(torch.cat([run.draws.points for run in runs]), torch.cat(genealogies))
+        return replace(model, log_normalizer=value), LogNormalizer(value, error, draws)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the start."""
+        return {} if self.start is None else named_tensors("start", self.start)
+
+    def config(self) -> dict[str, Any]:
+        """Return log Z and the sampler's settings."""
+        return {"log_normalizer": self.log_normalizer, "annealing": asdict(self.annealing)}
+
+    @classmethod
+    def restored(
+        cls, latent: Latent, utility: Potential, tensors: dict[str, Tensor], config: dict[str, Any]
+    ) -> Self:
+        """Return the density of a utility whose other parts `tensors` and `config` describe."""
+        start = tensors_named("start", tensors)
+        return cls(
+            latent,
+            utility,
+            AnnealingSettings(**config["annealing"]),
+            config["log_normalizer"],
+            Proposal(**start) if start else None,
+        )
+
+
+@dataclass(frozen=True)
+class UtilityDensity(PotentialDensity):
+    """The belief p ∝ exp(f) per scale unit, a `llm_elicit.density.methods.DensityModel`."""
+
+    utility: Utility
 
     @property
     def name(self) -> str:
         """The method's name."""
         return "utility"
 
-    def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
-        """Return n latent draws (n, d), annealed from the start."""
-        settings, start = self.annealing, self.start
-        return draw_belief(self.latent, self.utility, n, generator, settings, start)
-
-    def log_density(self, g: Tensor) -> Tensor:
-        """Return normalized log-densities (n,) at latent points (n, d), nats per scale unit."""
-        return utility_at(self.latent, self.utility, g) - self.log_normalizer
+    def normalized(self, generator: torch.Generator) -> tuple[Self, LogNormalizer]:
+        """Return the density with its start and log ∫ exp(u) dz, and even points of it."""
+        model, normalizer = super().normalized(generator)
+        even = even_points(model.latent, model.log_density, model.start, _EVEN, generator)
+        return model, replace(normalizer, even=even)
 
     def log_prob_and_slope(self, x: Array) -> tuple[Array, Array]:
         """Return log densities (n,) and gradients (n, d) per natural unit at points inside."""
@@ -280,105 +347,23 @@ class UtilityDensity:
         shift = latent.sampling.log_scale_slope(x) - self.log_normalizer
         return value.numpy() + shift, latent.natural_slope(g, slope.numpy())
 
-    def evaluation_error(self, g: Tensor) -> EvaluationError:
+    def evaluation_error(self, g: Tensor) -> tuple[float, float]:
         """Return the error of single precision; the path has none, the force being a gradient."""
         t = self.latent.features(g)
         # A constant error is left out, because it cancels against log Z.
         gap = self.utility(t) - self.utility.to(t.double())(t.double())
-        return EvaluationError(float(gap.std(correction=0)))
+        return float(gap.std(correction=0)), 0.0
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the utility and of the start."""
-        start = {} if self.start is None else self.start.tensors()
-        return {**self.utility.tensors(), **start}
-
-    def config(self) -> dict[str, Any]:
-        """Return log Z and the sampler's settings."""
-        return {"log_normalizer": self.log_normalizer, "annealing": asdict(self.annealing)}
+        return {**super().tensors(), **self.utility.tensors()}
 
     @classmethod
     def restore(
         cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
     ) -> UtilityDensity:
         """Return the density that `tensors` and `config` describe."""
-        annealing = AnnealingSettings(**config["annealing"])
-        utility, start = Utility.from_tensors(tensors), Proposal.from_tensors(tensors)
-        return cls(latent, utility, config["log_normalizer"], annealing, start)
-
-
-def anneal_belief(
-    latent: Latent,
-    utility: Potential,
-    n: int,
-    generator: torch.Generator,
-    settings: AnnealingSettings,
-    start: Proposal | None = None,
-) -> Annealed:
-    """Return n draws of p ∝ exp(u), annealed from draws of ``start``, or of λ."""
-
-    def from_sampling(g: Tensor) -> tuple[Tensor, Tensor]:
-        return latent.log_sampling(g), latent.sampling_score(g, 0.0)
-
-    def target(g: Tensor) -> tuple[Tensor, Tensor]:
-        value, slope = utility_and_slope(latent, utility, g)
-        return value + latent.log_volume(g), slope + latent.log_volume_slope(g)
-
-    if start is None:
-        points = latent.draw(n, generator)
-        return anneal(points, from_sampling, target, generator, settings)
-    points, density = start.draw(latent, n, generator), partial(start.log_density, latent)
-    return anneal(points, density, target, generator, settings, float(start.step))
-
-
-def draw_belief(
-    latent: Latent,
-    utility: Potential,
-    n: int,
-    generator: torch.Generator,
-    settings: AnnealingSettings,
-    start: Proposal | None = None,
-) -> Draws:
-    """Return any number n of draws as `anneal_belief` does, in random order."""
-    # A few particles cannot estimate their own covariance: anneal more, keep n.
-    count = max(n, _LEAST_PARTICLES)
-    draws = anneal_belief(latent, utility, count, generator, settings, start).draws
-    return draws.take(torch.randperm(count, generator=generator)[:n])
-
-
-def estimate_log_normalizer(
-    latent: Latent, utility: Potential, generator: torch.Generator, settings: AnnealingSettings
-) -> LogNormalizer:
-    """Return log ∫ exp(u) dz from independent annealing runs, whose spread is its standard error.
-
-    A first run goes from λ to the belief. The others start from a `Proposal` fitted to its draws,
-    or from λ if that took one temperature.
-    """
-    first = anneal_belief(latent, utility, _FIRST, generator, settings)
-    start = None
-    if first.temperatures > 1:
-        start = Proposal.fit(first.draws.points, first.step, generator)
-    runs = [
-        anneal_belief(latent, utility, _PARTICLES, generator, settings, start)
-        for _ in range(_ISLANDS)
-    ]
-    logs = torch.tensor([run.log_normalizer for run in runs], dtype=torch.float64)
-    value = float(torch.logsumexp(logs, 0)) - math.log(_ISLANDS)
-    # Relative spread of Z across runs, by the delta method.
-    error = float(torch.exp(logs - value).std()) / math.sqrt(_ISLANDS)
-    # No two runs have a genealogy in common.
-    genealogies = [run.draws.genealogies + i * _PARTICLES for i, run in enumerate(runs)]
-    draws = Draws(torch.cat([run.draws.points for run in runs]), torch.cat(genealogies))
-    return LogNormalizer(value, error, draws, start)
-
-
-def normalized(
-    latent: Latent, utility: Utility, generator: torch.Generator, annealing: AnnealingSettings
-) -> Fitted:
-    """Return the density ∝ exp(f), with its normalizing constant, draws and even points."""
-    normalizer = estimate_log_normalizer(latent, utility, generator, annealing)
-    density = UtilityDensity(latent, utility, normalizer.value, annealing, normalizer.start)
-    even = even_points(latent, density.log_density, normalizer.start, _EVEN, generator)
-    return Fitted(density, replace(normalizer, even=even), {})
+        return cls.restored(latent, Utility.from_tensors(tensors), tensors, config)
 
 
 def in_coordinates(fitted: Fitted, latent: Latent, order: Sequence[int]) -> Fitted:
@@ -386,13 +371,13 @@ def in_coordinates(fitted: Fitted, latent: Latent, order: Sequence[int]) -> Fitt
     model, normalizer = fitted.model, fitted.normalizer
     assert isinstance(model, UtilityDensity)
     turn, columns = reordering(latent, model.latent, order)
-    start = None if normalizer.start is None else normalizer.start.turned(turn)
+    start = None if model.start is None else model.start.turned(turn)
     even = None if normalizer.even is None else normalizer.even @ turn
     draws = replace(normalizer.draws, points=normalizer.draws.points @ turn)
     return replace(
         fitted,
         model=replace(model, latent=latent, utility=model.utility.turned(columns), start=start),
-        normalizer=replace(normalizer, draws=draws, start=start, even=even),
+        normalizer=replace(normalizer, draws=draws, even=even),
         draws=fitted.draws and fitted.draws.then(lambda drawn: drawn.turned(columns)),
     )
 
@@ -452,7 +437,7 @@ def self_report(latent: Latent, model: DensityModel, normalizer: LogNormalizer) 
     """Return the part of ``diagnostics`` that is common to all methods; JSON-able.
 
     * ``log_prob_error`` (nats): the standard error of log Z, the root mean square error of
-      evaluation and of the path (see `EvaluationError`), and the root of the sum of their squares;
+      evaluation and of the path (see `DensityModel`), and the root of the sum of their squares;
       None where a solver failed.
     * ``sampler``: the numbers of draws and of genealogies, and the effective sample size.
     * ``bounds``: ``each`` (d,) is the share of draws within 1 % of a feature's range, on its scale,
@@ -463,7 +448,7 @@ def self_report(latent: Latent, model: DensityModel, normalizer: LogNormalizer) 
     """
     draws, n = normalizer.draws, len(normalizer.draws.points)
     error = model.evaluation_error(draws.points[torch.linspace(0, n - 1, _MEASURED).long()])
-    parts = (normalizer.standard_error, error.numerical, error.path)
+    parts = (normalizer.standard_error, *error)
     names = ("log_normalizer", "evaluation", "path", "total")
     errors = zip(names, (*parts, math.hypot(*parts)), strict=True)
     t = latent.features(draws.points)

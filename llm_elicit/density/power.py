@@ -154,7 +154,7 @@ class _Powers:
     def path(self, boxes: Array, powers: Array, particles: int) -> PowerPath:
         """Return particles within boxes (G, d, 2) along powers (K,)."""
         generator = torch.Generator().manual_seed(self.seed)
-        return follow_powers(self.latent, self.model.utility, boxes, powers, particles, generator)
+        return follow_powers(self.model, boxes, powers, particles, generator)
 
     def whole(self, powers: Array) -> PowerPath:
         """Return particles of the whole space along powers (K,), computed once for equal powers."""
@@ -320,7 +320,7 @@ class _Stated(NamedTuple):
 
 def _stated(belief: BeliefDensity, feature: int | str, quantiles: Mapping[float, float]) -> _Stated:
     """Return stated quantiles, checked."""
-    place = belief.place("fit_power: quantiles", feature)
+    place = belief._features.place("fit_power: quantiles", feature)
     if not isinstance(quantiles, Mapping) or not quantiles:
         raise DensityError(
             f"fit_power: quantiles of feature {feature}: {quantiles!r}; pass {{level: value}}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from html import escape
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import qmc
-from torch import Tensor
 
 from llm_elicit.density.belief_draws import BeliefDraws, make_draws
 from llm_elicit.density.distribution import Distribution, band
@@ -25,13 +25,11 @@ from llm_elicit.density.feature_axis import (
     shortened,
     words_of,
 )
-from llm_elicit.density.feature_names import FeatureNames
-from llm_elicit.density.latent import Latent
-from llm_elicit.density.methods import DensityModel, UtilityDensity
+from llm_elicit.density.methods import PotentialDensity
 from llm_elicit.density.sampling import Uniform
-from llm_elicit.density.settings import Progress
+from llm_elicit.density.settings import AnnealingSettings, Progress
 from llm_elicit.density.torch_utils import generator_of, one_thread
-from llm_elicit.density.utility_function import DeferredDraws, UtilityDraws
+from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 Features = int | str | Sequence[int | str] | None
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _POINTS, _OF_DRAW = 100_000, 1000  # of λ, and of each draw of the posterior
-_FIGURES, _EXPORTERS = "llm_elicit.density.plots.figures", ("arviz", "xarray")
+_FIGURES, _EXPORTERS = "llm_elicit.density.plots", ("arviz", "xarray")
 _QUANTILES = (0.05, 0.5, 0.95)
 _HEADINGS = ("", "mean", "sd", "5 %", "50 %", "95 %")
 _MOST_ROWS, _MOST_CATEGORIES = 40, 8
@@ -69,40 +67,39 @@ def belief_html(
     drawn, notes, bands = None if isinstance(draws, bool) else draws, [], None
     if drawn is not None:
         notes = [f"Below each number: its 90 % band over {len(drawn)} draws of the posterior."]
-        means, quantiles = np.stack(band(drawn.mean())), np.stack(band(drawn.quantile(_QUANTILES)))
-        bands = np.concatenate([means[:, None], quantiles], axis=1)  # (2, 1 + L, d)
+        numbers = np.concatenate([drawn.mean()[:, None], drawn.quantile(_QUANTILES)], axis=1)
+        bands = np.stack(band(numbers))  # (2, 1 + L, d)
     elif draws:
         notes = ["For 90 % bands call draws() first; it takes seconds."]
     if any(axis.periodic for axis in axes):
         notes.append("Of a periodic feature: circular mean and standard deviation.")
-    rows: list[tuple[str, Sequence[str | tuple[str, str]]]] = []
+    rows = ""
     for j, axis in enumerate(axes[:_MOST_ROWS]):
         if axis.categories:
-            rows.append((axis.label, [_shares(axis, points[:, j], drawn, j)]))
+            rows += _row(axis.label, _shares(axis, points[:, j], drawn, j))
         elif axis.periodic:
-            rows.append((axis.label, _circle(axis, points[:, j], drawn, j)))
+            rows += _row(axis.label, _circle(axis, points[:, j], drawn, j))
         else:
             ends = None if bands is None else bands[..., j].T
-            rows.append((axis.label, _numbers(axis, points[:, j], ends)))
+            rows += _row(axis.label, _numbers(axis, points[:, j], ends))
     if len(axes) > _MOST_ROWS:
-        rows.append(("…", [f"{len(axes) - _MOST_ROWS} more features"]))
+        rows += _row("…", f"{len(axes) - _MOST_ROWS} more features")
     head = "".join(f"<th{_RIGHT}>{heading}</th>" for heading in _HEADINGS)
     return (
         f"<div><p><b>Belief density</b>: {escape('; '.join(_facts(diagnostics)))}</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(_row(*row) for row in rows)}</tbody>"
-        f"</table><p><small>{escape(' '.join(notes))}</small></p></div>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<p><small>{escape(' '.join(notes))}</small></p></div>"
     )
 
 
-def _row(label: str, cells: Sequence[str | tuple[str, str]]) -> str:
+def _row(label: str, cells: str | list[tuple[str, str]]) -> str:
     """Return a row: a text across all columns, or for each a text with its band."""
     row = f"<tr><th{_LEFT}>{escape(shortened(label, _LONGEST))}</th>"
-    for cell in cells:
-        if isinstance(cell, str):
-            row += f'<td{_LEFT} colspan="{len(_HEADINGS) - 1}">{escape(cell)}</td>'
-            continue
-        below = f"<br><small{_SMALL}>{escape(cell[1])}</small>" if cell[1] else ""
-        row += f"<td{_RIGHT}>{escape(cell[0])}{below}</td>"
+    if isinstance(cells, str):
+        return row + f'<td{_LEFT} colspan="{len(_HEADINGS) - 1}">{escape(cells)}</td></tr>'
+    for text, ends in cells:
+        below = f"<br><small{_SMALL}>{escape(ends)}</small>" if ends else ""
+        row += f"<td{_RIGHT}>{escape(text)}{below}</td>"
     return row + "</tr>"
 
 
@@ -193,25 +190,12 @@ def _facts(diagnostics: Mapping[str, Any]) -> list[str]:
 
 
 class PresentedDensity(Distribution):
-    """A density with draws of its posterior, and with figures and tables.
+    """A density with draws of its posterior, and with figures and tables."""
 
-    Args:
-        diagnostics: the JSON-able report of the fit.
-        draws: of the posterior over utilities; None for a belief without.
-    """
-
-    def __init__(
-        self,
-        latent: Latent,
-        model: DensityModel,
-        reference: Tensor,
-        diagnostics: dict[str, Any],
-        draws: DeferredDraws | None = None,
-        features: FeatureNames | None = None,
-    ) -> None:
-        super().__init__(latent, model, reference, features)
-        self._draws, self.diagnostics = draws, diagnostics
-        self._cached: dict[int, BeliefDraws] = {}  # draws that were asked for, by seed
+    @cached_property
+    def _cached(self) -> dict[int, BeliefDraws]:
+        """Draws that were asked for, by seed."""
+        return {}
 
     @property
     def has_draws(self) -> bool:
@@ -245,11 +229,12 @@ class PresentedDensity(Distribution):
             return replace(self._cached[seed], _named=self._features)
         if log_level_sd is None:
             log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
-        model = self._model if isinstance(self._model, UtilityDensity) else None
+        belief = PotentialDensity(self._latent, Utility.flat(1), AnnealingSettings())
+        if isinstance(self._model, PotentialDensity):
+            belief = self._model
+        utilities = self.utility_draws()
         with one_thread():
-            draws = make_draws(
-                self._latent, self.utility_draws(), model, generator, progress, log_level_sd
-            )
+            draws = make_draws(belief, utilities, generator, progress, log_level_sd)
         if by_default:
             # Of seed 0 for figures; of another for who asks for the same again, as an audit does.
             self._cached = {k: v for k, v in self._cached.items() if k == 0} | {seed: draws}
@@ -443,9 +428,13 @@ class PresentedDensity(Distribution):
                 f"to_arviz: {len(units)} units for {self.dimension} features; give one each."
             )
         arviz, xarray = (_module("to_arviz", name, "'llm-elicit[arviz]'") for name in _EXPORTERS)
+        try:
+            version = metadata.version("llm-elicit")
+        except metadata.PackageNotFoundError:
+            version = "unknown"
         names, low = self.feature_names, self.as_prior().support()[0]
-        words = {j: words_of(self.sampling, self._features, j) for j in range(self.dimension)}
-        words = {j: codes for j, codes in words.items() if codes}
+        every = (words_of(self.sampling, self._features, j) for j in range(self.dimension))
+        words = {j: codes for j, codes in enumerate(every) if codes}
         numeric = [j for j in range(self.dimension) if j not in words]
         facts = self.diagnostics
         attributes = {
@@ -455,7 +444,7 @@ class PresentedDensity(Distribution):
             "effective_share": facts["sampler"]["effective_share"],
             "seed": seed,
             "creation_library": "llm_elicit",
-            "creation_library_version": _version(),
+            "creation_library_version": version,
         }
 
         def dataset(numbers: Mapping[str, Array], shares: Mapping[int, Array]) -> Any:
@@ -491,13 +480,6 @@ class PresentedDensity(Distribution):
         if arviz.__version__.startswith("0."):
             return arviz.InferenceData(**groups)
         return xarray.DataTree.from_dict(groups)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("llm-elicit")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _module(label: str, name: str, package: str = "") -> Any:

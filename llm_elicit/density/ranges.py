@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,8 @@ from llm_elicit.density.errors import Array, DensityError, Flags, finite, number
 from llm_elicit.density.evidence import LogOdds
 from llm_elicit.density.judgments import pair_contrasts
 from llm_elicit.density.latent import Latent
+from llm_elicit.density.methods import PotentialDensity
 from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform, bisect
-from llm_elicit.density.utility_function import Utility
 
 _FARTHEST = 30.0  # standard deviations, beyond which λ has no mass in floats
 
@@ -94,7 +94,15 @@ class TruncatedNormal:
         g = torch.zeros(groups, count, d, dtype=torch.float64)
         for j in range(d):
             a, b = self._bounds(g, j)
-            g[..., j] = _truncated(a, b, uniform[..., j])
+            # Standard normals within [a, b] by their quantile function, from the nearer tail.
+            flip = a > 0
+            low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
+            below, above = torch.special.ndtr(low), torch.special.ndtr(high)
+            # Far out, both may round to one number; then a uniform draw between the bounds serves.
+            drawn = torch.special.ndtri(below + uniform[..., j] * (above - below))
+            drawn = torch.where(drawn.isfinite(), drawn, low + uniform[..., j] * (high - low))
+            drawn = torch.minimum(torch.maximum(drawn, low), high)
+            g[..., j] = torch.where(flip, -drawn, drawn)
         return g
 
     def log_density(self, g: Tensor) -> Tensor:
@@ -111,18 +119,6 @@ class TruncatedNormal:
         return a.clamp(-_FARTHEST, _FARTHEST), b.clamp(-_FARTHEST, _FARTHEST)
 
 
-def _truncated(a: Tensor, b: Tensor, uniform: Tensor) -> Tensor:
-    """Return standard normals within [a, b] by their quantile function, from the nearer tail."""
-    flip = a > 0
-    low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
-    below, above = torch.special.ndtr(low), torch.special.ndtr(high)
-    # Far out, both may round to one number; then a uniform draw between the bounds serves.
-    drawn = torch.special.ndtri(below + uniform * (above - below))
-    drawn = torch.where(drawn.isfinite(), drawn, low + uniform * (high - low))
-    drawn = torch.minimum(torch.maximum(drawn, low), high)
-    return torch.where(flip, -drawn, drawn)
-
-
 def _log_mass(a: Tensor, b: Tensor) -> Tensor:
     """Return log(Φ(b) − Φ(a)), from the nearer tail."""
     flip = a > 0
@@ -137,32 +133,25 @@ class PowerPath:
     """Masses and particles of exp(k f) within G boxes, at K powers.
 
     Args:
-        powers: (K,), increasing.
         log_mass: (G, K) log ∫ exp(k f) dz over each box, nats.
         points: K tensors (G, N, d) of latent particles.
     """
 
-    powers: Array
     log_mass: Array
     points: tuple[Tensor, ...]
 
 
 def follow_powers(
-    latent: Latent,
-    utility: Utility,
-    boxes: Array,
-    powers: Array,
-    particles: int,
-    generator: torch.Generator,
+    model: PotentialDensity, boxes: Array, powers: Array, particles: int, generator: torch.Generator
 ) -> PowerPath:
     """Return particles in boxes (G, d, 2), natural units, along increasing powers (K,)."""
-    moved = _Particles(latent, utility, boxes, particles, generator)
+    moved = _Particles(model, boxes, particles, generator)
     masses, points = [], []
     for power in powers:
         moved.anneal(float(power))
         masses.append(moved.log_mass.clone())
         points.append(moved.points.clone())
-    return PowerPath(powers, torch.stack(masses, 1).numpy(), tuple(points))
+    return PowerPath(torch.stack(masses, 1).numpy(), tuple(points))
 
 
 class _Particles:
@@ -173,15 +162,10 @@ class _Particles:
     """
 
     def __init__(
-        self,
-        latent: Latent,
-        utility: Utility,
-        boxes: Array,
-        particles: int,
-        generator: torch.Generator,
+        self, model: PotentialDensity, boxes: Array, particles: int, generator: torch.Generator
     ) -> None:
-        self.latent, self.utility, self.generator = latent, utility, generator
-        self.boxes, self.within = boxes, TruncatedNormal.of(latent, boxes)
+        self.latent, self.utility, self.generator = model.latent, model.utility, generator
+        self.boxes, self.within = boxes, TruncatedNormal.of(model.latent, boxes)
         self.points = self.within.draw(particles, generator)
         self.values = self._evaluate(self.points, self.within)
         self.log_mass = torch.zeros(len(boxes), dtype=torch.float64)
@@ -382,11 +366,18 @@ class RangeLikelihood:
         self.one, self.other = np.split(index.reshape(-1), 2)
         width = _log_widths(self.boxes, belief.sampling)
         self.width = width[self.one] - width[self.other]
-        self.prior = _prior(self.value, belief)
+        # Prior means and standard deviations (2,) of θ. The dispersion is that of one log-odds, and
+        # half differences have less by √2.
+        size = max(float(np.sqrt(np.mean(self.value**2))), 1e-12)
+        dispersion = float(belief.diagnostics.get("response", {}).get("dispersion", np.nan))
+        noise, noise_sd = 0.3 * size, _ANY_NOISE_SD
+        if dispersion > 0.0:
+            noise, noise_sd = dispersion / np.sqrt(2.0), _NOISE_SD
+        self.prior = np.array([0.0, np.log(noise)]), np.array([_SCALE_SD, noise_sd])
 
     def curve(self, powers: Array) -> Array:
         """Return log p(log-odds | k) (K,), with θ integrated out."""
-        return np.array([at.maximum(free=False).integral for at in self._rows(powers)])
+        return np.array([at.maximum().integral for at in self._rows(powers)])
 
     def coherence(self, powers: Array) -> Coherence | None:
         """Return the test of the coefficient of log-width; None if widths are infinite or equal.
@@ -396,8 +387,8 @@ class RangeLikelihood:
         if not (np.isfinite(self.width).all() and float(np.ptp(self.width)) > 1e-9):
             return None
         rows = self._rows(powers)
-        bound = [row.maximum(free=False).value for row in rows]
-        maxima = [row.maximum(free=True) for row in rows]
+        bound = [row.maximum().value for row in rows]
+        maxima = [row.with_width().maximum() for row in rows]
         free = [maximum.value for maximum in maxima]
         best = maxima[int(np.argmax(free))]
         k = powers[int(np.argmax(free))]
@@ -405,8 +396,8 @@ class RangeLikelihood:
         freedom = max(len(self.value) - 4, 1)
         p_value = float(stats.f.sf(freedom * np.expm1(ratio / len(self.value)), 1, freedom))
         expected = float(np.exp(best.theta[0]) / k)
-        half = float(stats.t.ppf(0.975, freedom)) * best.error
-        width = expected + best.coefficient
+        half = float(stats.t.ppf(0.975, freedom) * best.errors[-1])
+        width = expected + float(best.coefficients[-1])
         return Coherence((width, width - half, width + half), expected, p_value)
 
     def _rows(self, powers: Array) -> list[_Rows]:
@@ -429,29 +420,30 @@ class RangeLikelihood:
 @dataclass(frozen=True)
 class _Maximum:
     """The mode of θ (2,), its log-posterior, the log-likelihood with θ integrated out, and the
-    coefficient of log-width with its standard error, both 0 if it is not free.
+    coefficients of the effects (q,) with their standard errors.
     """
 
     theta: Array
     value: float
     integral: float
-    coefficient: float
-    error: float
+    coefficients: Array
+    errors: Array
 
 
 @dataclass(frozen=True)
 class _Rows:
     """n measurements at one power, along axes on which they are independent.
 
-    ``value``, ``mass``, ``width``, ``side`` (n,) have unit noise; ``variance`` (n,) comes from the
-    uncertainty of the utility, for c k = 1.
+    ``value``, ``mass``, ``width`` (n,) have unit noise, and so have the columns ``effects`` (n, q):
+    that of the position effect, if there is one, and of log-width, if its coefficient is free.
+    ``variance`` (n,) comes from the uncertainty of the utility, for c k = 1.
     """
 
     power: float
     value: Array
     mass: Array
     width: Array
-    side: Array
+    effects: Array
     variance: Array
     prior: tuple[Array, Array]
 
@@ -460,42 +452,39 @@ class _Rows:
         variance, axes = np.linalg.eigh(spread @ spread.T)
         columns = (likelihood.value, mass, likelihood.width, likelihood.side)
         value, mass, width, side = (axes.T @ (column / likelihood.share) for column in columns)
-        return cls(power, value, mass, width, side, np.maximum(variance, 0.0), likelihood.prior)
+        effects, positive = side[:, None][:, : bool(side.any())], np.maximum(variance, 0.0)
+        return cls(power, value, mass, width, effects, positive, likelihood.prior)
 
-    def maximum(self, *, free: bool) -> _Maximum:
+    def with_width(self) -> _Rows:
+        """Return the same with a free coefficient of log-width."""
+        return replace(self, effects=np.column_stack([self.effects, self.width]))
+
+    def maximum(self) -> _Maximum:
         """Return the mode, by Newton's method from a least-squares fit."""
-        theta = self._start(free=free)
-        curvature = np.eye(2)
-        for _ in range(_NEWTON):
-            slope, curvature = self._slope(theta, free=free)
-            step = np.linalg.solve(curvature, slope)
-            candidates = theta + np.outer(_SHARES, step.clip(-1.0, 1.0))
-            best = int(self._logs(candidates, free=free)[0].argmax())
-            theta = candidates[best]
-            if _SHARES[best] * float(abs(step).max()) < 1e-5:
-                break
-        logs, coefficients, errors = (float(v[0]) for v in self._logs(theta[None], free=free))
-        integral = logs + np.log(2.0 * np.pi) - 0.5 * np.linalg.slogdet(curvature)[1]
-        return _Maximum(theta, logs, float(integral), coefficients, errors)
-
-    def _effects(self, *, free: bool) -> list[Array]:
-        """Return the columns (n,) of the position effect, if there is one, and of log-width."""
-        return [self.side] * bool(self.side.any()) + [self.width] * free
-
-    def _start(self, *, free: bool) -> Array:
-        """Return θ by least squares."""
-        design = np.stack([self.mass, *self._effects(free=free)], -1)
+        design = np.column_stack([self.mass, self.effects])
         beta = np.linalg.lstsq(design, self.value, rcond=None)[0]
         e = self.value - design @ beta
         mean, sd = self.prior
         # A negative scale means that the answers do not follow the masses: start from a small one.
         scale = max(float(beta[0]) * self.power, float(np.exp(mean[0] - 2.0 * sd[0])))
-        return np.array([np.log(scale), 0.5 * np.log(np.mean(e**2) + np.exp(2.0 * mean[1] - 6))])
+        noise = 0.5 * np.log(np.mean(e**2) + np.exp(2.0 * mean[1] - 6))
+        theta, curvature = np.array([np.log(scale), noise]), np.eye(2)
+        for _ in range(_NEWTON):
+            slope, curvature = self._slope(theta)
+            step = np.linalg.solve(curvature, slope)
+            candidates = theta + np.outer(_SHARES, step.clip(-1.0, 1.0))
+            best = int(self._logs(candidates)[0].argmax())
+            theta = candidates[best]
+            if _SHARES[best] * float(abs(step).max()) < 1e-5:
+                break
+        logs, coefficients, errors = (values[0] for values in self._logs(theta[None]))
+        integral = logs + np.log(2.0 * np.pi) - 0.5 * np.linalg.slogdet(curvature)[1]
+        return _Maximum(theta, float(logs), float(integral), coefficients, errors)
 
-    def _slope(self, theta: Array, *, free: bool) -> tuple[Array, Array]:
+    def _slope(self, theta: Array) -> tuple[Array, Array]:
         """Return the gradient (2,) and minus the Hessian (2, 2), made positive definite."""
         moves = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1]])
-        at = self._logs(theta + _STEP * moves, free=free)[0]
+        at = self._logs(theta + _STEP * moves)[0]
         slope = np.array([at[1] - at[2], at[3] - at[4]]) / (2.0 * _STEP)
         twice = 2.0 * at[0] - np.array([at[1] + at[2], at[3] + at[4]])
         crossed = -0.5 * (at[5] + at[6] - at[1] - at[2] - at[3] - at[4] + 2.0 * at[0])
@@ -503,42 +492,25 @@ class _Rows:
         values, vectors = np.linalg.eigh(hessian)
         return slope, (vectors * np.maximum(values, 0.1)) @ vectors.T
 
-    def _logs(self, theta: Array, *, free: bool) -> tuple[Array, Array, Array]:
-        """Return log-posteriors (m,) at θ (m, 2), and the coefficient of log-width and its error.
+    def _logs(self, theta: Array) -> tuple[Array, Array, Array]:
+        """Return log-posteriors (m,) at θ (m, 2), and the effects' coefficients and errors (m, q).
 
-        If ``free``, that coefficient is fitted by generalized least squares; otherwise both are 0.
+        The coefficients are by generalized least squares.
         """
         scale, noise = np.exp(theta[:, :1]), np.exp(theta[:, 1:])
         variance = scale**2 * self.variance + noise**2  # (m, n)
         weight = 1.0 / variance
         residual = self.value - scale / self.power * self.mass
-        effects = self._effects(free=free)
         logs = -0.5 * (weight * residual**2 + np.log(variance)).sum(1)
         mean, sd = self.prior
         logs = logs - 0.5 * np.square((theta - mean) / sd).sum(1)
-        none = np.zeros(len(theta))
-        if not effects:
-            return logs, none, none
-        design = np.stack(effects, -1)
+        design = self.effects
         information = np.einsum("mr,rp,rq->mpq", weight, design, design)
         pull = np.einsum("mr,mr,rp->mp", weight, residual, design)
         inverse = np.linalg.pinv(information, hermitian=True)
         beta = np.einsum("mpq,mq->mp", inverse, pull)
         logs = logs + 0.5 * np.einsum("mp,mp->m", beta, pull)
-        if not free:
-            return logs, none, none
-        return logs, beta[:, -1], np.sqrt(inverse[:, -1, -1])
-
-
-def _prior(value: Array, belief: BeliefDensity) -> tuple[Array, Array]:
-    """Return the prior means and standard deviations (2,) of θ."""
-    size = max(float(np.sqrt(np.mean(value**2))), 1e-12)
-    noise, noise_sd = 0.3 * size, _ANY_NOISE_SD
-    dispersion = float(belief.diagnostics.get("response", {}).get("dispersion", np.nan))
-    if dispersion > 0.0:
-        # The dispersion is that of one log-odds; half differences have 1/√2 of it.
-        noise, noise_sd = dispersion / np.sqrt(2.0), _NOISE_SD
-    return np.array([0.0, np.log(noise)]), np.array([_SCALE_SD, noise_sd])
+        return logs, beta, np.sqrt(np.diagonal(inverse, axis1=1, axis2=2))
 
 
 def _top(powers: Array, values: list[float]) -> float:

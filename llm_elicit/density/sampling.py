@@ -240,7 +240,11 @@ class Uniform(SamplingDensity):
         low, self.names = in_order("Uniform: low", low, own)
         high, _ = in_order("Uniform: high", high, own)
         self.low, self.high = _vector(low, "Uniform: low"), _vector(high, "Uniform: high")
-        self._check_bounds()
+        if self.low.shape != self.high.shape:
+            raise DensityError(
+                f"Uniform: low has {self.low.size} features and high {self.high.size}; "
+                "they must agree; give one bound of each for every feature."
+            )
         self.log = self._mask("log", log)
         self.categorical = self._mask("categorical", categorical)
         self.integer = self._mask("integer", integer)
@@ -257,24 +261,6 @@ class Uniform(SamplingDensity):
         self.scale_high = self._to_scale(self.high + cell)
         self.share = self._share_of_box() if self.constraints else 1.0
 
-    def _check_bounds(self) -> None:
-        low, high = self.low, self.high
-        if low.shape != high.shape:
-            raise DensityError(
-                f"Uniform: low has {low.size} features and high {high.size}; "
-                "they must agree; give one bound of each for every feature."
-            )
-        for i in np.flatnonzero(low >= high):
-            raise DensityError(
-                f"Uniform: low[{i}] = {low[i]} is not below high[{i}] = {high[i]}; "
-                "every lower bound must lie below its upper bound; swap or widen the bounds."
-            )
-        for i in np.flatnonzero(high - low < _NARROWEST * np.maximum(np.abs(low), np.abs(high))):
-            raise DensityError(
-                f"Uniform: low[{i}] = {low[i]} and high[{i}] = {high[i]} are too near "
-                "for floats to tell values between them apart; count from another origin."
-            )
-
     def _mask(self, name: str, mask: npt.ArrayLike | None) -> Flags:
         if mask is None:
             return np.zeros(self.low.size, bool)
@@ -288,6 +274,16 @@ class Uniform(SamplingDensity):
 
     def _check_kinds(self) -> None:
         low, high = self.low, self.high
+        for i in np.flatnonzero(low >= high):
+            raise DensityError(
+                f"Uniform: low[{i}] = {low[i]} is not below high[{i}] = {high[i]}; "
+                "every lower bound must lie below its upper bound; swap or widen the bounds."
+            )
+        for i in np.flatnonzero(high - low < _NARROWEST * np.maximum(np.abs(low), np.abs(high))):
+            raise DensityError(
+                f"Uniform: low[{i}] = {low[i]} and high[{i}] = {high[i]} are too near "
+                "for floats to tell values between them apart; count from another origin."
+            )
         whole = (low == np.rint(low)) & (high == np.rint(high))
         small = np.maximum(np.abs(low), np.abs(high)) < _LARGEST_WHOLE
         rules = [

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llm_elicit.density.errors import DensityError, fraction, integer, number
+from llm_elicit.density.errors import (
+    DensityError,
+    check_fields,
+    fraction,
+    increasing,
+    integer,
+    number,
+)
 from llm_elicit.density.torch_utils import device_named
 
 Progress = Callable[[str, int, int], None]
@@ -35,11 +42,10 @@ class AnnealingSettings:
     settled: float = 0.1
 
     def __post_init__(self) -> None:
-        fraction("AnnealingSettings: ess", self.ess)
-        fraction("AnnealingSettings: acceptance", self.acceptance)
-        integer("AnnealingSettings: moves", self.moves, least=1)
-        integer("AnnealingSettings: final_moves", self.final_moves)
-        number("AnnealingSettings: settled", self.settled)
+        check_fields(self, fraction, "ess", "acceptance")
+        check_fields(self, integer, "moves", least=1)
+        check_fields(self, integer, "final_moves")
+        check_fields(self, number, "settled")
 
 
 @dataclass(frozen=True)
@@ -90,8 +96,7 @@ class MixtureSettings:
     prior: MixturePrior = field(default_factory=MixturePrior)
 
     def __post_init__(self) -> None:
-        for name in ("starts", "search_steps", "steps"):
-            integer(f"MixtureSettings: {name}", getattr(self, name), least=1)
+        check_fields(self, integer, "starts", "search_steps", "steps", least=1)
         for count in self.counts:
             integer("MixtureSettings: counts", count, least=2)
 
@@ -211,24 +216,19 @@ class ScoreSettings:
     knots: int = 6
 
     def __post_init__(self) -> None:
-        owner = "ScoreSettings"
-        for name in ("width", "steps", "batch", "check_every", "patience"):
-            integer(f"{owner}: {name}", getattr(self, name), least=1)
-        for name in ("networks", "knots"):
-            integer(f"{owner}: {name}", getattr(self, name), least=2)
-        for name in ("passes", "learning_rate", "sigma_min", "sigma_max"):
-            number(f"{owner}: {name}", getattr(self, name), above=0.0)
-        if self.sigma_min >= self.sigma_max:
-            raise DensityError(
-                f"{owner}: sigma_min = {self.sigma_min} is not below sigma_max = {self.sigma_max}; "
-                "swap or change them."
-            )
+        counts = ("width", "steps", "batch", "check_every", "patience")
+        check_fields(self, integer, *counts, least=1)
+        check_fields(self, integer, "networks", "knots", least=2)
+        check_fields(self, number, "passes", "learning_rate", above=0.0)
+        increasing(self, "sigma_min", "sigma_max")
         if not self.sigmas:
-            raise DensityError(f"{owner}: sigmas = (); give at least one noise level.")
+            raise DensityError("ScoreSettings: sigmas = (); give at least one noise level.")
         for sigma in self.sigmas:
-            number(f"{owner}: sigmas", sigma, above=0.0)
-        if number(f"{owner}: outcome_weight", self.outcome_weight) < 0.0:
-            raise DensityError(f"{owner}: outcome_weight = {self.outcome_weight}; it must be >= 0.")
+            number("ScoreSettings: sigmas", sigma, above=0.0)
+        if number("ScoreSettings: outcome_weight", self.outcome_weight) < 0.0:
+            raise DensityError(
+                f"ScoreSettings: outcome_weight = {self.outcome_weight}; it must be >= 0."
+            )
 
     def steps_for(self, pairs: int) -> int:
         """Return the number of steps for so many pairs.

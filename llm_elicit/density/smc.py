@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -80,30 +80,32 @@ class Annealed:
     step: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Particles:
+    """Points (n, d), with log-densities (2, n) of start and target and their slopes (2, n, d)."""
+
     points: Tensor
-    start: tuple[Tensor, Tensor]
-    target: tuple[Tensor, Tensor]
+    values: Tensor
+    slopes: Tensor
+
+    @classmethod
+    def at(cls, points: Tensor, *densities: LogDensity) -> _Particles:
+        values, slopes = zip(*(density(points) for density in densities), strict=True)
+        return cls(points, torch.stack(values), torch.stack(slopes))
 
     def take(self, index: Tensor) -> _Particles:
-        start = (self.start[0][index], self.start[1][index])
-        target = (self.target[0][index], self.target[1][index])
-        return _Particles(self.points[index], start, target)
+        return _Particles(self.points[index], self.values[:, index], self.slopes[:, index])
 
     def replaced(self, by: _Particles, mask: Tensor) -> _Particles:
         """Return these particles, those of ``by`` where the mask (n,) is set."""
-
-        def pick(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            return torch.where(mask, a[0], b[0]), torch.where(mask[:, None], a[1], b[1])
-
-        points = torch.where(mask[:, None], by.points, self.points)
-        return _Particles(points, pick(by.start, self.start), pick(by.target, self.target))
+        values, row = torch.where(mask, by.values, self.values), mask[:, None]
+        points = torch.where(row, by.points, self.points)
+        return _Particles(points, values, torch.where(row, by.slopes, self.slopes))
 
     def bridge(self, beta: float) -> tuple[Tensor, Tensor]:
         """Return log q^(1−β) π^β (n,) and its gradient (n, d)."""
-        value = (1.0 - beta) * self.start[0] + beta * self.target[0]
-        return value, (1.0 - beta) * self.start[1] + beta * self.target[1]
+        value = (1.0 - beta) * self.values[0] + beta * self.values[1]
+        return value, (1.0 - beta) * self.slopes[0] + beta * self.slopes[1]
 
 
 def anneal(
@@ -121,8 +123,8 @@ def anneal(
     Raises:
         DensityError: a log-density is NaN or +∞ at a point, or −∞ at all of them.
     """
-    particles = _Particles(points, start(points), target(points))
-    values = particles.target[0] - particles.start[0]
+    particles = _Particles.at(points, start, target)
+    values = particles.values[1] - particles.values[0]
     wrong = int((values.isnan() | (values == math.inf)).sum())
     if wrong or not values.isfinite().any():
         raise DensityError(
@@ -133,7 +135,7 @@ def anneal(
     beta, log_normalizer, temperatures = 0.0, 0.0, 0
     genealogies = torch.arange(len(points))
     while beta < 1.0:
-        ratio = particles.target[0] - particles.start[0]
+        ratio = particles.values[1] - particles.values[0]
         increment = _next_increment(ratio, 1.0 - beta, settings.ess)
         log_weights = increment * ratio
         log_normalizer += float(torch.logsumexp(log_weights, 0)) - math.log(len(ratio))
@@ -144,17 +146,14 @@ def anneal(
         moves, distance = settings.moves, None
         if beta == 1.0:
             # The start no longer counts, so it need not be evaluated.
-            start, moves, distance = _zero, settings.final_moves, _Distance(particles.points)
+            start = lambda g: (torch.zeros_like(g[:, 0]), torch.zeros_like(g))  # noqa: E731
+            moves, distance = settings.final_moves, _Distance(particles.points)
         for _ in range(moves):
             particles, rate = _langevin_move(particles, (start, target), beta, step, generator)
             step *= math.exp(0.5 * (rate - settings.acceptance))
             if distance is not None and distance.growth(particles.points) < settings.settled:
                 break
     return Annealed(Draws(particles.points, genealogies), log_normalizer, temperatures, step)
-
-
-def _zero(g: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.zeros_like(g[:, 0]), torch.zeros_like(g)
 
 
 class _Distance:
@@ -213,7 +212,7 @@ def _langevin_move(
     noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
     drift = 0.5 * step * (particles.bridge(beta)[1] @ low)
     proposal = x + math.sqrt(step) * (noise + drift / math.sqrt(step)) @ low.T
-    moved = _Particles(proposal, densities[0](proposal), densities[1](proposal))
+    moved = _Particles.at(proposal, *densities)
     back_drift = 0.5 * step * (moved.bridge(beta)[1] @ low)
     # In whitened coordinates the move is √step·noise + drift, and the reverse move undoes it.
     back_noise = -noise - (drift + back_drift) / math.sqrt(step)
@@ -304,17 +303,6 @@ class Proposal:
         total = torch.logaddexp(log_mixture, log_sampling)
         share = torch.exp(log_mixture - total)[:, None]
         return total, share * slope + (1.0 - share) * latent.sampling_score(g, 0.0)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return every array by name."""
-        return {f"start.{field.name}": getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> Proposal | None:
-        """Return the inverse of `tensors`; None if they hold no proposal."""
-        if "start.step" not in tensors:
-            return None
-        return cls(*(tensors[f"start.{field.name}"] for field in fields(cls)))
 
     def _value_and_slope(self, g: Tensor) -> tuple[Tensor, Tensor]:
         logs, white, inverse = self._log_parts(g)

@@ -46,6 +46,18 @@ def generator_of(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of("seed", seed))
 
 
+def named_tensors(name: str, value: object) -> dict[str, Tensor]:
+    """Return the tensors of a network, or of a dataclass, by names that begin with ``name``."""
+    parts = value.state_dict() if isinstance(value, torch.nn.Module) else vars(value)
+    return {f"{name}.{key}": tensor.cpu() for key, tensor in parts.items()}
+
+
+def tensors_named(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return those of ``tensors`` that `named_tensors` named, by their own names."""
+    start = f"{name}."
+    return {key.removeprefix(start): t for key, t in tensors.items() if key.startswith(start)}
+
+
 class _OneThread(threading.local):
     """Whether this thread is inside `one_thread`; with the threads inside, and PyTorch's number."""
 

@@ -20,7 +20,7 @@ from llm_elicit.audit.summaries import (
     FeatureSummary,
     Summary,
 )
-from llm_elicit.density.plots.style import LIGHT, blank, dress, set_axis
+from llm_elicit.density.plot_style import LIGHT, blank, dress, set_axis
 from llm_elicit.report.layers import Picture, draw_picture, drawing
 from llm_elicit.report.page import environment
 from llm_elicit.spaces.features import Feature

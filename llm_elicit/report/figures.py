@@ -17,21 +17,19 @@ from scipy.ndimage import gaussian_filter
 from llm_elicit.audit.calibration import DataCoverage, PredictiveCheck
 from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.density.feature_axis import BINS, PlotData
-from llm_elicit.density.plots.figures import (
+from llm_elicit.density.plot_style import DARK, LIGHT, Theme, blank, dress, set_axis
+from llm_elicit.density.plots import (
+    PanelPair,
     corner_panels,
     corner_places,
-    fill_corner,
-    marginals_figure,
-)
-from llm_elicit.density.plots.panels import (
-    PanelPair,
     draw_regions,
+    fill_corner,
     histogram,
     is_noise,
     is_uncertain,
+    marginals_figure,
     ramp,
 )
-from llm_elicit.density.plots.style import DARK, LIGHT, Theme, blank, dress, set_axis
 from llm_elicit.report.layers import (
     Layers,
     Picture,

@@ -26,7 +26,7 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 from PIL import Image, ImageColor
 
-from llm_elicit.density.plots.style import DARK, LIGHT, Theme
+from llm_elicit.density.plot_style import DARK, LIGHT, Theme
 
 _IN_DARK = {
     getattr(LIGHT, part.name).encode(): getattr(DARK, part.name).encode()

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from llm_elicit.audit.reference import axis_of, category_shares
 from llm_elicit.audit.summaries import BeliefBands, CategoryBands, CircularBands, FeatureBands
 from llm_elicit.density.feature_axis import Band, PlotData
-from llm_elicit.density.plots.panels import (
+from llm_elicit.density.plot_style import LIGHT
+from llm_elicit.density.plots import (
     draw_band,
     draw_belief,
     draw_data,
@@ -20,7 +21,6 @@ from llm_elicit.density.plots.panels import (
     dress_marginal,
     top_of,
 )
-from llm_elicit.density.plots.style import LIGHT
 from llm_elicit.report.formatting import between, share
 from llm_elicit.report.layers import (
     Layers,

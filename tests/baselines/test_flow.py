@@ -234,9 +234,9 @@ def test_progress_reaches_its_total(line_judge: tuple[Array, Array]) -> None:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: FlowSettings(members=0), "members = 0; it must be at least 1"),
+        (lambda: FlowSettings(members=0), "members = 0; it must lie between 1"),
         (lambda: FlowSettings(members=6), "one for each member; raise folds"),
-        (lambda: FlowSettings(learning_rate=0.0), "all must be positive"),
+        (lambda: FlowSettings(learning_rate=0.0), "learning_rate = 0.0"),
     ],
 )
 def test_bad_settings_are_named(build: object, words: str) -> None:

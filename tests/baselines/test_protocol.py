@@ -22,8 +22,6 @@ from llm_elicit.baselines.protocol import (
 from llm_elicit.baselines.protocol.density import CubeLatent, Mode, ScoreParts, finer, path_integral
 from llm_elicit.baselines.protocol.fit import (
     ChoiceJudge,
-    HeldOut,
-    WinnerDraws,
     clip_weights,
     defensive_mixture,
     winner_weights,
@@ -51,7 +49,7 @@ from llm_elicit.density import (
     fit_belief,
 )
 from llm_elicit.density.latent import make_latent
-from llm_elicit.density.score.density import ConstantTempered, Tempering
+from llm_elicit.density.score import Tempering
 from llm_elicit.density.utility_function import Utility
 from tests.density.targets import Array, ask
 
@@ -65,29 +63,6 @@ QUADRATIC = UtilitySettings(
 )
 TINY = TrainingSettings(steps=40, width=16, batch=128, check_every=20)
 SHORT = LangevinSettings(levels=4, steps=3, final_steps=4)
-PEAK = Utility(torch.tensor([0.6, -0.4]), torch.tensor([[-0.8, 0.3], [0.3, -0.5]]))
-
-
-def _table(utility: Utility, latent_draws: torch.Tensor) -> Tempering:
-    return Tempering.tabulate(utility(latent_draws).numpy(), Noise())
-
-
-def _normal_latent() -> tuple[GaussianMixture, torch.Tensor]:
-    sampling = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)])
-    draws = torch.randn(4000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return sampling, draws
-
-
-@pytest.mark.parametrize("side", ["both", "winners"])
-def test_the_constant_s_slope_is_that_of_its_value(side: str) -> None:
-    _, draws = _normal_latent()
-    tempered = ConstantTempered(PEAK, _table(PEAK, draws), side, 1.7)
-    t = torch.tensor([[0.3, -0.8]], dtype=torch.float64)
-    _, slope = tempered.value_and_slope(t)
-    for axis in range(2):
-        step = 1e-2 * torch.eye(2, dtype=torch.float64)[axis]
-        change = (tempered(t + step) - tempered(t - step)) / 2e-2
-        assert slope[0, axis].item() == pytest.approx(change.item(), rel=0.02)
 
 
 # What held-out choices decide
@@ -112,10 +87,10 @@ def test_held_out_choices_find_the_noise_level() -> None:
     field = Tempering.tabulate(np.zeros(3), Noise())
     parts = _KnownField(latent, flat, network, field, (prior, prior), mode)
     points = (torch.from_numpy(latent.to_latent(x)) for x in (winners, losers))
-    held = HeldOut(*points, torch.ones(800, dtype=torch.float64), Noise())
-    score, choice = ChoiceJudge(parts, held, (0.05, 0.1, 0.2))(network)
+    held = PairData(*points, torch.ones(800, dtype=torch.float64), np.arange(800))
+    choice = ChoiceJudge(parts, held, Noise(), (0.05, 0.1, 0.2))(network)
     assert choice.sigma == 0.1
-    assert score == choice.log_likelihood > np.log(0.5) + 0.02
+    assert choice.score > np.log(0.5) + 0.02
 
 
 def test_a_path_integral_of_a_gradient_is_the_difference_of_its_potential() -> None:
@@ -159,7 +134,7 @@ def test_without_averaging_the_weights_are_the_last(ema: float | None, same: boo
     for step in range(1, 6):
         trainer.step(step)
     last = torch.cat([p.detach().flatten() for p in trainer.network.parameters()])
-    average = torch.cat([p.flatten() for p in trainer.average])
+    average = torch.cat([p.flatten() for p in trainer.average.parameters()])
     assert torch.equal(last, average) is same
 
 
@@ -173,7 +148,7 @@ def test_mirrored_noise_makes_the_loss_less_noisy_at_small_sigma() -> None:
         for k in range(60):
             generator = torch.Generator().manual_seed(k)
             rows = trainer.pairs[:64] if mirrored else trainer.pairs[:64].repeat(2, 1)
-            loss = trainer.loss(trainer.add_noise(rows, generator)).mean()
+            loss = trainer.loss(trainer.network, trainer.add_noise(rows, generator)).mean()
             gradients.append(torch.autograd.grad(loss, trainer.network.gain)[0].item())
         spreads.append(np.std(gradients))
     assert spreads[0] < 0.5 * spreads[1]
@@ -213,7 +188,7 @@ def test_winners_weighted_by_their_density_give_the_field_under_uniform_sampling
     chosen = torch.multinomial(
         density, 4000, replacement=True, generator=torch.Generator().manual_seed(0)
     )
-    draws = WinnerDraws(grid[chosen][:, None], torch.log(density[chosen]))
+    draws, log_winner = grid[chosen][:, None], torch.log(density[chosen])
     flat = torch.full((4000,), -np.log(2.0), dtype=torch.float64)
     u = torch.tensor([-6.0, -2.0, -0.1], dtype=torch.float64)
 
@@ -222,17 +197,17 @@ def test_winners_weighted_by_their_density_give_the_field_under_uniform_sampling
         found = Tempering.tabulate(utilities, Noise(), weights.numpy()).tau(u)
         return float((found / exact.tau(u) - 1).abs().max())
 
-    plain = error(draws.points, winner_weights(draws, flat, None))
+    plain = error(draws, winner_weights(log_winner, flat, None))
     of_sampling = grid[torch.randint(20_001, (4000,), generator=torch.Generator().manual_seed(1))]
     at_line = (
         lambda g: torch.full_like(g[:, 0], -np.log(2.0)),
         lambda g: exact.log_win_at(-8.0 * g[:, 0].square()),
     )
-    mixed, weights = defensive_mixture(of_sampling[:, None], draws, at_line)
+    mixed, weights = defensive_mixture(of_sampling[:, None], draws, *at_line)
     assert plain < 0.06
     assert error(mixed, weights) < 0.06
     assert weights.max() <= 2.0
-    assert error(draws.points, winner_weights(draws, flat, (0.01, 0.6))) > 2 * plain
+    assert error(draws, winner_weights(log_winner, flat, (0.01, 0.6))) > 2 * plain
 
 
 def test_weights_are_clipped_to_their_quantiles() -> None:

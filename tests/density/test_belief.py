@@ -21,7 +21,7 @@ from llm_elicit.density import (
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.score.density import Tempering
+from llm_elicit.density.score import Tempering
 from llm_elicit.density.utility_function import ComponentStack
 from tests.density.conftest import BRIEF, QUICK
 from tests.density.targets import Array, ask, draw_on_grid, onemoon, wasserstein

@@ -18,7 +18,6 @@ from llm_elicit.density import (
 from llm_elicit.density.design import (
     SuggestSettings,
     _Answers,
-    _at_known_power,
     draw_candidates,
 )
 from llm_elicit.density.settings import GaussianProcessSettings
@@ -69,13 +68,16 @@ def test_the_unit_power_makes_one_nat_of_the_log_density():
 
 def test_a_belief_without_a_known_power_is_taken_at_its_unit_power():
     belief = first_round()
-    assert _at_known_power(belief, 0).power == pytest.approx(belief.unit_power())
-    known = belief.tempered(50.0)
-    assert _at_known_power(known, 0) is known
+    known = belief.tempered(50.0 * belief.unit_power(), seed=2)
+    at_unit = belief.tempered(belief.unit_power(), seed=2)
+    pairs, of_known, of_unit = (suggest_pairs(b, 20, seed=2) for b in (belief, known, at_unit))
+    np.testing.assert_array_equal(pairs, of_unit)
+    assert not np.array_equal(pairs, of_known)
 
 
 def test_log_odds_have_one_variance_whatever_their_size():
-    belief = _at_known_power(first_round(), 0)
+    belief = first_round()
+    belief = belief.tempered(belief.unit_power())
     found = draw_candidates(belief, 200, 3.0, seed=1)
     pairs = np.arange(100), np.arange(100, 200)
     answers = _Answers.of(found, pairs, belief)

@@ -23,7 +23,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.belief import sampling_from_dict
 from llm_elicit.density.latent import Latent, make_latent
-from llm_elicit.density.methods import UtilityDensity, estimate_log_normalizer
+from llm_elicit.density.methods import UtilityDensity
 from llm_elicit.density.utility_function import Utility
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, ask
@@ -225,8 +225,7 @@ def _indifferent(density: Empirical, points: Array) -> tuple[BeliefDensity, Late
     d, latent = density.dimension, make_latent(density, points)
     nothing = Utility(torch.zeros(d), torch.zeros(d, d))
     generator = torch.Generator().manual_seed(0)
-    found = estimate_log_normalizer(latent, nothing, generator, AnnealingSettings())
-    model = UtilityDensity(latent, nothing, found.value, AnnealingSettings())
+    model, found = UtilityDensity(latent, nothing, AnnealingSettings()).normalized(generator)
     return BeliefDensity(latent, model, found.draws.points, {}), latent
 
 

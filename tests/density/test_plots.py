@@ -29,8 +29,8 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.feature_axis import FeatureAxis, PlotData, feature_axes
 from llm_elicit.density.feature_names import FeatureNames
-from llm_elicit.density.plots.figures import corner_figure, marginals_figure
-from llm_elicit.density.plots.style import LIGHT, short_labels, wrapped
+from llm_elicit.density.plot_style import LIGHT, short_labels, wrapped
+from llm_elicit.density.plots import corner_figure, marginals_figure
 from tests.density.targets import QUADRATIC
 
 WORDS = ["Adelie", "Chinstrap", "Gentoo"]

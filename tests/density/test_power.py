@@ -12,6 +12,7 @@ from scipy.integrate import quad
 from scipy.special import logsumexp
 
 from llm_elicit.density import (
+    AnnealingSettings,
     BeliefDensity,
     DensityError,
     Empirical,
@@ -23,6 +24,7 @@ from llm_elicit.density import (
     fit_power,
 )
 from llm_elicit.density.latent import make_latent
+from llm_elicit.density.methods import PotentialDensity
 from llm_elicit.density.ranges import TruncatedNormal, follow_powers, log_grid, whole
 from llm_elicit.density.utility_function import Utility
 from tests.density.targets import FEW_DRAWS, Array
@@ -154,9 +156,8 @@ class TestPath:
         boxes = np.array([[[0.2, 0.5], [1.5, 4.0]], [[0.4, 1.9], [1.5, 1.7]]])
         latent = make_latent(sampling)
         powers = log_grid(0.1, 8.0, 12)
-        path = follow_powers(
-            latent, self.QUADRATIC, boxes, powers, 8192, torch.Generator().manual_seed(3)
-        )
+        model = PotentialDensity(latent, self.QUADRATIC, AnnealingSettings())
+        path = follow_powers(model, boxes, powers, 8192, torch.Generator().manual_seed(3))
         for at, box in enumerate(boxes):
             edges = [np.linspace(*side, 101) for side in box]
             axes = [0.5 * (edge[1:] + edge[:-1]) for edge in edges]
@@ -173,10 +174,8 @@ class TestPath:
 
     def test_the_whole_space_has_the_belief_s_normalizing_constant(self, belief):
         model = belief.utility_model("test")
-        path = follow_powers(
-            model.latent, model.utility, whole(1), np.array([1.0]), 4096,
-            torch.Generator().manual_seed(4),
-        )  # fmt: skip
+        generator = torch.Generator().manual_seed(4)
+        path = follow_powers(model, whole(1), np.array([1.0]), 4096, generator)
         assert path.log_mass[0, 0] == pytest.approx(model.log_normalizer, abs=0.02)
 
 

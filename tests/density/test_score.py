@@ -10,12 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from llm_elicit.density import DensityError, GaussianMixture, Noise, ScoreSettings, fit_belief
+from llm_elicit.density import (
+    DensityError,
+    Evidence,
+    FitSettings,
+    GaussianMixture,
+    Noise,
+    ScoreSettings,
+    fit_belief,
+)
 from llm_elicit.density import fit as fit_module
-from llm_elicit.density.latent import make_latent
-from llm_elicit.density.score.density import Calibration
-from llm_elicit.density.score.network import (
-    PairData,
+from llm_elicit.density.errors import Index
+from llm_elicit.density.judgments import merge
+from llm_elicit.density.methods import Problem
+from llm_elicit.density.score import Calibration, ScoreUtility, Tempering
+from llm_elicit.density.score_network import (
     ScoreNetworks,
     _Trainer,
     fit_start,
@@ -46,24 +55,37 @@ def test_the_slope_is_the_derivative_of_the_mean_utility() -> None:
         np.testing.assert_allclose(slope[:, axis], (up - down) / (2 * h), atol=1e-6)
 
 
+def test_the_constant_s_slope_is_that_of_its_value() -> None:
+    of_sampling = np.random.default_rng(0).normal(size=500)
+    ends = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    table = Tempering.tabulate(of_sampling, Noise())
+    calibration = Calibration(ends, 2.0 * ends)
+    tempered = ScoreUtility(_networks().double(), calibration, 0.1, table, 1.7)
+    t = torch.tensor([[0.3, -0.8]], dtype=torch.float64)
+    slope = tempered.value_and_slope(t)[1]
+    for axis in range(2):
+        step = 1e-2 * torch.eye(2, dtype=torch.float64)[axis]
+        change = (tempered(t + step) - tempered(t - step)) / 2e-2
+        assert slope[0, axis].item() == pytest.approx(change.item(), rel=0.02)
+
+
 def test_the_mean_is_over_the_networks_asked_for() -> None:
     networks, t = _networks(), torch.randn(7, 2, generator=torch.Generator().manual_seed(2))
     each = [networks.mean(t, 0.2, slice(k, k + 1))[0] for k in range(3)]
     torch.testing.assert_close(networks.mean(t, 0.2)[0], torch.stack(each).mean(0))
 
 
-def _normal_pairs(n: int) -> PairData:
-    """A judge who prefers large values, x with u = 2x, and λ = N(0, 1)."""
-    winners, losers = ask(lambda x: 2.0 * x[:, 0], NORMAL, n, seed=4)
-    folds = np.arange(n) % 2
-    sides = (torch.from_numpy(side) for side in (winners, losers))
-    return PairData(*sides, torch.ones(n, dtype=torch.float64), folds)
+def _normal_pairs(n: int, settings: ScoreSettings) -> tuple[Problem, Index]:
+    """A judge who prefers large values, x with u = 2x, and λ = N(0, 1); and the pairs' folds."""
+    judgments = merge(Evidence.choices(*ask(lambda x: 2.0 * x[:, 0], NORMAL, n, seed=4)))
+    problem = Problem(judgments, NORMAL, Noise(), 0, FitSettings(score=settings))
+    return problem, np.arange(judgments.size) % 2
 
 
 def test_calibrated_networks_recover_a_utility() -> None:
-    data, latent = _normal_pairs(3000), make_latent(NORMAL)
-    trained = train_networks(data, latent, Noise(), SMALL, torch.Generator().manual_seed(0))
-    calibration = Calibration.fit((trained.winners, trained.losers), data.weights, Noise(), 6)
+    problem, folds = _normal_pairs(3000, SMALL)
+    trained = train_networks(problem, folds)
+    calibration = Calibration.fit((trained.winners, trained.losers), problem.weights, Noise(), 6)
     t = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)[:, None]
     found = calibration.utility(trained.networks.mean(t, trained.sigma)[0])
     np.testing.assert_allclose(found - found.mean(), 2.0 * t[:, 0], atol=0.4)
@@ -71,10 +93,7 @@ def test_calibrated_networks_recover_a_utility() -> None:
 
 def test_denoising_finds_the_utility() -> None:
     """Itself, and not only a monotone function of it: training starts far below."""
-    data, latent = _normal_pairs(3000), make_latent(NORMAL)
-    generator = torch.Generator().manual_seed(0)
-    settings = replace(SMALL, outcome_weight=0.0, steps=400)
-    trainer = _Trainer(data, latent, Noise(), settings, generator, "cpu")
+    trainer = _Trainer(*_normal_pairs(3000, replace(SMALL, outcome_weight=0.0, steps=400)))
     for start in (trainer.networks.linear, trainer.networks.quadratic):
         start.data.zero_()
     for step in range(1, 401):
@@ -107,11 +126,11 @@ def test_training_starts_from_the_form_that_predicts_held_out_choices(
 
 
 def test_held_out_pairs_are_judged_by_networks_that_never_saw_them() -> None:
-    data, latent = _normal_pairs(400), make_latent(NORMAL)
-    trained = train_networks(data, latent, Noise(), BRIEF.score, torch.Generator().manual_seed(0))
+    problem, folds = _normal_pairs(400, BRIEF.score)
+    trained = train_networks(problem, folds)
     for fold in range(2):
-        rows = data.folds == fold
-        t = latent.features(data.winners[rows])
+        rows = folds == fold
+        t = problem.latent.features(problem.winners[rows])
         expected = trained.networks.mean(t, trained.sigma, slice(fold, fold + 1))[0]
         torch.testing.assert_close(trained.winners[rows], expected)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from llm_elicit.density import AnnealingSettings, DensityError, GaussianMixture, Uniform
 from llm_elicit.density.latent import Latent, make_latent
-from llm_elicit.density.methods import anneal_belief, estimate_log_normalizer
+from llm_elicit.density.methods import PotentialDensity
 from llm_elicit.density.smc import Proposal
 from llm_elicit.density.utility_function import ComponentStack, Utility
 from tests.density.targets import Array
@@ -25,34 +26,32 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _two_components() -> tuple[Latent, Utility]:
+def _two_components() -> PotentialDensity:
     """0.8 N(c_0, SD²I) + 0.2 N(c_1, SD²I) on the features of a unit square, whose range is 2√3."""
     latent = make_latent(Uniform([0.0, 0.0], [1.0, 1.0]))
     whiten = torch.eye(2).expand(1, 2, 2, 2) / SD
     stack = ComponentStack(whiten, CENTRES[None] / SD, torch.log(WEIGHTS)[None])
-    return latent, Utility(torch.zeros(2), torch.zeros(2, 2), (stack,))
+    utility = Utility(torch.zeros(2), torch.zeros(2, 2), (stack,))
+    return PotentialDensity(latent, utility, SETTINGS)
 
 
 def _in_units_of_features(latent: Latent, points: torch.Tensor) -> Array:
     return np.asarray(latent.features(points).numpy())
 
 
-def _share_left(
-    latent: Latent, utility: Utility, n: int, seed: int, start: Proposal | None
-) -> float:
-    draws = anneal_belief(latent, utility, n, _generator(seed), SETTINGS, start).draws
+def _share_left(density: PotentialDensity, n: int, seed: int, start: Proposal | None) -> float:
+    draws = replace(density, start=start).anneal(n, _generator(seed)).draws
     return float((draws.points[:, 0] < 0).double().mean())
 
 
 def test_log_z_weights_means_and_spreads_of_far_components_are_right() -> None:
     """∫ exp(f) over the unit square is 2π SD²/12, each feature being 2√3 wide."""
-    latent, utility = _two_components()
-    found = estimate_log_normalizer(latent, utility, _generator(0), SETTINGS)
+    density, found = _two_components().normalized(_generator(0))
     expected = math.log(2 * math.pi * SD**2 / 12)
     assert abs(found.value - expected) < 4 * found.standard_error
     assert found.standard_error < 0.01
-    draws = anneal_belief(latent, utility, 8000, _generator(1), SETTINGS, found.start).draws
-    t = _in_units_of_features(latent, draws.points)
+    draws = density.anneal(8000, _generator(1)).draws
+    t = _in_units_of_features(density.latent, draws.points)
     left = t[:, 0] < 0
     assert left.mean() == pytest.approx(0.8, abs=0.02)
     for rows, centre in ((left, CENTRES[0]), (~left, CENTRES[1])):
@@ -61,22 +60,22 @@ def test_log_z_weights_means_and_spreads_of_far_components_are_right() -> None:
 
 
 def test_component_weights_are_less_noisy_from_a_fitted_start_than_from_lambda() -> None:
-    latent, utility = _two_components()
-    start = estimate_log_normalizer(latent, utility, _generator(0), SETTINGS).start
+    density = _two_components()
+    start = density.normalized(_generator(0))[0].start
     spread = []
     for where in (None, start):
-        shares = [_share_left(latent, utility, 600, seed, where) for seed in range(25)]
+        shares = [_share_left(density, 600, seed, where) for seed in range(25)]
         assert np.mean(shares) == pytest.approx(0.8, abs=3 * np.std(shares) / 5 + 0.002)
         spread.append(np.std(shares))
     assert spread[1] < 0.7 * spread[0]
 
 
 def test_a_start_that_missed_a_component_is_corrected() -> None:
-    latent, utility = _two_components()
-    whole = anneal_belief(latent, utility, 4000, _generator(0), SETTINGS)
+    density = _two_components()
+    whole = density.anneal(4000, _generator(0))
     left = whole.draws.points[whole.draws.points[:, 0] < 0]
     start = Proposal.fit(left, whole.step, _generator(1))
-    shares = [_share_left(latent, utility, 4000, seed, start) for seed in range(16)]
+    shares = [_share_left(density, 4000, seed, start) for seed in range(16)]
     assert np.mean(shares) == pytest.approx(0.8, abs=3 * np.std(shares) / 4)
     assert np.std(shares) < 0.15
 
@@ -107,11 +106,9 @@ def test_the_start_is_normalized_and_draws_follow_it(
 
 
 def test_the_gradient_of_the_start_is_that_of_its_log_density() -> None:
-    latent, utility = _two_components()
-    start = Proposal.fit(
-        anneal_belief(latent, utility, 2000, _generator(0), SETTINGS).draws.points, 0.2,
-        _generator(1),
-    )  # fmt: skip
+    density = _two_components()
+    latent = density.latent
+    start = Proposal.fit(density.anneal(2000, _generator(0)).draws.points, 0.2, _generator(1))
     g = torch.randn(200, 2, generator=_generator(2), dtype=torch.float64)
     slope = start.log_density(latent, g)[1]
     for axis in range(2):
@@ -136,4 +133,4 @@ def test_a_density_without_values_is_an_error(value: float) -> None:
     latent = make_latent(Uniform([0.0], [1.0]))
     utility = Utility(torch.tensor([value]), torch.zeros(1, 1))
     with pytest.raises(DensityError, match="the log-density is NaN or"):
-        anneal_belief(latent, utility, 100, _generator(0), SETTINGS)
+        PotentialDensity(latent, utility, SETTINGS).anneal(100, _generator(0))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_elicit.density import Noise
-from llm_elicit.density.score.density import Tempering, optimal_constant
+from llm_elicit.density.score import Tempering, optimal_constant
 
 GRID = np.linspace(-3, 3, 2001)
 STEP = GRID[1] - GRID[0]

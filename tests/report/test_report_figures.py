@@ -13,8 +13,8 @@ from PIL import Image
 
 from llm_elicit._util.text import visible
 from llm_elicit.audit.reference import axis_of
-from llm_elicit.density.plots.panels import PanelPair, draw_regions
-from llm_elicit.density.plots.style import DARK, LIGHT, log_ticks, set_axis
+from llm_elicit.density.plot_style import DARK, LIGHT, log_ticks, set_axis
+from llm_elicit.density.plots import PanelPair, draw_regions
 from llm_elicit.report.figures import (
     draw_corner,
     draw_portrait,

@@ -33,16 +33,15 @@ from llm_elicit.baselines.protocol.settings import (
 from llm_elicit.density.errors import Array
 from llm_elicit.density.latent import Coordinates, Latent
 from llm_elicit.density.methods import (
-    EvaluationError,
     LogNormalizer,
-    anneal_belief,
+    UtilityDensity,
     utility_and_slope,
     utility_at,
 )
 from llm_elicit.density.sampling import Uniform
-from llm_elicit.density.score.density import Tempering
-from llm_elicit.density.settings import AnnealingSettings
+from llm_elicit.density.score import Tempering
 from llm_elicit.density.smc import Draws, Proposal
+from llm_elicit.density.torch_utils import named_tensors, tensors_named
 from llm_elicit.density.utility_function import Utility
 
 _CUBE_STEP = 1e-4
@@ -153,10 +152,17 @@ class ScoreParts:
     priors: tuple[FlowPrior, FlowPrior]
     mode: Mode
 
+    def inward(self, g: Tensor) -> Tensor:
+        """Return outer latent points in the coordinates the score was learned in."""
+        return self.latent.from_outer(g) if isinstance(self.latent, CubeLatent) else g
+
+    def within(self, g: Tensor) -> Tensor:
+        """Return points (n, d) brought back to the sphere of the compared points from beyond."""
+        shrink: Tensor = self.latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        return g * shrink.clamp(max=1.0)
+
     def field(self, g: Tensor) -> Tensor:
         """Return ω or τ at latent points (n, d), capped, or the constant; (n,)."""
-        if self.mode.constant is not None:
-            return torch.full_like(g[:, 0], self.mode.constant)
         return self._field_at(utility_at(self.latent, self.utility, g))
 
     def field_and_slope(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,15 +193,9 @@ class ScoreParts:
 
     def force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
         """Return the gradient of the belief's latent log-density (n, d) at noise level σ."""
-        parts = [
-            self._force(points, mask, sigma)
-            for points, mask in zip(
-                torch.split(g, _CHUNK), torch.split(masked, _CHUNK), strict=True
-            )
-        ]
-        return torch.cat(parts)
-
-    def _force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
+        if len(g) > _CHUNK:
+            chunks = zip(torch.split(g, _CHUNK), torch.split(masked, _CHUNK), strict=True)
+            return torch.cat([self.force(points, mask, sigma) for points, mask in chunks])
         latent, jacobian = self.latent, self.mode.jacobian
         force = self.learned(g, masked, sigma) + latent.taper_slope(g)
         if not isinstance(latent.sampling, Uniform):
@@ -209,13 +209,12 @@ class ScoreParts:
 
         With a learned field that is no gradient this is its potential along rays.
         """
-        latent, still = self.latent, self.still(self.mode.sigma)
-        shrink = (latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
+        still = self.still(self.mode.sigma)
         pieces = [
             path_integral(still, torch.zeros_like(part), part, nodes)
-            for part in torch.split(g * shrink, _CHUNK)
+            for part in torch.split(self.within(g), _CHUNK)
         ]
-        return torch.cat(pieces) + latent.taper(g)
+        return torch.cat(pieces) + self.latent.taper(g)
 
     def still(self, sigma: float) -> Callable[[Tensor], Tensor]:
         """Return the learned field with a fixed draw of the mask, a deterministic function of g."""
@@ -254,24 +253,6 @@ def flow_score(parts: ScoreParts, side: int) -> Callable[[Tensor, float], Tensor
     return lambda g, sigma: parts.scores(g, fixed_mask(g, sigma), sigma)[side]
 
 
-def utility_by_flow(
-    parts: ScoreParts, log_flow: Callable[[Tensor, int], Tensor], g: Tensor
-) -> Tensor:
-    """u(g) (n,): log p_w − log p_l (or − log λ), back through w; tapered as the samples."""
-    latent, mode = parts.latent, parts.mode
-    shrink = (latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
-    inner = g * shrink
-    two_sided = mode.side == "both"
-    ratio = log_flow(inner, 0) - (log_flow(inner, 1) if two_sided else latent.log_sampling(inner))
-    if mode.constant is not None:
-        u = mode.constant * ratio
-    elif two_sided:
-        u = parts.tempering.utility_of_odds(ratio)
-    else:
-        u = parts.tempering.utility_of_log(ratio - math.log(2.0))
-    return u + latent.taper(g)
-
-
 _FINER = 4
 _TIGHTER = 0.1
 
@@ -305,21 +286,17 @@ def path_error(parts: ScoreParts, potential: Callable[[Tensor], Tensor], g: Tens
     start, end = inside[:half], inside[half : 2 * half]
     expected = path_integral(parts.still(parts.mode.sigma), start, end, _FINER * NODES)
     gap = potential(end) - potential(start) - expected
-    return float(gap.square().mean().sqrt())
+    return float(gap.square().mean().sqrt().nan_to_num(torch.inf))
 
 
 def spread(gap: Tensor) -> float:
-    """Return the root mean square of differences (n,) about their mean, which is part of log Z."""
-    return float(gap.std(correction=0))
+    """Return the root mean square of differences (n,) about their mean, which is part of log Z.
+
+    Where the solver failed, it is infinite and not NaN.
+    """
+    return float(gap.std(correction=0).nan_to_num(torch.inf))
 
 
-def combined(numerical: float, path: float) -> EvaluationError:
-    """Return an `EvaluationError`; where the solver failed, it is infinite and not NaN."""
-    values = torch.tensor([numerical, path]).nan_to_num(torch.inf)
-    return EvaluationError(float(values[0]), float(values[1]))
-
-
-_TABLES = ("grid", "log_win", "log_lose", "log_slope")
 _CROWD = 1024
 _SOLVED, _SUMMED = 128, 512
 
@@ -328,18 +305,17 @@ _SOLVED, _SUMMED = 128, 512
 class ScoreDensity:
     """Samples by score-scaled Langevin dynamics; density along rays or by the probability flow.
 
-    ``by_flow`` says which; ``resampler`` replaces both by the second network. See
-    `llm_elicit.density.methods.DensityModel`.
+    ``by_flow`` says which; ``resampler`` replaces both by the second network. The dynamics start at
+    draws of ``belief``, the density of the utility. See `llm_elicit.density.methods.DensityModel`.
     """
 
     parts: ScoreParts
+    belief: UtilityDensity
     langevin: LangevinSettings
     likelihood: LikelihoodSettings
-    annealing: AnnealingSettings
     by_flow: bool
     resampler: Resampler | None = None
     log_normalizer: float = 0.0
-    start: Proposal | None = None
 
     @property
     def name(self) -> str:
@@ -372,16 +348,12 @@ class ScoreDensity:
 
     def _start(self, n: int, generator: torch.Generator) -> Draws:
         """Noise, or draws of the belief that the utility implies: its modes have their weights."""
-        parts, latent = self.parts, self.parts.latent
         if self.langevin.start == "noise":
-            shape = n, latent.sampling.dimension
+            shape = n, self.parts.latent.sampling.dimension
             white = torch.randn(shape, generator=generator, dtype=torch.float64)
             return Draws.independent(self.langevin.sigma_start * white)
-        outer = latent.outer if isinstance(latent, CubeLatent) else latent
-        draws = anneal_belief(outer, parts.utility, n, generator, self.annealing, self.start).draws
-        if isinstance(latent, CubeLatent):
-            return Draws(latent.from_outer(draws.points), draws.genealogies)
-        return draws
+        draws = self.belief.anneal(n, generator).draws
+        return replace(draws, points=self.parts.inward(draws.points))
 
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""
@@ -389,42 +361,49 @@ class ScoreDensity:
 
     def unnormalized(self, g: Tensor) -> Tensor:
         """log-density (n,) per scale unit up to a constant, at outer latent points (n, d)."""
-        if self.resampler is not None:
-            latent = self.parts.latent
-            outer = latent.outer if isinstance(latent, CubeLatent) else latent
-            return self.resampler.log_prob(g) - outer.log_volume(g)
         latent = self.parts.latent
-        inner = self._inner(g)
+        if self.resampler is not None:
+            return self.resampler.log_prob(g) - self.belief.latent.log_volume(g)
+        inner = self.parts.inward(g)
         u = self._potential(inner)
         if not self.parts.mode.jacobian:
             u = u + latent.log_sampling(inner) - latent.log_volume(inner)
         return u
 
-    def _inner(self, g: Tensor) -> Tensor:
-        """Outer latent points in the coordinates the score was learned in."""
-        latent = self.parts.latent
-        return latent.from_outer(g) if isinstance(latent, CubeLatent) else g
+    def _potential(self, g: Tensor) -> Tensor:
+        """Return u (n,) up to a constant, tapered as the samples.
 
-    def _potential(self, inner: Tensor) -> Tensor:
-        if self.by_flow:
-            return utility_by_flow(self.parts, self.log_flow, inner)
-        return self.parts.along_rays(inner)
+        By the flow it is log p_w − log p_l (or − log λ), back through w.
+        """
+        parts, mode, latent = self.parts, self.parts.mode, self.parts.latent
+        if not self.by_flow:
+            return parts.along_rays(g)
+        two_sided, inner = mode.side == "both", parts.within(g)
+        base = self.log_flow(inner, 1) if two_sided else latent.log_sampling(inner)
+        ratio = self.log_flow(inner, 0) - base
+        if mode.constant is not None:
+            u = mode.constant * ratio
+        elif two_sided:
+            u = parts.tempering.utility_of_odds(ratio)
+        else:
+            u = parts.tempering.utility_of_log(ratio - math.log(2.0))
+        return u + latent.taper(g)
 
-    def evaluation_error(self, g: Tensor) -> EvaluationError:
+    def evaluation_error(self, g: Tensor) -> tuple[float, float]:
         """Return the error of quadrature or solver, and how far the field is from a gradient."""
-        tight = replace(self, likelihood=finer(self.likelihood))
         if self.resampler is not None:
             few, second = g[:_SOLVED], self.resampler
             better = replace(second, likelihood=finer(second.likelihood))
-            return combined(spread(second.log_prob(few) - better.log_prob(few)), 0.0)
-        inner = self._inner(g[: _SOLVED if self.by_flow else _SUMMED])
+            return spread(second.log_prob(few) - better.log_prob(few)), 0.0
+        inner = self.parts.inward(g[: _SOLVED if self.by_flow else _SUMMED])
         if self.by_flow:
+            tight = replace(self, likelihood=finer(self.likelihood))
             numerical = spread(self._potential(inner) - tight._potential(inner))
         else:
             # With four times the quadrature nodes.
             finely = self.parts.along_rays(inner, nodes=_FINER * NODES)
             numerical = spread(self.parts.along_rays(inner) - finely)
-        return combined(numerical, path_error(self.parts, self._potential, inner))
+        return numerical, path_error(self.parts, self._potential, inner)
 
     def log_flow(self, g: Tensor, side: int) -> Tensor:
         """Return log p_w (side 0) or log p_l (side 1) by the probability flow, (n,)."""
@@ -434,33 +413,29 @@ class ScoreDensity:
     def tensors(self) -> dict[str, Tensor]:
         """Utility, networks, tempering table and flow priors."""
         parts, second = self.parts, self.resampler
-        networks = {"network": parts.network}
-        priors = {f"prior.{side}": prior for side, prior in enumerate(parts.priors)}
+        named = {"network": parts.network, "tempering": parts.tempering}
+        named |= {f"prior.{side}": prior for side, prior in enumerate(parts.priors)}
         if second is not None:
-            networks["resampler"], priors["prior.resampler"] = second.network, second.prior
-        states = {name: network.state_dict().items() for name, network in networks.items()}
-        return {
-            **parts.utility.tensors(),
-            **({} if self.start is None else self.start.tensors()),
-            **{f"tempering.{k}": getattr(parts.tempering, k) for k in _TABLES},
-            **{f"{name}.{k}": v.cpu() for name, state in states.items() for k, v in state},
-            **{f"{name}.{k}": v for name, prior in priors.items() for k, v in vars(prior).items()},
-        }
+            named |= {"resampler": second.network, "prior.resampler": second.prior}
+        tensors = self.belief.tensors()
+        for name, value in named.items():
+            tensors |= named_tensors(name, value)
+        return tensors
 
     def config(self) -> dict[str, Any]:
         """Return every number that is not an array."""
         latent, second = self.parts.latent, self.resampler
         return {
-            "network": _network_config(self.parts.network),
+            **self.belief.config(),
+            "network": self.parts.network.size,
             "mode": asdict(self.parts.mode),
             "cube": latent.side if isinstance(latent, CubeLatent) else None,
             "langevin": asdict(self.langevin),
             "likelihood": asdict(self.likelihood),
-            "annealing": asdict(self.annealing),
             "by_flow": self.by_flow,
             "resampler": second
             and {
-                "network": _network_config(second.network),
+                "network": second.network.size,
                 "settings": asdict(second.settings),
                 "likelihood": asdict(second.likelihood),
             },
@@ -474,14 +449,13 @@ class ScoreDensity:
         """Rebuild from `tensors` and `config`."""
 
         def network(name: str, size: dict[str, Any]) -> ScoreNetwork:
-            d, prefix = latent.sampling.dimension, f"{name}."
-            state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            d = latent.sampling.dimension
             restored = ScoreNetwork(d, size["width"], size["sigma_data"], torch.Generator())
-            restored.load_state_dict(state)
+            restored.load_state_dict(tensors_named(name, tensors))
             return restored.requires_grad_(False)
 
         def prior(name: str) -> FlowPrior:
-            return FlowPrior(tensors[f"prior.{name}.mean"], tensors[f"prior.{name}.covariance"])
+            return FlowPrior(**tensors_named(f"prior.{name}", tensors))
 
         second, resampler = config["resampler"], None
         if second is not None:
@@ -492,28 +466,19 @@ class ScoreDensity:
                 HeunSettings(**{**second["settings"], "training": training}),
                 LikelihoodSettings(**second["likelihood"]),
             )
+        belief = UtilityDensity.restore(latent, tensors, config)
         parts = ScoreParts(
             latent if config["cube"] is None else CubeLatent(latent, config["cube"]),
-            Utility.from_tensors(tensors),
+            belief.utility,
             network("network", config["network"]),
-            Tempering(*(tensors[f"tempering.{k}"] for k in _TABLES)),
+            Tempering(**tensors_named("tempering", tensors)),
             (prior("0"), prior("1")),
             Mode(**config["mode"]),
         )
-        return cls(
-            parts,
-            LangevinSettings(**config["langevin"]),
-            LikelihoodSettings(**config["likelihood"]),
-            AnnealingSettings(**config["annealing"]),
-            config["by_flow"],
-            resampler,
-            config["log_normalizer"],
-            Proposal.from_tensors(tensors),
-        )
-
-
-def _network_config(network: ScoreNetwork) -> dict[str, Any]:
-    return {"width": network.width, "sigma_data": network.sigma_data}
+        langevin = LangevinSettings(**config["langevin"])
+        likelihood = LikelihoodSettings(**config["likelihood"])
+        by_flow, log_normalizer = config["by_flow"], config["log_normalizer"]
+        return cls(parts, belief, langevin, likelihood, by_flow, resampler, log_normalizer)
 
 
 def importance_log_normalizer(

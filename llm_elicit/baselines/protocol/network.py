@@ -22,10 +22,11 @@ Hyvärinen's |s|²/2 + ∇·s, with n as the probe of the divergence.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -84,7 +85,7 @@ class ScoreNetwork(nn.Module):
         self, dimension: int, width: int, sigma_data: float, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.dimension, self.width, self.sigma_data = dimension, width, sigma_data
+        self.size, self.sigma_data = {"width": width, "sigma_data": sigma_data}, sigma_data
         self.inlet = UnitLinear(2 * dimension + 1, width, generator)
         # Conditions: ln σ, its square, which halves are seen, a constant (the only bias).
         self.condition = UnitLinear(5, width, generator)
@@ -146,6 +147,11 @@ class PairData:
     weights: Tensor
     pairs: Index
 
+    def take(self, rows: Tensor) -> PairData:
+        """Return the pairs numbered ``rows``."""
+        sides = self.winners[rows], self.losers[rows]
+        return PairData(*sides, self.weights[rows], self.pairs[rows.numpy()])
+
     def held_out(self, share: float, seed: int) -> Tensor:
         """Return which rows (n,) are held out: a ``share`` of whole pairs; none of 20 or fewer."""
         groups = int(self.pairs.max()) + 1
@@ -155,23 +161,25 @@ class PairData:
         return torch.from_numpy(np.asarray(order[self.pairs] < share * groups))
 
 
-class Judge(Protocol):
-    """Scores a network on held-out comparisons."""
+class Choice(NamedTuple):
+    """A network's score on held-out pairs, larger is better, and the noise level it is reached at.
 
-    def __call__(self, network: ScoreNetwork) -> tuple[float, Any]:
-        """Return a score, larger is better, and whatever was chosen with it."""
-        ...
+    The level is None where the score is of all levels.
+    """
+
+    score: float
+    sigma: float | None = None
 
 
 @dataclass(frozen=True)
 class TrainedScore:
     """The averaged network, its held-out loss (an average over σ of the EDM loss), the step it
-    was taken at and what the judge chose with it."""
+    was taken at and its score on held-out pairs."""
 
     network: ScoreNetwork
     held_out_loss: float
     steps: int
-    choice: Any = None
+    choice: Choice
 
 
 def cosine_schedule(levels: int, sigma_min: float, sigma_max: float) -> Tensor:
@@ -216,19 +224,13 @@ def _spread_flags(visible: Tensor, pair: Tensor) -> Tensor:
     return visible.repeat_interleave(pair.shape[1] // 2, dim=1)
 
 
-@dataclass(frozen=True)
-class _Noisy:
+class _Noisy(NamedTuple):
     """Clean and noisy pairs (n, 2d), σ (n, 1) and what is seen (n, 2)."""
 
     clean: Tensor
     noisy: Tensor
     sigma: Tensor
     visible: Tensor
-
-    def to(self, like: Tensor) -> _Noisy:
-        """Return the same rows on the device and in the precision of ``like``."""
-        parts = (self.clean, self.noisy, self.sigma, self.visible)
-        return _Noisy(*(part.to(like) for part in parts))
 
 
 class _Trainer:
@@ -244,7 +246,7 @@ class _Trainer:
         sigma_data = float(variance.mean().sqrt())
         d = data.winners.shape[1]
         self.network = ScoreNetwork(d, settings.width, sigma_data, self.generator).to(device)
-        self.average = [p.detach().clone() for p in self.network.parameters()]
+        self.average = copy.deepcopy(self.network).requires_grad_(False)
         self.adam = Adam(list(self.network.parameters()))
         self.schedule = cosine_schedule(settings.levels, settings.sigma_min, settings.sigma_max)
         held = data.held_out(settings.hold_out, seed)
@@ -275,13 +277,13 @@ class _Trainer:
             pair, sigma, visible = pair.repeat(2, 1), sigma.repeat(2, 1), visible.repeat(2, 1)
         return _Noisy(pair, noisy, sigma, visible)
 
-    def loss(self, rows: _Noisy) -> Tensor:
+    def loss(self, network: ScoreNetwork, rows: _Noisy) -> Tensor:
         """EDM-weighted denoising loss of each row (n,), on the CPU as the rows are."""
-        rows = rows.to(self.network.gain)
+        rows = _Noisy(*(part.to(network.gain) for part in rows))
         counts = _spread_flags(rows.visible, rows.clean)
-        variance = self.network.sigma_data**2
+        variance = network.sigma_data**2
         weight = (rows.sigma.square() + variance) / (rows.sigma.square() * variance)
-        denoised = self.network(rows.noisy, rows.sigma, rows.visible)
+        denoised = network(rows.noisy, rows.sigma, rows.visible)
         error: Tensor = (denoised - rows.clean).square() * counts
         return ((weight * error).sum(1) / counts.sum(1)).cpu()
 
@@ -291,39 +293,28 @@ class _Trainer:
         rows = torch.multinomial(
             self.train_weights, max(count, 1), replacement=True, generator=self.generator
         )
-        loss = self.loss(self.add_noise(self.pairs[rows], self.generator)).mean()
+        noisy = self.add_noise(self.pairs[rows], self.generator)
+        loss = self.loss(self.network, noisy).mean()
         gradients = torch.autograd.grad(loss, self.adam.parameters)
         factor = 1.0
         if settings.decay_after is not None:
             factor = max(step / settings.decay_after, 1.0) ** 0.5
         self.adam.step(gradients, settings.learning_rate / factor)
         decay = 0.0 if settings.ema is None else power_decay(step, settings.ema)
-        for average, parameter in zip(self.average, self.network.parameters(), strict=True):
+        weights = zip(self.average.parameters(), self.network.parameters(), strict=True)
+        for average, parameter in weights:
             average.mul_(decay).add_(parameter.detach(), alpha=1.0 - decay)
 
     @torch.no_grad()
     def held_out_loss(self) -> float:
-        """Loss of the network on held-out pairs, with the same noise at every check."""
+        """Loss of the averaged network on held-out pairs, with the same noise at every check."""
         if self.held_noisy is None:
             pairs, weights = self.held
             rows = torch.arange(len(pairs)).repeat(max(1, _HELD_ROWS // len(pairs)))
             noisy = self.add_noise(pairs[rows], torch.Generator().manual_seed(0))
             self.held_noisy = noisy, weights[rows].repeat(len(noisy.sigma) // len(rows))
         noisy, mass = self.held_noisy
-        return float((self.loss(noisy) * mass).sum() / mass.sum())
-
-    @torch.no_grad()
-    def load(self, values: list[Tensor]) -> None:
-        for parameter, value in zip(self.network.parameters(), values, strict=True):
-            parameter.copy_(value)
-
-
-@dataclass(frozen=True)
-class _Best:
-    score: float
-    step: int
-    values: list[Tensor]
-    choice: Any
+        return float((self.loss(self.average, noisy) * mass).sum() / mass.sum())
 
 
 def train_score(
@@ -332,7 +323,7 @@ def train_score(
     seed: int,
     progress: Progress | None = None,
     *,
-    judge: Judge | None = None,
+    judge: Callable[[ScoreNetwork], Choice] | None = None,
     device: str = "cpu",
 ) -> TrainedScore:
     """Train on latent pairs; keep the averaged weights with the best score on held-out pairs.
@@ -342,7 +333,7 @@ def train_score(
     ``patience`` checks. ``device`` is that of the network; random numbers are the CPU's.
     """
     trainer = _Trainer(data, settings, seed, device)
-    best = _Best(-math.inf, settings.steps, trainer.average, None)
+    best = TrainedScore(trainer.average, math.inf, settings.steps, Choice(-math.inf))
     highest, since_highest = -math.inf, 0
     for step in range(1, settings.steps + 1):
         trainer.step(step)
@@ -352,19 +343,12 @@ def train_score(
             progress("score", step, settings.steps)
         if not len(trainer.held[0]):
             continue
-        # The denoising loss of the averaged weights, and their score by the judge.
-        current = [p.detach().clone() for p in trainer.network.parameters()]
-        values = [p.clone() for p in trainer.average]
-        trainer.load(values)
         loss = trainer.held_out_loss()
-        score, choice = (-loss, None) if judge is None else judge(trainer.network)
-        trainer.load(current)
+        choice = Choice(-loss) if judge is None else judge(trainer.average)
         since_highest = 0 if -loss > highest else since_highest + 1
         highest = max(-loss, highest)
-        best = _Best(score, step, values, choice) if score > best.score else best
+        if choice.score > best.choice.score:
+            best = TrainedScore(copy.deepcopy(trainer.average), loss, step, choice)
         if since_highest > settings.patience:
             break
-    trainer.load(best.values)
-    loss = trainer.held_out_loss() if len(trainer.held[0]) else math.inf
-    trainer.network.requires_grad_(False)
-    return TrainedScore(trainer.network, loss, best.step, best.choice)
+    return best

@@ -28,11 +28,10 @@ Every class raises `DensityError` for an unknown choice or a number out of its r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import DensityError, check_fields, increasing, integer, number, share
 
 SIDES = ("both", "winners")
 DENSITIES = ("rays", "flow")
@@ -51,33 +50,12 @@ CORRECTIONS = (
 _SIGMA_MIN = 0.002
 
 
-def one_of(owner: str, name: str, value: object, choices: Sequence[object]) -> None:
+def one_of(label: str, value: object, choices: Sequence[object]) -> None:
     """Refuse a value that is not among the known ones."""
     if value not in choices:
         listed = ", ".join(str(choice) for choice in choices)
         raise DensityError(
-            f"{owner}: {name} {value!r} is unknown; the choices are {listed}; choose one of them."
-        )
-
-
-def within(owner: str, name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Refuse a number that is not finite or lies outside (low, high]."""
-    if not (math.isfinite(value) and low < value <= high):
-        bounds = f"above {low:g}" if math.isinf(high) else f"in ({low:g}, {high:g}]"
-        raise DensityError(
-            f"{owner}: {name} = {value!r}; it must be a finite number {bounds}; "
-            "leave it out for the default."
-        )
-
-
-def increasing(owner: str, low: tuple[str, float], high: tuple[str, float]) -> None:
-    """Refuse two positive settings that are not in increasing order; each is (name, value)."""
-    within(owner, *low, 0.0)
-    within(owner, *high, 0.0)
-    if low[1] >= high[1]:
-        raise DensityError(
-            f"{owner}: {low[0]} = {low[1]} is not below {high[0]} = {high[1]}; "
-            "noise levels must be in order; swap or change them."
+            f"{label} {value!r} is unknown; the choices are {listed}; choose one of them."
         )
 
 
@@ -113,19 +91,13 @@ class TrainingSettings:
     mirrored: bool = True
 
     def __post_init__(self) -> None:
-        owner = "TrainingSettings"
-        one_of(owner, "alone", self.alone, ALONE)
-        for name in ("width", "steps", "batch", "learning_rate", "check_every", "log_sd"):
-            within(owner, name, getattr(self, name), 0.0)
-        for name in ("joint", "hold_out"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise DensityError(
-                    f"{owner}: {name} = {getattr(self, name)!r}; it must lie in [0, 1]; leave it "
-                    "out for the default."
-                )
-        increasing(owner, ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
+        check_fields(self, one_of, "alone", choices=ALONE)
+        positive = ("width", "steps", "batch", "learning_rate", "check_every", "log_sd")
+        check_fields(self, number, *positive, above=0.0)
+        check_fields(self, share, "joint", "hold_out")
+        increasing(self, "sigma_min", "sigma_max")
         if self.ema is not None:
-            within(owner, "ema", self.ema, 0.0, 0.25)
+            check_fields(self, number, "ema", above=0.0, most=0.25)
 
 
 @dataclass(frozen=True)
@@ -149,12 +121,10 @@ class LangevinSettings:
     start: str = "utility"
 
     def __post_init__(self) -> None:
-        owner = "LangevinSettings"
-        one_of(owner, "scaling", self.scaling, SCALINGS)
-        one_of(owner, "start", self.start, STARTS)
-        for name in ("levels", "steps", "final_steps", "step"):
-            within(owner, name, getattr(self, name), 0.0)
-        increasing(owner, ("sigma_end", self.sigma_end), ("sigma_start", self.sigma_start))
+        check_fields(self, one_of, "scaling", choices=SCALINGS)
+        check_fields(self, one_of, "start", choices=STARTS)
+        check_fields(self, number, "levels", "steps", "final_steps", "step", above=0.0)
+        increasing(self, "sigma_end", "sigma_start")
 
     def ending_at(self, sigma: float) -> LangevinSettings:
         """Return the same settings for this last noise level (latent units)."""
@@ -184,13 +154,11 @@ class LikelihoodSettings:
     prior: str = "matched"
 
     def __post_init__(self) -> None:
-        owner = "LikelihoodSettings"
-        one_of(owner, "solver", self.solver, (*ADAPTIVE, *FIXED))
-        one_of(owner, "prior", self.prior, PRIORS)
-        increasing(owner, ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
-        for name in ("rtol", "atol", "chunk"):
-            within(owner, name, getattr(self, name), 0.0)
-        within(owner, "grid", self.grid, 1.0)
+        check_fields(self, one_of, "solver", choices=(*ADAPTIVE, *FIXED))
+        check_fields(self, one_of, "prior", choices=PRIORS)
+        increasing(self, "sigma_min", "sigma_max")
+        check_fields(self, number, "rtol", "atol", "chunk", above=0.0)
+        check_fields(self, number, "grid", above=1.0)
 
 
 @dataclass(frozen=True)
@@ -209,10 +177,9 @@ class HeunSettings:
     )
 
     def __post_init__(self) -> None:
-        within("HeunSettings", "steps", self.steps, 1.0)
-        within("HeunSettings", "rho", self.rho, 0.0)
-        within("HeunSettings", "draws", self.draws, 0.0)
-        increasing("HeunSettings", ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
+        check_fields(self, number, "steps", above=1.0)
+        check_fields(self, number, "rho", "draws", above=0.0)
+        increasing(self, "sigma_min", "sigma_max")
 
 
 @dataclass(frozen=True)
@@ -266,15 +233,14 @@ class ProtocolSettings:
 
     def __post_init__(self) -> None:
         owner = "ProtocolSettings"
-        one_of(owner, "side", self.side, SIDES)
-        one_of(owner, "expectation", self.expectation, EXPECTATIONS)
-        one_of(owner, "density", self.density, DENSITIES)
-        one_of(owner, "resample", self.resample, RESAMPLERS)
-        within(owner, "cap_quantile", self.cap_quantile, 0.0, 1.0)
-        within(owner, "smoothing", self.smoothing, 0.0)
-        within(owner, "winner_draws", self.winner_draws, 0.0)
+        check_fields(self, one_of, "side", choices=SIDES)
+        check_fields(self, one_of, "expectation", choices=EXPECTATIONS)
+        check_fields(self, one_of, "density", choices=DENSITIES)
+        check_fields(self, one_of, "resample", choices=RESAMPLERS)
+        check_fields(self, number, "cap_quantile", above=0.0, most=1.0)
+        check_fields(self, number, "smoothing", "winner_draws", above=0.0)
         for sigma in self.sigmas or ():
-            within(owner, "sigmas", sigma, 0.0)
+            number(f"{owner}: sigmas", sigma, above=0.0)
         if not self.floor >= 0.0:
             raise DensityError(
                 f"{owner}: floor = {self.floor}; the field is positive, so its lower bound must be "
@@ -286,7 +252,7 @@ class ProtocolSettings:
                 "leave it out for (0.01, 0.9), or pass None for no clipping."
             )
         if self.cube is not None:
-            within(owner, "cube", self.cube, 0.0)
+            check_fields(self, number, "cube", above=0.0)
         without_losers = self.training.alone == "winner" or self.training.joint == 1.0
         if self.side == "both" and without_losers:
             raise DensityError(
@@ -312,23 +278,39 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
         >>> paper_protocol(2, corrected=["jacobian"]).jacobian
         True
     """
-    within("paper_protocol", "dimension", dimension, 0.0)
-    steps = 15 if dimension == 2 else 50
+    integer("paper_protocol: dimension", dimension, least=1)
+    steps, flat, few = 15 if dimension == 2 else 50, dimension <= 2, dimension < 10
+    sigma_max = 5.0 if dimension == 2 else 2.0
     settings = ProtocolSettings(
-        training=_training(dimension),
+        training=TrainingSettings(
+            width=32 if flat else 64 if dimension <= 4 else 96 if few else 128,
+            steps=8192 if flat else 12_288 if few else 15_360,
+            batch=4000,
+            learning_rate=5e-3 if flat else 5e-4 if few else 3e-4,
+            decay_after=1024 if flat else None,
+            sigma_min=_SIGMA_MIN,
+            sigma_max=sigma_max,
+            log_mean=-2.3,
+            log_sd=1.5,
+            joint=0.5,
+            alone="winner",
+            ema=0.01,
+            hold_out=0.0,
+            mirrored=False,
+        ),
         langevin=LangevinSettings(
             levels=40,
             steps=steps,
             final_steps=steps,
             step=7.0 if dimension == 2 else 0.15,
-            sigma_start=_sigma_max(dimension),
+            sigma_start=sigma_max,
             sigma_end=_SIGMA_MIN,
             scaling="field",
             start="noise",
         ),
         likelihood=LikelihoodSettings(
             sigma_min=_SIGMA_MIN,
-            sigma_max=_sigma_max(dimension),
+            sigma_max=sigma_max,
             solver="implicit_adams",
             prior="noise",
         ),
@@ -341,34 +323,9 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
         cube=6.0 if dimension == 2 else 1.0,
     )
     for name in corrected:
-        one_of("paper_protocol", "correction", name, CORRECTIONS)
+        one_of("paper_protocol: correction", name, CORRECTIONS)
         settings = _correct(settings, name)
     return settings
-
-
-def _sigma_max(dimension: int) -> float:
-    return 5.0 if dimension == 2 else 2.0
-
-
-def _training(dimension: int) -> TrainingSettings:
-    flat = dimension <= 2
-    few = dimension < 10
-    return TrainingSettings(
-        width=32 if flat else 64 if dimension <= 4 else 96 if few else 128,
-        steps=8192 if flat else 12_288 if few else 15_360,
-        batch=4000,
-        learning_rate=5e-3 if flat else 5e-4 if few else 3e-4,
-        decay_after=1024 if flat else None,
-        sigma_min=_SIGMA_MIN,
-        sigma_max=_sigma_max(dimension),
-        log_mean=-2.3,
-        log_sd=1.5,
-        joint=0.5,
-        alone="winner",
-        ema=0.01,
-        hold_out=0.0,
-        mirrored=False,
-    )
 
 
 def _correct(settings: ProtocolSettings, name: str) -> ProtocolSettings:

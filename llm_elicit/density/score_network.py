@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +31,8 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from llm_elicit.density.errors import Index
-from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
-from llm_elicit.density.settings import ScoreSettings
+from llm_elicit.density.methods import Problem
 from llm_elicit.density.torch_utils import Adam, ascend
 
 _RIDGES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
@@ -214,16 +213,6 @@ def _silu(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class PairData:
-    """Latent winners and losers (n, d), weights (n,), and each pair's fold (n,)."""
-
-    winners: Tensor
-    losers: Tensor
-    weights: Tensor
-    folds: Index
-
-
-@dataclass(frozen=True)
 class Trained:
     """What training ends with.
 
@@ -247,26 +236,19 @@ class Trained:
 class _Trainer:
     """The networks in training, and the running average of their weights."""
 
-    def __init__(
-        self,
-        data: PairData,
-        latent: Latent,
-        noise: Noise,
-        settings: ScoreSettings,
-        generator: torch.Generator,
-        device: str,
-    ) -> None:
-        self.data, self.latent, self.noise = data, latent, noise
-        self.settings, self.generator = settings, generator
-        self.steps = settings.steps_for(len(data.folds))
-        self.pairs = torch.stack([data.winners, data.losers])
-        self.features = latent.features(data.winners), latent.features(data.losers)
-        folds = torch.from_numpy(data.folds)
-        self.seen = data.weights * (folds != torch.arange(settings.networks)[:, None])
-        self.networks = ScoreNetworks(
-            settings.networks, self.features[0].shape[1], settings.width, generator
-        ).to(device)
-        self.start = fit_start(self.features, data.weights, data.folds, noise, latent.category)
+    def __init__(self, problem: Problem, folds: Index) -> None:
+        settings, generator, latent = problem.settings.score, problem.generator, problem.latent
+        self.problem, self.settings, self.generator = problem, settings, generator
+        self.steps = settings.steps_for(problem.judgments.size)
+        self.pairs = torch.stack([problem.winners, problem.losers])
+        self.features = latent.features(problem.winners), latent.features(problem.losers)
+        self.folds = torch.from_numpy(folds)
+        self.seen = problem.weights * (self.folds != torch.arange(settings.networks)[:, None])
+        count, features = settings.networks, self.features[0].shape[1]
+        networks = ScoreNetworks(count, features, settings.width, generator)
+        self.networks = networks.to(problem.settings.device)
+        weighted = self.features, problem.weights, folds
+        self.start = fit_start(*weighted, problem.noise, latent.category)
         self.networks.load_form(self.start)
         self.adam = Adam(list(self.networks.parameters()))
         self.average = copy.deepcopy(self.networks).requires_grad_(False)
@@ -300,15 +282,15 @@ class _Trainer:
 
     def _score(self, g: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores (K, 2, n, d) of noisy pairs at levels (K, 2, n, 1), and log F (K, n)."""
-        latent, like = self.latent, self.networks.outlet
+        latent, noise, like = self.problem.latent, self.problem.noise, self.networks.outlet
         shrink = 1.0 / torch.sqrt(1.0 + sigma.square())  # noisy points have unit variance again
         flat = (g * shrink).flatten(0, 2)
         t = latent.features(flat).view(len(g), -1, self.networks.features).to(like)
         utility, slope = self.networks(t, sigma.flatten(1, 2).to(like))
         winners, losers = utility.chunk(2, 1)
-        difference = self.noise.scale * (winners - losers)
-        log_win = self.noise.log_cdf(difference)
-        pull = self.noise.scale * torch.exp(self.noise.log_pdf(difference) - log_win)
+        difference = noise.scale * (winners - losers)
+        log_win = noise.log_cdf(difference)
+        pull = noise.scale * torch.exp(noise.log_pdf(difference) - log_win)
         slope = torch.cat([pull, -pull], 1)[..., None] * slope
         pulled = latent.features_slope(flat, slope.flatten(0, 1).to(flat)).view(g.shape)
         prior = latent.sampling_score(g.flatten(0, 2), sigma.flatten(0, 2)).view(g.shape)
@@ -317,24 +299,23 @@ class _Trainer:
     @torch.no_grad()
     def held_out(self, sigma: float) -> tuple[Tensor, Tensor]:
         """Return u_σ (n,) of winners and of losers, by the averaged network of the pair's fold."""
-        winners, losers = (torch.zeros(len(self.data.folds)).double() for _ in range(2))
-        folds = torch.from_numpy(self.data.folds)
+        winners, losers = (torch.zeros(len(self.folds)).double() for _ in range(2))
         for fold in range(self.settings.networks):
-            rows = folds == fold
+            rows = self.folds == fold
             for values, t in zip((winners, losers), self.features, strict=True):
                 values[rows] = self.average.mean(t[rows], sigma, slice(fold, fold + 1))[0]
         return winners, losers
 
     def evaluate(self, step: int) -> Trained:
         """Return the averaged networks, at the noise level that predicts held-out choices best."""
-        weights, log_cdf = self.data.weights, self.noise.log_cdf
+        weights, noise = self.problem.weights, self.problem.noise
         share, candidates = weights / weights.sum(), list[Trained]()
         for sigma in self.settings.sigmas:
             winners, losers = self.held_out(sigma)
-            difference = self.noise.scale * (winners - losers)
+            difference = noise.scale * (winners - losers)
 
             def loss(log_factor: float, difference: Tensor = difference) -> float:
-                return -float(log_cdf(math.exp(log_factor) * difference) @ share)
+                return -float(noise.log_cdf(math.exp(log_factor) * difference) @ share)
 
             best = minimize_scalar(loss, bounds=_LOG_FACTORS, method="bounded")
             sides, form = (winners, losers), self.start.form
@@ -343,26 +324,20 @@ class _Trainer:
         return replace(chosen, networks=copy.deepcopy(self.average))
 
 
-def train_networks(
-    data: PairData,
-    latent: Latent,
-    noise: Noise,
-    settings: ScoreSettings,
-    generator: torch.Generator,
-    progress: Callable[[int], None] = lambda _: None,
-    device: str = "cpu",
-) -> Trained:
+def train_networks(problem: Problem, folds: Index) -> Trained:
     """Train the networks and keep the averaged weights that predict held-out choices best.
 
-    ``progress`` is called with the number of steps done; ``device`` is where networks stay.
+    Args:
+        folds: (n,) of the comparisons; each network is trained without one.
     """
-    trainer = _Trainer(data, latent, noise, settings, generator, device)
+    trainer, settings = _Trainer(problem, folds), problem.settings.score
     best = trainer.evaluate(0)
     for step in range(1, trainer.steps + 1):
         trainer.step(step)
         if step % settings.check_every and step != trainer.steps:
             continue
-        progress(step)
+        if problem.progress is not None:
+            problem.progress("score", step, trainer.steps)
         best = max(best, trainer.evaluate(step), key=lambda trained: trained.log_likelihood)
         if step - best.step >= settings.patience * settings.check_every:
             break

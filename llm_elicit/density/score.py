@@ -38,30 +38,34 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.errors import Array
+from llm_elicit.density.distribution import Distribution
+from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
 from llm_elicit.density.methods import (
-    EvaluationError,
     Fitted,
+    PotentialDensity,
     Problem,
-    draw_belief,
-    estimate_log_normalizer,
     utility_and_slope,
     utility_at,
 )
-from llm_elicit.density.score.network import PairData, ScoreNetworks, train_networks
-from llm_elicit.density.settings import AnnealingSettings
-from llm_elicit.density.smc import Draws, Proposal
-from llm_elicit.density.torch_utils import minimize
+from llm_elicit.density.score_network import ScoreNetworks, train_networks
+from llm_elicit.density.torch_utils import (
+    generator_of,
+    minimize,
+    named_tensors,
+    one_thread,
+    tensors_named,
+)
 from llm_elicit.density.utility_function import Potential
 
 _GRID = 2048
@@ -106,11 +110,11 @@ class Tempering:
 
     def tau(self, u: Tensor) -> Tensor:
         """Return τ = w/w' at utilities of any shape."""
-        return torch.exp(self._interpolate(u, self.log_win - self.log_slope))
+        return torch.exp(_interpolated(u, self.grid, self.log_win - self.log_slope))
 
     def omega(self, u: Tensor) -> Tensor:
         """Return ω = w(1 − w)/w' at utilities of any shape."""
-        return torch.exp(self._interpolate(u, self.log_win + self.log_lose - self.log_slope))
+        return torch.exp(_interpolated(u, self.grid, self.log_win + self.log_lose - self.log_slope))
 
     def field(self, u: Tensor, side: str) -> Tensor:
         """Return ω for side "both", τ for side "winners"."""
@@ -118,71 +122,25 @@ class Tempering:
 
     def log_win_at(self, u: Tensor) -> Tensor:
         """Return log w."""
-        return self._interpolate(u, self.log_win)
+        return _interpolated(u, self.grid, self.log_win)
 
     def log_odds(self, u: Tensor) -> Tensor:
         """log(w/(1 − w))."""
-        return self._interpolate(u, self.log_win - self.log_lose)
+        return _interpolated(u, self.grid, self.log_win - self.log_lose)
 
     def utility_of_log(self, log_win: Tensor) -> Tensor:
         """Inverse of log w; values beyond the table go to its ends."""
-        return self._invert(log_win, self.log_win)
+        return _interpolated(log_win, self.log_win, self.grid)
 
     def utility_of_odds(self, log_odds: Tensor) -> Tensor:
         """Inverse of log(w/(1 − w)), well conditioned in both tails."""
-        return self._invert(log_odds, self.log_win - self.log_lose)
-
-    def _invert(self, value: Tensor, table: Tensor) -> Tensor:
-        right = torch.searchsorted(table, value.double().contiguous())
-        right = right.clamp(1, len(self.grid) - 1)
-        low, high = table[right - 1], table[right]
-        share = ((value.double() - low) / (high - low).clamp(min=1e-300)).clamp(0.0, 1.0)
-        u = self.grid[right - 1] + share * (self.grid[right] - self.grid[right - 1])
-        return u.to(value.dtype)
-
-    def _interpolate(self, u: Tensor, table: Tensor) -> Tensor:
-        spacing = (self.grid[-1] - self.grid[0]) / (len(self.grid) - 1)
-        place = ((u.double() - self.grid[0]) / spacing).clamp(0.0, len(self.grid) - 1.001)
-        index = place.floor().long()
-        share = place - index
-        return (table[index] * (1.0 - share) + table[index + 1] * share).to(u.dtype)
+        return _interpolated(log_odds, self.log_win - self.log_lose, self.grid)
 
 
-@dataclass(frozen=True)
-class ConstantTempered:
-    """``constant`` times the log-odds (side "both") or the log-chance (side "winners") of winning.
-
-    Examples:
-        >>> import numpy as np, torch
-        >>> from llm_elicit.density.likelihood import Noise
-        >>> class Segment:
-        ...     def __call__(self, t): return t[:, 0]
-        ...     def value_and_slope(self, t): return t[:, 0], torch.ones_like(t)
-        >>> field = Tempering.tabulate(np.zeros(3), Noise(level=1.0))  # every rival has utility 0
-        >>> tempered = ConstantTempered(Segment(), field, "both", 2.0)
-        >>> round(float(tempered(torch.tensor([[0.7]]).double()).item()), 3)
-        1.4
-    """
-
-    utility: Potential
-    tempering: Tempering
-    side: str
-    constant: float
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Return values (n,) at features (n, d)."""
-        return self._value(self.utility(t))
-
-    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values (n,) and gradients (n, d) at features (n, d)."""
-        u, slope = self.utility.value_and_slope(t)
-        field = self.tempering.field(u, self.side)
-        return self._value(u), self.constant * slope / field[:, None]
-
-    def _value(self, u: Tensor) -> Tensor:
-        two_sided = self.side == "both"
-        log = self.tempering.log_odds(u) if two_sided else self.tempering.log_win_at(u)
-        return self.constant * log
+def _interpolated(x: Tensor, points: Tensor, values: Tensor) -> Tensor:
+    """Return values at x, linear between increasing points and constant beyond them."""
+    found = np.interp(x.detach().numpy(), points.numpy(), values.numpy())
+    return torch.as_tensor(found).to(x)
 
 
 def optimal_constant(tau: Tensor, score: Tensor) -> float:
@@ -201,7 +159,6 @@ def optimal_constant(tau: Tensor, score: Tensor) -> float:
 
 _QUADRATURE = 4096
 _ROUGHNESS = 1.0
-_TABLES = fields(Tempering)
 
 
 @dataclass(frozen=True)
@@ -272,109 +229,89 @@ def _pieces(values: Array, grid: Array) -> Array:
 
 @dataclass(frozen=True)
 class ScoreUtility:
-    """u = m(u_σ) on features, nats: a `Potential`."""
+    """u = m(u_σ) on features, nats, or ω* log(w/(1 − w)) in its place: a `Potential`.
+
+    Args:
+        networks, calibration, sigma: u_σ, m and σ.
+        tempering: the field at u.
+        constant: ω* of ``score-constant``; None for u itself.
+    """
 
     networks: ScoreNetworks
     calibration: Calibration
     sigma: float
+    tempering: Tempering
+    constant: float | None = None
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Values (n,) at features (n, p)."""
+        """Return values (n,) at features (n, p)."""
         return self.value_and_slope(t)[0]
 
     def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Values (n,) and gradients (n, p) at features (n, p)."""
+        """Return values (n,) and gradients (n, p) at features (n, p)."""
         value, slope = self.networks.mean(t, self.sigma)
-        return self.calibration.utility(value), self.calibration.slope(value)[:, None] * slope
+        u, slope = self.calibration.utility(value), self.calibration.slope(value)[:, None] * slope
+        if self.constant is None:
+            return u, slope
+        tempered = self.constant * self.tempering.log_odds(u)
+        return tempered, self.constant * slope / self.tempering.omega(u)[:, None]
 
 
 @dataclass(frozen=True)
-class ScoreDensity:
-    """p ∝ exp(u) per scale unit; see `llm_elicit.density.methods.DensityModel`.
+class ScoreDensity(PotentialDensity):
+    """p ∝ exp(u) per scale unit; see `llm_elicit.density.methods.DensityModel`."""
 
-    Args:
-        latent, utility: the coordinates, and the networks' u.
-        tempering: the field at u.
-        constant: ω* of ``score-constant``, whose belief has ω* log(w/(1 − w)) in place of u.
-    """
-
-    latent: Latent
     utility: ScoreUtility
-    tempering: Tempering
-    annealing: AnnealingSettings
-    constant: float | None = None
-    log_normalizer: float = 0.0
-    start: Proposal | None = None
 
     @property
     def name(self) -> str:
         """The method's name."""
-        return "score" if self.constant is None else "score-constant"
+        return "score" if self.utility.constant is None else "score-constant"
 
-    @property
-    def potential(self) -> Potential:
-        """The log-density in features, up to a constant."""
-        if self.constant is None:
-            return self.utility
-        return ConstantTempered(self.utility, self.tempering, "both", self.constant)
-
-    def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
-        """Draw n latent points by annealing."""
-        settings, start = self.annealing, self.start
-        return draw_belief(self.latent, self.potential, n, generator, settings, start)
-
-    def log_density(self, g: Tensor) -> Tensor:
-        """Normalized log-density (n,) per scale unit, nats."""
-        return utility_at(self.latent, self.potential, g) - self.log_normalizer
-
-    def evaluation_error(self, g: Tensor) -> EvaluationError:
+    def evaluation_error(self, g: Tensor) -> tuple[float, float]:
         """Return the error of single precision; the force is the gradient of the log-density."""
         t, networks = self.latent.features(g), copy.deepcopy(self.utility.networks).double()
-        exact = replace(self, utility=replace(self.utility, networks=networks))
-        return EvaluationError(float((self.potential(t) - exact.potential(t)).std(correction=0)))
+        gap = self.utility(t) - replace(self.utility, networks=networks)(t)
+        return float(gap.std(correction=0)), 0.0
 
     def tensors(self) -> dict[str, Tensor]:
-        """The networks, the tempering field and the start."""
-        networks = self.utility.networks.state_dict().items()
+        """Return the networks, the tempering field and the start."""
+        utility = self.utility
         return {
-            **{f"score.{name}": value.cpu() for name, value in networks},
-            **{f"tempering.{f.name}": getattr(self.tempering, f.name) for f in _TABLES},
-            "calibration.grid": self.utility.calibration.grid,
-            "calibration.utilities": self.utility.calibration.utilities,
-            **({} if self.start is None else self.start.tensors()),
+            **super().tensors(),
+            **named_tensors("score", utility.networks),
+            **named_tensors("tempering", utility.tempering),
+            **named_tensors("calibration", utility.calibration),
         }
 
     def config(self) -> dict[str, Any]:
-        """Every number that is not an array."""
+        """Return every number that is not an array."""
         utility = self.utility
         return {
+            **super().config(),
             "networks": utility.networks.count,
             "width": utility.networks.width,
             "sigma": utility.sigma,
-            "constant": self.constant,
-            "log_normalizer": self.log_normalizer,
-            "annealing": asdict(self.annealing),
+            "constant": utility.constant,
         }
 
     @classmethod
     def restore(
         cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
     ) -> ScoreDensity:
-        """Rebuild from `tensors` and `config`."""
-        state = {k.removeprefix("score."): v for k, v in tensors.items() if k.startswith("score.")}
+        """Return the density that `tensors` and `config` describe."""
+        state = tensors_named("score", tensors)
         count, features = state["linear"].shape[:2]
         networks = ScoreNetworks(count, features, config["width"], torch.Generator())
         networks.load_state_dict(state)
-        calibration = Calibration(tensors["calibration.grid"], tensors["calibration.utilities"])
-        return cls(
-            latent,
-            ScoreUtility(networks.requires_grad_(False), calibration, config["sigma"]),
-            Tempering(*(tensors[f"tempering.{f.name}"] for f in _TABLES)),
-            AnnealingSettings(**config["annealing"]),
+        utility = ScoreUtility(
+            networks.requires_grad_(False),
+            Calibration(**tensors_named("calibration", tensors)),
+            config["sigma"],
+            Tempering(**tensors_named("tempering", tensors)),
             config["constant"],
-            config["log_normalizer"],
-            Proposal.from_tensors(tensors),
         )
+        return cls.restored(latent, utility, tensors, config)
 
 
 def fit_score(problem: Problem, *, constant: bool) -> Fitted:
@@ -386,36 +323,101 @@ def fit_score(problem: Problem, *, constant: bool) -> Fitted:
     """
     settings, latent, generator = problem.settings.score, problem.latent, problem.generator
     folds = assign_folds(problem.judgments.pairs, settings.networks, problem.rng)
-    data = PairData(problem.winners, problem.losers, problem.weights, folds)
-
-    def progress(step: int) -> None:
-        if problem.progress is not None:
-            problem.progress("score", step, settings.steps_for(problem.judgments.size))
-
-    device = problem.settings.device
-    trained = train_networks(data, latent, problem.noise, settings, generator, progress, device)
+    trained = train_networks(problem, folds)
     compared = trained.winners, trained.losers
     calibration = Calibration.fit(compared, problem.weights, problem.noise, settings.knots)
-    utility = ScoreUtility(trained.networks, calibration, trained.sigma)
-    of_sampling = utility_at(latent, utility, latent.draw_evenly(_QUADRATURE, generator))
+    even = latent.draw_evenly(_QUADRATURE, generator)
+    u_sigma = trained.networks.mean(latent.features(even), trained.sigma)[0]
+    of_sampling = calibration.utility(u_sigma) + latent.taper(even)
     tempering = Tempering.tabulate(of_sampling.numpy(), problem.noise)
-    model = ScoreDensity(latent, utility, tempering, problem.settings.annealing)
+    utility = ScoreUtility(trained.networks, calibration, trained.sigma, tempering)
     winners, losers = (calibration.utility(side) for side in compared)
-    normalizer = estimate_log_normalizer(latent, utility, generator, model.annealing)
+    density = ScoreDensity(latent, utility, problem.settings.annealing)
+    model, normalizer = density.normalized(generator)
     if constant:
         u, slope = utility_and_slope(latent, utility, normalizer.draws.points)
         omega = tempering.omega(u)
         star = optimal_constant(omega, slope / omega[:, None])
         winners, losers = (star * tempering.log_odds(side) for side in (winners, losers))
-        model = replace(model, constant=star)
-        normalizer = estimate_log_normalizer(latent, model.potential, generator, model.annealing)
-    model = replace(model, log_normalizer=normalizer.value, start=normalizer.start)
+        density = replace(density, utility=replace(utility, constant=star))
+        model, normalizer = density.normalized(generator)
     held_out = choice_log_likelihood(winners - losers, problem.weights, problem.noise)
     notes = {
         "held_out_log_likelihood": float(held_out),
         "score_start": trained.start,
         "score_steps": trained.step,
         "score_sigma": trained.sigma,
-        "tempering_constant": model.constant,
+        "tempering_constant": model.utility.constant,
     }
     return Fitted(model, normalizer, notes)
+
+
+@dataclass(frozen=True)
+class WinnerDensity:
+    """p_w and τ of a belief, at points (n, d) of the support in natural units.
+
+    Attributes:
+        belief: the belief.
+        potential: its utility.
+        tempering: w and w′ on a grid of utilities, by quadrature over λ.
+    """
+
+    belief: Distribution
+    potential: Potential
+    tempering: Tempering
+
+    def log_prob(self, x: npt.ArrayLike) -> Array:
+        """Return log p_w (n,) per natural unit, nats."""
+        u = utility_at(self.belief._latent, self.potential, self._latent_points("log_prob", x))
+        log_win = self.tempering.log_win_at(u).numpy()
+        return np.asarray(math.log(2.0) + log_win + self.belief.sampling.log_prob(np.asarray(x)))
+
+    def tempering_field(self, x: npt.ArrayLike) -> Array:
+        """Return τ (n,), nats of log p per nat of log p_w."""
+        g = self._latent_points("tempering_field", x)
+        return np.asarray(self.tempering.tau(utility_at(self.belief._latent, self.potential, g)))
+
+    def scores(self, x: npt.ArrayLike) -> tuple[Array, Array]:
+        """Return ∇log p and ∇log p_w (n, d), per natural unit."""
+        latent, g = self.belief._latent, self._latent_points("scores", x)
+        with one_thread():
+            u, slope = utility_and_slope(latent, self.potential, g)
+        of_sampling = latent.sampling_score(g, 0.0) - latent.log_volume_slope(g)
+        of_winners = slope / self.tempering.tau(u)[:, None] + of_sampling
+        at = g.numpy()
+        return latent.natural_slope(at, slope.numpy()), latent.natural_slope(at, of_winners.numpy())
+
+    def _latent_points(self, label: str, x: npt.ArrayLike) -> Tensor:
+        return torch.from_numpy(self.belief._latent.to_latent(self.belief.inside(f"{label}: x", x)))
+
+
+def winner_density(belief: Distribution, *, points: int = 8192, seed: int = 0) -> WinnerDensity:
+    """Return the marginal winner density of a belief and its tempering field.
+
+    Args:
+        belief: by "score", "score-constant", "utility" or "auto".
+        points: of λ, in the quadrature.
+
+    Raises:
+        DensityError: a belief by another method, which has no gradient.
+
+    Examples:
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 100, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]))
+        >>> winners = winner_density(belief)
+        >>> of_belief, of_winners = winners.scores([[0.5]])
+        >>> bool(np.allclose(of_belief, winners.tempering_field([[0.5]]) * of_winners))
+        True
+    """
+    model, latent = belief._model, belief._latent
+    if not isinstance(model, PotentialDensity):
+        raise DensityError(
+            f"winner_density: a belief by {model.name!r} has no gradient; fit by score or auto."
+        )
+    with one_thread():
+        u = utility_at(latent, model.utility, latent.draw_evenly(points, generator_of(seed)))
+    return WinnerDensity(belief, model.utility, Tempering.tabulate(u.numpy(), belief.noise))

@@ -1,4 +1,7 @@
-"""A sampling density λ learned from data: smooth marginals with a Gaussian copula."""
+"""Sampling densities λ other than of a box: Gaussian mixtures, and one learned from data.
+
+The latter has smooth marginals and a Gaussian copula.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.interpolate import CubicHermiteSpline
-from scipy.special import ndtr, ndtri
+from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 from scipy.stats import rankdata
 from torch import Tensor
 
-from llm_elicit.density.errors import Array, DensityError, brief, finite, flags, numbers
+from llm_elicit.density.errors import Array, DensityError, Flags, brief, finite, flags, numbers
 from llm_elicit.density.feature_names import in_order
 from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, bisect, check_draw
 
@@ -66,7 +69,14 @@ class Marginals:
         count = 2 * int(np.clip(round(1.25 * n ** (1 / 3)), 2, 30)) + 1
         reach = float(np.clip(-ndtri(1.0 / n), 1.0, 3.0))
         knots = np.linspace(-reach, reach, count)
-        y = _to_line(_off_the_bounds(points, low, high), low, high)
+        # Data on a bound would have infinite scores.
+        below, above, base, top = _ends(low, high)
+        median = np.median(points, axis=0)
+        from_low = _NEAREST * np.where(above, top - base, median - base)
+        from_high = _NEAREST * np.where(below, top - base, top - median)
+        least = np.where(below, base + from_low, -np.inf)
+        moved = np.clip(points, least, np.where(above, top - from_high, np.inf))
+        y = _to_line(moved, low, high)
         values = np.quantile(y, ndtr(knots), axis=0, method="hazen").T
         # Tied data repeat a quantile; a density needs an increasing one.
         least = _LEAST_SLOPE * y.std(axis=0) * (knots[1] - knots[0])
@@ -78,9 +88,7 @@ class Marginals:
     def value(self, h: Tensor) -> Tensor:
         """Return x (n, d), natural units, at normal scores h (n, d)."""
         y, low, high = self._curve(h)[0], torch.from_numpy(self.low), torch.from_numpy(self.high)
-        below, above = torch.from_numpy(self._below), torch.from_numpy(self._above)
-        zero = torch.zeros_like(low)
-        base, top = torch.where(below, low, zero), torch.where(above, high, zero)
+        below, above, base, top = map(torch.from_numpy, _ends(self.low, self.high))
         one_sided = torch.where(below, base + torch.exp(y), top - torch.exp(-y))
         two_sided = base + (top - base) * torch.special.ndtr(y)
         bounded = torch.where(below & above, two_sided, one_sided)
@@ -140,10 +148,15 @@ class Marginals:
         return y, slope, bend
 
 
+def _ends(low: Array, high: Array) -> tuple[Flags, Flags, Array, Array]:
+    """Return which features have a lower and an upper bound, and these bounds, 0 without one."""
+    below, above = np.isfinite(low), np.isfinite(high)
+    return below, above, np.where(below, low, 0.0), np.where(above, high, 0.0)
+
+
 def _to_line(x: Array, low: Array, high: Array) -> Array:
     """Return y = T⁻¹(x), infinite or huge on a bound."""
-    below, above = np.isfinite(low), np.isfinite(high)
-    base, top = np.where(below, low, 0.0), np.where(above, high, 0.0)
+    below, above, base, top = _ends(low, high)
     two_sided = below & above
     share = (x - base) / np.where(two_sided, top - base, 1.0)
     probit = ndtri(np.where(two_sided, share, 0.5))
@@ -152,17 +165,6 @@ def _to_line(x: Array, low: Array, high: Array) -> Array:
     down = -np.log(np.maximum(np.where(above, top - x, 1.0), tiny))
     one_sided = np.where(below, up, down)
     return np.where(two_sided, probit, np.where(below | above, one_sided, x))
-
-
-def _off_the_bounds(points: Array, low: Array, high: Array) -> Array:
-    """Return data (n, d) moved inside finite bounds, where their scores are finite."""
-    below, above = np.isfinite(low), np.isfinite(high)
-    base, top = np.where(below, low, 0.0), np.where(above, high, 0.0)
-    median = np.median(points, axis=0)
-    from_low = _NEAREST * np.where(above, top - base, median - base)
-    from_high = _NEAREST * np.where(below, top - base, top - median)
-    least = np.where(below, base + from_low, -np.inf)
-    return np.clip(points, least, np.where(above, top - from_high, np.inf))
 
 
 class Empirical(SamplingDensity):
@@ -229,7 +231,18 @@ class Empirical(SamplingDensity):
             )
         d = data.shape[1]
         bottom, top = _bounds(low, d, -np.inf, "low"), _bounds(high, d, np.inf, "high")
-        _check_support(data, bottom, top)
+        for j in np.flatnonzero(bottom >= top):
+            raise DensityError(
+                f"Empirical: low[{j}] = {bottom[j]} is not below high[{j}] = {top[j]}; every lower "
+                "bound must lie below its upper bound; swap or widen the bounds."
+            )
+        outside = np.argwhere((data < bottom) | (data > top))
+        for i, j in outside[:1]:
+            raise DensityError(
+                f"Empirical: points[{i}, {j}] = {data[i, j]} lies outside [{bottom[j]}, {top[j]}] "
+                f"({len(outside)} such values); the support must hold the data; widen the bounds "
+                "or drop the rows."
+            )
         logs = np.zeros(d, dtype=np.bool_) if log is None else flags("Empirical: log", log, d)
         for i, j in np.argwhere((data <= 0) & logs)[:1]:
             raise DensityError(
@@ -359,17 +372,181 @@ def _bounds(values: npt.ArrayLike | None, d: int, missing: float, name: str) -> 
     return bounds
 
 
-def _check_support(data: Array, low: Array, high: Array) -> None:
-    for j in np.flatnonzero(low >= high):
-        raise DensityError(
-            f"Empirical: low[{j}] = {low[j]} is not below high[{j}] = {high[j]}; every lower "
-            "bound must lie below its upper bound; swap or widen the bounds."
+class GaussianMixture(SamplingDensity):
+    """λ = Σ_k weights[k] · N(means[k], covariances[k]); one component gives a Gaussian.
+
+    Args:
+        weights: (k,) >= 0, summing to one.
+        means: (k, d) in natural units. A data frame, or a list of Series, names the features.
+        covariances: (k, d, d) variances and covariances, not standard deviations; a list of data
+            frames is matched by name.
+
+    Raises:
+        DensityError: shapes that do not fit, weights that are not probabilities, or a
+            covariance that is not symmetric positive definite.
+
+    Examples:
+        >>> import numpy as np
+        >>> normal = GaussianMixture([1.0], [[0.0]], [[[4.0]]])     # standard deviation 2
+        >>> float(normal.to_cube([[0.0]])[0, 0])
+        0.5
+    """
+
+    def __init__(
+        self, weights: npt.ArrayLike, means: npt.ArrayLike, covariances: npt.ArrayLike
+    ) -> None:
+        means, self.names = in_order("GaussianMixture: means", means, None)
+        label = "GaussianMixture: covariances"
+        covariances, self.names = in_order(label, covariances, self.names)
+        self.weights = numbers("GaussianMixture: weights", weights).copy()
+        self.means = numbers("GaussianMixture: means", means).copy()
+        self.covariances = numbers(label, covariances).copy()
+        k = max(self.weights.size, 1)
+        d = self.means.shape[-1] if self.means.ndim == 2 else 0
+        fits = self.weights.shape == (k,) and self.means.shape == (k, d)
+        if not fits or d == 0 or self.covariances.shape != (k, d, d):
+            raise DensityError(
+                f"GaussianMixture: weights {self.weights.shape}, means {self.means.shape} and "
+                f"covariances {self.covariances.shape} do not fit; the shapes must be (k,), "
+                "(k, d), (k, d, d); wrap a single Gaussian as k = 1."
+            )
+        for name, values in (("means", self.means), ("covariances", self.covariances)):
+            finite(f"GaussianMixture: {name}", values)
+        total = self.weights.sum()
+        if not (np.isfinite(total) and (self.weights >= 0).all() and abs(total - 1) < 1e-6):
+            raise DensityError(
+                f"GaussianMixture: weights {self.weights.tolist()} are not probabilities; they "
+                "must be >= 0 and sum to 1; divide them by their sum."
+            )
+        infinite = np.full(self.means.shape[1], np.inf)
+        self._set_numbers(-infinite, infinite, infinite < 0.0)
+        factors = []
+        for at, covariance in enumerate(self.covariances):
+            try:
+                close = 1e-10 * np.abs(covariance).max()
+                if not np.allclose(covariance, covariance.T, atol=close):
+                    raise np.linalg.LinAlgError("not symmetric")
+                factors.append(np.linalg.cholesky(covariance))
+            except np.linalg.LinAlgError as error:
+                raise DensityError(
+                    f"GaussianMixture: covariances[{at}] is {error}; a covariance must be symmetric"
+                    " and positive definite; check that it holds variances, not correlations or "
+                    "deviations."
+                ) from error
+        self.cholesky = np.stack(factors)
+        with np.errstate(divide="ignore"):
+            self._log_weights = np.log(self.weights)
+
+    def __repr__(self) -> str:
+        return brief(
+            f"GaussianMixture({self.weights.tolist()}, {self.means.tolist()}, "
+            f"{self.covariances.tolist()})"
         )
-    outside = np.argwhere((data < low) | (data > high))
-    if outside.size:
-        i, j = outside[0]
-        raise DensityError(
-            f"Empirical: points[{i}, {j}] = {data[i, j]} lies outside [{low[j]}, {high[j]}] "
-            f"({len(outside)} such values); the support must hold the data; widen the bounds or "
-            "drop the rows."
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the mixture (d,)."""
+        return np.asarray(self.weights @ self.means)
+
+    @property
+    def covariance(self) -> Array:
+        """Covariance of the mixture (d, d)."""
+        centred = self.means - self.mean
+        between = np.einsum("k,ki,kj->ij", self.weights, centred, centred)
+        return np.asarray(np.einsum("k,kij->ij", self.weights, self.covariances) + between)
+
+    def reordered(self, order: Sequence[int]) -> GaussianMixture:
+        """Return λ with the features of these numbers, in this order."""
+        at = list(order)
+        covariances = self.covariances[:, at][:, :, at]
+        return GaussianMixture(self.weights, self.means[:, at], covariances)._name(self.names, at)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """Return n random points (n, d)."""
+        check_draw(n, rng)
+        k = rng.choice(self.weights.size, size=n, p=self.weights / self.weights.sum())
+        white = rng.standard_normal((n, self.dimension))
+        return np.asarray(self.means[k] + np.einsum("nij,nj->ni", self.cholesky[k], white))
+
+    def log_prob(self, x: npt.ArrayLike) -> Array:
+        """Return log densities (n,), nats per natural unit."""
+        points = self._points(x, no_nan=True)
+        log_parts = self._log_weights + self._log_prefix(self._white(points), self.dimension)
+        return np.where(self.contains(points), logsumexp(log_parts, axis=1), -np.inf)
+
+    def _white(self, points: Array) -> Array:
+        """Return L_k⁻¹(x − μ_k), (n, k, d)."""
+        centred = points[:, None, :] - self.means
+        return np.stack(
+            [np.linalg.solve(low, centred[:, k].T).T for k, low in enumerate(self.cholesky)], axis=1
         )
+
+    def _log_prefix(self, white: Array, j: int) -> Array:
+        """Return the log density (n, k) of the first j features under each component."""
+        diagonal = np.diagonal(self.cholesky, axis1=1, axis2=2)[:, :j]
+        steps = -0.5 * white[..., :j] ** 2 - 0.5 * LOG_2PI - np.log(diagonal)
+        return np.asarray(steps.sum(axis=-1))
+
+    def to_cube(self, x: npt.ArrayLike) -> Array:
+        """Return the distribution function of each feature given those before it, (n, d).
+
+        Within a component, feature j given the earlier ones is normal, and its standardized
+        residual is entry j of L⁻¹(x − μ). The earlier features reweight the components
+        (Rosenblatt, 1952).
+        """
+        points = self._points(x)
+        white = self._white(points)
+        cube = np.empty_like(points)
+        for j in range(self.dimension):
+            cube[:, j] = np.exp(
+                logsumexp(self._log_responsibility(white, j) + log_ndtr(white[..., j]), axis=1)
+            )
+        return np.clip(cube, 0.0, 1.0)
+
+    def _log_responsibility(self, white: Array, j: int) -> Array:
+        if j == 0:
+            return np.broadcast_to(self._log_weights, white.shape[:2])
+        logs = self._log_weights + self._log_prefix(white, j)
+        return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
+
+    def from_cube(self, y: npt.ArrayLike) -> Array:
+        """Return the inverse of `to_cube`, by bisection if there are several components."""
+        cube = np.clip(self._points(y), 1e-300, 1.0 - 1e-16)
+        n, d = cube.shape
+        white = np.zeros((n, self.weights.size, d))
+        x = np.empty((n, d))
+        for j in range(d):
+            centre = self.means[:, j] + np.einsum(
+                "nki,ki->nk", white[..., :j], self.cholesky[:, j, :j]
+            )
+            spread = self.cholesky[:, j, j]
+            share = np.exp(self._log_responsibility(white, j))
+            x[:, j] = _invert(cube[:, j], share, centre, spread)
+            white[..., j] = (x[:, j, None] - centre) / spread
+        return x
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return self._text(
+            {
+                "kind": "gaussian_mixture",
+                "weights": self.weights.tolist(),
+                "means": self.means.tolist(),
+                "covariances": self.covariances.tolist(),
+            }
+        )
+
+
+def _invert(level: Array, share: Array, centre: Array, spread: Array) -> Array:
+    """Return x (n,) with Σ_k share_k Φ((x − centre_k)/spread_k) = level, all rows at once."""
+    quantiles = centre + spread * ndtri(level)[:, None]
+    # The mixture's quantile lies between its components' quantiles.
+    low, high = quantiles.min(axis=1), quantiles.max(axis=1)
+    if share.shape[1] == 1:
+        return np.asarray(low)
+
+    def below(x: Array) -> Flags:
+        reached = (share * ndtr((x[:, None] - centre) / spread)).sum(axis=1)
+        return np.asarray(reached < level)
+
+    return bisect(below, low, high)

@@ -1,1 +1,0 @@
-"""The score method: networks trained on pairs, and the tempering field that they imply."""
