@@ -11,17 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from llm_elicit.density import errors
 from llm_elicit.density.distribution import weighted_quantiles
-from llm_elicit.density.errors import (
-    Array,
-    DensityError,
-    finite,
-    integer,
-    levels_of,
-    number,
-    numbers,
-    points_of,
-)
+from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.feature_axis import without_codes
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
@@ -91,7 +83,7 @@ class BeliefDraws:
 
         Those of categories without an order are not-a-number.
         """
-        probabilities = levels_of("quantile: levels", levels)
+        probabilities = errors.levels_of("quantile: levels", levels)
 
         def quantiles(x: Array, weights: Array) -> Array:
             order = np.argsort(x, axis=0)
@@ -102,14 +94,14 @@ class BeliefDraws:
 
     def sample(self, n: int) -> Array:
         """Return n equally weighted points (S, n, d) of every draw, by systematic resampling."""
-        cuts = (np.arange(integer("sample: n", n, least=1)) + 0.5) / n
+        cuts = (np.arange(errors.integer("sample: n", n, least=1)) + 0.5) / n
         rows = [np.searchsorted(np.cumsum(w), cuts).clip(max=len(w) - 1) for w in self.weights]
         return np.stack([x[chosen] for x, chosen in zip(self.points, rows, strict=True)])
 
     def cdf(self, values: npt.ArrayLike) -> Array:
         """Return distribution functions (S, V, d) of every feature at values (V, d)."""
         values = self._features.points("cdf: values", values)
-        at = points_of("cdf: values", values, self.points[0].shape[1])
+        at = errors.points_of("cdf: values", values, self.points[0].shape[1])
         return self._of_each(
             lambda x, weights: np.stack([weights @ (x <= value) for value in at], axis=1)
         )
@@ -123,7 +115,7 @@ class BeliefDraws:
             DensityError: an unknown feature, or edges that do not increase.
         """
         place = self._features.place("marginal", feature)
-        limits = finite("marginal: edges", numbers("marginal: edges", edges))
+        limits = errors.finite("marginal: edges", errors.numbers("marginal: edges", edges))
         if limits.ndim != 1 or limits.size < 2 or not (np.diff(limits) > 0).all():
             raise DensityError("marginal: edges must be two or more numbers that increase.")
         bins = limits.size - 1
@@ -170,7 +162,7 @@ class BeliefDraws:
             DensityError: points of another shape than (n, d), or a frame that lacks a feature.
         """
         x = self._features.points("log_prob: x", x)
-        at = points_of("log_prob: x", x, self._latent.sampling.dimension, infinite=True)
+        at = errors.points_of("log_prob: x", x, self._latent.sampling.dimension, infinite=True)
         inside = self._latent.sampling.contains(at)
         result = np.full((len(self), len(at)), -np.inf)
         if inside.any():
@@ -213,7 +205,7 @@ def make_draws(
         log_level_sd: standard deviation of log factors (normal, mean 0) of the draws' utilities,
             which represent noise levels.
     """
-    if number("draws: log_level_sd", log_level_sd) < 0.0:
+    if errors.number("draws: log_level_sd", log_level_sd) < 0.0:
         raise DensityError(
             f"draws: log_level_sd = {log_level_sd}; a standard deviation is finite and >= 0; "
             "0 means that the noise level is known."

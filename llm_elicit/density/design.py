@@ -36,18 +36,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from llm_elicit.density import errors
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import utilities_at
-from llm_elicit.density.errors import (
-    Array,
-    Index,
-    check_fields,
-    instance,
-    integer,
-    number,
-    seed_of,
-    share,
-)
+from llm_elicit.density.errors import Array, Index
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
 from llm_elicit.density.torch_utils import generator_of, one_thread
@@ -80,9 +72,9 @@ class SuggestSettings:
     temperature: float = 3.0
 
     def __post_init__(self) -> None:
-        check_fields(self, share, "uniform")
-        check_fields(self, integer, "candidates", least=1)
-        check_fields(self, number, "temperature", above=0.0)
+        errors.check_fields(self, errors.share, "uniform")
+        errors.check_fields(self, errors.integer, "candidates", least=1)
+        errors.check_fields(self, errors.number, "temperature", above=0.0)
 
 
 def suggest_pairs(
@@ -114,11 +106,13 @@ def suggest_pairs(
         >>> first.shape, second.shape
         ((10, 1), (10, 1))
     """
-    instance("suggest_pairs: belief", belief, BeliefDensity, "fit one first")
-    integer("suggest_pairs: n", n, least=1, most=_MOST_PAIRS)
-    seed_of("suggest_pairs: seed", seed)
+    errors.instance("suggest_pairs: belief", belief, BeliefDensity, "fit one first")
+    errors.integer("suggest_pairs: n", n, least=1, most=_MOST_PAIRS)
+    errors.seed_of("suggest_pairs: seed", seed)
     settings = SuggestSettings() if settings is None else settings
-    instance("suggest_pairs: settings", settings, SuggestSettings, "pass SuggestSettings(...)")
+    errors.instance(
+        "suggest_pairs: settings", settings, SuggestSettings, "pass SuggestSettings(...)"
+    )
     rng = np.random.default_rng([seed, 0x5066E57])
     at_random = int(np.floor(settings.uniform * n + rng.uniform()))
     drawn = [belief.sampling.sample(at_random, rng) for _ in range(2)]

@@ -17,19 +17,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from llm_elicit.density.errors import (
-    Array,
-    DensityError,
-    Flags,
-    finite,
-    fraction,
-    integer,
-    levels_of,
-    number,
-    numbers,
-    points_of,
-    seed_of,
-)
+from llm_elicit.density import errors
+from llm_elicit.density.errors import Array, DensityError, Flags
 from llm_elicit.density.feature_axis import without_codes, words_of
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
@@ -107,8 +96,8 @@ class Power:
     above_flat: float = 0.0
 
     def __post_init__(self) -> None:
-        number("Power: log_sd", self.log_sd)
-        if not number("Power: value", self.value) > 0:
+        errors.number("Power: log_sd", self.log_sd)
+        if not errors.number("Power: value", self.value) > 0:
             raise DensityError(
                 f"Power: value {self.value} with log_sd {self.log_sd}; a power is a finite number "
                 "> 0; fit_power makes one."
@@ -128,10 +117,10 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
         >>> float(low.round(6)), float(high.round(6))
         (5.0, 95.0)
     """
-    fraction("band: level", level)
-    values = numbers("band: values", values)
+    errors.fraction("band: level", level)
+    values = errors.numbers("band: values", values)
     unknown = np.isnan(values).all(axis=0) if values.ndim and values.size else False
-    finite("band: values", np.where(unknown, 0.0, values))
+    errors.finite("band: values", np.where(unknown, 0.0, values))
     if not values.ndim or not values.size:
         raise DensityError("band: values has none; one for each draw is needed.")
     tail = 0.5 - 0.5 * level
@@ -380,7 +369,7 @@ class Distribution:
 
         Those of categories without an order are not-a-number; see `mean`.
         """
-        probabilities = levels_of("quantile: levels", levels)
+        probabilities = errors.levels_of("quantile: levels", levels)
         points = without_codes(self._kept, self.sampling, self._features, ordered=False)
         return np.asarray(np.quantile(points, probabilities, axis=0))
 
@@ -402,7 +391,7 @@ class Distribution:
         Raises:
             DensityError: the level is not between 0 and 1.
         """
-        fraction("credible_region: level", level)
+        errors.fraction("credible_region: level", level)
         threshold = float(np.quantile(self.log_prob(self._kept), 1.0 - level))
         return CredibleRegion(level, threshold, self.log_prob)
 
@@ -413,7 +402,7 @@ class Distribution:
             DensityError: n is negative.
         """
         generator = generator_of(seed)
-        if integer("sample: n", n) == 0:
+        if errors.integer("sample: n", n) == 0:
             return np.empty((0, self.dimension))
         with one_thread():
             points = self._model.sample_latent(n, generator).points
@@ -432,7 +421,7 @@ class Distribution:
             DensityError: points of another shape than (n, d), or a frame that lacks a feature.
         """
         x = self._features.points("log_prob: x", x)
-        points = points_of("log_prob: x", x, self.dimension, infinite=True)
+        points = errors.points_of("log_prob: x", x, self.dimension, infinite=True)
         inside = self.sampling.contains(points)
         result = np.full(len(points), -np.inf)
         if inside.any():
@@ -445,7 +434,7 @@ class Distribution:
 
     def inside(self, label: str, x: object) -> Array:
         """Return points (n, d), after a check that all are in the support."""
-        points = points_of(label, self._features.points(label, x), self.dimension)
+        points = errors.points_of(label, self._features.points(label, x), self.dimension)
         return inside(label, points, self.sampling)
 
     def as_prior(self) -> Prior:
@@ -486,9 +475,9 @@ class Prior:
 
     def rvs(self, size: int = 1, random_state: int | np.random.Generator | None = None) -> Array:
         """Return (size, d) draws, by a seed, a generator, or fresh entropy."""
-        integer("rvs: size", size)
+        errors.integer("rvs: size", size)
         if random_state is not None and not isinstance(random_state, np.random.Generator):
-            seed_of("rvs: random_state", random_state)
+            errors.seed_of("rvs: random_state", random_state)
         rng = np.random.default_rng(random_state)
         return self._density.sample(size, seed=int(rng.integers(2**62)))
 
@@ -529,7 +518,7 @@ class Prior:
         return values.reshape(points.shape[:-1]), slopes.reshape(points.shape)
 
     def _points(self, label: str, x: npt.ArrayLike) -> Array:
-        points = numbers(label, self._density._features.points(label, x))
+        points = errors.numbers(label, self._density._features.points(label, x))
         if not points.ndim or points.shape[-1] != self.dim:
             raise DensityError(f"{label} has shape {points.shape}; it must be (..., {self.dim}).")
         return points

@@ -18,18 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.errors import (
-    Array,
-    DensityError,
-    Flags,
-    Index,
-    brief,
-    column,
-    flags,
-    number,
-    numbers,
-    table_of,
-)
+from llm_elicit.density import errors
+from llm_elicit.density.errors import Array, DensityError, Flags, Index
 from llm_elicit.density.feature_names import FeatureNames, sides_of, stacked_frames
 
 UNKNOWN = -1
@@ -145,7 +135,7 @@ class Evidence:
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.judges))
-        return brief(f"Evidence({len(self)} rows on {self.dimension} features, by {names})")
+        return errors.brief(f"Evidence({len(self)} rows on {self.dimension} features, by {names})")
 
     def __len__(self) -> int:
         return len(self.weights) + len(self.measured)
@@ -230,7 +220,9 @@ class Evidence:
             raise DensityError(
                 f"Evidence: log_odds is one number; one per row is needed, shape ({len(x_first)},)."
             )
-        rows = LogOdds.of(x_first, x_second, column("Evidence: log_odds", log_odds, len(x_first)))
+        rows = LogOdds.of(
+            x_first, x_second, errors.column("Evidence: log_odds", log_odds, len(x_first))
+        )
         return cls._measured(rows, judge, names)
 
     @classmethod
@@ -258,9 +250,9 @@ class Evidence:
             ([0.99, 5.29], [0, 1])
         """
         x_first, x_second, names = sides_of(("Evidence: first", "Evidence: second"), first, second)
-        p = column("Evidence: probability", probability, len(x_first))
+        p = errors.column("Evidence: probability", probability, len(x_first))
         _check_probabilities("probability", p)
-        number("Evidence: rounding", rounding, 0.0, 0.5)
+        errors.number("Evidence: rounding", rounding, 0.0, 0.5)
         return cls._measured(LogOdds.stated(x_first, x_second, p, rounding), judge, names)
 
     @classmethod
@@ -304,7 +296,7 @@ class Evidence:
                 f"weights has shape {np.shape(weights)}; one weight per comparison is needed, shape"
                 f" ({n},); pass one number for each row of winners."
             )
-        mass = column("weights", weights, n)
+        mass = errors.column("weights", weights, n)
         return cls.of_rows(w, loser, "judge", weights=mass, features=names)
 
     @classmethod
@@ -336,15 +328,15 @@ class Evidence:
         """
         x_a, x_b, names = sides_of(("Evidence: a", "Evidence: b"), a, b)
         n = len(x_a)
-        even = flags("Evidence: tie", tie, n)
+        even = errors.flags("Evidence: tie", tie, n)
         # Ties may have no preference.
-        q = numbers("Evidence: preference", preference)
+        q = errors.numbers("Evidence: preference", preference)
         if q.shape not in ((), (n,)):
             raise DensityError(
                 f"Evidence: preference has shape {q.shape}; one number per row is needed, shape "
                 f"{(n,)}."
             )
-        q, mass = np.where(even, 0.5, q), column("Evidence: weights", weights, n)
+        q, mass = np.where(even, 0.5, q), errors.column("Evidence: weights", weights, n)
         if (mass < 0).any():
             raise DensityError(
                 f"Evidence: weights[{mass.argmin()}] is {mass.min()}; a weight is >= 0; give an "
@@ -353,7 +345,7 @@ class Evidence:
         _check_probabilities("preference", q)
         position = np.full((n, 2), UNKNOWN)
         if first is not None:
-            a_first = flags("Evidence: first", first, n)
+            a_first = errors.flags("Evidence: first", first, n)
             position = np.stack([~a_first, a_first], axis=1).astype(np.int64)
         evidence = cls.of_rows(
             np.concatenate([x_a, x_b]),
@@ -390,7 +382,7 @@ class Evidence:
         if not isinstance(positions, bool | np.bool_):
             raise DensityError(f"Evidence: positions = {positions!r}; it must be True or False.")
         points, names = stacked_frames("Evidence: points", points)
-        sets = table_of("Evidence: points", points, 3)
+        sets = errors.table_of("Evidence: points", points, 3)
         n, k = sets.shape[:2]
         if k == 1:
             raise DensityError("Evidence: points has one point per question; a ranking needs two.")
@@ -472,9 +464,9 @@ def _bounds(
         )
     ends = []
     for name, values, open_end in (("lower", lower, -np.inf), ("upper", upper, np.inf)):
-        end = numbers(f"Evidence: {name}", open_end if values is None else values)
+        end = errors.numbers(f"Evidence: {name}", open_end if values is None else values)
         # An infinity is no number of a column, but an end on the right side is none either.
-        finite = column(f"Evidence: {name}", np.where(end == open_end, 0.0, end), n)
+        finite = errors.column(f"Evidence: {name}", np.where(end == open_end, 0.0, end), n)
         ends.append(np.where(end == open_end, open_end, finite))
     low, high = ends
     bad = np.flatnonzero((low > high) | (np.isinf(low) & np.isinf(high)))
@@ -502,7 +494,7 @@ def _ranked(ranking: npt.ArrayLike, n: int, k: int) -> Index:
             "Evidence: ranking must be whole numbers, those of a question's points; convert it "
             "to integers first."
         )
-    order = numbers("Evidence: ranking", ranking).astype(np.int64)
+    order = errors.numbers("Evidence: ranking", ranking).astype(np.int64)
     if order.ndim != 2 or len(order) != n or not 1 <= order.shape[1] <= k:
         raise DensityError(
             f"Evidence: ranking has shape {order.shape}, expected ({n}, r) with r in 1..{k}: "

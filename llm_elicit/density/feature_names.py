@@ -8,15 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_elicit.density.errors import (
-    Array,
-    DensityError,
-    integer,
-    number,
-    numbers,
-    short,
-    table_of,
-)
+from llm_elicit.density import errors
+from llm_elicit.density.errors import Array, DensityError
 
 _SHOWN = 8
 
@@ -67,7 +60,7 @@ class FeatureNames:
                     f"{label}: no feature {feature!r}; there are {', '.join(self.names)}."
                 )
             return self.names.index(feature)
-        return integer(f"{label}: a feature's number", feature, most=len(self.names) - 1)
+        return errors.integer(f"{label}: a feature's number", feature, most=len(self.names) - 1)
 
     def places(self, label: str, features: Any = None) -> list[int]:
         """Return the numbers of features, each given by its number or name; of all for None.
@@ -98,7 +91,7 @@ class FeatureNames:
         if place in self.dates and not isinstance(value, int | float):
             return self._day(label, place, value)
         if not isinstance(value, str):
-            return number(f"{label}: the value of feature {place}", value)
+            return errors.number(f"{label}: the value of feature {place}", value)
         words = self.categories.get(place, ())
         if value not in words:
             choices = ", ".join(words) or "none; give a number"
@@ -139,7 +132,7 @@ class FeatureNames:
         if place in self.dates and column.dtype.kind in "OUTM":
             return np.array([self._day(label, place, day) for day in column])
         if place not in self.categories or column.dtype.kind in "biuf":
-            return numbers(f"{label}: column {self.names[place]!r}", column)
+            return errors.numbers(f"{label}: column {self.names[place]!r}", column)
         words = np.asarray(column, dtype=object)
         codes = {word: self._value(label, place, str(word)) for word in dict.fromkeys(words)}
         return np.array([codes[word] for word in words], dtype=np.float64)
@@ -304,15 +297,17 @@ def sides_of(
     own, others = (getattr(side, "columns", None) for side in (first, second))
     for label, columns in zip(sides, (own, others), strict=True):
         if columns is not None and len(set(columns)) < len(columns):
-            raise DensityError(f"{label} has two columns of one name among {short(list(columns))}.")
+            raise DensityError(
+                f"{label} has two columns of one name among {errors.short(list(columns))}."
+            )
     if own is not None and others is not None and list(own) != list(others):
         if set(own) != set(others):
             raise DensityError(
-                f"{sides[1]} has the columns {short(list(others))} and {sides[0]} "
-                f"{short(list(own))}; they must be the same features."
+                f"{sides[1]} has the columns {errors.short(list(others))} and {sides[0]} "
+                f"{errors.short(list(own))}; they must be the same features."
             )
         second = second[list(own)]
-    a, b = table_of(sides[0], first), table_of(sides[1], second)
+    a, b = errors.table_of(sides[0], first), errors.table_of(sides[1], second)
     if a.shape != b.shape:
         raise DensityError(
             f"{sides[0]} has shape {a.shape} and {sides[1]} {b.shape}; row i of each is one "

@@ -18,20 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import qmc
 
+from llm_elicit.density import errors
 from llm_elicit.density.constraints import constraint_of
-from llm_elicit.density.errors import (
-    Array,
-    DensityError,
-    Flags,
-    brief,
-    finite,
-    flags,
-    instance,
-    integer,
-    numbers,
-    points_of,
-    shaped,
-)
+from llm_elicit.density.errors import Array, DensityError, Flags
 from llm_elicit.density.feature_names import FeatureNames, as_frame, in_order, labels
 
 LOG_2PI = math.log(2.0 * math.pi)
@@ -112,8 +101,8 @@ class SamplingDensity(ABC):
         """Return points (n, d) as floats, without NaN if asked for."""
         points = x if self.names is None else FeatureNames(self.names).points("points", x)
         if no_nan:
-            return points_of("points", points, self.dimension, infinite=True)
-        return shaped("points", points, self.dimension)
+            return errors.points_of("points", points, self.dimension, infinite=True)
+        return errors.shaped("points", points, self.dimension)
 
     def _text(self, text: dict[str, Any]) -> dict[str, Any]:
         """Return a description with the names, if there are any."""
@@ -136,8 +125,8 @@ def accepted(draw: Callable[[int], Array], n: int, share: float) -> Array:
 
 def check_draw(n: int, rng: np.random.Generator) -> None:
     """Check the arguments of ``sample``."""
-    integer("sample: n", n)
-    instance("sample: rng", rng, np.random.Generator, "pass numpy.random.default_rng(seed)")
+    errors.integer("sample: n", n)
+    errors.instance("sample: rng", rng, np.random.Generator, "pass numpy.random.default_rng(seed)")
 
 
 def inside(label: str, points: Array, sampling: SamplingDensity) -> Array:
@@ -270,7 +259,7 @@ class Uniform(SamplingDensity):
                 f"Uniform: {name} = {mask!r}; it must mark each of the {self.low.size} features "
                 "True or False; leave it out where none is."
             )
-        return flags(f"Uniform: {name}", mask, self.low.size)
+        return errors.flags(f"Uniform: {name}", mask, self.low.size)
 
     def _check_kinds(self) -> None:
         low, high = self.low, self.high
@@ -323,7 +312,7 @@ class Uniform(SamplingDensity):
         masks = {name: getattr(self, name) for name in _MASKS}
         marked = "".join(f", {k}={mask.tolist()}" for k, mask in masks.items() if mask.any())
         marked += f", constraints={list(self.constraints)}" if self.constraints else ""
-        return brief(f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{marked})")
+        return errors.brief(f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{marked})")
 
     def _to_scale(self, x: Array) -> Array:
         return np.where(self.log, np.log(np.where(self.log & (x > 0), x, 1.0)), x)
@@ -528,10 +517,10 @@ def other_than_numbers(sampling: SamplingDensity) -> str | None:
 
 
 def _vector(values: npt.ArrayLike, name: str) -> Array:
-    array = numbers(name, values)
+    array = errors.numbers(name, values)
     if array.ndim != 1 or array.size == 0:
         raise DensityError(
             f"{name} has shape {array.shape}; it must be one finite number for each feature, "
             "shape (d,); pass a list or a 1-D array."
         )
-    return finite(name, array.copy())
+    return errors.finite(name, array.copy())

@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llm_elicit.density.errors import (
-    DensityError,
-    check_fields,
-    fraction,
-    increasing,
-    integer,
-    number,
-)
+from llm_elicit.density import errors
+from llm_elicit.density.errors import DensityError
 from llm_elicit.density.torch_utils import device_named
 
 Progress = Callable[[str, int, int], None]
@@ -42,10 +36,10 @@ class AnnealingSettings:
     settled: float = 0.1
 
     def __post_init__(self) -> None:
-        check_fields(self, fraction, "ess", "acceptance")
-        check_fields(self, integer, "moves", least=1)
-        check_fields(self, integer, "final_moves")
-        check_fields(self, number, "settled")
+        errors.check_fields(self, errors.fraction, "ess", "acceptance")
+        errors.check_fields(self, errors.integer, "moves", least=1)
+        errors.check_fields(self, errors.integer, "final_moves")
+        errors.check_fields(self, errors.number, "settled")
 
 
 @dataclass(frozen=True)
@@ -96,9 +90,9 @@ class MixtureSettings:
     prior: MixturePrior = field(default_factory=MixturePrior)
 
     def __post_init__(self) -> None:
-        check_fields(self, integer, "starts", "search_steps", "steps", least=1)
+        errors.check_fields(self, errors.integer, "starts", "search_steps", "steps", least=1)
         for count in self.counts:
-            integer("MixtureSettings: counts", count, least=2)
+            errors.integer("MixtureSettings: counts", count, least=2)
 
 
 @dataclass(frozen=True)
@@ -117,8 +111,8 @@ class SmoothSettings:
     most_features: int = 6
 
     def __post_init__(self) -> None:
-        integer("SmoothSettings: frequencies", self.frequencies)
-        integer("SmoothSettings: search_rows", self.search_rows, least=1)
+        errors.integer("SmoothSettings: frequencies", self.frequencies)
+        errors.integer("SmoothSettings: search_rows", self.search_rows, least=1)
 
 
 @dataclass(frozen=True)
@@ -128,7 +122,7 @@ class PosteriorSettings:
     draws: int = 128
 
     def __post_init__(self) -> None:
-        integer("PosteriorSettings: draws", self.draws)
+        errors.integer("PosteriorSettings: draws", self.draws)
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,7 @@ class UtilitySettings:
     process: GaussianProcessSettings = field(default_factory=GaussianProcessSettings)
 
     def __post_init__(self) -> None:
-        integer("UtilitySettings: folds", self.folds, least=2)
+        errors.integer("UtilitySettings: folds", self.folds, least=2)
 
 
 @dataclass(frozen=True)
@@ -217,15 +211,15 @@ class ScoreSettings:
 
     def __post_init__(self) -> None:
         counts = ("width", "steps", "batch", "check_every", "patience")
-        check_fields(self, integer, *counts, least=1)
-        check_fields(self, integer, "networks", "knots", least=2)
-        check_fields(self, number, "passes", "learning_rate", above=0.0)
-        increasing(self, "sigma_min", "sigma_max")
+        errors.check_fields(self, errors.integer, *counts, least=1)
+        errors.check_fields(self, errors.integer, "networks", "knots", least=2)
+        errors.check_fields(self, errors.number, "passes", "learning_rate", above=0.0)
+        errors.increasing(self, "sigma_min", "sigma_max")
         if not self.sigmas:
             raise DensityError("ScoreSettings: sigmas = (); give at least one noise level.")
         for sigma in self.sigmas:
-            number("ScoreSettings: sigmas", sigma, above=0.0)
-        if number("ScoreSettings: outcome_weight", self.outcome_weight) < 0.0:
+            errors.number("ScoreSettings: sigmas", sigma, above=0.0)
+        if errors.number("ScoreSettings: outcome_weight", self.outcome_weight) < 0.0:
             raise DensityError(
                 f"ScoreSettings: outcome_weight = {self.outcome_weight}; it must be >= 0."
             )
