@@ -157,6 +157,21 @@ def provider_of(judge: Judge) -> Provider:
     )
 
 
+def expected_thinking(judge: Judge) -> int:
+    """Return the tokens to reserve for a judge's thinking; 0 if it is not known to think.
+
+    Examples:
+        >>> expected_thinking(OpenAIJudge(name="o", backend="openai", model="o3")) > 0
+        True
+    """
+    room: int = getattr(judge, "thinking_room", 0)
+    # OpenAI's models without log-probabilities are those that think unless their effort is none.
+    reasoning = (provider_of(judge).unsupported(judge) or {}).get("logprobs")
+    if room or reasoning is None or getattr(judge, "effort", None) == "none":
+        return room
+    return THINKING_ROOM if re.match(reasoning, judge.model_name) else 0
+
+
 def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> Backend:
     """Return the backend of a judge, ready for `async with`; nothing is sent or loaded yet.
 

@@ -233,7 +233,7 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
     records: list[dict[str, Any]] = []
     for cell in cells:
         answered, arguments = cell.answered, (cell.campaign, cell.space, cell.plan)
-        judges = estimates.estimate(*arguments, answered)
+        judges = estimates.estimate(*arguments, answered, cell.measured_tokens)
         prompts = estimates.examples(*arguments) if with_examples else []
         record = run_facts(cell) | {
             "judges": judges,
@@ -258,6 +258,9 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
     total, most = (sum(getattr(line, key) for line in priced) for key in ("cost", "most"))
     unknown = "" if len(priced) == len(lines) else ", without the models of unknown price"
     out.print(f"In all {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
+    for line in lines:
+        if line.cost and line.low is not None and line.high is not None:
+            out.print(_basis(line))
     for note in dict.fromkeys(record["note"] for record in records if record["note"]):
         out.print(note)
     if done := sum(record["answered"] for record in records):
@@ -270,6 +273,14 @@ def _row(line: estimates.JudgeEstimate) -> list[str]:
     answers = f"~{line.completion_tokens:,}"
     prices = [_usd(line.cost), _usd(line.most), _usd(line.batch) if line.batch else "-"]
     return [line.judge, line.model, f"{line.requests:,}", *counts, answers, *prices]
+
+
+def _basis(line: estimates.JudgeEstimate) -> str:
+    """Return what a judge's estimate rests on, with its range."""
+    ends = f"{line.judge}: {_usd(line.low)} to {_usd(line.high)} USD"
+    if line.measured:
+        return f"{ends}, by the tokens of {line.measured:,} answers (95 %)."
+    return f"{ends}, by assumed answer tokens; `llm-elicit pilot` measures them."
 
 
 def _usd(amount: float | None) -> str:

@@ -10,10 +10,17 @@ from operator import add
 from typing import Any
 
 from llm_elicit.backends import Provider, provider_of
+from llm_elicit.backends.providers import expected_thinking
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.open_run import wording_of
-from llm_elicit.orchestrator.tokens import Price, cached_beginning, counter, price_of
+from llm_elicit.orchestrator.tokens import (
+    MeasuredTokens,
+    Price,
+    cached_beginning,
+    counter,
+    price_of,
+)
 from llm_elicit.planning.pairs import PRESENTATIONS, Plan
 from llm_elicit.questions import Prompt, Template, render
 from llm_elicit.questions.numbers import LEVELS
@@ -23,8 +30,15 @@ Answered = Mapping[str, Mapping[str, int]]
 """Number of questions each judge has answered, by presentation."""
 
 _NOTHING: Answered = {}
+_UNMEASURED: Mapping[str, MeasuredTokens] = {}
 _A_NUMBER = 4
 """Tokens of one number in an answer of several, with its separator."""
+
+_USED_THINKING = 4
+"""The tokens reserved for thinking are assumed to be this many times those that are used."""
+
+_QUANTILE = 1.96
+"""Of the normal distribution, for an interval of 95 %."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +50,13 @@ class JudgeEstimate:
         requests: number of questions still to be asked.
         prompt_tokens: tokens of all prompts.
         cached_tokens: tokens of the prompts that the provider will bill as cached.
-        completion_tokens: tokens of all answers, if the model answers as instructed; a model
-            that thinks first takes more.
+        completion_tokens: tokens of all answers, with their thinking.
         exact: whether the prompts were counted by the provider's own tokenizer.
+        measured: the number of answers whose tokens the provider counted, on which the estimate
+            rests; 0 if the tokens of an answer are assumed.
         cost: USD for these tokens; None if the price is unknown.
+        low, high: a 95 % interval of `cost` if tokens were measured; else from no thinking to the
+            most that is allowed. None if the price is unknown.
         most: USD if every answer reached its token limit and nothing were cached; None if the
             price is unknown.
         batch: `cost` in the provider's batch mode; None if it has none.
@@ -52,7 +69,10 @@ class JudgeEstimate:
     cached_tokens: int = 0
     completion_tokens: int = 0
     exact: bool = False
+    measured: int = 0
     cost: float | None = 0.0
+    low: float | None = 0.0
+    high: float | None = 0.0
     most: float | None = 0.0
     batch: float | None = None
 
@@ -66,7 +86,8 @@ class JudgeEstimate:
 
 
 _SUMMED = (
-    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "most", "batch",
+    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "low", "high", "most",
+    "batch",
 )  # fmt: skip
 
 
@@ -96,6 +117,7 @@ def estimate(
     space: FeatureSpace,
     plan: Plan,
     answered: Answered = _NOTHING,
+    measured: Mapping[str, MeasuredTokens] = _UNMEASURED,
     samples: int = 20,
 ) -> list[JudgeEstimate]:
     """Estimate each judge's requests, tokens and cost; sends nothing and needs no key.
@@ -105,6 +127,7 @@ def estimate(
         space: the feature space that words the points.
         plan: the questions.
         answered: number of questions each judge has answered, by presentation.
+        measured: tokens of each judge's answers so far.
         samples: number of questions of each kind that are rendered to measure their length.
 
     Raises:
@@ -134,7 +157,13 @@ def estimate(
         words = None if form.answer == "letter" else _A_NUMBER * numbers
         kinds.append(_Kind(PRESENTATIONS[kind], len(queries), direct_prompts, form, words))
     return [
-        reduce(add, (_of(judge, kind, answered.get(judge.name, {})) for kind in kinds))
+        reduce(
+            add,
+            (
+                _of(judge, kind, answered.get(judge.name, {}), measured.get(judge.name))
+                for kind in kinds
+            ),
+        )
         for judge in campaign.judges
     ]
 
@@ -158,8 +187,13 @@ class _Kind:
     answer: int | None = None
 
 
-def _of(judge: Judge, kind: _Kind, answered: Mapping[str, int]) -> JudgeEstimate:
+def _of(
+    judge: Judge, kind: _Kind, answered: Mapping[str, int], measured: MeasuredTokens | None
+) -> JudgeEstimate:
     done = sum(answered.get(presentation, 0) for presentation in kind.presentations)
+    of_pairs = "ab" in kind.presentations
+    if measured is not None and of_pairs:
+        done = max(done, measured.answers)  # those of a pilot are read from the cache
     requests, some = max(kind.count - done, 0), kind.some
     provider = provider_of(judge)
     if not provider.language_model:
@@ -170,14 +204,26 @@ def _of(judge: Judge, kind: _Kind, answered: Mapping[str, int]) -> JudgeEstimate
     answer = kind.answer or provider.letter_tokens
     if kind.answer is None and kind.template.answer != "letter":
         answer = _A_NUMBER
+    thinking = expected_thinking(judge)
+    low, high = answer * requests, (answer + thinking) * requests
+    total = (answer + thinking // _USED_THINKING) * requests
+    if measured is not None and of_pairs:
+        length, exact = round(measured.prompt), True
+        cached = round(measured.cached)
+        total = round(measured.completion * requests)
+        spread = round(_QUANTILE * measured.sd_of_total(requests))
+        low, high = max(total - spread, 0), total + spread
     # The first request of all fills the provider's cache, the others read it.
     hits = max(requests - 1, 0)
     limit = _limit(judge, provider, kind.template)
     price, cheaper = price_of(judge), price_of(judge, batch=True)
 
-    def cost(price: Price) -> float:
-        cold = price.cost(length, answer) * (requests - hits)
-        return cold + price.cost(length, answer, cached) * hits
+    def cost(price: Price | None, completion: int) -> float | None:
+        if price is None:
+            return None
+        prompt = price.cost(length, 0)
+        warm = price.cost(length, 0, cached) * hits
+        return prompt * (requests - hits) + warm + price.cost(length, completion) - prompt
 
     return JudgeEstimate(
         judge=judge.name,
@@ -185,11 +231,14 @@ def _of(judge: Judge, kind: _Kind, answered: Mapping[str, int]) -> JudgeEstimate
         requests=requests,
         prompt_tokens=requests * length,
         cached_tokens=hits * cached,
-        completion_tokens=requests * answer,
+        completion_tokens=total,
         exact=exact,
-        cost=cost(price) if price else None,
+        measured=measured.answers if measured is not None and of_pairs else 0,
+        cost=cost(price, total),
+        low=cost(price, low),
+        high=cost(price, high),
         most=price.cost(length, limit) * requests if price else None,
-        batch=cost(cheaper) if cheaper and provider.open_batches else None,
+        batch=cost(cheaper, total) if provider.open_batches else None,
     )
 
 
@@ -201,5 +250,5 @@ def _limit(judge: Judge, provider: Provider, template: Template) -> int:
     stated: int | None = getattr(judge, "max_tokens", None)
     if stated and letter:
         return stated
-    thinking: int = getattr(judge, "thinking_room", 0)
-    return max(template.max_tokens + thinking, stated or provider.thinking_room)
+    room: int = getattr(judge, "thinking_room", 0)
+    return max(template.max_tokens + room, stated or provider.thinking_room)

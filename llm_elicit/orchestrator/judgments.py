@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from llm_elicit.orchestrator.journal.schema import (
     questions,
 )
 from llm_elicit.orchestrator.open_run import Study
+from llm_elicit.orchestrator.tokens import MeasuredTokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -265,6 +267,34 @@ def answered(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:
         InputError: there is no journal in the folder.
     """
     return _by_judge(folder, campaign, answered_by_kind)
+
+
+def measured_tokens(folder: Path, campaign: Campaign) -> dict[str, MeasuredTokens]:
+    """Return the tokens of each judge's answers about pairs; judges without answers are left out.
+
+    Answers whose tokens the provider did not count are not measured.
+
+    Raises:
+        InputError: there is no journal in the folder.
+    """
+    a = answers.c
+    counts = (a.prompt_tokens, a.cached_tokens, a.completion_tokens)
+    moments = [func.avg(1.0 * count) for count in counts]
+    squares = func.avg(1.0 * a.completion_tokens * a.completion_tokens)
+
+    def read(db: sa.Connection, judge: str) -> MeasuredTokens:
+        rows = select(func.count(), *moments, squares).join(questions).where(
+            questions.c.judge == judge,
+            questions.c.presentation.in_(("ab", "ba")),
+            a.completion_tokens > 0,
+        )  # fmt: skip
+        number, *means = db.execute(rows).one()
+        prompt, cached, completion, square = (float(mean or 0.0) for mean in means)
+        variance = max(square - completion**2, 0.0) * number / max(number - 1, 1)
+        return MeasuredTokens(number, prompt, cached, completion, math.sqrt(variance))
+
+    measured = _by_judge(folder, campaign, read)
+    return {judge: tokens for judge, tokens in measured.items() if tokens.answers}
 
 
 def _by_judge(

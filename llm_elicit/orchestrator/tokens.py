@@ -13,6 +13,7 @@ campaign.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
@@ -97,6 +98,30 @@ MOST = 10_000_000
 
 _HEADROOM = 2
 """The worst case is raised to this multiple of what a reply took, in case the next takes more."""
+
+
+@dataclass(frozen=True)
+class MeasuredTokens:
+    """The tokens of a judge's answers to questions about pairs, as its provider counted them.
+
+    Attributes:
+        answers: number of answers.
+        prompt, cached, completion: means; thinking is part of the completion.
+        completion_sd: standard deviation of the completion.
+    """
+
+    answers: int
+    prompt: float
+    cached: float
+    completion: float
+    completion_sd: float
+
+    def sd_of_total(self, requests: int) -> float:
+        """Return the standard deviation of the completion tokens of as many further answers.
+
+        Their own variation is added to that of the mean, which was measured.
+        """
+        return self.completion_sd * math.sqrt(requests + requests**2 / self.answers)
 
 
 @dataclass(frozen=True)

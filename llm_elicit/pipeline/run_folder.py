@@ -16,7 +16,7 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import read_yaml, validated
 from llm_elicit._util.text import brief_repr
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.campaign import Campaign, cells
+from llm_elicit.config.campaign import Campaign, axis_word, cells
 from llm_elicit.config.provenance import check_same
 from llm_elicit.errors import ElicitError, InputError, UnknownNameError
 from llm_elicit.orchestrator.journal.connection import AT_WORK, JournalLocation, RunLock
@@ -29,8 +29,9 @@ from llm_elicit.orchestrator.journal.questions import (
     planned_rounds,
 )
 from llm_elicit.orchestrator.journal.schema import Totals
-from llm_elicit.orchestrator.judgments import answered
+from llm_elicit.orchestrator.judgments import answered, measured_tokens
 from llm_elicit.orchestrator.open_run import Study, worded_identity
+from llm_elicit.orchestrator.tokens import MeasuredTokens
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from llm_elicit.planning.rounds import questions_of, with_rounds
@@ -177,6 +178,28 @@ class Run:
         if not (self.folder / JOURNAL).is_file():
             return {}
         return answered(self.folder, self.campaign)
+
+    @cached_property
+    def measured_tokens(self) -> dict[str, MeasuredTokens]:
+        """The tokens of answers by judge: of this run's, or of its pilot's if these are more.
+
+        A pilot counts with this run's template, for the judges whose settings are the same.
+        """
+        pilots = self.folder.parent.glob(
+            f"{self.campaign.name}.pilot.*.{axis_word(self.campaign.design.template)}"
+        )
+        measured: dict[str, MeasuredTokens] = {}
+        same = {judge.name: judge.identity() for judge in self.campaign.judges}
+        for folder in (self.folder, *pilots):
+            if not (folder / JOURNAL).is_file():
+                continue
+            run = self if folder == self.folder else Run.open(folder)
+            judges = {judge.name: judge.identity() for judge in run.campaign.judges}
+            for name, tokens in measured_tokens(folder, run.campaign).items():
+                more = name not in measured or tokens.answers > measured[name].answers
+                if more and judges[name] == same.get(name):
+                    measured[name] = tokens
+        return measured
 
     @property
     def empty_totals(self) -> dict[str, Totals]:

@@ -505,8 +505,9 @@ def yaml_of(run: Run) -> str:
 def _estimated(campaign: Campaign, *, examples: bool) -> DryRun:
     """Return a dry run's parts; it is called in the process of a worker."""
     run = Run.open(campaign)
-    lines = estimates.estimate(campaign, run.space, run.plan, run.answered)
-    prompts = estimates.examples(campaign, run.space, run.plan) if examples else []
+    arguments = campaign, run.space, run.plan
+    lines = estimates.estimate(*arguments, run.answered, run.measured_tokens)
+    prompts = estimates.examples(*arguments) if examples else []
     return DryRun(
         campaign.name, len(run.plan.a), list(lines), [prompt.messages for prompt in prompts]
     )

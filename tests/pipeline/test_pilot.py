@@ -1,5 +1,6 @@
 """The pilot: reliability measured rightly, answers paid once, caps held, costs weighed."""
 
+import asyncio
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from llm_elicit.audit.responses import Response
 from llm_elicit.cli import main as cli
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.pipeline import pilot
+from llm_elicit.pipeline import pilot, stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import Provider, Says
@@ -333,3 +334,41 @@ def test_random_choices_are_recommended_no_template(soft: bool) -> None:
         recommended += best.template is not None
         assert best.template or "readable with 10 pairs" in best.reason
     assert recommended <= 8, "5 in 100, with the spread of a hundred"
+
+
+def test_an_estimate_rests_on_the_tokens_that_a_pilot_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Thinking takes 200 to 4,000 tokens, log-normally, as in reasoning models."""
+    rng = np.random.default_rng(5)
+    thinking = np.clip(rng.lognormal(np.log(900.0), 0.75, 200), 200, 4000).astype(int)
+
+    def think(n: int, _body: dict[str, Any]) -> Says:
+        return Says("AB"[n % 2], completion_tokens=int(thinking[n]), prompt_tokens=500)
+
+    def estimate() -> dict[str, Any]:
+        facts = json.loads(_call(monkeypatch, capsys, "estimate", "study.yaml", "--json").out)
+        (line,) = facts["runs"][0]["judges"]
+        return line  # type: ignore[no-any-return]
+
+    def basis() -> str:
+        return " ".join(_call(monkeypatch, capsys, "estimate", "study.yaml").out.split())
+
+    with Provider(think) as provider:
+        data = _data(provider.url, pilot=["v1/few-shot"])
+        data["design"] |= {"pairs": 60}
+        data["judges"][0] |= {"max_tokens": None, "logprobs": False, "effort": "low"}
+        Path("study.yaml").write_text(yaml.safe_dump(data))
+        before = estimate()
+        assert "by assumed answer tokens" in basis()
+        pilot.run_pilot(validated(Campaign, data, "study.yaml"), 20)
+        after = estimate()
+        assert "by the tokens of 40 answers (95 %)" in basis()
+        run = asyncio.run(stages.ask(stages.plan("study.yaml")))
+    paid = run.comparisons.frame["cost"].sum()
+    assert (before["measured"], before["requests"]) == (0, 120)
+    assert before["low"] < before["cost"] < before["high"] < before["most"]
+    assert (after["measured"], after["requests"]) == (40, 80)
+    assert after["low"] <= paid <= after["high"]
+    assert after["cost"] == pytest.approx(paid, rel=0.3)
+    assert estimate()["requests"] == 0
