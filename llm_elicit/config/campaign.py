@@ -150,6 +150,8 @@ class Campaign(StrictModel):
         judges: the models and people that are asked.
         fit: how beliefs are estimated.
         limits: caps on cost, tokens and time.
+        require: `log_odds` if a judge without log-probabilities is to stop at its first answer,
+            instead of making choices.
         runs: the folder of the runs.
         journal: a PostgreSQL database in place of a file in the run's folder.
         grid: axes of several campaigns; each of the grid's cells is one.
@@ -171,6 +173,7 @@ class Campaign(StrictModel):
     judges: Annotated[tuple[Judge, ...], Field(min_length=1)]
     fit: Fit = Fit()
     limits: Limits = Limits()
+    require: Literal["log_odds"] | None = None
     runs: Path = Path("runs")
     journal: str | None = None
     grid: Grid | None = None
@@ -224,6 +227,17 @@ class Campaign(StrictModel):
                 f"direct: judge {next(iter(self.people))!r} is a person, and people only compare "
                 "two points; leave direct out, or ask people in a campaign of their own"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _judges_give_log_odds(self) -> Campaign:
+        for judge in self.judges if self.require else ():
+            settings = [getattr(judge, name, True) for name in ("logprobs", "log_odds")]
+            if judge.backend in ("anthropic", "human") or not all(settings):
+                raise ValueError(
+                    f"require: log_odds: judge {judge.name!r} ({judge.backend}) makes choices "
+                    "only; leave out the judge, or require"
+                )
         return self
 
     @classmethod

@@ -211,6 +211,7 @@ async def ask(
             budget=Budget(limits, Amount(*await in_thread(run.journal.spent)), ceiling),
             progress=logged, patience=patience, stopping=stopping or asyncio.Event(),
             limiters=RunLimiters(limiters), unusable=limits.unusable,
+            require=study.campaign.require,
             deadline=time.monotonic() + (limits.deadline or math.inf),
         )  # fmt: skip
         summary = await _ask_all(study, builders, run, context)

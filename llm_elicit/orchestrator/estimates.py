@@ -86,8 +86,8 @@ class JudgeEstimate:
 
 
 _SUMMED = (
-    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "low", "high", "most",
-    "batch",
+    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost", "low", "high",
+    "most", "batch",
 )  # fmt: skip
 
 

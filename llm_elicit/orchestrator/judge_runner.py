@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from logging import ERROR, WARNING
-from typing import Any
+from typing import Any, Literal
 
 from llm_elicit.backends import Reply
 from llm_elicit.backends.base import SettingDroppedError, Unscored
@@ -36,12 +36,23 @@ from llm_elicit.orchestrator.journal.schema import (
     quarantined,
 )
 from llm_elicit.orchestrator.judgments import AnswerSummary, worth
-from llm_elicit.orchestrator.progress import Progress, Tally, event, span, unscored_notes
+from llm_elicit.orchestrator.progress import (
+    CHOICES_ONLY,
+    NO_LONGER_SCORED,
+    Progress,
+    Tally,
+    event,
+    span,
+    unscored_notes,
+)
 from llm_elicit.orchestrator.rate_limiter import allowances
 from llm_elicit.orchestrator.rate_sharing import RunLimiters
 from llm_elicit.orchestrator.request_builder import PreparedQuestion, RequestBuilder, refusal
 from llm_elicit.orchestrator.tokens import Tokens, known
 from llm_elicit.orchestrator.writer import RequestQueue, Writer
+
+_FIRST_ANSWER = 5.0
+"""Seconds for which other requests wait for the first, which shows what the server takes."""
 
 _TICK = 1.0
 """Seconds between two checks of the clock, and at most between two reports of the counts."""
@@ -62,6 +73,7 @@ class RunContext:
     Attributes:
         deadline: a time of `clock`.
         unusable: see `llm_elicit.config.campaign.Limits`.
+        require: see `llm_elicit.config.campaign.Campaign`.
     """
 
     writer: Writer
@@ -73,6 +85,7 @@ class RunContext:
     limiters: RunLimiters
     deadline: float
     unusable: int | None
+    require: Literal["log_odds"] | None = None
     clock: Callable[[], float] = time.monotonic
     in_flight: dict[Identity, SharedRequest] = field(default_factory=dict)
 
@@ -123,6 +136,8 @@ class JudgeRunner:
         self._malformed: dict[str, int] = {}
         self._adaptations: set[str] = set()
         self._unscored: Counter[Unscored] = Counter()
+        self._scored = False
+        self._server_known = asyncio.Event()
         self._stopped: ElicitError | None = None
         self.tally = Tally(
             total=so_far.total, done=so_far.done, prompt_tokens=so_far.prompt_tokens,
@@ -164,7 +179,11 @@ class JudgeRunner:
         watch = asyncio.create_task(self._watch())
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
+                group.create_task(self._work())
+                if getattr(self._judge, "logprobs", False):
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._server_known.wait(), _FIRST_ANSWER)
+                for _ in range(workers - 1):
                     group.create_task(self._work())
         finally:
             watch.cancel()
@@ -209,6 +228,7 @@ class JudgeRunner:
                 except Exception as defect:
                     await self._broken(queued.question, defect)
                 finally:
+                    self._server_known.set()
                     if due is None:
                         self._queue.finish()
                     else:
@@ -221,6 +241,8 @@ class JudgeRunner:
         except Exception as defect:
             event("judge stopped", ERROR, defect, judge=self._judge.name)
             self._stop(self._ended(_said(defect)))
+        finally:
+            self._server_known.set()
 
     async def _broken(self, question: Question, defect: Exception) -> None:
         """End one question after an unexpected exception; the others continue."""
@@ -511,12 +533,28 @@ class JudgeRunner:
     ) -> Answer:
         """Commit the answer, then count it; `latency` is None if nothing was sent."""
         question = prepared.question
-        self._unscored[reply.unscored] += 1
         self._was_readable |= latency is not None
         answer = self._builder.answer(prepared, reply, latency)
         await self._context.writer.write(answered(question.id, answer))
         self._count(answer)
+        if prepared.request.answer == "letter" and answer.verdict in ("A", "B"):
+            self._check_scores(reply)
         return answer
+
+    def _check_scores(self, reply: Reply) -> None:
+        """Say at once if a choice has no log-probabilities; stop the judge if they are required."""
+        missing, before = reply.first is None, self._unscored[reply.unscored]
+        self._unscored[reply.unscored] += 1
+        if reply.unscored == "none sent" and not before:
+            line = NO_LONGER_SCORED if self._scored else CHOICES_ONLY
+            self._context.progress.note(self._judge.name, line)
+        if (
+            missing
+            and self._context.require
+            and (not self._scored or reply.unscored == "none sent")
+        ):
+            self._stop(self._ended("require: log_odds, and an answer has no log-probabilities"))
+        self._scored |= not missing
 
     def _count(self, answer: Answer) -> None:
         tally = self.tally

@@ -245,6 +245,13 @@ _UNSCORED: dict[Unscored, str] = {
 }
 
 
+CHOICES_ONLY = (
+    "choices only: the server sends no log-probabilities; replicates at temperature 1 or the "
+    "template v1/probability recover part of what they tell, for more questions"
+)
+NO_LONGER_SCORED = "answers no longer have log-probabilities; they are used as choices"
+
+
 def unscored_notes(counts: Counter[Unscored]) -> list[str]:
     """Return the notes on answers without the log-probabilities that were asked for."""
     return [f"{counts[why]:,} answers: {text}" for why, text in _UNSCORED.items() if counts[why]]

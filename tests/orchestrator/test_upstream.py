@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from fakes.batches import BatchProvider
+from pydantic import ValidationError
 
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.comparisons.table import Comparisons
@@ -121,6 +122,7 @@ def test_a_change_of_settings_is_noted_once(tmp_path: Path) -> None:
     with Provider(behave) as provider:
         study, notes = campaign([gpt(provider.url, concurrency=8)]), Notes()
         assert run(study, tmp_path, notes).complete
+        assert len(provider.seen) == len(study.judges) * study.design.questions + 1
     assert table(study, tmp_path).frame["soft"].all()
     assert sum("alternatives" in line for line in notes.lines) == 1
 
@@ -158,13 +160,55 @@ def test_a_letter_that_is_not_listed_bounds_the_log_odds(
         table(study, location.folder)
 
 
-def test_log_probabilities_that_were_not_sent_are_said_once(tmp_path: Path) -> None:
+class _Counted(Notes):
+    """Notes, with the number of requests that the provider had seen at each."""
+
+    def __init__(self, provider: Provider) -> None:
+        super().__init__()
+        self._provider = provider
+        self.requests: list[int] = []
+
+    def note(self, judge: str, line: str) -> None:
+        super().note(judge, line)
+        self.requests.append(len(self._provider.seen))
+
+
+def test_log_probabilities_that_were_not_sent_are_said_before_the_second_question(
+    tmp_path: Path,
+) -> None:
     """A server that ignores `logprobs` costs most of what its answers could say."""
     with Provider(lambda number, body: Says("A")) as provider:
-        study, notes = campaign([gpt(provider.url)], pairs=4), Notes()
+        study = campaign([gpt(provider.url, concurrency=8)], pairs=4)
+        notes = _Counted(provider)
         run(study, tmp_path, notes)
     assert not table(study, tmp_path).frame["soft"].any()
-    (line,) = (line for line in notes.lines if "log-prob" in line)
-    assert line == (
+    first, last = (line for line in notes.lines if "log-prob" in line)
+    assert first.startswith("gpt: choices only: the server sends no log-probabilities")
+    assert notes.requests[notes.lines.index(first)] == 1
+    assert last == (
         "gpt: 8 answers: log-probabilities were asked for and not sent; used as choices"
     )
+
+
+def test_a_server_that_stops_sending_log_probabilities_is_noticed_at_once(tmp_path: Path) -> None:
+    soft = {"A": -0.2, "B": -1.8}
+    with Provider(lambda n, body: Says("A", logprobs=soft if n < 4 else None)) as provider:
+        study = campaign([gpt(provider.url, concurrency=1)], pairs=4)
+        notes = _Counted(provider)
+        run(study, tmp_path, notes)
+    assert table(study, tmp_path).frame["soft"].sum() == 3
+    (line,) = (line for line in notes.lines if "no longer" in line)
+    assert notes.requests[notes.lines.index(line)] == 4
+
+
+@pytest.mark.parametrize("scored", [0, 3])
+def test_a_campaign_may_require_log_odds(scored: int, tmp_path: Path) -> None:
+    soft = {"A": -0.2, "B": -1.8}
+    with Provider(lambda n, body: Says("A", logprobs=soft if n <= scored else None)) as provider:
+        study = campaign([gpt(provider.url, concurrency=1)], pairs=4, require="log_odds")
+        summary = run(study, tmp_path)
+        assert len(provider.seen) == scored + 1
+    assert "require: log_odds, and an answer has no log-probabilities" in str(summary.problems)
+    assert len(table(study, tmp_path)) == scored + 1, "what was paid for is kept"
+    with pytest.raises(ValidationError, match="makes choices only"):
+        campaign([claude(provider.url)], require="log_odds")
