@@ -24,7 +24,8 @@ def test_a_plug_in_gets_its_record_from_its_entry_point(monkeypatch: pytest.Monk
         free = True
 
     backend = SimpleNamespace(Settings=Settings, __name__="Mine")
-    monkeypatch.setattr(judges.plugins, "load", lambda *_: backend)
+    entry = SimpleNamespace(load=lambda: backend)
+    monkeypatch.setattr(judges, "installed_backends", lambda: {"mine": [entry]})
     provider = provider_of(Settings(name="mine", backend="mine", model="m"))
     assert (provider.name, provider.settings, provider.free) == ("mine", Settings, True)
     assert provider.open_batches is None
