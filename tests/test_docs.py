@@ -312,3 +312,10 @@ def test_a_reader_finds_a_page_by_the_search_and_the_next_by_its_link(site, tmp_
 def test_the_readme_begins_with_the_two_commands():
     text = (ROOT / "README.md").read_text()
     assert 0 < text.index("![") < text.index("make demo") < text.index("make test") < 3000
+
+
+def test_the_files_that_contributing_names_exist():
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("*/**/*.py")]
+    assert len(named) > 20
+    assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
