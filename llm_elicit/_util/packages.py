@@ -39,6 +39,7 @@ def package_version() -> str:
     return installed_versions().get("llm-elicit", "unknown")
 
 
+@cache  # packages do not change while a process runs, and each takes milliseconds to look up
 def installed_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that affect results.
 
@@ -46,11 +47,6 @@ def installed_versions() -> dict[str, str]:
         >>> sorted(installed_versions())[0]
         'Python'
     """
-    return dict(_versions())
-
-
-@cache  # packages do not change while a process runs, and each takes milliseconds to look up
-def _versions() -> dict[str, str]:
     versions = {"Python": platform.python_version()}
     for name in _SHOWN:
         try:

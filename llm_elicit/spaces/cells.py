@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Feature
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = LazyModule("pandas")
 
 MISSING = frozenset(
     ("", "na", "n/a", "n.a.", "#n/a", "<na>", "nan", "null", "none", "nil", ".", "-", "?", "..")

@@ -240,10 +240,12 @@ def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> C
     numeric = cells.to_numbers(unique, dialect).notna()
     if len(unique) > 1 and numeric.all():
         return None
-    date_format = _date_format(unique)
-    if date_format is not None:
-        return _draft_dates(cells.to_days(text, date_format), date_format)
-    _refuse_times(unique.iloc[:_LOOKED_AT])
+    looked_at = unique.iloc[:_LOOKED_AT]
+    dated = len(looked_at) and looked_at.str.contains(r"\d.*[-/. 年月].*\d").all()
+    for date_format in _DATES if dated else ():
+        if all(cells.to_days(part, date_format).notna().all() for part in (looked_at, unique)):
+            return _draft_dates(cells.to_days(text, date_format), date_format)
+    _refuse_times(looked_at)
     present = text[text.isin(unique)]
     few = len(written) <= min(MOST_WORDS, len(present) // 2)
     share = present.isin(unique[numeric]).mean()
@@ -332,19 +334,6 @@ def _draft_words(
     if ordered and is_circle(categories):
         settings["periodic"], form = True, "words on a circle"
     return ColumnDraft(settings, form, words, guesses=guesses)
-
-
-def _date_format(unique: pd.Series[str]) -> str | None:
-    """Return how the dates of a column are written; None if it holds none."""
-    looked_at = unique.iloc[:_LOOKED_AT]
-    if not len(looked_at) or not looked_at.str.contains(r"\d.*[-/. 年月].*\d").all():
-        return None
-    for date_format in _DATES:
-        if cells.to_days(looked_at, date_format).notna().all():
-            days = cells.to_days(unique, date_format)
-            if days.notna().all():
-                return date_format
-    return None
 
 
 def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:

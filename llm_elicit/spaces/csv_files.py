@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -29,11 +28,6 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel
 from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = LazyModule("pandas")  # a process that only asks questions does without
 
 chardet = LazyModule("chardet")
 
@@ -435,36 +429,6 @@ def stated_separator(text: str) -> Separator | None:
     )
 
 
-def parse_csv(source: str, text: str, dialect: Dialect, **options: Any) -> pd.DataFrame:
-    """Return the rows below the header line of a CSV.
-
-    Args:
-        source: its name, for messages.
-        text: its text.
-        dialect: how it is written; rows that it leaves out are there.
-        options: passed to `pandas.read_csv`.
-
-    Raises:
-        InputError: it cannot be read, or a row has more cells than the header line.
-    """
-    above = dialect.header[0] - 1
-    try:
-        below = text.split("\n", above)[above]
-        frame: pd.DataFrame = pd.read_csv(io.StringIO(below), sep=dialect.sep, **options)
-    except IndexError:
-        raise InputError(f"{source}: no line {above + 1}; correct dialect.header") from None
-    except (ValueError, csv.Error) as error:
-        line = re.sub(r"(?<=in line )\d+", lambda digits: str(int(digits[0]) + above), str(error))
-        raise unreadable(source, line) from None
-    if not isinstance(frame.index, pd.RangeIndex):
-        # Without a name for each cell, pandas takes the first ones for names of rows.
-        raise InputError(
-            f"{source}: rows have more cells than the header line has names; give each column a "
-            "name, or delete a separator at the end of rows"
-        )
-    return frame
-
-
 def check_distinct(names: Iterable[str], source: str) -> None:
     """Refuse columns of one name.
 
@@ -484,36 +448,6 @@ def unreadable(source: str, error: Exception | str) -> InputError:
         return error
     line = visible(" ".join(str(error).split()), 300)
     return InputError(f"{source}: not a CSV that can be read: {line}")
-
-
-def check_short_rows(source: str, text: str, dialect: Dialect, frame: pd.DataFrame) -> None:
-    """Refuse rows with fewer cells than the header line.
-
-    Args:
-        source: the file's name, for messages.
-        text: its text.
-        dialect: how it is written; rows that it leaves out may be short.
-        frame: its rows.
-
-    Raises:
-        InputError: there is one; the message names its line.
-    """
-    last = frame.iloc[:, -1]
-    if not len(frame) or not (last.isna() | (last.astype(str) == "")).any():
-        return
-    above = dialect.header[0] - 1
-    reader = csv.reader(io.StringIO(text.split("\n", above)[above]), delimiter=dialect.sep)
-    try:
-        for number, row in enumerate(reader, dialect.header[0]):
-            filled = any(cell.strip() for cell in row)
-            if filled and len(row) < frame.shape[1] and number not in dialect.left_out:
-                raise InputError(
-                    f"{source}: line {above + reader.line_num} has {len(row)} cells, where the "
-                    f"header line has {frame.shape[1]} names; add the missing cells, which may be "
-                    "empty"
-                )
-    except csv.Error:
-        return  # a cell longer than the module's limit; pandas has read it
 
 
 _DECIMAL_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+),(?:\d{1,2}|\d{4,})|[-+]?0,\d+")

@@ -35,6 +35,7 @@ from llm_elicit.spaces.naming import ColumnReport, Wording, valid_name, wordings
 from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales, shares_of_a_whole
 from llm_elicit.spaces.table_files import (
     UNNAMED,
+    ReadTable,
     named_columns,
     read_rdataset,
     sniff,
@@ -92,28 +93,6 @@ _LEAST_ROWS = 20
 
 
 @dataclass(frozen=True)
-class _TableFile:
-    """The file of the table, as the space has it.
-
-    Attributes:
-        about: its settings.
-        dialect: how numbers are written.
-        notes: what was found out about it.
-        folder: where it is, or will be.
-        content: its bytes, if it has not been written yet.
-    """
-
-    about: dict[str, Any]
-    dialect: Dialect
-    notes: tuple[str, ...]
-    folder: Path = Path()
-    content: bytes | None = None
-
-    def __str__(self) -> str:
-        return str(self.folder / self.about["file"])
-
-
-@dataclass(frozen=True)
 class Draft:
     """A drafted space.
 
@@ -158,22 +137,22 @@ def draft_file(
         return draft_frame(frame, title, columns, not_stated, source)
     path = Path(table)
     read = sniff(path, encoding)
+    about = _about(path.name, path.read_bytes(), read, path.name)
+    read = replace(read, frame=_chosen(read.frame, columns, str(path)))
+    return _draft(read, about, path.name.split(".")[0], columns, not_stated, path.parent)
+
+
+def _about(file: str, content: bytes, read: ReadTable, source: str) -> dict[str, Any]:
+    """Return the settings of a table of which the columns are not known yet."""
     about = {
-        "file": path.name,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "file": file,
+        "sha256": hashlib.sha256(content).hexdigest(),
         "rows": len(read.frame),
         "licence": "unstated",
-        "source": path.name,
-        **_written(read.dialect),
+        "source": source,
     }
-    title = path.name.split(".")[0]
-    chosen = _chosen(read.frame, columns, str(path))
-    file = _TableFile(about, read.dialect, read.notes, path.parent)
-    return _draft(chosen, title, file, columns, not_stated)
-
-
-def _written(dialect: Dialect) -> dict[str, Any]:
-    return {} if dialect == Dialect() else {"dialect": dialect.model_dump(exclude_defaults=True)}
+    written = read.dialect.model_dump(exclude_defaults=True)
+    return about | {"dialect": written} if written else about
 
 
 def draft_frame(
@@ -204,45 +183,40 @@ def draft_frame(
         line = visible(" ".join(str(error).split()), 300)
         raise InputError(f"{name}: the frame cannot be written as Parquet: {line}") from None
     content, read = written.getvalue(), without_extra_rows(frame, Dialect())
-    about = {
-        "file": f"{valid_name(name)}.parquet",
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "rows": len(read.frame),
-        "licence": "unstated",
-        "source": source,
-        **_written(read.dialect),
-    }
-    chosen = _chosen(read.frame, columns, name)
-    table = _TableFile(about, read.dialect, read.notes, content=content)
-    return _draft(chosen, name, table, columns, not_stated)
+    about = _about(f"{valid_name(name)}.parquet", content, read, source)
+    read = replace(read, frame=_chosen(read.frame, columns, name))
+    return _draft(read, about, name, columns, not_stated, content=content)
 
 
 def _draft(
-    frame: pd.DataFrame,
+    read: ReadTable,
+    about: Mapping[str, Any],
     title: str,
-    file: _TableFile,
     columns: Sequence[str],
     not_stated: Sequence[str],
+    folder: Path = Path(),
+    content: bytes | None = None,
 ) -> Draft:
-    drafts, dropped = _columns(frame, file, {*columns, *not_stated})
+    frame, file = read.frame, str(folder / about["file"])
+    drafts, dropped = _columns(read, file, {*columns, *not_stated})
     for heading in not_stated:
         if heading not in drafts:
             why = f": {dropped[heading]}" if heading in dropped else ""
             raise InputError(
                 f"{file}: not stated: {heading!r} is no column that is asked about{why}"
             )
-    shares = _shares(drafts, dropped, frame, file.dialect)
-    drafts |= _of_complete_rows(drafts, frame, file.dialect, not_stated)
+    shares = _shares(drafts, dropped, frame, read.dialect)
+    drafts |= _of_complete_rows(drafts, frame, read.dialect, not_stated)
     worded = wordings(list(drafts))
     for heading, draft in drafts.items():
         unit = draft.unit or worded[heading].unit
         if heading in not_stated:
             try:
-                drafts[heading] = with_not_stated(draft, frame[heading], file.dialect, unit)
+                drafts[heading] = with_not_stated(draft, frame[heading], read.dialect, unit)
             except UnusableColumnError as reason:
                 raise InputError(f"{file}: not stated: {heading!r}: {reason}") from None
         else:
-            drafts[heading] = of_few_numbers(draft, frame[heading], file.dialect, unit)
+            drafts[heading] = of_few_numbers(draft, frame[heading], read.dialect, unit)
     guesses: dict[str, dict[str, str]] = {}
     for heading, draft in drafts.items():
         clear = not draft.settings.get("categories") and draft.settings["kind"] != "date"
@@ -260,16 +234,16 @@ def _draft(
     data = {
         "name": name,
         "title": name.replace("_", " "),
-        "subject": f"a row of {file.about['file'] if file.content is None else title}",
+        "subject": f"a row of {about['file'] if content is None else title}",
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
         "features": list(features.values()),
         **({"constraints": [f"{summed} <= {shares[1]:g}"]} if summed else {}),
-        "table": _table(file.about, drafts, worded),
+        "table": _table(about, drafts, worded),
     }
     left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
-    file_name = visible(file.about["file"])
+    file_name = visible(about["file"])
     header = _HEADER.format(file=file_name, most=MOST_WORDS, left_out=left_out)
-    header += "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in file.notes)
+    header += "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in read.notes)
     says = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
     text = header + with_comments(to_yaml(data), says)
     reports = tuple(
@@ -279,7 +253,7 @@ def _draft(
         for heading in frame.columns
         if heading in dropped or heading in drafts
     )
-    return Draft(data, text, reports, file.notes, file.folder, file.content)
+    return Draft(data, text, reports, read.notes, folder, content)
 
 
 def _table(
@@ -322,7 +296,7 @@ def _too_many(source: str, count: int) -> InputError:
 
 
 def _columns(
-    frame: pd.DataFrame, file: _TableFile, named: set[str]
+    read: ReadTable, file: str, named: set[str]
 ) -> tuple[dict[str, ColumnDraft], dict[str, str]]:
     """Return the drafts of columns that can be features, and why the others are left out.
 
@@ -330,15 +304,28 @@ def _columns(
         InputError: there are none, or too many.
     """
     drafts, dropped = dict[str, ColumnDraft](), dict[str, str]()
-    for heading in frame.columns:
+    for heading in read.frame.columns:
         try:
-            draft = draft_column(frame[heading], words_of(heading), file.dialect)
+            draft = draft_column(read.frame[heading], words_of(heading), read.dialect)
         except UnusableColumnError as reason:
             dropped[heading] = str(reason)
             continue
-        why = "" if heading in named else _unless_named(heading, draft)
-        if why:
-            dropped[heading] = why
+        # One column that most rows lack would leave few rows, and one of many categories few
+        # questions for each.
+        words = len(draft.settings.get("categories", ()))
+        if heading in named:
+            drafts[heading] = draft
+        elif heading.startswith(UNNAMED):
+            dropped[heading] = "it has no heading; give it a name in the header line"
+        elif draft.missing > _MOST_MISSING:
+            dropped[heading] = (
+                f"{share(draft.missing)} of its cells hold no value; name it to keep it and leave "
+                "these rows out: --columns, or as ranges --not-stated"
+            )
+        elif words > MOST_WORDS:
+            dropped[heading] = (
+                f"{words} categories are many to ask about; name it to keep them: --columns"
+            )
         else:
             drafts[heading] = draft
     if not drafts:
@@ -348,7 +335,7 @@ def _columns(
             f"to ask about ({visible(reasons, 500)})"
         )
     if len(drafts) > _MOST_FEATURES:
-        raise _too_many(str(file), len(drafts))
+        raise _too_many(file, len(drafts))
     return drafts, dropped
 
 
@@ -388,25 +375,6 @@ def _of_complete_rows(
 def _span(settings: Mapping[str, Any]) -> float:
     distance = settings["high"] - settings["low"]
     return float(distance.days if isinstance(distance, datetime.timedelta) else distance)
-
-
-def _unless_named(heading: str, draft: ColumnDraft) -> str:
-    """Return why a column is left out that is kept if it is asked for by name; empty if it is kept.
-
-    One column that most rows lack would leave few rows, and one of many categories few questions
-    for each.
-    """
-    words = len(draft.settings.get("categories", ()))
-    if heading.startswith(UNNAMED):
-        return "it has no heading; give it a name in the header line"
-    if draft.missing > _MOST_MISSING:
-        return (
-            f"{share(draft.missing)} of its cells hold no value; name it to keep it and leave "
-            "these rows out: --columns, or as ranges --not-stated"
-        )
-    if words > MOST_WORDS:
-        return f"{words} categories are many to ask about; name it to keep them: --columns"
-    return ""
 
 
 def _shares(

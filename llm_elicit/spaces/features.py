@@ -84,7 +84,13 @@ class FeatureSpace(StrictModel):
         """Features without a locale of their own have the space's."""
         if not isinstance(data, dict) or data.get("locale") is None:
             return data
-        features = [_with_locale(feature, data["locale"]) for feature in data.get("features") or ()]
+        locale, features = data["locale"], list(data.get("features") or ())
+        for number, feature in enumerate(features):
+            if isinstance(feature, Feature) and not feature.locale:
+                parsed = Locale.model_validate(locale)
+                features[number] = feature.model_copy(update={"locale": parsed})
+            elif isinstance(feature, dict) and feature.get("locale") is None:
+                features[number] = feature | {"locale": locale}
         return data | {"features": features}
 
     @model_validator(mode="after")
@@ -525,13 +531,3 @@ class FeatureSpace(StrictModel):
         places = flagged.argmax(axis=1)[flagged.any(axis=1)]
         counts = np.bincount(places, minlength=self.dimension).tolist()
         return {heading: n for heading, n in zip(self.headings, counts, strict=True) if n}
-
-
-def _with_locale(feature: Any, locale: Any) -> Any:
-    """A feature, or its keys, with a locale unless it has one."""
-    if isinstance(feature, Feature):
-        parsed = Locale.model_validate(locale)
-        return feature if feature.locale else feature.model_copy(update={"locale": parsed})
-    if isinstance(feature, dict) and feature.get("locale") is None:
-        return feature | {"locale": locale}
-    return feature

@@ -11,21 +11,16 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit.spaces import cells
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Floats
 from llm_elicit.spaces.naming import is_unit
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = LazyModule("pandas")
 
 LOOKED_AT = 80
 """The lines from which the header line is found."""

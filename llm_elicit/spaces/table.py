@@ -9,9 +9,7 @@ table's correlations. Draws outside the range asked about, or outside a constrai
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,15 +23,16 @@ from pydantic import AfterValidator, Field
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.errors import InputError
-from llm_elicit.spaces import cells
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Feature, Floats
-from llm_elicit.spaces.table_files import is_text, printed_cells, read_table_file
 
 if TYPE_CHECKING:
     import pandas as pd
-else:
-    pd = LazyModule("pandas")
+
+    from llm_elicit.spaces import cells, table_files
+else:  # pandas, which a process that only asks questions does without
+    pd, cells = LazyModule("pandas"), LazyModule("llm_elicit.spaces.cells")
+    table_files = LazyModule("llm_elicit.spaces.table_files")
 
 _LEAST_ROWS = 20
 _MOST_ROUNDS = 1000
@@ -169,7 +168,8 @@ class Table(StrictModel):
                 that is no value of its feature.
         """
         path = folder / self.file
-        frame = read_table_file(path, self.dialect, self._checked(path, space, content))
+        content = self._checked(path, space, content)
+        frame = table_files.read_table_file(path, self.dialect, content).frame
         if len(frame) != self.rows:
             raise InputError(
                 f"{path}: {len(frame):,} rows, and {space}.yaml says {self.rows:,}; "
@@ -212,20 +212,10 @@ class Table(StrictModel):
         return content
 
     def printed(self, folder: Path, content: bytes | None = None) -> list[list[str]]:
-        """Return the cells as they are printed, the header line first.
-
-        Cells of files that are no text, or with decimal commas, are printed as in English CSV.
-        """
+        """Return the cells as they are printed, the header line first."""
         path = folder / self.file
         content = path.read_bytes() if content is None else content
-        if is_text(self.file, content) and self.dialect.decimal == ".":
-            return printed_cells(path, self.dialect, content)
-        frame = read_table_file(path, self.dialect, content)
-        for name in frame.columns if self.dialect.decimal == "," else ():
-            numbers = cells.to_numbers(frame[name], self.dialect)
-            frame[name] = numbers if numbers.notna().any() else frame[name]
-        text = pd.DataFrame({name: cells.as_text(frame[name]) for name in frame.columns})
-        return list(csv.reader(io.StringIO(text.to_csv(index=False), newline="")))
+        return table_files.printed_cells(path, self.dialect, content)
 
 
 @dataclass(frozen=True)

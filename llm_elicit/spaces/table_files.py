@@ -16,23 +16,22 @@ import zipfile
 import zlib
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llm_elicit._util.packages import LazyModule
+import pandas as pd
+
 from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.cells import as_text, is_missing
+from llm_elicit.spaces.cells import as_text, is_missing, to_numbers
 from llm_elicit.spaces.csv_files import (
     Dialect,
     check_distinct,
-    check_short_rows,
     decimal_of,
     decoded,
-    parse_csv,
     separator_of,
     stated_separator,
     unreadable,
@@ -44,11 +43,6 @@ from llm_elicit.spaces.layout import (
     rows_of_no_case,
     without_blank_rows,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = LazyModule("pandas")
 
 READERS = {
     ".parquet": "read_parquet", ".pq": "read_parquet", ".feather": "read_feather",
@@ -193,28 +187,24 @@ _LISTED = 5
 
 @dataclass(frozen=True)
 class ReadTable:
-    """A table that was read for the first time.
+    """A table as it is read.
 
     Attributes:
-        frame: its cases.
+        frame: its rows; the index is the number of the line less two, 0 below a first header line.
         dialect: how its file is written.
         notes: what the file does not state and was found, a line each.
+        printed: the cells of a CSV as they are printed, from the header line on; the index is the
+            number of the line less one.
     """
 
     frame: pd.DataFrame
     dialect: Dialect
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    printed: pd.DataFrame | None = None
 
 
-def is_text(file: str, content: bytes) -> bool:
-    """Whether a file is read as a CSV."""
-    return not unpacked(content, file).suffix
-
-
-def read_table_file(path: Path, dialect: Dialect, content: bytes) -> pd.DataFrame:
+def read_table_file(path: Path, dialect: Dialect, content: bytes) -> ReadTable:
     """Read a table's file: a CSV's cells are text, others have types.
-
-    The index is the number of the line less two: 0 where the first line has the names.
 
     Args:
         path: the file; its suffix names the format.
@@ -224,23 +214,26 @@ def read_table_file(path: Path, dialect: Dialect, content: bytes) -> pd.DataFram
     Raises:
         InputError: it cannot be read, or the package that reads its format is not installed.
     """
-    file = unpacked(content, str(path))
-    frame = _rows(path, file, dialect)
-    if not file.suffix:
-        check_short_rows(str(path), _text(path, file, dialect), dialect, frame)
-    return _cases(frame, dialect.left_out)
+    table, text = _all_rows(unpacked(content, str(path)), str(path), dialect)
+    _check_short_rows(str(path), text, table, dialect)
+    return replace(table, frame=_cases(table.frame, dialect.left_out))
 
 
 def printed_cells(path: Path, dialect: Dialect, content: bytes) -> list[list[str]]:
-    """Return a CSV's cells as they are printed, the names first, without rows that are no cases."""
-    file = unpacked(content, str(path))
-    text = _text(path, file, dialect)
-    above = dialect.header[0] - 1
-    reader = csv.reader(io.StringIO(text.split("\n", above)[above]), delimiter=dialect.sep)
-    next(reader, None)
-    lines = {index + 2 for index in read_table_file(path, dialect, content).index}
-    rows = [row for line, row in enumerate(reader, dialect.header[0] + 1) if line in lines]
-    return [_names(str(path), text, dialect), *rows]
+    """Return the cells of the cases as they are printed, the names first.
+
+    Cells of files that are no text, or with decimal commas, are printed as in English CSV.
+    """
+    table = read_table_file(path, dialect, content)
+    frame = table.frame
+    if table.printed is not None and dialect.decimal == ".":
+        rows = table.printed.loc[frame.index + 1]
+        return [_names(table.printed, dialect), *rows.to_numpy().tolist()]
+    for name in frame.columns if dialect.decimal == "," else ():
+        numbers = to_numbers(frame[name], dialect)
+        frame[name] = numbers if numbers.notna().any() else frame[name]
+    text = pd.DataFrame({name: as_text(frame[name]) for name in frame.columns})
+    return [list(text.columns), *text.to_numpy().tolist()]
 
 
 def sniff(path: Path, encoding: str = "") -> ReadTable:
@@ -260,17 +253,15 @@ def sniff(path: Path, encoding: str = "") -> ReadTable:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     file = unpacked(content, str(path))
-    dialect, notes = _written(path, file, encoding)
-    if file.name:
-        notes.append(f"{visible(file.name, 100)} is read, of several files in the archive")
-    frame = _rows(path, file, dialect)
-    numbers = pd.to_numeric(pd.Series(frame.columns), errors="coerce")
-    if not file.suffix and len(numbers) and numbers.notna().all():
+    table, text = _all_rows(file, str(path), encoding=encoding)
+    names = pd.to_numeric(pd.Series(table.frame.columns), errors="coerce")
+    if not file.suffix and len(names) and names.notna().all():
         raise InputError(f"{path}: the first line holds numbers; add a header line with names")
-    table = without_extra_rows(frame, dialect)
-    if not file.suffix:
-        check_short_rows(str(path), _text(path, file, table.dialect), table.dialect, frame)
-    return ReadTable(table.frame, table.dialect, (*notes, *table.notes))
+    cases = without_extra_rows(table.frame, table.dialect)
+    _check_short_rows(str(path), text, table, cases.dialect)
+    archive = f"{visible(file.name, 100)} is read, of several files in the archive"
+    notes = (*table.notes, *([archive] if file.name else []), *cases.notes)
+    return replace(cases, notes=notes)
 
 
 def without_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
@@ -308,36 +299,67 @@ def _cases(frame: pd.DataFrame, left_out: Collection[int]) -> pd.DataFrame:
     return cases if len(cases) == len(frame) else cases.infer_objects()
 
 
-def _written(path: Path, file: UnpackedFile, encoding: str) -> tuple[Dialect, list[str]]:
-    """Return separator, encoding and header of a file, and what to say of them."""
-    if not file.suffix:
-        return _dialect_of(path, file, encoding)
-    if not _is_excel(file):
-        return Dialect(), []
-    grid, sheets = _sheet(path, file)
-    rows = grid.iloc[:LOOKED_AT].map(_as_cell).to_numpy().tolist()
-    dialect = Dialect(header=header_lines(rows))
-    several = f"sheet {visible(sheets[0], 60)!r} is read, the first of {len(sheets)}"
-    return dialect, [*_above(dialect), *([several] if len(sheets) > 1 else [])]
+def _all_rows(
+    file: UnpackedFile, source: str, dialect: Dialect | None = None, encoding: str = ""
+) -> tuple[ReadTable, str]:
+    """Return all rows below the header line, also blank ones and those that are no cases.
+
+    Args:
+        file: the file.
+        source: its name, for messages.
+        dialect: how it is written; found if None.
+        encoding: the encoding of a CSV; found if empty.
+
+    Returns:
+        The table, and the text of a CSV, which is empty for other files.
+    """
+    notes, text = list[str](), ""
+    if READERS.get(file.suffix) == "read_excel":
+        grid, sheets = _sheet(source, file)
+        if dialect is None:
+            lines = grid.iloc[:LOOKED_AT].map(_as_cell).to_numpy().tolist()
+            dialect = Dialect(header=header_lines(lines))
+            several = f"sheet {visible(sheets[0], 60)!r} is read, the first of {len(sheets)}"
+            notes = [*_above(dialect), *([several] if len(sheets) > 1 else [])]
+    elif file.suffix:
+        frame = named_columns(_typed(source, file), source)
+        return ReadTable(frame, dialect or Dialect()), ""
+    else:
+        raw, charset = decoded(file.content, source, dialect.encoding if dialect else encoding)
+        text = _plain(raw)
+        if dialect is None:
+            dialect, notes = _dialect_of(source, text, charset, named=bool(encoding))
+        grid = _grid(source, text, dialect)
+    if dialect.header[-1] - 1 not in grid.index:
+        raise InputError(f"{source}: no line {dialect.header[-1]}; correct dialect.header")
+    names, rows = _names(grid, dialect), grid.loc[dialect.header[-1] :]
+    # Columns that have neither name nor value are none.
+    places = [place for place, name in enumerate(names)
+              if name or not is_missing(as_text(rows[place])).all()]  # fmt: skip
+    check_distinct([names[place] for place in places], source)
+    headings = [names[place] or f"{UNNAMED}{place}" for place in places]
+    frame = rows[places].infer_objects().set_axis(headings, axis="columns")
+    frame = frame.set_axis(frame.index - 1)
+    return ReadTable(frame, dialect, tuple(notes), grid if text else None), text
 
 
-def _dialect_of(path: Path, file: UnpackedFile, encoding: str) -> tuple[Dialect, list[str]]:
-    raw, charset = decoded(file.content, str(path), encoding)
-    text = _plain(raw)
+def _dialect_of(source: str, text: str, charset: str, *, named: bool) -> tuple[Dialect, list[str]]:
+    """Return separator and header of a CSV, and what to say of them and of its encoding."""
     try:
         sep = separator_of(text)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{source}: {error}") from None
     stated = stated_separator(text) is not None
     reader, rows, starts = csv.reader(io.StringIO(text), delimiter=sep), list[list[str]](), [1]
     with suppress(csv.Error):
         for row in islice(reader, LOOKED_AT):
             rows.append(row)
             starts.append(reader.line_num + 1)
-    header = [starts[row - 1 + stated] for row in header_lines(rows[stated:])]
+    first, *second = (row - 1 + stated for row in header_lines(rows[stated:]))
+    header = [starts[first], *(starts[first] + row - first for row in second)]
     dialect = Dialect.model_validate({"sep": sep, "encoding": charset, "header": header})
     notes = _above(dialect, 1 + stated)
-    if not encoding and charset not in ("utf-8", "utf-16", "utf-32"):
+    if not named and charset not in ("utf-8", "utf-16", "utf-32"):
         notes.append(
             f"read as {charset}, which the file does not state; if words look wrong, give the "
             "encoding: --encoding"
@@ -380,72 +402,63 @@ def _plain(text: str) -> str:
     return re.sub(r"\r\n?", "\n", text) if "\r" in text else text
 
 
-def _text(path: Path, file: UnpackedFile, dialect: Dialect) -> str:
-    return _plain(decoded(file.content, str(path), dialect.encoding)[0])
-
-
-def _names(source: str, text: str, dialect: Dialect) -> list[str]:
-    """Return the names of a CSV's columns; empty ones are missing.
+def _grid(source: str, text: str, dialect: Dialect) -> pd.DataFrame:
+    """Return the cells of a CSV from its header line on; the index is the line less one.
 
     Raises:
-        InputError: a name has more characters than any name.
+        InputError: it cannot be read, or a row has more cells than the header line.
     """
-    lines = text.split("\n")
-    headers = []
-    for line in dialect.header:
-        below = (f"{cells}\n" for cells in lines[line - 1 : line + _LOOKED_AT])
-        reader = csv.reader(below, delimiter=dialect.sep)
-        try:
-            headers.append([name.strip() for name in next(reader, [])])
-        except csv.Error as error:
-            raise InputError(
-                f"{source}: line {line} is no header that can be read: {error}"
-            ) from None
-    return names_of(*headers[:2]) if len(headers) > 1 else headers[0]
-
-
-def _rows(path: Path, file: UnpackedFile, dialect: Dialect) -> pd.DataFrame:
-    """Return all rows below the header line, also blank ones and those that are no cases."""
-    if _is_excel(file):
-        grid, _ = _sheet(path, file)
-        if dialect.header[-1] > len(grid):
-            raise InputError(f"{path}: no line {dialect.header[-1]}; correct dialect.header")
-        header = [grid.iloc[line - 1].map(_as_cell).tolist() for line in dialect.header]
-        names = names_of(*header[:2]) if len(header) > 1 else header[0]
-        frame = grid.iloc[dialect.header[-1] :].infer_objects()
-        frame = frame.set_axis(frame.index - 1)
-    elif file.suffix:
-        frame, names = _typed(path, file), []
-    else:
-        text = _text(path, file, dialect)
-        names = _names(str(path), text, dialect)
-        frame = parse_csv(
-            str(path), text, dialect, dtype=str, keep_default_na=False, low_memory=False,
-            skip_blank_lines=len(names) < 2,
+    above = dialect.header[0] - 1
+    try:
+        below = text.split("\n", above)[above]
+        grid = pd.read_csv(
+            io.StringIO(below), sep=dialect.sep, header=None, dtype=str, keep_default_na=False,
+            low_memory=False, skip_blank_lines=dialect.sep not in below.partition("\n")[0],
         )  # fmt: skip
-        first = dialect.header[0] - 1
-        frame = frame.set_axis(range(first, first + len(frame)))
-        frame = frame.drop(index=[line - 2 for line in dialect.header[1:]], errors="ignore")
-    if not names:
-        return named_columns(frame, str(path))
-    # Columns that have neither name nor value are none.
-    frame = frame.set_axis(range(frame.shape[1]), axis="columns")
-    places = [place for place, name in enumerate(names)
-              if name or not is_missing(as_text(frame[place])).all()]  # fmt: skip
-    check_distinct([names[place] for place in places], str(path))
-    headings = [names[place] or f"{UNNAMED}{place}" for place in places]
-    return frame[places].set_axis(headings, axis="columns")
+    except IndexError:
+        raise InputError(f"{source}: no line {above + 1}; correct dialect.header") from None
+    except (ValueError, csv.Error) as error:
+        if re.search(r"in line 2, saw", str(error)):
+            raise InputError(
+                f"{source}: rows have more cells than the header line has names; give each column "
+                "a name, or delete a separator at the end of rows"
+            ) from None
+        line = re.sub(r"(?<=in line )\d+", lambda digits: str(int(digits[0]) + above), str(error))
+        raise unreadable(source, line) from None
+    return grid.set_axis(range(above, above + len(grid)))
+
+
+def _names(grid: pd.DataFrame, dialect: Dialect) -> list[str]:
+    """Return the names of columns; empty ones are missing."""
+    header = [[_as_cell(cell) for cell in grid.loc[line - 1]] for line in dialect.header]
+    return names_of(*header[:2]) if len(header) > 1 else header[0]
+
+
+def _check_short_rows(source: str, text: str, table: ReadTable, dialect: Dialect) -> None:
+    """Refuse rows of a CSV with fewer cells than the header line, unless they are left out.
+
+    Raises:
+        InputError: there is one; the message names its line.
+    """
+    if table.printed is None or not (table.printed.iloc[1:, -1] == "").any():
+        return
+    above, width = dialect.header[0] - 1, table.printed.shape[1]
+    reader = csv.reader(io.StringIO(text.split("\n", above)[above]), delimiter=dialect.sep)
+    with suppress(csv.Error):  # a cell longer than the module's limit; pandas has read it
+        for number, row in enumerate(reader, dialect.header[0]):
+            filled = any(cell.strip() for cell in row)
+            if filled and len(row) < width and number not in dialect.left_out:
+                raise InputError(
+                    f"{source}: line {above + reader.line_num} has {len(row)} cells, where the "
+                    f"header line has {width} names; add the missing cells, which may be empty"
+                )
 
 
 UNNAMED = "Unnamed: "
 """How the names of columns without a heading begin."""
 
 
-def _is_excel(file: UnpackedFile) -> bool:
-    return READERS.get(file.suffix) == "read_excel"
-
-
-def _sheet(path: Path, file: UnpackedFile) -> tuple[pd.DataFrame, list[str]]:
+def _sheet(source: str, file: UnpackedFile) -> tuple[pd.DataFrame, list[str]]:
     """Return the cells of the first sheet of a workbook, and the names of all.
 
     Raises:
@@ -457,18 +470,18 @@ def _sheet(path: Path, file: UnpackedFile) -> tuple[pd.DataFrame, list[str]]:
             return pd.read_excel(book, sheet_name=0, **_EXCEL), sheets
     except ImportError:
         raise InputError(
-            f"{path}: Excel files need another package; run: pip install 'llm-elicit[excel]', or "
+            f"{source}: Excel files need another package; run: pip install 'llm-elicit[excel]', or "
             "save it as CSV"
         ) from None
     except Exception as error:  # the library raises whatever it does
-        raise _unreadable(path, file, error) from None
+        raise _unreadable(source, file, error) from None
 
 
 def _as_cell(value: Any) -> str:
     return "" if pd.isna(value) else str(value).strip()
 
 
-def _typed(path: Path, file: UnpackedFile) -> pd.DataFrame:
+def _typed(source: str, file: UnpackedFile) -> pd.DataFrame:
     """Return a table whose format has names and types.
 
     Raises:
@@ -476,18 +489,18 @@ def _typed(path: Path, file: UnpackedFile) -> pd.DataFrame:
     """
     try:
         if READERS[file.suffix] == "read_json":
-            return _of_json(decoded(file.content, str(path))[0])
+            return _of_json(decoded(file.content, source)[0])
         frame: pd.DataFrame = getattr(pd, READERS[file.suffix])(io.BytesIO(file.content))
         return frame
     except InputError:
         raise
     except Exception as error:  # the readers of four formats raise whatever their libraries do
-        raise _unreadable(path, file, error) from None
+        raise _unreadable(source, file, error) from None
 
 
-def _unreadable(path: Path, file: UnpackedFile, error: Exception) -> InputError:
+def _unreadable(source: str, file: UnpackedFile, error: Exception) -> InputError:
     line = visible(" ".join(str(error).split()), 300)
-    return InputError(f"{path}: cannot be read as a {file.suffix[1:]} file: {line}")
+    return InputError(f"{source}: cannot be read as a {file.suffix[1:]} file: {line}")
 
 
 def _of_json(text: str) -> pd.DataFrame:
