@@ -3,7 +3,6 @@
 from llm_elicit.backends.base import (
     Backend,
     Capabilities,
-    Notify,
     Reply,
     Request,
     answer_schema,
@@ -16,17 +15,13 @@ from llm_elicit.backends.failures import Failure, MalformedReplyError, UpstreamE
 from llm_elicit.backends.providers import PROVIDERS, Provider, open_backend, provider_of
 from llm_elicit.backends.sdk import WithoutKey
 from llm_elicit.backends.simulated import SimulatedBackend
-from llm_elicit.backends.weights import KNOWN, LocalModel, cache_folder, kept, pull
 
 __all__ = [
-    "KNOWN",
     "PROVIDERS",
     "Backend",
     "Capabilities",
     "Failure",
-    "LocalModel",
     "MalformedReplyError",
-    "Notify",
     "Provider",
     "Reply",
     "Request",
@@ -34,12 +29,9 @@ __all__ = [
     "UpstreamError",
     "WithoutKey",
     "answer_schema",
-    "cache_folder",
-    "kept",
     "limit_headers",
     "open_backend",
     "provider_of",
-    "pull",
     "read_completion",
     "read_key",
     "scrubbed",

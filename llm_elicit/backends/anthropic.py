@@ -15,9 +15,6 @@ from llm_elicit.backends.base import (
     Request,
     answer_schema,
     extended,
-    read_headers,
-    read_key,
-    server_url,
 )
 from llm_elicit.backends.batches import (
     BatchClient,
@@ -33,7 +30,6 @@ from llm_elicit.config.judges import AnthropicJudge
 
 if TYPE_CHECKING:
     import anthropic
-    import httpx2
 else:
     anthropic = LazyModule("anthropic")
 
@@ -60,7 +56,7 @@ class AnthropicBackend(SDKBackend):
     _judge: AnthropicJudge
 
     def __init__(self, judge: AnthropicJudge) -> None:
-        super().__init__(judge, anthropic, open_client, "v1/messages")
+        super().__init__(judge, anthropic, "v1/messages", _headers(judge))
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return the Messages body that `ask` would send."""
@@ -96,25 +92,9 @@ class AnthropicBackend(SDKBackend):
         return await self._send(body, partial(read_message, body=body))
 
 
-def open_client(
-    judge: AnthropicJudge, http: httpx2.AsyncClient, timeout: float
-) -> tuple[anthropic.AsyncAnthropic, str]:
-    """Return the SDK's client for a judge, without retries, and the judge's key.
-
-    Raises:
-        InputError: the key or the address is missing or cannot be one.
-    """
-    key = read_key(judge.api_key_env, judge.name)
-    version = {} if judge.temperature is None else {"anthropic-version": SAMPLING_VERSION}
-    client = anthropic.AsyncAnthropic(
-        api_key=key,
-        base_url=server_url(judge.base_url, "ANTHROPIC_BASE_URL", judge.name),
-        timeout=timeout,
-        max_retries=0,
-        default_headers={**version, **read_headers(judge)},
-        http_client=http,
-    )
-    return client, key
+def _headers(judge: AnthropicJudge) -> dict[str, str]:
+    """Return what states the version of the API, if a judge needs an older one."""
+    return {} if judge.temperature is None else {"anthropic-version": SAMPLING_VERSION}
 
 
 def read_message(answer: object, body: dict[str, Any]) -> Reply:
@@ -153,7 +133,7 @@ class AnthropicBatchClient(BatchClient):
     _client: anthropic.AsyncAnthropic
 
     def __init__(self, judge: AnthropicJudge) -> None:
-        super().__init__(judge, anthropic, open_client)
+        super().__init__(judge, anthropic, _headers(judge))
 
     async def submit(self, requests: Sequence[BatchRequest], tag: str) -> str:
         """Create the batch."""

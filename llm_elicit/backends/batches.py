@@ -23,7 +23,7 @@ from llm_elicit.backends.failures import (
     refuses_prompt,
     shortened,
 )
-from llm_elicit.backends.sdk import OpenClient, SDKJudge, opening
+from llm_elicit.backends.sdk import Headers, SDKJudge, open_client, opening
 
 TAG = "llm_elicit"
 """The metadata key under which a batch carries its tag, where the provider keeps metadata."""
@@ -121,7 +121,7 @@ class BatchClient(ABC):
     Args:
         judge: the judge.
         sdk: its provider's SDK.
-        open_client: opens the SDK's client; the API key is removed from every message.
+        headers: further headers of every request. The API key is removed from every message.
 
     Attributes:
         limits: the largest batch that the provider takes.
@@ -136,11 +136,11 @@ class BatchClient(ABC):
     _client: Any
     _row: type[wire.Row]
 
-    def __init__(self, judge: SDKJudge, sdk: ModuleType, open_client: OpenClient) -> None:
+    def __init__(self, judge: SDKJudge, sdk: ModuleType, headers: Headers = None) -> None:
         with opening(judge.name):
             http = sdk.DefaultAsyncHttpxClient(follow_redirects=False)
             timeout = max(judge.timeout, LEAST_TIMEOUT)
-            self._client, _ = open_client(judge, http, timeout)
+            self._client, _ = open_client(judge, sdk, http, timeout, headers)
         self._secrets = secrets_of(judge)
 
     @abstractmethod

