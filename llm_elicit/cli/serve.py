@@ -68,7 +68,7 @@ def bundle_command(
 ) -> None:
     """Write the live page of a run, finished or not, as one HTML file."""
     from llm_elicit.pipeline import live  # with PyTorch, which a service needs not
-    from llm_elicit.service import rendering
+    from llm_elicit.service import responses
 
     cells = run_folder.open_runs(run)
     if len(cells) > 1:
@@ -81,7 +81,7 @@ def bundle_command(
     record = snapshot.stored_snapshot(cell).model_copy(update={"updated": now})
     about = to_yaml(cell.campaign.shareable())
     try:
-        rendering.write_bundle(record, view, written, cell.space.title, about)
+        responses.write_bundle(record, view, written, cell.space.title, about)
     except OSError as error:
         raise InputError(f"{written}: cannot be written ({error.strerror or error})") from None
     out.print(written, soft_wrap=True)

@@ -47,8 +47,7 @@ from starlette.types import Scope as Connection
 from llm_elicit._util.files import unfinished
 from llm_elicit.backends.base import scrubbed
 from llm_elicit.errors import InputError
-from llm_elicit.service.problems import ProblemError
-from llm_elicit.service.rendering import ROOT
+from llm_elicit.service.responses import ROOT, ProblemError
 
 Scope = Literal["admin", "read"]
 """What a caller may do: everything, or only look."""

@@ -31,12 +31,11 @@ from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.questions import Message
-from llm_elicit.service.catalog import CampaignName, Catalog, NamedRun, Runs
-from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
 from llm_elicit.service.spaces import Library, library_of
-from llm_elicit.service.state import Service, service_of
+from llm_elicit.service.state import CampaignName, Catalog, NamedRun, Runs, Service, service_of
 
 WHERE = "campaign"
 """What messages call the campaign."""

@@ -35,8 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llm_elicit.service.auth import Keys
-from llm_elicit.service.problems import ProblemError, logger
-from llm_elicit.service.rendering import ROOT, refusal
+from llm_elicit.service.responses import ROOT, ProblemError, logger, refusal
 from llm_elicit.service.settings import PATH, ServerSettings
 
 _access = logging.getLogger("llm_elicit.service.access")

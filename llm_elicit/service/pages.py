@@ -25,20 +25,20 @@ from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import LiveView, RunSnapshot
 from llm_elicit.service import auth, campaigns, security
 from llm_elicit.service.campaigns import Limits
-from llm_elicit.service.catalog import CampaignName, Catalog, Runs
-from llm_elicit.service.problems import ProblemError, status_of
-from llm_elicit.service.rendering import (
+from llm_elicit.service.responses import (
     STATIC,
+    ProblemError,
     campaign_page,
     part,
     render,
     sentence,
     state_words,
+    status_of,
     stylesheet,
 )
 from llm_elicit.service.security import SIGN_IN, Admin, Reader, Text, csrf_token, require
 from llm_elicit.service.spaces import library_of
-from llm_elicit.service.state import Service, service_of
+from llm_elicit.service.state import CampaignName, Catalog, Runs, Service, service_of
 
 router = APIRouter(include_in_schema=False)
 

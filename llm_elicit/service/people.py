@@ -27,12 +27,10 @@ from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import security
 from llm_elicit.service.auth import LONGEST_DAYS, Link
-from llm_elicit.service.catalog import Catalog, NamedRun, Runs
 from llm_elicit.service.guard import host_name, is_address
-from llm_elicit.service.problems import ProblemError, status_of
-from llm_elicit.service.rendering import ROOT, render, sentence
+from llm_elicit.service.responses import ROOT, ProblemError, render, sentence, status_of
 from llm_elicit.service.security import Text, csrf_token, require
-from llm_elicit.service.state import service_of
+from llm_elicit.service.state import Catalog, NamedRun, Runs, service_of
 
 _ADMIN = [Depends(require("admin"))]
 

@@ -45,10 +45,9 @@ from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import EventLog
 from llm_elicit.service.auth import Session, session_of
-from llm_elicit.service.catalog import CampaignName, NamedRun, Runs
-from llm_elicit.service.problems import ProblemError, logger
+from llm_elicit.service.responses import ProblemError, logger
 from llm_elicit.service.security import require
-from llm_elicit.service.state import Service, service_of
+from llm_elicit.service.state import CampaignName, NamedRun, Runs, Service, service_of
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 if TYPE_CHECKING:

@@ -38,8 +38,13 @@ from llm_elicit.errors import ElicitError
 from llm_elicit.service import auth
 from llm_elicit.service.auth import ForgedLinkError, Link, Scope, Session
 from llm_elicit.service.guard import SAFE
-from llm_elicit.service.problems import ProblemError, check_parameters, first_error, status_of
-from llm_elicit.service.rendering import refusal
+from llm_elicit.service.responses import (
+    ProblemError,
+    check_parameters,
+    first_error,
+    refusal,
+    status_of,
+)
 from llm_elicit.service.state import READER, service_of
 
 

@@ -21,13 +21,13 @@ from starlette.middleware import Middleware
 from llm_elicit._util import files
 from llm_elicit._util.packages import package_version
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.backends.weights import KNOWN
+from llm_elicit.backends.local import KNOWN
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.questions import Template
-from llm_elicit.service import campaigns, pages, people, problems, results, security, spaces, state
+from llm_elicit.service import campaigns, pages, people, responses, results, security, spaces, state
 from llm_elicit.service.auth import Keys, Scope, SessionCookies
 from llm_elicit.service.guard import Connection, Guard, Proxied
 from llm_elicit.service.security import require
@@ -184,7 +184,7 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         redoc_url=None,
         openapi_url="/api/openapi.json",
         lifespan=lifespan,
-        responses={422: {"model": problems.Problem, "description": "It cannot be used."}},
+        responses={422: {"model": responses.Problem, "description": "It cannot be used."}},
         redirect_slashes=False,
         middleware=[
             Middleware(Proxied, settings=settings),
@@ -218,7 +218,7 @@ def _logged_failure() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        problems.logger.error("runs could not be taken up", exc_info=error)
+        responses.logger.error("runs could not be taken up", exc_info=error)
 
 
 def _opened(name: str, settings: ServerSettings) -> Run:

@@ -23,7 +23,7 @@ from llm_elicit._util import files
 from llm_elicit._util.settings import parse_yaml, read_yaml, validated
 from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.run_folder import CAMPAIGN, run_folders
-from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.state import Service, service_of
 from llm_elicit.spaces.features import FeatureSpace

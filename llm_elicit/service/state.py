@@ -1,12 +1,15 @@
-"""What the routes of one service share.
+"""What the routes of one service share: its workers, its counts, and its runs.
 
-Work that would block the event loop, in processes of its own with a limit on its time.
-
+Work that would block the event loop is done in processes of its own with a limit on its time.
 Drafting a space, planning a campaign and evaluating a belief import PyTorch and pandas and compute
 for seconds, in part without releasing Python's lock, so threads would not do. A process that takes
 too long is killed.
 
-What Prometheus reads at `/metrics`: requests, watchers, and the campaigns at work.
+The counts are what Prometheus reads at `/metrics`: requests, watchers, and the campaigns at work.
+
+The runs are those of this process, and the others in its folder. Runs of other processes, such as
+those of `llm-elicit run` or of another service with the same folder, can be watched and asked to
+pause, to go on and to stop through their journals.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -23,23 +27,28 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import anyio
 from anyio import BrokenWorkerProcess, to_process
+from fastapi import Depends, Request
+from fastapi import Path as InPath
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from starlette.requests import Request
 
-from llm_elicit.errors import InputError
+from llm_elicit.errors import ConflictError, ElicitError, InputError
+from llm_elicit.orchestrator.journal import control as journal
+from llm_elicit.orchestrator.journal.control import Wanted, is_active
 from llm_elicit.orchestrator.people import People
-from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_control import check_limits
+from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, remove_unreadable
 from llm_elicit.pipeline.runtime import Runtime
-from llm_elicit.pipeline.snapshot import RunIndex
+from llm_elicit.pipeline.snapshot import RunIndex, RunSnapshot, stored_snapshot
 from llm_elicit.service.auth import Keys, Links, LoginThrottle, Sessions
-from llm_elicit.service.problems import ProblemError, logger
+from llm_elicit.service.responses import ProblemError, logger
 from llm_elicit.service.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -362,3 +371,140 @@ def service_of(request: Request) -> Service:
     """Return the service that a request came to."""
     service: Service = request.app.state.service
     return service
+
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
+"""The pattern of a campaign's name."""
+
+CampaignName = Annotated[str, InPath(pattern=NAME, description="The campaign's name.")]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The runs of a service."""
+
+    runtime: Runtime
+    index: RunIndex
+
+    def here(self, name: str) -> CampaignRun | None:
+        """Return a run of this process; None if there is none of that name."""
+        return self.runtime.runs.get(name)
+
+    def taken(self, name: str) -> bool:
+        """Whether there is a run of that name."""
+        return name in self.runtime.runs or (self.runtime.folder / name).exists()
+
+    async def run(self, name: str) -> Run:
+        """Return the run of a campaign.
+
+        Raises:
+            ProblemError: there is none.
+        """
+        job = self.here(name)
+        return job.run if job else await asyncio.to_thread(_open, self.runtime.folder, name)
+
+    async def snapshot(self, name: str) -> RunSnapshot:
+        """Return what a run does now.
+
+        Raises:
+            ProblemError: there is none.
+        """
+        job = self.here(name)
+        if job is not None:
+            return job.snapshot()
+        return await asyncio.to_thread(stored_snapshot, await self.run(name))
+
+    async def snapshots(self) -> list[RunSnapshot]:
+        """Return what all runs do now by name; of those that cannot be read, why."""
+        jobs = dict(self.runtime.runs)
+        others = await asyncio.to_thread(self.index.snapshots, jobs.keys())
+        named = [run for run in others if re.match(NAME, run.name)]
+        snapshots = [*named, *(run.snapshot() for run in jobs.values())]
+        return sorted(snapshots, key=lambda run: run.name)
+
+    async def at_work_elsewhere(self, name: str) -> bool:
+        """Whether another process works on a run.
+
+        Raises:
+            ProblemError: there is none.
+        """
+        run = await self.run(name)
+        at_work = await asyncio.to_thread(is_active, run.location)
+        return at_work and self.here(name) is None
+
+    async def request(self, name: str, state: Wanted | None = None, **limits: Any) -> None:
+        """Ask a run that is not of this process to do something, or to have other limits.
+
+        Raises:
+            ConflictError: it has ended.
+        """
+        run = await self.run(name)
+        await asyncio.to_thread(_request, run, state, **limits)
+
+    async def delete(self, name: str) -> None:
+        """Cancel a run and remove its folder and journal.
+
+        Raises:
+            ConflictError: another process is at work on it.
+        """
+        if self.here(name) is not None:
+            await self.runtime.delete(name)
+        else:
+            await asyncio.to_thread(_delete, self.runtime.folder, name)
+
+
+def catalog(request: Request) -> Catalog:
+    """Return the runs of the service that a request came to; a dependency."""
+    service = service_of(request)
+    return Catalog(service.runtime, service.index)
+
+
+Runs = Annotated[Catalog, Depends(catalog)]
+
+
+async def _named(name: CampaignName, runs: Runs) -> Run:
+    """Return the run that the path of a request names; a dependency."""
+    return await runs.run(name)
+
+
+NamedRun = Annotated[Run, Depends(_named)]
+
+
+def _open(folder: Path, name: str) -> Run:
+    path = folder / name / CAMPAIGN
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        raise ProblemError(404, f"no campaign {name!r}") from None
+    return _opened(path.parent, changed)
+
+
+@lru_cache(maxsize=256)
+def _opened(folder: Path, changed: int) -> Run:
+    """Open a run; again if its campaign was changed."""
+    del changed
+    return Run.open(folder)
+
+
+def _request(
+    run: Run,
+    state: Wanted | None,
+    max_cost: float | None = None,
+    concurrency: int | None = None,
+) -> None:
+    if not is_active(run.location):
+        raise ConflictError(f"{run.campaign.name}: no process is at work on it; start it")
+    check_limits(run.campaign, max_cost, concurrency)
+    journal.request(run.location, state, max_cost=max_cost, concurrency=concurrency)
+
+
+def _delete(folder: Path, name: str) -> None:
+    try:
+        run = _open(folder, name)
+        active = is_active(run.location)
+    except (ElicitError, OSError):
+        remove_unreadable(folder / name)
+        return
+    if active:
+        raise ConflictError(f"{name}: another process is at work on it; cancel it first")
+    run.remove()

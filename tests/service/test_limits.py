@@ -19,7 +19,7 @@ import uvicorn
 from llm_elicit.service import guard
 from llm_elicit.service.auth import Keys
 from llm_elicit.service.guard import Connection, Guard
-from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.state import READER, Workers
 from tests.service.serving import BEARER, LOOK, Served

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from llm_elicit.orchestrator.people import PeopleProgress
-from llm_elicit.service.rendering import render
+from llm_elicit.service.responses import render
 from tests.service.serving import Served
 
 CAMPAIGN = """

@@ -1,12 +1,14 @@
-"""The pages' templates with the words of numbers and states, their style sheet, and refusals.
+"""What the service answers: pages from templates, errors as pages or as problems (RFC 9457).
 
 Everything that a template is given is escaped. The style is that of the report, whose style sheet
-comes first. A campaign's page is written as one static file, too.
+comes first. A campaign's page is written as one static file, too. Errors have the messages of the
+command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
@@ -14,13 +16,88 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from fastapi import Response
+from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
+from pydantic import BaseModel
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
 from llm_elicit._util.text import visible
+from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.snapshot import JudgeSnapshot, LiveInterval, LiveView, RunSnapshot
-from llm_elicit.service.problems import ProblemError, problem
+
+logger = logging.getLogger("llm_elicit.service")
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(BaseModel):
+    """An error: its kind, its HTTP status, and what to do in one line."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+class ProblemError(HTTPException):
+    """A request is refused."""
+
+
+_TITLES = {
+    400: "Bad request", 401: "Not signed in", 403: "Forbidden", 404: "Not found",
+    405: "Method not allowed", 408: "Request timeout", 409: "Conflict", 410: "Gone",
+    413: "Content too large", 415: "Unsupported media type", 421: "Misdirected request",
+    422: "Cannot be used", 429: "Too many requests", 500: "Internal error",
+    503: "Service unavailable",
+}  # fmt: skip
+
+
+def status_of(error: Exception) -> int:
+    """Return the HTTP status of a refused request, or of an error of this package.
+
+    Examples:
+        >>> status_of(InputError("no such judge")), status_of(ConflictError("the run has ended"))
+        (422, 409)
+    """
+    if isinstance(error, ProblemError):
+        return error.status_code
+    if isinstance(error, InputError) and not isinstance(error, ConflictError):
+        return 422
+    return 409 if isinstance(error, ElicitError) else 500
+
+
+def check_parameters(request: Request) -> None:
+    """Check that the API knows the parameters of a request's address; a page may have others.
+
+    Raises:
+        ProblemError: it does not know one, which would do nothing.
+    """
+    if not request.url.path.startswith("/api/"):
+        return
+    names = [field.alias for field in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in names:
+            raise ProblemError(422, _unknown(f"query.{visible(name, 100)}", "parameter", names))
+
+
+def _unknown(location: str, kind: str, names: Iterable[str]) -> str:
+    return f"{location}: unknown {kind}; known: {', '.join(names) or 'none'}"
+
+
+def first_error(findings: Any, request: Request) -> str:
+    """Return the first broken rule of a request in one line, and how many more there are."""
+    first = findings[0]
+    location = visible(".".join(str(part) for part in first["loc"]), 200) or "request"
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    if first["type"] == "extra_forbidden":
+        model = request.scope["route"].body_field.field_info.annotation
+        return _unknown(location, "key", model.model_fields) + more
+    value = first.get("input")
+    suffix = f", got {visible(repr(value), 100)}" if isinstance(value, str | int | float) else ""
+    return f"{location}: {first['msg'].removeprefix('Value error, ')}{suffix}{more}"
+
 
 STATIC = Path(__file__).parent / "static"
 """The folder of the style sheet and the scripts."""
@@ -176,7 +253,8 @@ def refusal(
     """
     detail = visible(scrub(detail), _LONGEST)
     if path.startswith(_NO_PAGES) and "text/html" not in headers.get("accept", ""):
-        return problem(status, detail, more)
+        body = Problem(title=_TITLES.get(status, "Error"), status=status, detail=detail)
+        return JSONResponse(body.model_dump(), status, dict(more or {}), MEDIA_TYPE)
     heading = _HEADINGS.get(status, "This does not work")
     text = render(
         "failed",
