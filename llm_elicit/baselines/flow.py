@@ -32,17 +32,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from llm_elicit.density import methods
 from llm_elicit.density.errors import Array, DensityError, Flags, check_fields, integer, number
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import BoxLatent, Latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import (
-    ExternalMethod,
-    Fitted,
-    LogNormalizer,
-    Problem,
-    external_settings,
-)
+from llm_elicit.density.methods import Fitted, Problem
 from llm_elicit.density.sampling import LOG_2PI, bisect
 from llm_elicit.density.smc import Draws
 from llm_elicit.density.torch_utils import Adam
@@ -437,7 +432,10 @@ def fit_flow(problem: Problem) -> Fitted:
     the member that never saw them (nats per comparison; random choices score −log 2);
     ``flow_steps``, where each member stopped.
     """
-    settings, pairs = external_settings(problem, FlowSettings, "flow"), problem.judgments.pairs
+    settings, pairs = (
+        methods.external_settings(problem, FlowSettings, "flow"),
+        problem.judgments.pairs,
+    )
     count = max(2, min(settings.folds, int(pairs.max()) + 1))
     folds = torch.from_numpy(assign_folds(pairs, count, problem.rng))
     volume, weights = problem.latent.log_volume, problem.weights
@@ -471,7 +469,7 @@ def fit_flow(problem: Problem) -> Fitted:
         "held_out_log_likelihood": float(np.average([b.score for b in best], weights=masses)),
         "flow_steps": [b.steps for b in best],
     }
-    return Fitted(model, LogNormalizer(0.0, 0.0, draws), notes)
+    return Fitted(model, methods.LogNormalizer(0.0, 0.0, draws), notes)
 
 
-METHOD = ExternalMethod(fit_flow, FlowDensity.restore)
+METHOD = methods.ExternalMethod(fit_flow, FlowDensity.restore)

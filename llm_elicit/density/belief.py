@@ -17,19 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from llm_elicit.density import methods
 from llm_elicit.density.belief_draws import utilities_at
 from llm_elicit.density.distribution import Power
 from llm_elicit.density.errors import Array, DensityError, integer, number
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import BoxLatent, Latent, make_latent
-from llm_elicit.density.methods import (
-    DensityModel,
-    UtilityDensity,
-    at_level,
-    external_method,
-    self_report,
-    utility_at,
-)
+from llm_elicit.density.methods import UtilityDensity
 from llm_elicit.density.presentation import PresentedDensity
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score import ScoreDensity
@@ -44,7 +38,7 @@ from llm_elicit.density.utility_function import (
 )
 
 _FORMAT = 3
-_RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], DensityModel]] = {
+_RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], methods.DensityModel]] = {
     "utility": UtilityDensity.restore,
     "score": ScoreDensity.restore,
     "score-constant": ScoreDensity.restore,
@@ -276,7 +270,7 @@ class BeliefDensity(PresentedDensity):
         with one_thread():
             g = torch.from_numpy(self._latent.to_latent(points))
             taper = 0.0 if tapered else self._latent.taper(g)
-            return np.asarray((utility_at(self._latent, model.utility, g) - taper).numpy())
+            return np.asarray((methods.utility_at(self._latent, model.utility, g) - taper).numpy())
 
     def utilities(self, x: npt.ArrayLike, *, tapered: bool = True) -> Array:
         """Return utilities (S, n) at points (n, d) of the support by draws of the posterior.
@@ -360,7 +354,7 @@ class BeliefDensity(PresentedDensity):
                 "utility" nor "auto".
         """
         noise = replace(self.noise, level=level)
-        diagnostics = at_level(self.diagnostics, noise, self.noise)
+        diagnostics = methods.at_level(self.diagnostics, noise, self.noise)
         return self._scaled(noise.scale / self.noise.scale, diagnostics, "at_noise", seed)
 
     def sample_at_noise(self, n: int, level: float, *, seed: int = 0) -> Array:
@@ -399,7 +393,7 @@ class BeliefDensity(PresentedDensity):
         with one_thread():
             density = UtilityDensity(latent, utility, annealing)
             model, normalizer = density.normalized(generator_of(seed))
-            report = self_report(latent, model, normalizer)
+            report = methods.self_report(latent, model, normalizer)
         reference = normalizer.points(len(self._reference))
         names, stated = features or self._features, {**diagnostics, **report}
         return BeliefDensity(latent, model, reference, stated, draws, names)
@@ -468,7 +462,7 @@ class BeliefDensity(PresentedDensity):
         latent = make_latent(sampling_from_dict(text["sampling"]))
         latent.radius = math.inf if text["radius"] is None else text["radius"]
         name = text["model"]
-        restore = _RESTORE[name] if name in _RESTORE else external_method(name).restore
+        restore = _RESTORE[name] if name in _RESTORE else methods.external_method(name).restore
         return cls(
             latent,
             restore(latent, tensors, text["config"]),

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from llm_elicit.density import methods
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.errors import DensityError, callback, instance, seed_of
 from llm_elicit.density.evidence import Evidence
@@ -18,16 +19,7 @@ from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.judgments import Judgments, canonical_order, check_rows, merge
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import (
-    OWN,
-    Fitted,
-    Problem,
-    UtilityDensity,
-    external_method,
-    in_coordinates,
-    known_methods,
-    self_report,
-)
+from llm_elicit.density.methods import Fitted, Problem
 from llm_elicit.density.sampling import SamplingDensity, Uniform, other_than_numbers
 from llm_elicit.density.score import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
@@ -175,10 +167,12 @@ def fit_evidence(
         instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
     instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
     # Own methods first: to look for installed ones takes 40 ms.
-    if not isinstance(method, str) or (method not in OWN and method not in known_methods()):
+    if not isinstance(method, str) or (
+        method not in methods.OWN and method not in methods.known_methods()
+    ):
         raise DensityError(
             f"fit_belief: method {method!r} is unknown; the methods are "
-            f"{', '.join(known_methods())}; choose one of them."
+            f"{', '.join(methods.known_methods())}; choose one of them."
         )
     sampling, names = _matched(sampling, evidence.features)
     check_rows(evidence, sampling)
@@ -196,8 +190,8 @@ def fit_evidence(
     with one_thread():
         fitted = _fit(problem, method)
         if method in JUDGE_METHODS:
-            fitted = in_coordinates(fitted, latent, order)
-        report = self_report(latent, fitted.model, fitted.normalizer)
+            fitted = methods.in_coordinates(fitted, latent, order)
+        report = methods.self_report(latent, fitted.model, fitted.normalizer)
     total = time.perf_counter() - began
     diagnostics = {
         "method": method,
@@ -282,8 +276,8 @@ def _check_modelled(
 
 
 def _fit(problem: Problem, method: str) -> Fitted:
-    if method not in OWN:
-        return external_method(method).fit(problem)
+    if method not in methods.OWN:
+        return methods.external_method(method).fit(problem)
     if method in SCORE_METHODS:
         return fit_score(problem, constant=method == "score-constant")
     began = time.perf_counter()
@@ -307,7 +301,7 @@ def _fit(problem: Problem, method: str) -> Fitted:
     if method != "auto":
         del report["reason"]
     utility = utility.to(torch.empty(0, device=problem.settings.device))
-    belief = UtilityDensity(problem.latent, utility, problem.settings.annealing)
+    belief = methods.UtilityDensity(problem.latent, utility, problem.settings.annealing)
     return Fitted(*belief.normalized(problem.generator), report, draws, seconds)
 
 

@@ -26,17 +26,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from scipy.ndimage import gaussian_filter
 
+from llm_elicit.density import plot_style
 from llm_elicit.density.errors import Array
 from llm_elicit.density.feature_axis import BINS, Band, FeatureAxis, PlotData
-from llm_elicit.density.plot_style import (
-    LIGHT,
-    NotebookFigure,
-    Theme,
-    blank,
-    dress,
-    set_axis,
-    wrapped,
-)
+from llm_elicit.density.plot_style import Theme
 
 CELLS = 36
 """Bins of a panel along a number."""
@@ -93,9 +86,9 @@ def draw_panel(axes: Axes, plot: PlotData, pair: PanelPair, theme: Theme, most: 
         image = np.sqrt(counts.T / max(counts.max(), 1))
         shades = ramp(theme, theme.ink)
         axes.pcolormesh(*edges, image, cmap=shades, vmin=0, vmax=1.6, rasterized=True)
-    dress(axes, theme)
-    set_axis(axes, "x", pair.axes[0], most)
-    set_axis(axes, "y", pair.axes[1], most)
+    plot_style.dress(axes, theme)
+    plot_style.set_axis(axes, "x", pair.axes[0], most)
+    plot_style.set_axis(axes, "y", pair.axes[1], most)
 
 
 def draw_regions(
@@ -246,10 +239,10 @@ def top_of(plot: PlotData, belief: Array, column: int) -> float:
 
 def dress_marginal(axes: Axes, axis: FeatureAxis, theme: Theme, most: int = 5) -> None:
     """Style the axes of one feature: its range below, no density axis."""
-    dress(axes, theme)
+    plot_style.dress(axes, theme)
     axes.spines["left"].set_visible(False)
     axes.set_yticks([])
-    set_axis(axes, "x", axis, most)
+    plot_style.set_axis(axes, "x", axis, most)
 
 
 def draw_data(axes: Axes, plot: PlotData, column: int, theme: Theme) -> list[Artist]:
@@ -326,14 +319,14 @@ _SIZE, _TICKS = 8, 7  # points, of labels and tick labels
 _MOST_TICKS = 4  # of an axis of a corner plot
 
 
-def marginals_figure(plot: PlotData, theme: Theme = LIGHT) -> Figure:
+def marginals_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     """Return all marginals in one figure, one panel per feature."""
     columns = min(_COLUMNS, plot.dimension)
     rows = -(-plot.dimension // columns)
     handles = legend(theme, plot.data is not None, plot.bands is not None)
     beside = min(len(handles), max(int(_WIDE * columns / _ENTRY), 1))
     above = _LEGEND * (1 - (-len(handles) // beside))
-    figure = blank(_WIDE * columns, _HIGH * rows + above, theme)
+    figure = plot_style.blank(_WIDE * columns, _HIGH * rows + above, theme)
     for column, axis in enumerate(plot.axes):
         axes = figure.add_subplot(rows, columns, column + 1)
         draw_marginal(axes, plot, column, theme)
@@ -349,7 +342,7 @@ def marginals_figure(plot: PlotData, theme: Theme = LIGHT) -> Figure:
     return figure
 
 
-def corner_figure(plot: PlotData, theme: Theme = LIGHT) -> Figure:
+def corner_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     """Return the corner plot: a panel for every pair of features, marginals on the diagonal.
 
     Of one feature it is the marginal.
@@ -361,7 +354,7 @@ def corner_figure(plot: PlotData, theme: Theme = LIGHT) -> Figure:
     return figure
 
 
-def fill_corner(figure: Figure, plot: PlotData, theme: Theme = LIGHT) -> None:
+def fill_corner(figure: Figure, plot: PlotData, theme: Theme = plot_style.LIGHT) -> None:
     """Draw the belief, the marginals and the legend on the panels of a corner plot."""
     for axes, row, column in corner_places(figure, plot.dimension):
         if row == column:
@@ -376,10 +369,10 @@ def fill_corner(figure: Figure, plot: PlotData, theme: Theme = LIGHT) -> None:
     )
 
 
-def corner_panels(plot: PlotData, theme: Theme = LIGHT) -> Figure:
+def corner_panels(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     """Return the panels without a belief; marginals are empty, because their axes change."""
     d = plot.dimension
-    figure = NotebookFigure(facecolor=theme.background)
+    figure = plot_style.NotebookFigure(facecolor=theme.background)
     for row in range(d):
         for column in range(row + 1):
             axes = figure.add_subplot(d, d, row * d + column + 1)
@@ -440,5 +433,5 @@ def _label(
 
 
 def _name(drawn: Axis, axis: FeatureAxis, room: float, theme: Theme) -> None:
-    label = wrapped(axis.label, room, _SIZE)
+    label = plot_style.wrapped(axis.label, room, _SIZE)
     drawn.set_label_text(label, fontsize=_SIZE, color=theme.ink, parse_math=False)

@@ -14,17 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import qmc
 
+from llm_elicit.density import feature_axis
 from llm_elicit.density.belief_draws import BeliefDraws, make_draws
 from llm_elicit.density.distribution import Distribution, band
 from llm_elicit.density.errors import Array, DensityError, callback, integer, points_of, seed_of
-from llm_elicit.density.feature_axis import (
-    Band,
-    FeatureAxis,
-    PlotData,
-    feature_axes,
-    shortened,
-    words_of,
-)
+from llm_elicit.density.feature_axis import FeatureAxis
 from llm_elicit.density.methods import PotentialDensity
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.settings import AnnealingSettings, Progress
@@ -94,7 +88,7 @@ def belief_html(
 
 def _row(label: str, cells: str | list[tuple[str, str]]) -> str:
     """Return a row: a text across all columns, or for each a text with its band."""
-    row = f"<tr><th{_LEFT}>{escape(shortened(label, _LONGEST))}</th>"
+    row = f"<tr><th{_LEFT}>{escape(feature_axis.shortened(label, _LONGEST))}</th>"
     if isinstance(cells, str):
         return row + f'<td{_LEFT} colspan="{len(_HEADINGS) - 1}">{escape(cells)}</td></tr>'
     for text, ends in cells:
@@ -145,7 +139,9 @@ def _shares(axis: FeatureAxis, values: Array, drawn: BeliefDraws | None, place: 
     parts = []
     for code in top.tolist():
         between = "" if ends is None else f" ({ends[0, code]:.0%} to {ends[1, code]:.0%})"
-        parts.append(f"{shortened(axis.categories[code], _LONGEST)} {share[code]:.0%}{between}")
+        parts.append(
+            f"{feature_axis.shortened(axis.categories[code], _LONGEST)} {share[code]:.0%}{between}"
+        )
     if len(tail):
         parts.append(f"{len(tail)} others {share[tail].sum():.0%}")
     return ", ".join(parts)
@@ -314,7 +310,7 @@ class PresentedDensity(Distribution):
 
     def _shown(
         self, label: str, features: Features, data: Any, *, bands: bool, n: int, seed: int
-    ) -> PlotData:
+    ) -> feature_axis.PlotData:
         """Return what a figure of some features shows."""
         places = self._features.places(label, features)
         integer(f"{label}: n", n, least=1)
@@ -335,20 +331,22 @@ class PresentedDensity(Distribution):
             sampling = law.sample(_POINTS, rng)
         sampling = sampling[:, places]
         limits = [belief] if points is None else [belief, points]
-        axes = feature_axes(self.sampling, self._features, places, limits)
+        axes = feature_axis.feature_axes(self.sampling, self._features, places, limits)
         if not bands or not self.has_draws:
-            return PlotData(axes, belief, sampling, points)
+            return feature_axis.PlotData(axes, belief, sampling, points)
         drawn = self.draws()
         weighted, bounds = list(zip(drawn.points, drawn.weights, strict=True)), []
         for axis, place in zip(axes, places, strict=True):
             lines = np.stack([axis.line(x[:, place], w) for x, w in weighted])
-            bounds.append(Band(axis.centres, *band(lines)))
-        return PlotData(axes, belief, sampling, points, bounds, drawn.sample(_OF_DRAW)[..., places])
+            bounds.append(feature_axis.Band(axis.centres, *band(lines)))
+        return feature_axis.PlotData(
+            axes, belief, sampling, points, bounds, drawn.sample(_OF_DRAW)[..., places]
+        )
 
     def _repr_html_(self) -> str:
         """Return a table of the features, which notebooks show."""
         places, points = list(range(self.dimension)), self._kept
-        axes = feature_axes(self.sampling, self._features, places, [points])
+        axes = feature_axis.feature_axes(self.sampling, self._features, places, [points])
         draws = self.draws() if 0 in self._cached else self.has_draws
         return belief_html(axes, points, draws, self.diagnostics)
 
@@ -433,7 +431,9 @@ class PresentedDensity(Distribution):
         except metadata.PackageNotFoundError:
             version = "unknown"
         names, low = self.feature_names, self.as_prior().support()[0]
-        every = (words_of(self.sampling, self._features, j) for j in range(self.dimension))
+        every = (
+            feature_axis.words_of(self.sampling, self._features, j) for j in range(self.dimension)
+        )
         words = {j: codes for j, codes in enumerate(every) if codes}
         numeric = [j for j in range(self.dimension) if j not in words]
         facts = self.diagnostics

@@ -46,26 +46,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from llm_elicit.density import methods, torch_utils
 from llm_elicit.density.distribution import Distribution
 from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import (
-    Fitted,
-    PotentialDensity,
-    Problem,
-    utility_and_slope,
-    utility_at,
-)
+from llm_elicit.density.methods import PotentialDensity
 from llm_elicit.density.score_network import ScoreNetworks, train_networks
-from llm_elicit.density.torch_utils import (
-    generator_of,
-    minimize,
-    named_tensors,
-    one_thread,
-    tensors_named,
-)
 from llm_elicit.density.utility_function import Potential
 
 _GRID = 2048
@@ -199,7 +187,7 @@ class Calibration:
 
         start = np.full(len(grid) - 1, math.log(noise.scale))
         bounds = [(math.log(noise.scale) - 7.0, math.log(noise.scale) + 7.0)] * len(start)
-        best = minimize(loss, start, bounds)
+        best = torch_utils.minimize(loss, start, bounds)
         steps = np.exp(best) * np.diff(grid)
         utilities = np.concatenate([[0.0], np.cumsum(steps)])
         return cls(torch.from_numpy(grid), torch.from_numpy(utilities))
@@ -279,9 +267,9 @@ class ScoreDensity(PotentialDensity):
         utility = self.utility
         return {
             **super().tensors(),
-            **named_tensors("score", utility.networks),
-            **named_tensors("tempering", utility.tempering),
-            **named_tensors("calibration", utility.calibration),
+            **torch_utils.named_tensors("score", utility.networks),
+            **torch_utils.named_tensors("tempering", utility.tempering),
+            **torch_utils.named_tensors("calibration", utility.calibration),
         }
 
     def config(self) -> dict[str, Any]:
@@ -300,21 +288,21 @@ class ScoreDensity(PotentialDensity):
         cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
     ) -> ScoreDensity:
         """Return the density that `tensors` and `config` describe."""
-        state = tensors_named("score", tensors)
+        state = torch_utils.tensors_named("score", tensors)
         count, features = state["linear"].shape[:2]
         networks = ScoreNetworks(count, features, config["width"], torch.Generator())
         networks.load_state_dict(state)
         utility = ScoreUtility(
             networks.requires_grad_(False),
-            Calibration(**tensors_named("calibration", tensors)),
+            Calibration(**torch_utils.tensors_named("calibration", tensors)),
             config["sigma"],
-            Tempering(**tensors_named("tempering", tensors)),
+            Tempering(**torch_utils.tensors_named("tempering", tensors)),
             config["constant"],
         )
         return cls.restored(latent, utility, tensors, config)
 
 
-def fit_score(problem: Problem, *, constant: bool) -> Fitted:
+def fit_score(problem: methods.Problem, *, constant: bool) -> methods.Fitted:
     """Fit the score method, with the tempering field or with one constant in its place.
 
     Diagnostics: ``held_out_log_likelihood``, nats per comparison, by networks not trained on the
@@ -335,7 +323,7 @@ def fit_score(problem: Problem, *, constant: bool) -> Fitted:
     density = ScoreDensity(latent, utility, problem.settings.annealing)
     model, normalizer = density.normalized(generator)
     if constant:
-        u, slope = utility_and_slope(latent, utility, normalizer.draws.points)
+        u, slope = methods.utility_and_slope(latent, utility, normalizer.draws.points)
         omega = tempering.omega(u)
         star = optimal_constant(omega, slope / omega[:, None])
         winners, losers = (star * tempering.log_odds(side) for side in (winners, losers))
@@ -349,7 +337,7 @@ def fit_score(problem: Problem, *, constant: bool) -> Fitted:
         "score_sigma": trained.sigma,
         "tempering_constant": model.utility.constant,
     }
-    return Fitted(model, normalizer, notes)
+    return methods.Fitted(model, normalizer, notes)
 
 
 @dataclass(frozen=True)
@@ -368,20 +356,24 @@ class WinnerDensity:
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log p_w (n,) per natural unit, nats."""
-        u = utility_at(self.belief._latent, self.potential, self._latent_points("log_prob", x))
+        u = methods.utility_at(
+            self.belief._latent, self.potential, self._latent_points("log_prob", x)
+        )
         log_win = self.tempering.log_win_at(u).numpy()
         return np.asarray(math.log(2.0) + log_win + self.belief.sampling.log_prob(np.asarray(x)))
 
     def tempering_field(self, x: npt.ArrayLike) -> Array:
         """Return τ (n,), nats of log p per nat of log p_w."""
         g = self._latent_points("tempering_field", x)
-        return np.asarray(self.tempering.tau(utility_at(self.belief._latent, self.potential, g)))
+        return np.asarray(
+            self.tempering.tau(methods.utility_at(self.belief._latent, self.potential, g))
+        )
 
     def scores(self, x: npt.ArrayLike) -> tuple[Array, Array]:
         """Return ∇log p and ∇log p_w (n, d), per natural unit."""
         latent, g = self.belief._latent, self._latent_points("scores", x)
-        with one_thread():
-            u, slope = utility_and_slope(latent, self.potential, g)
+        with torch_utils.one_thread():
+            u, slope = methods.utility_and_slope(latent, self.potential, g)
         of_sampling = latent.sampling_score(g, 0.0) - latent.log_volume_slope(g)
         of_winners = slope / self.tempering.tau(u)[:, None] + of_sampling
         at = g.numpy()
@@ -418,6 +410,8 @@ def winner_density(belief: Distribution, *, points: int = 8192, seed: int = 0) -
         raise DensityError(
             f"winner_density: a belief by {model.name!r} has no gradient; fit by score or auto."
         )
-    with one_thread():
-        u = utility_at(latent, model.utility, latent.draw_evenly(points, generator_of(seed)))
+    with torch_utils.one_thread():
+        u = methods.utility_at(
+            latent, model.utility, latent.draw_evenly(points, torch_utils.generator_of(seed))
+        )
     return WinnerDensity(belief, model.utility, Tempering.tabulate(u.numpy(), belief.noise))

@@ -30,14 +30,10 @@ from llm_elicit.baselines.protocol.settings import (
     LikelihoodSettings,
     TrainingSettings,
 )
+from llm_elicit.density import methods
 from llm_elicit.density.errors import Array
 from llm_elicit.density.latent import Coordinates, Latent
-from llm_elicit.density.methods import (
-    LogNormalizer,
-    UtilityDensity,
-    utility_and_slope,
-    utility_at,
-)
+from llm_elicit.density.methods import UtilityDensity
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.score import Tempering
 from llm_elicit.density.smc import Draws, Proposal
@@ -163,11 +159,11 @@ class ScoreParts:
 
     def field(self, g: Tensor) -> Tensor:
         """Return ω or τ at latent points (n, d), capped, or the constant; (n,)."""
-        return self._field_at(utility_at(self.latent, self.utility, g))
+        return self._field_at(methods.utility_at(self.latent, self.utility, g))
 
     def field_and_slope(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return the field (n,) and its gradient (n, d), which is along that of the utility."""
-        u, slope = utility_and_slope(self.latent, self.utility, g)
+        u, slope = methods.utility_and_slope(self.latent, self.utility, g)
         ahead, behind = self._field_at(u + _STEP), self._field_at(u - _STEP)
         return self._field_at(u), ((ahead - behind) / (2.0 * _STEP))[:, None] * slope
 
@@ -487,7 +483,7 @@ def importance_log_normalizer(
     draws: Draws,
     generator: torch.Generator,
     points: int = 1500,
-) -> LogNormalizer:
+) -> methods.LogNormalizer:
     """Return log ∫ exp(u) dz in nats, by importance sampling with ``points`` points.
 
     The proposal is a `Proposal` fitted to ``draws`` of the belief (n, d): its components put points
@@ -502,4 +498,4 @@ def importance_log_normalizer(
     log_weights = unnormalized(g) + latent.log_volume(g) - proposal.log_density(latent, g)[0]
     value = float(torch.logsumexp(log_weights, 0)) - math.log(points)
     error = float(torch.exp(log_weights - value).std()) / math.sqrt(points)
-    return LogNormalizer(value, error, draws)
+    return methods.LogNormalizer(value, error, draws)

@@ -41,18 +41,11 @@ from llm_elicit.baselines.protocol.network import (
 )
 from llm_elicit.baselines.protocol.samplers import FlowPrior, Resampler, flow_log_prob, sample_heun
 from llm_elicit.baselines.protocol.settings import ProtocolSettings
+from llm_elicit.density import methods
 from llm_elicit.density.fit import fit_choice_utility
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import (
-    Fitted,
-    LogNormalizer,
-    PotentialDensity,
-    Problem,
-    UtilityDensity,
-    external_settings,
-    utility_at,
-)
+from llm_elicit.density.methods import Fitted, Problem, UtilityDensity
 from llm_elicit.density.score import Tempering, optimal_constant
 from llm_elicit.density.utility_function import Utility
 
@@ -123,11 +116,11 @@ class ChoiceJudge:
 
 def fit_protocol(problem: Problem) -> Fitted:
     """Fit the score of winners (and losers), de-tempered by the field at this package's utility."""
-    settings = external_settings(problem, ProtocolSettings, "protocol")
+    settings = methods.external_settings(problem, ProtocolSettings, "protocol")
     utility_fit = fit_choice_utility(problem)
     utility, report = utility_fit.utility, utility_fit.diagnostics
     points = _points_of_sampling(problem)
-    u = utility_at(problem.latent, utility, points)
+    u = methods.utility_at(problem.latent, utility, points)
     tempering = Tempering.tabulate(u.numpy(), problem.noise)
     parts, data = _untrained(problem, settings, utility, tempering)
     trained = _train(problem, settings, parts, data)
@@ -138,7 +131,7 @@ def fit_protocol(problem: Problem) -> Fitted:
         tempering = _estimate_field(problem, settings, parts, points)
     cap = float(torch.quantile(tempering.field(u, settings.side), settings.cap_quantile))
     belief = UtilityDensity(problem.latent, utility, problem.settings.annealing)
-    density, normalizer = PotentialDensity(**vars(belief)).normalized(problem.generator)
+    density, normalizer = methods.PotentialDensity(**vars(belief)).normalized(problem.generator)
     # τ* and ω* over draws of the belief, with ∇log q = ∇u/field on the feature scale.
     draws = normalizer.draws.points
     value, slope = utility.value_and_slope(problem.latent.features(draws))
@@ -233,13 +226,13 @@ def _estimate_field(
         inner = parts.inward(points)
         of_sampling = inner[torch.randperm(len(inner), generator=problem.generator)]
         nodes, weights = defensive_mixture(of_sampling, nodes, latent.log_sampling, log_winner)
-    utilities = utility_at(latent, parts.utility, nodes)
+    utilities = methods.utility_at(latent, parts.utility, nodes)
     return Tempering.tabulate(utilities.numpy(), problem.noise, weights.numpy())
 
 
 def _normalized(
     problem: Problem, settings: ProtocolSettings, parts: ScoreParts, belief: UtilityDensity
-) -> tuple[ScoreDensity, LogNormalizer]:
+) -> tuple[ScoreDensity, methods.LogNormalizer]:
     """Return the model, its second network if there is one, and log Z."""
     generator, sigma = problem.generator, parts.mode.sigma
     model = ScoreDensity(
