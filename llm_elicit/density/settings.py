@@ -129,9 +129,9 @@ class PosteriorSettings:
 class GaussianProcessSettings:
     """Settings of the fit to log-odds.
 
-    ``frequencies`` M of the process; ``draws`` of the posterior; at most ``rounds`` of normal
-    approximations where there are choices; ``rows`` and ``iterations`` bound the search for the
-    variances.
+    At most ``frequencies`` M of the process; ``draws`` of the posterior; at most ``rounds`` of
+    normal approximations where there are choices; ``rows`` and ``iterations`` bound the search for
+    the variances.
     """
 
     frequencies: int = 256

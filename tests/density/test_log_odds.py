@@ -25,6 +25,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.judgments import pair_contrasts
 from llm_elicit.density.settings import GaussianProcessSettings
+from llm_elicit.density.utility.gaussian_process import stationary_terms
 from tests.density.targets import Array
 
 BOX = Uniform([-3.0], [3.0])
@@ -225,6 +226,19 @@ class TestFit:
 
 
 @cache
+@pytest.mark.parametrize(("features", "length"), [(2, 0.57), (3, 1.21), (4, 1.4)])
+def test_the_process_has_the_covariance_of_its_length_scale(features: int, length: float) -> None:
+    """Random frequencies are off by .08 to .13, so that which they were moved a belief."""
+    first, second = torch.from_numpy(
+        np.random.default_rng(0).uniform(-np.sqrt(3.0), np.sqrt(3.0), (2, 200, features))
+    )
+    frequencies, spectrum = stationary_terms(torch.cat([first, second]), length, 256)
+    cosines = torch.cos((first - second) @ frequencies)
+    apart = (1.0 - cosines) @ spectrum[: len(spectrum) // 2] / frequencies.shape[1]
+    expected = 1.0 - torch.exp(-0.5 * (first - second).square().sum(1) / length**2)
+    assert float((apart - expected).abs().max()) < 0.05
+
+
 def faint_and_votes(votes: int, seed: int) -> tuple[BeliefDensity, Array]:
     """The belief of faint log-odds and votes; of the votes, utilities of winner minus loser."""
     rng = np.random.default_rng(seed)

@@ -44,6 +44,7 @@ from llm_elicit.density.utility.marginal_likelihood import (
     MarginalLikelihood,
     Observations,
 )
+from llm_elicit.density.utility.quadratic import lattice
 from llm_elicit.density.utility_function import (
     FourierStack,
     Utility,
@@ -52,11 +53,12 @@ from llm_elicit.density.utility_function import (
     fourier_features,
 )
 
-_SEED = 0
 _WIDE = 3.0  # prior standard deviation of a position effect, in units of the observations'
 _LEAST_INFORMATION = 1e-6
 _CONVERGED = 1e-3
 _GAINS = 16  # different gains among the draws
+_MOST_OF_LATTICES = 4  # features
+_HIGHEST, _MARGIN = 3.0, 2.5  # of lattices, in units of one over the length scale, and of it
 _CLEARLY = 2.0  # nats of evidence for a ridge
 _CURVATURES = slice(2, 5)  # the variances that shrink a ridge
 _EXTENDED = 1.25  # times as long, from which on the prior is said to matter
@@ -121,10 +123,6 @@ class _Process:
     ) -> None:
         self.rows, self.noise, self.settings = rows, noise, settings
         self.generator = generator
-        # The same for every seed: which ones are drawn moves the ends of bands.
-        fixed = torch.Generator().manual_seed(_SEED)
-        dimension = int(rows.first.shape[1])
-        self.unit_frequencies = draw_frequencies(settings.frequencies, dimension, fixed)
         exact = rows.exact
         self.exact = torch.from_numpy(exact)
         self.unit = _size(rows.value[exact], noise.scale)
@@ -208,12 +206,11 @@ class _Process:
 
     def _solve(self) -> None:
         """Compute the posterior of all coefficients at the variances found."""
-        length = math.exp(self.theta[VARIANCES])
-        self.frequencies = self.unit_frequencies / length
-        first, second = self.rows.first.double(), self.rows.second.double()
-        fourier = fourier_features(first, self.frequencies)
-        fourier = fourier - fourier_features(second, self.frequencies)
-        self.plain = torch.cat([self.rows.quadratic, fourier], 1)
+        points = torch.cat([self.rows.first, self.rows.second]).double()
+        length, most = math.exp(self.theta[VARIANCES]), self.settings.frequencies
+        self.frequencies, self.spectrum = stationary_terms(points, length, most)
+        first, second = fourier_features(points, self.frequencies).chunk(2)
+        self.plain = torch.cat([self.rows.quadratic, first - second], 1)
         self.columns, self.mean, self.root, self.weight = self._posterior(self.theta)
         self.fitted = self.columns @ self.mean
 
@@ -223,15 +220,14 @@ class _Process:
         weight = 1.0 / torch.where(self.exact, terms.measurement, self.fixed_variance)
         columns = torch.cat([self.plain * terms.gain[:, None], self.effects], 1)
         # A root (P, Q) of the coefficients' prior covariance.
-        end, quadratic = self.plain.shape[1], self.rows.quadratic.shape[1]
-        count, variances = end + len(self.effect_variance), terms.variances
+        variances, quadratic = terms.variances, self.rows.quadratic.shape[1]
+        others = torch.cat([variances[-1] * self.spectrum, self.effect_variance]).sqrt()
+        count = quadratic + len(others)
         *blocks, along = (v.sqrt() * b for v, b in zip(variances, self.rows.blocks, strict=False))
         root = torch.zeros(count, count + along.shape[1], dtype=torch.float64)
         root[:quadratic, :quadratic] = sum(blocks)
         root[:quadratic, count:] = along
-        process, effect = torch.arange(quadratic, end), torch.arange(end, count)
-        root[process, process] = variances[-1].sqrt()
-        root[effect, effect] = self.effect_variance.sqrt()
+        root.diagonal()[quadratic:] = others
         scaled = (columns @ root) * weight.sqrt()[:, None]
         precision = scaled.T @ scaled + torch.eye(scaled.shape[1], dtype=torch.float64)
         factor = torch.linalg.cholesky(precision)
@@ -253,14 +249,12 @@ class _Process:
             *self.rows.terms.forms(drawn[:, :quadratic]),
             fourier=FourierStack(frequencies, drawn[:, quadratic:end].float()),
         )
-        gain, dispersion = self.hyper.of_sources(self.theta)
         return GaussianProcessFit(
             Utility(plain.linear, plain.curvature, fourier=smooth),
             draws,
             self._predicted(),
             mean[end:],
-            gain,
-            dispersion,
+            *self.hyper.of_sources(self.theta),
             math.exp(self.theta[VARIANCES]),
             self.log_evidence,
             self._extension(),
@@ -272,10 +266,9 @@ class _Process:
         products = slice(terms.dimension, len(terms))
         theta[_CURVATURES] += math.log(4.0)
         first, second = torch.from_numpy(terms.first), torch.from_numpy(terms.second)
-        along = torch.linalg.eigh(terms.forms(self.mean[None, : len(terms)])[1][0].double())[1][
-            :, -1
-        ]
-        along = along[first] * along[second]
+        form = terms.forms(self.mean[None, : len(terms)])[1][0].double()
+        longest = torch.linalg.eigh(form)[1][:, -1]
+        along = longest[first] * longest[second]
         curvature = float(along @ self.mean[products])
         wider = float(along @ self._posterior(theta).mean[products])
         doubt = float((along @ self.root[products]).norm())
@@ -301,19 +294,32 @@ class _Process:
     def _predicted(self) -> Array:
         """Return the prediction of every row without its group, at the same variances."""
         leverage = self.columns @ self.root
-        residual = (self.target - self.fitted).numpy()
-        predicted = self.fitted.numpy().copy()
-        weight = self.weight.numpy()
+        residual, weight = (self.target - self.fitted).numpy(), self.weight.numpy()
         own = (leverage.square().sum(1) * self.weight).numpy().clip(max=1.0 - 1e-9)
+        deleted = residual / (1.0 - own)
         alone = np.bincount(self.rows.group)[self.rows.group] == 1
-        target = self.target.numpy()
-        predicted[alone] = target[alone] - residual[alone] / (1.0 - own[alone])
         for group in np.unique(self.rows.group[~alone]):
             at = np.flatnonzero(self.rows.group == group)
             smoother = (leverage[at] @ leverage[at].T).numpy() * weight[at]
-            deleted = np.linalg.lstsq(np.eye(len(at)) - smoother, residual[at], rcond=None)[0]
-            predicted[at] = target[at] - deleted
-        return predicted
+            deleted[at] = np.linalg.lstsq(np.eye(len(at)) - smoother, residual[at], rcond=None)[0]
+        return np.asarray(self.target.numpy() - deleted)
+
+
+def stationary_terms(points: Tensor, length: float, most: int) -> tuple[Tensor, Tensor]:
+    """Return frequencies (d, M) of a process and the spectrum (2M,) of their terms, one on average.
+
+    They are a lattice, or random ones where many features would need a large one.
+    """
+    dimension = points.shape[1]
+    if dimension > _MOST_OF_LATTICES:
+        # The same for every seed: which ones are drawn moves the ends of bands.
+        drawn = draw_frequencies(most, dimension, torch.Generator().manual_seed(0))
+        return drawn / length, torch.ones(2 * most, dtype=torch.float64)
+    lowest = lattice(points, range(dimension), most, _HIGHEST / length, _MARGIN * length)
+    density = torch.exp(-0.5 * (length * lowest.norm(dim=0)).square())
+    # Each stands for its opposite, too; a constant, of frequency zero, has no differences.
+    share = 2.0 * density / (1.0 + 2.0 * density.sum())
+    return lowest, len(share) * share.repeat(2)
 
 
 def _size(values: Array, default: float) -> float:
@@ -369,11 +375,14 @@ def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observa
     measured, compared = (pairs.a, pairs.b), in_order(judgments.winners, judgments.losers)
     points = np.concatenate([np.concatenate(sides, 1) for sides in (measured, compared)])
     groups = np.unique(points, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    effects, effect_sd = _position_columns(pairs, judges, context, m, noise)
+    first, second = (
+        latent.features(torch.from_numpy(latent.to_latent(np.concatenate(sides))))
+        for sides in ((pairs.a, judgments.winners), (pairs.b, judgments.losers))
+    )
     nothing, ones = np.zeros(m), np.ones(m)
     return Observations(
-        torch.cat([_features(latent, pairs.a), _features(latent, judgments.winners)]),
-        torch.cat([_features(latent, pairs.b), _features(latent, judgments.losers)]),
+        first,
+        second,
         np.concatenate([pairs.value, nothing]),
         np.concatenate([pairs.share, ones]),
         np.concatenate([pairs.extra, nothing]),
@@ -381,15 +390,10 @@ def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observa
         np.concatenate([np.ones(n), judgments.weights]),
         source,
         (*[False] * len(judges), *[True] * len(choosing)),
-        effects,
-        effect_sd,
+        *_position_columns(pairs, judges, context, m, noise),
         groups,
         latent.category,
     )
-
-
-def _features(latent: Latent, x: Array) -> torch.Tensor:
-    return latent.features(torch.from_numpy(latent.to_latent(x)))
 
 
 def _position_columns(
@@ -414,11 +418,10 @@ def _position_columns(
 def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit) -> dict[str, Any]:
     pairs, names = judgments.measured, judgments.judges
     ids = list(dict.fromkeys(pairs.judge.tolist()))
-    column, judges = 0, {}
+    effects, judges = iter(fit.effects.tolist()), {}
     for at, judge in enumerate(ids):
-        single = bool(pairs.side[pairs.judge == judge].any())
-        effect = float(fit.effects[column]) if single else 0.0
-        column += single
+        single = pairs.side[pairs.judge == judge].any()
+        effect = next(effects) if single else 0.0
         judges[names[judge]] = _of_judge(pairs, judge, fit, at, effect)
     return {
         "scale": "choices" if any(rows.choices) else "log-odds",

@@ -438,8 +438,9 @@ def processes(
     def add(groups: Sequence[Sequence[int]], lengths: Mapping[str, Sequence[float]]) -> None:
         for columns in groups:
             shortest = math.sqrt(len(columns)) * min(min(scales) for scales in lengths.values())
-            lattice = _lattice(validation.points, columns, shortest, most // len(groups))
-            blocks.append((lattice, {name: _spectrum(lattice, s) for name, s in lengths.items()}))
+            share, highest = most // len(groups), _HIGHEST / shortest
+            terms = lattice(validation.points, columns, share, highest, _MARGIN)
+            blocks.append((terms, {name: _spectrum(terms, s) for name, s in lengths.items()}))
 
     if most and d > 2:
         add([[j] for j in numbers], {"single features": _SINGLE})
@@ -449,7 +450,7 @@ def processes(
     if most and d <= _MOST_OF_ALL:
         lengths = _ALL if d <= 2 else _ALL[1:]
         add([range(d)], {f"length scale {length}": [length] for length in lengths})
-    frequencies = torch.cat([lattice for lattice, _ in blocks], 1) if blocks else torch.empty(d, 0)
+    frequencies = torch.cat([terms for terms, _ in blocks], 1) if blocks else torch.empty(d, 0)
     names = dict.fromkeys(name for _, spectra in blocks for name in spectra)
     return frequencies, {
         name: torch.cat([spectra.get(name, torch.zeros(w.shape[1])) for w, spectra in blocks])
@@ -457,14 +458,16 @@ def processes(
     }
 
 
-def _lattice(points: Tensor, columns: Sequence[int], shortest: float, most: int) -> Tensor:
-    """Return frequencies (d, M) of some columns, at most the lowest ``most`` ones.
+def lattice(
+    points: Tensor, columns: Sequence[int], most: int, highest: float, margin: float
+) -> Tensor:
+    """Return frequencies (d, M) of some columns below a highest one, at most the lowest ``most``.
 
-    Of two opposite ones, which have the same terms, there is one, and none is zero.
+    Of two opposite ones, which have the same terms, there is one, and none is zero. Their period is
+    the range of the points (n, d) plus ``margin``.
     """
     those = points[:, list(columns)].double()
-    step = 2.0 * math.pi / (those.amax(0) - those.amin(0) + _MARGIN)
-    highest = _HIGHEST / shortest
+    step = 2.0 * math.pi / (those.amax(0) - those.amin(0) + margin)
     # An outlier makes a fine lattice, of which only the lowest part is used.
     farthest = 2 * math.ceil(most ** (1.0 / len(step)))
     reach = [max(1, min(int(highest / s), farthest)) for s in step.tolist()]
@@ -472,16 +475,16 @@ def _lattice(points: Tensor, columns: Sequence[int], shortest: float, most: int)
     half = every[len(every) // 2 + 1 :] * step
     lowest = half[half.norm(dim=1).argsort(stable=True)[: max(most, 1)]]
     lowest = lowest[lowest.norm(dim=1) <= highest]
-    lattice = torch.zeros(points.shape[1], len(lowest), dtype=torch.float64)
-    lattice[list(columns)] = lowest.T
-    return lattice
+    frequencies = torch.zeros(points.shape[1], len(lowest), dtype=torch.float64)
+    frequencies[list(columns)] = lowest.T
+    return frequencies
 
 
-def _spectrum(lattice: Tensor, lengths: Sequence[float]) -> Tensor:
+def _spectrum(frequencies: Tensor, lengths: Sequence[float]) -> Tensor:
     """Return the mean spectrum (M,) of squared exponential kernels, each summing to one."""
-    k = int((lattice != 0).any(1).sum())
+    k = int((frequencies != 0).any(1).sum())
     scales = math.sqrt(k) * torch.tensor(lengths, dtype=torch.float64)[:, None]
-    return torch.softmax(-0.5 * (scales * lattice.norm(dim=0)).square(), 1).mean(0)
+    return torch.softmax(-0.5 * (scales * frequencies.norm(dim=0)).square(), 1).mean(0)
 
 
 def _with_variances(regression: Regression, variances: Tensor) -> Regression:
