@@ -1,7 +1,7 @@
 """Everything that differs between providers, in one record per provider.
 
-Everything else asks the record of a judge's provider instead of the judge's class. A plug-in
-backend gets its record from its entry point.
+All other modules ask the record of a judge's provider instead of checking the judge's class. A
+plug-in backend gets its record from its entry point.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A simulated judge: a random-utility model with a known belief, at no cost.
 
-The density of a table: Gaussian kernels for its numbers, smoothed shares for its categories.
+The belief may be the density of a table: Gaussian kernels for numbers, smoothed shares for
+categories.
 """
 
 from __future__ import annotations

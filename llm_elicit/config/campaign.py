@@ -4,9 +4,8 @@ A campaign is one YAML file, read into frozen pydantic models. Settings that cha
 an answer are part of its identity (`llm_elicit.config.provenance`). Speed, retries and limits are
 not, so they can be changed before a run is resumed.
 
-A grid: one campaign that defines several, a cell for each space, template and condition.
-
-All judges and temperatures are in every cell, where they are asked the same pairs. A cell is a
+A grid is one campaign that defines several, a cell for each space, template and condition. All
+judges, temperatures and efforts are in every cell, where they are asked the same pairs. A cell is a
 campaign like any other, with its own run folder, journal and report.
 """
 

@@ -1,12 +1,10 @@
-"""Ask one judge through its provider's batch endpoints, possibly over several processes.
+"""Batch mode: submit, poll and collect the batches of all judges, possibly over several processes.
 
 **Guaranteed:** the intent of a batch is on the disk before it is submitted, and its id after. If a
 process is killed between the two, it is unknown whether the batch arrived. It is then searched for
 at the provider, and its questions are not sent again unless the user asks for it, since a batch
 that is not listed may still have arrived. Results are matched by custom id, in any order.
 Questions that a batch leaves unanswered are open again.
-
-Batch mode: submit, poll and collect the batches of all judges.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The cache of answers across runs: the same request to the same model is not paid twice.
 
-Answers are stored under the digest of the request's identity, with the identity itself, so that
-entries can be read, compared and verified.
-
-The identity of a request: canonical JSON (RFC 8785) of all that decides its answer.
+Answers are stored under the SHA-256 digest of the request's identity: canonical JSON (RFC 8785) of
+all that decides its answer. The identity is stored as well, so that entries can be read, compared
+and verified.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Ask a campaign's questions, all judges at the same time.
-
-Wait for people: the part of a run that asks a judge of the backend `human`.
-"""
+"""Ask a campaign's questions: all models at the same time, and wait for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""People as judges: which card an expert sees next, and what becomes of the answer.
+"""People as judges: choose the next card of an expert, and record the answer.
 
 A question to a person is a row of the journal like a question to a model, and so is its answer.
 Fits and audits therefore treat both alike. Questions are given out by leases, so that no question

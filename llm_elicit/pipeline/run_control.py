@@ -1,15 +1,15 @@
-"""Follows what other processes ask of a run, and records what the run does.
+"""Follow the control requests of other processes, and record the state of the run.
 
-`llm-elicit pause`, `resume`, `cancel` and the service write into the run's journal what they want
-(`llm_elicit.orchestrator.journal.control`). The process that works on the run reads it twice a
-second. To pause, it sends nothing more and waits for the answers in flight; to go on, it asks the
-open questions again, as it would after a restart.
+`llm-elicit pause`, `resume`, `cancel` and the service write requests into the run's journal
+(`llm_elicit.orchestrator.journal.control`). The process that works on the run reads them twice a
+second. To pause, it sends nothing more and waits for the answers in flight; to resume, it asks the
+open questions, as after a restart.
 
-A process at work holds the lock `AT_WORK` of the run's folder, which nobody else can take unless
-they share a journal, and gives a sign of life every other second. Once it is silent for `SILENCE`
-seconds, a service may take the run over. A process that was only suspended sees that and stops.
+A working process holds the lock `AT_WORK` of the run's folder, which excludes all others unless
+they share a journal, and renews its heartbeat every other second. After `SILENCE` seconds without
+one, a service may take the run over; a process that was only suspended notices that and stops.
 
-How many runs of a process are at work at the same time: the others wait, in order.
+The number of runs that work at the same time in a process is limited; the others wait in order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the stages of a run report, kept for snapshots and recorded as events.
-
-The events of a run: recorded in its journal, and passed on to all who watch.
-"""
+"""Progress of a run's stages, kept for snapshots and recorded as events in its journal."""
 
 from __future__ import annotations
 

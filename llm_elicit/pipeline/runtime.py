@@ -1,12 +1,11 @@
-"""Campaigns from their YAML to their reports: one, the cells of a grid, or several side by side.
+"""Run campaigns from their YAML to their reports: one, the cells of a grid, or several at once.
 
-A runtime is for several runs in one process, which share what is limited.
+A runtime holds what several runs in one process share: a cap, rate limiters, the cache and fits.
 
-Runs of a folder whose service is gone, which another one may take over.
-
-A run is taken over if a service began it, it has not ended, and no sign of life came for `SILENCE`
-seconds. If its journal is in its folder, the lock of the folder must be free, too: a process that
-was only suspended holds it. The journal's database decides which of several services takes it over.
+A run whose service has died is taken over by another service if it has not ended and had no
+heartbeat for `SILENCE` seconds. If its journal is in its folder, the folder's lock must be free as
+well, since a process that was only suspended still holds it. If the journal is a shared database,
+that decides which of several services takes the run over.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""What a run does at one moment: its state, and the counts of its judges.
+"""Snapshots of runs: their state, the counts of their judges, and the summary of their beliefs.
 
-The snapshots of all runs in a folder, for lists: neither spaces nor plans nor beliefs are read.
-What is known of a run's beliefs while it asks, as it is written into the run's folder: it needs
-none of the libraries that made it, so that a service reads it at once.
-
-A run at which no process is at work stays as it is until one of its files changes. Its snapshot is
-kept in memory, and in a file for the next start.
+The snapshots of all runs in a folder are read for lists, without spaces, plans or beliefs. A run
+without a working process does not change until one of its files does, so its snapshot is cached in
+memory, and in a file for the next start. The summary of beliefs is read from the run's folder
+without the libraries that computed it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The stages after asking, and the view of a run that still asks, in a process of their own.
+"""Run the stages after asking, and the live view, in a process of their own.
 
 A fit takes seconds of all processors and imports PyTorch. In a process of its own it neither blocks
 the event loop of a service nor slows its requests down, and it can be stopped.
 
-`python -m llm_elicit.pipeline.stage_process FOLDER STAGE...` runs stages of the run in a folder. It
-writes what happens to standard output, one JSON object a line; see `StageProgress`. With `--child`
-before the folder it ends once its standard input does, as when its parent is killed.
+`python -m llm_elicit.pipeline.stage_process FOLDER STAGE...` runs stages of the run in a folder and
+writes its progress to standard output, one JSON object a line; see `StageProgress`. With `--child`
+before the folder it ends when its standard input does, as when its parent is killed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The stages of a run, one by one.
+"""The stages of a run, in order.
 
 A run lives in a folder (`runs/<campaign>`). Every stage reads what the stage before wrote and can
 be run alone, again, or in another process. Running a campaign again resumes it: answered questions
-are not asked twice, and beliefs, audit and report are made again only if what they are made from
-was changed, or by another version.
+are not asked twice, and beliefs, audit and report are computed again only if their inputs or the
+version changed.
 """
 
 from __future__ import annotations

@@ -1,25 +1,19 @@
-"""The secrets of a service: its signing key and its tokens, in files that only its user can read.
+"""Secrets, browser sessions and personal links of a service.
 
-Each is read from its environment variable, or else made once and kept in the service's folder with
-mode 0600, so that links and sessions outlive a restart.
+The signing key and the tokens are read from environment variables. Without these, they are created
+once and stored in the service's folder with mode 0600, so that links and sessions survive a
+restart. Ended sessions and links are stored in small SQLite files there, which several services may
+share.
 
-Small SQLite files of a service's own folder, which several services may share.
+A session is a signed cookie. One cookie belongs to a browser that signed in and holds a random id
+and the scope. Another belongs to forms that are sent without signing in, such as the sign-in form
+itself, so that showing such a form ends no session. Both are signed with a key that depends on the
+tokens: a new token ends all sessions. Signing out ends a session on the server as well, so that a
+copy of its cookie is worthless. Cookies are `HttpOnly` and `SameSite=Lax`: a link in a mail works
+for a browser that is signed in, and a form of another site sends no cookie.
 
-Sessions of browsers: two signed cookies, and the token that forms must repeat.
-
-One cookie is of a browser that signed in; it holds the session's random id and its scope. The other
-is of forms that are sent by nobody who signed in, such as the form to sign in itself. Showing such
-a form therefore ends no session. Both are signed by a key that depends on the tokens, so that a new
-token ends all sessions. Signing out ends a session on the server, too: a copy of its cookie is
-worth nothing then.
-
-The cookies are `HttpOnly` and `SameSite=Lax`: a link in a mail opens a page for whom is signed in,
-and a form of another site sends no cookie.
-
-Personal links by which people judge: signed, expiring, and revocable.
-
-A link's token names a row of `links.sqlite` in the service's folder, which says for whom it is and
-until when. The token itself is kept nowhere, so that reading the file gives no access.
+The token of a personal link names a row of `links.sqlite`, which holds the person and the expiry.
+The token itself is not stored, so reading the file gives no access.
 """
 
 from __future__ import annotations

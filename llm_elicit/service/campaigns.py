@@ -1,10 +1,9 @@
-"""Routes of campaigns: create, estimate, start, watch, pause, go on, retune, cancel and delete.
+"""Routes of campaigns: create, estimate, start, watch, pause, resume, retune, cancel and delete.
 
-Campaigns that come over HTTP, which may name only what the operator's file allows.
-
-Otherwise the author of a campaign could have a key sent to their own server (`base_url` with
-`api_key_env`), read a file of this machine (`space`, `template`, a model's weights), write to
-another database (`journal`), or spend without limit.
+A campaign that comes over HTTP may name only what the operator's file allows. Otherwise its author
+could have a key sent to a server of their own (`base_url` with `api_key_env`), read a file of this
+machine (`space`, `template`, a model's weights), write to another database (`journal`), or spend
+without limit.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""Middleware about every request: its host, its origin, its size, and the headers of the answer.
+"""Middleware of every request: allowed hosts and origins, sizes, proxies, and idle connections.
 
-A page of another site can have a browser send requests to a service on the same machine, and by a
-name that it makes resolve to 127.0.0.1 (DNS rebinding) even read the answers. Hence the `Host` must
-be an address or a known name, and requests that change something must come from a page of the
-service, if they come from a page at all.
+A page of another site can make a browser send requests to a service on the same machine and, with a
+name that resolves to 127.0.0.1 (DNS rebinding), even read the answers. So the `Host` must be an
+address or a known name, and a request that changes something and comes from a page must come from a
+page of the service.
 
-Middleware that knows a request as a browser sent it to the proxy in front.
+Behind a proxy, a request is seen as the browser sent it. Only proxies that the operator names are
+trusted, since anyone can send their headers. `X-Forwarded-For`, `-Proto`, `-Host` and `-Prefix` are
+read, or else `Forwarded` (RFC 7239).
 
-Only proxies that the operator names are believed: anyone can send their headers. `X-Forwarded-For`,
-`-Proto`, `-Host` and `-Prefix` are read, or else `Forwarded` (RFC 7239).
-
-Connections that wait for a request do not wait for ever, and there is a limit on their number.
-
-uvicorn closes a connection that is idle after an answer, and waits for the rest of a request's
-headers without a limit. Here, headers must come within seconds. Where there are too many
-connections, the one that has waited longest is closed; one with a request in progress, such as a
-stream of events, never is.
+uvicorn closes connections that are idle after an answer, but waits without a limit for the rest of
+a request's headers. Here headers must arrive within seconds. If there are too many connections, the
+one that has waited longest is closed, but never one with a request in progress, such as a stream of
+events.
 """
 
 from __future__ import annotations

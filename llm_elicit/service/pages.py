@@ -1,7 +1,7 @@
-"""The service's pages: the campaigns, one campaign as it goes on, and the form to sign in.
+"""The service's pages: the list of campaigns, one campaign, and the sign-in form.
 
-They work without JavaScript: forms change something and lead back, and pages load themselves again.
-With it, parts of a page are fetched again when an event says that something happened.
+They work without JavaScript: a form changes something and leads back, and a page reloads itself.
+With JavaScript, parts of a page are fetched again after each event.
 """
 
 from __future__ import annotations

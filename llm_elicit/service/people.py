@@ -1,9 +1,7 @@
-"""The people of a campaign: their personal links, and the page that shows how far each is.
+"""The people of a campaign: their personal links, their progress, and the pages where they judge.
 
-The pages of people who judge, under their personal links: one question at a time.
-
-All state is on the server: an expert may stop at any time and go on with another device. The pages
-work without JavaScript; with it, single keys answer, too.
+All state is on the server: a person may stop at any time and continue on another device. The pages
+show one question at a time and work without JavaScript; with it, single keys answer as well.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""What a campaign has found: comparisons, beliefs, audit and report.
+"""Results of a campaign: comparisons, beliefs, audit, report, and the stream of its events.
 
-Tables, samples and densities are computed in the process of a worker.
-
-The route of a campaign's events, as server-sent events.
-
-Every event has its number as `id`, so that a browser which reconnects says with `Last-Event-ID`
-what it has seen; nothing is lost and nothing comes twice. A reader that is slow holds its place in
-the journal and no events; one that reads nothing for a minute is disconnected.
+Tables, samples and densities are computed in a worker process. Events are server-sent events whose
+`id` is their number: a browser that reconnects sends the last one as `Last-Event-ID`, so no event
+is lost or repeated. A slow reader keeps its position in the journal and buffers nothing; a reader
+that reads nothing for a minute is disconnected.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""Who may do what: tokens, sessions, links, and the token that forms repeat.
+"""Authorization of requests: scopes, CSRF tokens, form fields, and answers to refused requests.
 
-A route names the scope that it needs: ``Depends(require("read"))``. The caller has it by a token
-(`Authorization: Bearer ...`), by a session of a browser that signed in, or, if no token is
-required, by being on this machine. `judge` is for the routes under a personal link.
+A route names the scope that it needs: ``Depends(require("read"))``. A caller has a scope by a token
+(`Authorization: Bearer ...`), by the session of a browser that signed in or, if no token is
+required, by being on this machine. `judge` is the dependency of routes under a personal link.
 
-A request that changes something and was authenticated by what a browser sends by itself must repeat
-the session's token, in the header `X-CSRF-Token` or in the form's field `csrf`. The forms under a
-personal link repeat one of the link: its holder has no session, and so none is ended or replaced.
+A request that changes something and was authenticated by what a browser sends automatically must
+repeat the session's token, in the header `X-CSRF-Token` or the form field `csrf`. Forms under a
+personal link repeat a token of the link, since their sender has no session.
 
-The text that a form sends, as it was meant.
+Browsers end the lines of a field with CR LF, and pasted text may begin with a byte order mark and
+end in blanks. Fields of the type `Text` are normalized.
 
-Browsers end the lines of every field with CR LF, whatever the page held; what is pasted may begin
-with a byte order mark and end in blanks. All fields of all forms are read by `Text`.
-
-What becomes of requests that are refused: a page for browsers, a problem for all others.
-
-A form that is refused because its session is not the present one is shown with what was filled in,
-to be sent again.
+A refused request gets a page in a browser, and a problem (RFC 9457) elsewhere. If a form is refused
+because its session has ended, it is shown again with its fields, ready to be sent again.
 """
 
 from __future__ import annotations

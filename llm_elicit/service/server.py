@@ -1,6 +1,6 @@
-"""The service: its application, and its process with the socket and the log.
+"""The service: its application, its process with socket and log, and the routes about itself.
 
-Routes about the service itself: health, counts, sign-in, and what campaigns may name.
+These are health, counts, sign-in, and the judges and limits that clients may use.
 """
 
 from __future__ import annotations

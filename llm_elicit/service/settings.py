@@ -1,7 +1,7 @@
-"""The settings of a service: where it listens, and what campaigns that come over HTTP may name.
+"""The settings of a service: where it listens, and the judges and limits that clients may use.
 
-They are read from a YAML file of the operator's (`llm-elicit serve --config server.yaml`). Without
-one, such a campaign can use simulated judges and people, and nothing that costs money.
+They are read from a YAML file of the operator (`llm-elicit serve --config server.yaml`). Without
+one, clients may use simulated judges and people, and nothing that costs money.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Feature spaces: the operator's, and those that are drafted from an uploaded table.
+"""Feature spaces of a service: the operator's, and those drafted from uploaded tables.
 
-An uploaded space is a folder of its own below the service's, with the table and the YAML file of
-one name. Names that come over HTTP are looked up in a list; they are never joined to a path before.
+An uploaded space is a folder below the service's, which holds the table and the YAML file. Names
+that come over HTTP are looked up in a list and are never joined to a path.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""What a column of a table becomes: a feature of some kind, or nothing, and why.
+"""Draft a feature from a column of a table, or leave it out with a reason.
 
-Words that have a known order, such as "low, medium, high" or "18-24, 25-34, 65+".
-
-Columns of numbers as categories: ranges of the numbers and "not stated", or few numbers.
+Words with a known order ("low, medium, high" or "18-24, 25-34, 65+") become ordered categories.
 
 Rows that lack a number have no place on its scale and are left out. Where a missing value is an
-answer of its own (an income that was not stated), the column can be asked about as categories
-instead: ranges with about a fifth of the numbers each, and "not stated" for the missing ones. They
-are categorical, not ordered: "not stated" is neither below nor above the ranges.
+answer of its own (an income that was not stated), the column can become categories instead: ranges
+with about a fifth of the numbers each, and "not stated" for missing values. They are categorical
+rather than ordered, because "not stated" is neither below nor above the ranges.
 
-A column with a few numbers far apart, such as rates of 7 and 19 per cent, holds no others: its
-numbers are ordered categories, so that nobody is asked about 13 per cent.
+If a column has only a few numbers far apart, such as rates of 7 and 19 per cent, they become
+ordered categories, so that nobody is asked about 13 per cent.
 """
 
 from __future__ import annotations

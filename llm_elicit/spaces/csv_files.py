@@ -1,13 +1,10 @@
-"""CSV files: their separator, decimal mark and encoding, and their cells as text.
+"""CSV files: their encoding, separator and decimal mark, and their cells as text.
 
-Encodings of files that do not state theirs: which make sense, and which is likeliest.
-
-A table has few words, too few for statistics of letters alone. Ruled out first are encodings with
-which words come out as nobody writes them: letters of two scripts in a word, a capital behind a
-small letter, a sign between letters, letters that no language has together. `chardet` ranks the
-others, and a file for which two are about as likely is refused. Neither `chardet` nor
-`charset-normalizer` alone reads tables of a few short words: they name a wrong encoding for a
-quarter of them and for half.
+A table has too few words for statistics of letters alone. Encodings are ruled out first if they
+produce words that nobody writes: letters of two scripts in one word, a capital after a small
+letter, a sign between letters, letters that no language combines. `chardet` ranks the remaining
+ones, and a file is refused if two are about equally likely. `chardet` and `charset-normalizer`
+alone name a wrong encoding for a quarter and a half of tables with a few short words.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Drafting a feature space from a table, for the user to edit.
-
-What is said of a drafted space: what became of every column, and which settings are guesses.
-"""
+"""Draft a feature space from a table, and report what became of each column."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Feature spaces: the features that are asked about together, and their reference table.
-
-The coordinates of points in a feature space: their ranges, kinds and scales as arrays.
-"""
+"""Feature spaces: the features that are asked about together, and coordinates of their points."""
 
 from __future__ import annotations
 

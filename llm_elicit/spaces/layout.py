@@ -1,8 +1,8 @@
-"""Which rows of a table's file have the names, and which are no cases.
+"""Find the header row of a table's file, and the rows that are no cases.
 
-Programs and people put more into a file than names and cases: titles and notes above and below,
-wordings or units in a second line, totals, the header line again. They are recognized by what
-they break: a case has as many cells as others, and numbers where others have numbers.
+Programs and people add titles and notes above and below, wordings or units in a second row, totals,
+and repeated headers. They are recognized by their shape: a case has as many cells as the others,
+and numbers where the others have numbers.
 """
 
 from __future__ import annotations

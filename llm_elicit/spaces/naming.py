@@ -1,7 +1,4 @@
-"""Names, labels and units of features, guessed from the headings of columns.
-
-What a column of a table became, for its reader.
-"""
+"""Names, labels and units of features, guessed from the headings of columns."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a column of numbers becomes: its kind, its range and its scale.
+"""Draft a feature from a column of numbers: its kind, its range and its scale.
 
-Columns that are shares of a whole, such as the votes of each party: they sum to 1, or to 100.
+Columns that are shares of a whole, such as the votes of each party, sum to 1 or to 100.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Reference tables: the file that a feature space stands for, and which of its rows are used.
+"""Reference tables: the file behind a feature space, the rows that are used, and their density.
 
-A kernel density of the reference table: a sampling density that keeps questions plausible.
-
-A draw is a random row of the table, moved by a normal kernel on the features' scales. The kernel's
-covariance is that of the rows times h², h = n^(−1/(d + 4)) (Scott, 1992), so that it follows the
-table's correlations. Draws outside the range asked about, or outside a constraint, are drawn again.
+The kernel density is a sampling density λ whose questions are plausible. A draw is a random row,
+moved by a normal kernel on the features' scales. The kernel's covariance is that of the rows times
+h², h = n^(−1/(d + 4)) (Scott, 1992), so that it follows the table's correlations. Draws outside the
+range or a constraint are drawn again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Files of tables, CSV in its dialects, Parquet, Excel, JSON and others, as data frames.
+"""Read files of tables as data frames: CSV, Parquet, Excel, JSON and others.
 
-Files as they lie on a disk: compressed, in an archive, or named as another format.
+Files may be compressed, in an archive, or named as another format.
 """
 
 from __future__ import annotations

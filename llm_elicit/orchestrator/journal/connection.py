@@ -1,4 +1,4 @@
-"""Where a journal is, how its database is opened, what its errors mean, and who may work on it.
+"""The location of a journal, its database connections, their errors, and the lock of a run.
 
 A journal is a SQLite file in the run's folder, or a schema of a PostgreSQL database. Transactions
 are committed exactly once, even if the connection is lost. When the disk is full, reserved space

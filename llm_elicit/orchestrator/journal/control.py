@@ -1,9 +1,8 @@
-"""What a run should do and does, and its numbered events, in its journal.
+"""Control of a run through its journal: its requested and its actual state, and its events.
 
-Any process may ask a run to pause, to go on, to be cancelled, or to have another limit; the process
-at work on the run reads the request within half a second. Both survive the process.
-
-What a list of runs shows of a journal, read from a file at one glance.
+Any process may ask a run to pause, to resume, to be cancelled, or to have another limit; the
+process that works on the run reads the request within half a second. Both survive the process. A
+list of runs reads a summary of each journal in one query.
 """
 
 from __future__ import annotations
