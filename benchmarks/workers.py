@@ -120,7 +120,7 @@ def _pickled(function: Callable[[Job], Result], job: Job) -> bytes:
         inner = inner.func
     try:
         if inner.__module__ == "__main__":
-            raise AttributeError("it lives in the script that runs; move it to a module")
+            raise AttributeError("it is defined in the main script; move it to a module")
         return pickle.dumps((function, job))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         name = getattr(inner, "__qualname__", repr(inner))

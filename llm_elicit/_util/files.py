@@ -76,7 +76,9 @@ def read_points(
     except (ValueError, TypeError):
         points = np.full((1, 1), np.nan)
     if not len(points) or len(points) % multiple or not np.isfinite(points).all():
-        raise InputError(f"{path}: holds {len(points)} rows, not all of them points; {_WAY_OUT}")
+        raise InputError(
+            f"{path}: holds {len(points)} rows, some of which are not points; {_WAY_OUT}"
+        )
     return points
 
 
@@ -145,11 +147,12 @@ def find(folder: str, name: str, suffix: str) -> Path:
     names = ", ".join(available(folder, suffix)) or "none"
     noun, quoted = _NOUNS.get(folder, folder), visible(repr(name), 200)
     if direct.is_dir():
-        raise InputError(f"{quoted} is a folder, where a {noun} is expected: a {suffix} file")
+        raise InputError(f"{quoted} is a folder; a {noun} is a {suffix} file")
     if direct.is_file():
-        raise InputError(f"{quoted} is no {noun}: name a {suffix} file")
+        raise InputError(f"{quoted} is not a {noun}; name a {suffix} file")
     raise InputError(
-        f"no {noun} {quoted}: there is no such {suffix} file here or in the package; known: {names}"
+        f"no {noun} {quoted}: no {suffix} file of this name in this folder or in the package; "
+        f"known: {names}"
     )
 
 

@@ -106,10 +106,10 @@ class _Strict(Composer, SafeConstructor):
         if node is None:
             return None
         if alias and node not in self._sizes:
-            raise _refused("an alias stands for what holds it", at)
+            raise _refused("recursive alias", at)
         size = self._sizes.setdefault(node, 1 + sum(self._sizes[part] for part in _parts(node)))
         if size > _MOST:
-            raise _refused(f"more than {_MOST:,} values, aliases counted each time", at)
+            raise _refused(f"more than {_MOST:,} values, counting every use of an alias", at)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -120,7 +120,7 @@ class _Strict(Composer, SafeConstructor):
             read, line = (key.tag, str(key.value)), key.start_mark.line + 1
             if read in lines:
                 raise _refused(
-                    f"the key {key.value!r} stands twice, first in line {lines[read]}; remove one",
+                    f"duplicate key {key.value!r}, first in line {lines[read]}; remove one",
                     key,
                 )
             lines[read] = line
@@ -133,7 +133,7 @@ class _Strict(Composer, SafeConstructor):
             return int(text)
         value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
         if not math.isfinite(value):
-            raise _refused(f"{node.value!r} is no finite number; give one", node)
+            raise _refused(f"{node.value!r} is not a finite number; give one", node)
         return int(value) if "." not in text and value == int(value) else value
 
 
@@ -197,7 +197,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         if path.stat().st_size > _LARGEST:
-            raise InputError(f"{path}: {path.stat().st_size:,} bytes; is this a file of settings?")
+            raise InputError(f"{path}: {path.stat().st_size:,} bytes; is this a settings file?")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
@@ -335,13 +335,13 @@ def http_address(address: str) -> str:
         raise ValueError("must be an address http://HOST:PORT/PATH or https://HOST/PATH")
     if "@" in parts.netloc:
         raise ValueError(
-            "holds a user or a password, which runs would write down; put the key in an "
-            "environment variable and name that in api_key_env"
+            "contains a user name or password, which would be stored in the run folder; put the "
+            "key in an environment variable and name the variable in api_key_env"
         )
     if parts.query or parts.fragment or address.endswith(("?", "#")):
         raise ValueError(
-            "holds a query or a fragment, which is not sent and which runs would write down; put "
-            "a key in an environment variable and name that in api_key_env"
+            "contains a query or a fragment, which is not sent but would be stored in the run "
+            "folder; put a key in an environment variable and name the variable in api_key_env"
         )
     return address
 
@@ -360,9 +360,10 @@ def database_address(address: str) -> str:
     if parts is None:
         raise ValueError("must be an address postgresql://USER@HOST:PORT/DATABASE")
     if parts.scheme != "postgresql":
-        raise ValueError("must begin with postgresql://; leave it out for a file in the run")
+        raise ValueError("must start with postgresql://; leave it out to use a file in the run folder")
     if parts.password is not None or any(name in parse_qs(parts.query) for name in _SECRETS):
-        raise ValueError("holds a password, which runs write down; set PGPASSWORD instead")
+        raise ValueError("contains a password, which would be stored in the run folder; set PGPASSWORD "
+            "instead")
     return address
 
 

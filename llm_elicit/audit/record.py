@@ -116,7 +116,9 @@ class JudgeEvidence:
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:
             judges = ", ".join(self.comparisons.judges) or "none"
-            raise InputError(f"audit: no judgments by {self.judge!r}; there are those of: {judges}")
+            raise InputError(
+                f"audit: no judgments by {self.judge!r}; judges with judgments: {judges}"
+            )
 
     def belief_samples(self, space: FeatureSpace) -> dict[str, Floats]:
         """Return the samples by method, checked."""

@@ -207,7 +207,8 @@ def read_key(variable: str, judge: str) -> str:
     if odd is not None:
         raise InputError(
             f"judge {judge!r}: character {odd} of the key in the environment variable {variable} "
-            "is a space, a line's end or no ASCII, which no key holds; export it anew"
+            "is a space, a line break or not ASCII, which keys do not contain; export the key "
+            "again"
         )
     return key
 

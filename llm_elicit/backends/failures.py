@@ -105,7 +105,7 @@ class UpstreamError(Exception):
         if refuses_prompt(400, code, one_line(error)):  # its message may say nothing
             code, default = f"{code} content_filter", 400
         status = next(stated, None) or next(statuses, default)
-        message = f"an error in the place of an answer: {message}"
+        message = f"an error in place of an answer: {message}"
         return cls(Failure("status", message, status, code, in_answer=True))
 
     @classmethod

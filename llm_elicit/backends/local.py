@@ -113,7 +113,7 @@ class LocalBackend(WithoutKey):
     async def ask(self, request: Request) -> Reply:
         """Ask one question once."""
         if not self._servers:
-            raise RuntimeError("the local model is asked inside `async with` only")
+            raise RuntimeError("the local model answers only inside `async with`")
         body = self.body(request)
         client = await self._idle.get()
         try:

@@ -170,17 +170,18 @@ class OpenAIBackend(SDKBackend):
                 self._top = _allowed(error, text, self._top)
             if self._top:
                 raise SettingDroppedError(
-                    f"{self.model}: the server lists {self._top} alternatives of a token, not {TOP}"
+                    f"{self.model}: the server returns {self._top} log-probabilities per token, "
+                    f"not {TOP}"
                 ) from None
             raise SettingDroppedError(
-                f"{self.model}: the server refuses logprobs; judgments are hard"
+                f"{self.model}: the server returns no log-probabilities; answers count as choices"
             ) from None
         sent = self._limits[0]
         # If the code refers to the value, the name is correct and the user must change the value.
         if sent in body and sent in refused and error.get("code") not in _BAD_VALUES:
             self._limit = self._limits[1]
             raise SettingDroppedError(
-                f"{self.model}: the server takes {self._limit}, not {sent}"
+                f"{self.model}: the server accepts {self._limit}, not {sent}"
             ) from None
 
 

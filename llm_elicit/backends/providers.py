@@ -38,7 +38,7 @@ def _none(judge: Any) -> None:
 def _no_backend(judge: HumanJudge, *_: object) -> Backend:
     """Refuse to open a backend, since people are not sent requests."""
     raise InputError(
-        f"judge {judge.name!r}: people answer at the pages of llm-elicit serve; name a model here"
+        f"judge {judge.name!r}: people answer on the pages of `llm-elicit serve`; name a model here"
     )
 
 
@@ -239,5 +239,7 @@ def check_settings(judges: Iterable[Judge]) -> None:
         for name in unsupported_settings(judge):
             refused[name].append(f"{getattr(judge, 'model', '')} (judge {judge.name!r})")
     if refused:
-        lines = [f"{name}: not taken by {', '.join(models)}" for name, models in refused.items()]
+        lines = [
+            f"{name}: not supported by {', '.join(models)}" for name, models in refused.items()
+        ]
         raise InputError(f"{'; '.join(lines)}; remove the setting from these judges")

@@ -107,8 +107,8 @@ def opening(judge: str) -> Iterator[None]:
     except Exception as error:
         raise InputError(
             f"judge {judge!r}: its client cannot be set up ({type(error).__name__}: "
-            f"{one_line(error)}); look at the variables of the SDK, of proxies and of certificates "
-            "in the environment"
+            f"{one_line(error)}); check the environment variables of the SDK, of proxies and of "
+            "certificates"
         ) from None
 
 

@@ -224,10 +224,10 @@ def spoken(content: object) -> Spoken:
         elif kind in _TEXTS:
             text = part.get("text") if isinstance(part, Mapping) else part
             if not isinstance(text, str):
-                raise MalformedReplyError("choices.0.message.content: a part of text without text")
+                raise MalformedReplyError("choices.0.message.content: a text part without text")
             texts["text"].append(text)
     if parts and not any(texts.values()):
-        raise MalformedReplyError("choices.0.message.content: no part of text")
+        raise MalformedReplyError("choices.0.message.content: no text part")
     return Spoken(*("".join(pieces) for pieces in texts.values()))
 
 
@@ -290,7 +290,10 @@ def _events(text: str, start: int) -> list[str]:
     return [line for line in data if line and line != "[DONE]"]
 
 
-_STREAMED = "the server streams its answers, which was not asked for; turn that off at the server"
+_STREAMED = (
+    "the server streams its answers although streaming was not requested; turn streaming off at "
+    "the server"
+)
 
 
 def _joined(values: Sequence[object]) -> object:

@@ -37,7 +37,7 @@ class CommandGroup(TyperGroup):
         except KeyboardInterrupt:
             raise _StoppedError from None
         except EOFError as error:
-            raise InputError(f"a file ends before its data does ({error})") from None
+            raise InputError(f"a file is truncated ({error})") from None
 
 
 def run_app(commands: Callable[[], object]) -> int:

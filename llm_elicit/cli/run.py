@@ -105,15 +105,15 @@ def ask_command(
 ) -> None:
     """Ask the questions that have no answer yet."""
     if resend and batch not in ("submit", "wait"):
-        raise InputError("--resend goes with --batch submit or --batch wait; nothing else is lost")
+        raise InputError("--resend needs --batch submit or --batch wait")
     if batch == "status":
         for_each(run_folder.open_runs(run), batches, as_json)
         return
     cells, limiters = stages.plan_grid(run), rate_sharing.RateLimiters()
     if batch == "wait" and len(cells) > 1:
         raise InputError(
-            f"{run} is a grid, whose cells would wait for each other: use --batch submit, and "
-            "--batch collect later"
+            f"{run} is a grid, and its cells would wait for each other; use --batch submit now "
+            "and --batch collect later"
         )
 
     def work(cell: Run) -> Outcome:

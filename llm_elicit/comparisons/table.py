@@ -156,7 +156,9 @@ class Comparisons:
         needed = [*COLUMNS, *(f"{side}_{name}" for side in "ab" for name in features)]
         missing = [column for column in needed if column not in frame.columns]
         if missing:
-            raise InputError(f"comparisons: no column {missing[0]!r}; is this a comparison log?")
+            raise InputError(
+                f"comparisons: no column {missing[0]!r}; is this a table of comparisons?"
+            )
         more = {name: kind for name, kind in OPTIONAL.items() if name in frame.columns}
         typed = frame[[*needed, *more]].astype({**COLUMNS, **more}).reset_index(drop=True)
         points = {name: _point_column(typed[name]) for name in needed[len(COLUMNS) :]}
@@ -290,7 +292,7 @@ def _codes(column: pd.Series[Any]) -> Floats:
     if not coded and is_worded(column) and len(column):
         raise InputError(
             f"comparisons: column {column.name!r} holds words, whose codes are in the feature "
-            "space; read the table with it: Comparisons.read(path, space)"
+            "space; read the table with Comparisons.read(path, space)"
         )
     return column_values(column)
 

@@ -85,8 +85,8 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
     except (OSError, ValueError, TypeError, AttributeError, pyarrow.ArrowException) as error:
         reason = visible(" ".join(str(error).split()), 200)
         raise InputError(
-            f"{path}: not a table that can be read: {reason}; write it again, by the stage "
-            "`ask` or by `llm-elicit export`"
+            f"{path}: cannot be read as a table: {reason}; write it again with `llm-elicit ask` "
+            "or `llm-elicit export`"
         ) from None
     features = [str(name)[2:] for name in frame.columns if str(name).startswith("a_")]
     features = features if space is None else space.names
@@ -191,7 +191,7 @@ def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
             _refuse(frame[name], frame[name].isna(), path, "missing")
             continue
         _check_column(frame[name], "float64", path)
-        _refuse(frame[name], ~np.isfinite(frame[name].to_numpy(np.float64)), path, "no number")
+        _refuse(frame[name], ~np.isfinite(frame[name].to_numpy(np.float64)), path, "not a number")
     for name, kind in _TYPES.items():
         if name in frame.columns:
             _check_column(frame[name], kind, path)
@@ -200,7 +200,7 @@ def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
     if "censored" in frame.columns:
         _refuse(frame["censored"], ~frame["censored"].isin((-1, 0, 1)), path, "none of -1, 0, 1")
     p = frame["probability"].astype(np.float64)
-    _refuse(p, p.notna() & ~p.between(0, 1), path, "no probability between 0 and 1")
+    _refuse(p, p.notna() & ~p.between(0, 1), path, "not a probability between 0 and 1")
     question = ["judge", "pair", "order", "replicate", *frame.columns.intersection(["format"])]
     again = frame.duplicated(question)
     _refuse(frame["pair"], again, path, "answered twice by one judge in one order and replicate")
@@ -221,17 +221,17 @@ def _check_column(column: pd.Series[Any], kind: str, path: Path) -> None:
         needed = column.name in ("judge", "order", "verdict", "template")
         if not pd.api.types.is_string_dtype(column):
             text = column.map(lambda cell: isinstance(cell, str)).to_numpy(bool)
-            _refuse(column, ~text & (column.notna() | needed), path, "no text")
-        _refuse(column, column.isna() & needed, path, "no text")
+            _refuse(column, ~text & (column.notna() | needed), path, "not text")
+        _refuse(column, column.isna() & needed, path, "not text")
     elif kind == "bool":
         # One bad cell turns a whole column into text; that cell is reported first.
         for known in ((True, False, "True", "False"), (True, False)):
             _refuse(column, ~column.isin(known), path, "neither true nor false")
     else:
         numbers = pd.to_numeric(column, errors="coerce")
-        _refuse(column, numbers.isna() & column.notna(), path, "no number")
+        _refuse(column, numbers.isna() & column.notna(), path, "not a number")
         if kind == "int64":
-            _refuse(column, ~(numbers % 1 == 0), path, "no whole number")
+            _refuse(column, ~(numbers % 1 == 0), path, "not a whole number")
 
 
 def _refuse(column: pd.Series[Any], bad: Any, path: Path, rule: str) -> None:

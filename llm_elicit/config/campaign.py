@@ -129,8 +129,8 @@ class Grid(StrictModel):
         for condition in conditions:
             if not condition or condition.keys() != conditions[0].keys():
                 raise ValueError(
-                    f"{condition or 'no value'}: conditions give values of the same features; list "
-                    "others in a campaign of their own"
+                    f"{condition or 'no value'}: all conditions must give values of the same "
+                    "features; put other conditions into another campaign"
                 )
         return conditions
 
@@ -187,7 +187,7 @@ class Campaign(StrictModel):
         if not spaces or not isinstance(spaces, list | tuple):
             return data
         if data.get("space", spaces[0]) not in spaces:
-            raise ValueError("space is not among grid.spaces; leave it out")
+            raise ValueError("space is not in grid.spaces; leave it out")
         return {**data, "space": data.get("space", spaces[0])}
 
     _differ = field_validator("pilot")(each_once)
@@ -209,13 +209,14 @@ class Campaign(StrictModel):
         bound = [m for m in self.fit.methods if m not in ("utility", "auto")]
         if self.design.rounds is not None and bound:
             raise ValueError(
-                f"fit: method {bound[0]!r} needs pairs drawn independently from λ, which adaptive "
-                "rounds do not ask; use utility or auto, or leave out design.rounds"
+                f"fit: method {bound[0]!r} needs pairs drawn independently from λ, but adaptive "
+                "rounds choose pairs by earlier answers; use utility or auto, or leave out "
+                "design.rounds"
             )
         if self.design.sampling == "empirical" and bound:
             raise ValueError(
-                f"fit: method {bound[0]!r} needs λ's density, which a kernel density of the table "
-                "has only roughly; use utility or auto, or sampling: uniform"
+                f"fit: method {bound[0]!r} needs the exact density λ, which sampling: empirical "
+                "only estimates; use utility or auto, or sampling: uniform"
             )
         names = [judge.name for judge in self.judges]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -337,8 +338,8 @@ def cells(campaign: Campaign) -> tuple[Campaign, ...]:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(
-            f"grid: two cells would be called {twice[0]!r}; name each space, template and "
-            "condition once, and give files of one name other names"
+            f"grid: two cells would be called {twice[0]!r}; list each space, template and "
+            "condition once, and rename files that share a name"
         )
     return tuple(campaigns)
 
@@ -385,12 +386,12 @@ def _variants(judge: Judge, grid: Grid) -> list[dict[str, Any]]:
             continue
         if setting not in type(judge).model_fields:
             raise InputError(
-                f"grid.{axis}: judge {judge.name!r} ({judge.backend}) takes no {setting}; put it "
-                f"into a campaign of its own, or leave {axis} out"
+                f"grid.{axis}: judge {judge.name!r} ({judge.backend}) does not support "
+                f"{setting}; move it to another campaign, or leave {axis} out"
             )
         if setting in judge.model_fields_set:
             raise InputError(
-                f"grid.{axis}: judge {judge.name!r} has a {setting} of its own; remove it"
+                f"grid.{axis}: judge {judge.name!r} sets its own {setting}; remove it"
             )
         words = [value if isinstance(value, str) else f"{value:g}" for value in values]
         variants = [

@@ -345,8 +345,8 @@ class SimulatedJudge(BaseJudge):
     def _one_kind_of_noise(self) -> SimulatedJudge:
         if self.log_odds is not None and self.noise_level is not None:
             raise ValueError(
-                f"noise_level {self.noise_level:g} is the noise of choices, and with log_odds the "
-                "judge makes none; give log_odds.noise, or leave out log_odds"
+                f"noise_level {self.noise_level:g} applies to choices, but with log_odds the "
+                "judge answers in log-odds; set log_odds.noise, or leave out log_odds"
             )
         return self
 
@@ -500,6 +500,6 @@ Judge = Annotated[
     Discriminator(
         _kind,
         custom_error_type="no_backend",
-        custom_error_message="a judge names its backend; known: " + ", ".join(OWN_BACKENDS),
+        custom_error_message="a judge needs a backend; known: " + ", ".join(OWN_BACKENDS),
     ),
 ]

@@ -70,8 +70,8 @@ def check_same(stored: Mapping[str, str], identity: Mapping[str, str], folder: P
     line = _difference(stored, identity)
     if line is not None:
         raise InputError(
-            f"{folder}: this folder holds the run of another campaign ({line}); put that back, or "
-            "give the campaign another name"
+            f"{folder}: this folder holds the run of another campaign ({line}); restore that "
+            "campaign, or rename this one"
         )
 
 

@@ -122,7 +122,7 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
     unknown = np.isnan(values).all(axis=0) if values.ndim and values.size else False
     errors.finite("band: values", np.where(unknown, 0.0, values))
     if not values.ndim or not values.size:
-        raise DensityError("band: values has none; one for each draw is needed.")
+        raise DensityError("band: values is empty; it needs one value for each draw.")
     tail = 0.5 - 0.5 * level
     # The truth has each of the S + 1 ranks among the draws equally often, as "weibull" assumes.
     low, high = np.quantile(values, [tail, 1.0 - tail], axis=0, method="weibull")

@@ -411,7 +411,7 @@ class Evidence:
         if self.features and other.features and self.features != other.features:
             raise DensityError(
                 f"Evidence: points of {self.features} cannot be joined with points of "
-                f"{other.features}; give the columns one order, and categories the same words."
+                f"{other.features}; use the same order of columns and the same categories."
             )
         judges = tuple(dict.fromkeys(self.judges + other.judges))
         picks, questions = (int(ids.max(initial=-1)) + 1 for ids in (self.pick, self.asked))
@@ -459,8 +459,8 @@ def _bounds(
     """Return lower and upper bounds (n,) of log-odds."""
     if log_odds is not None:
         raise DensityError(
-            "Evidence: log_odds stands beside its bounds; give lower and upper alone, equal where "
-            "the log-odds is known."
+            "Evidence: log_odds was given together with its bounds; give lower and upper alone, "
+            "equal where the log-odds is known."
         )
     ends = []
     for name, values, open_end in (("lower", lower, -np.inf), ("upper", upper, np.inf)):

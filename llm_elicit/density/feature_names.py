@@ -39,7 +39,7 @@ class FeatureNames:
         for name in self.names:
             if not isinstance(name, str) or self.names.count(name) > 1:
                 raise DensityError(
-                    f"feature names: {name!r}; each must be a text of its own; rename the columns."
+                    f"feature names: {name!r}; they must be different texts; rename the columns."
                 )
 
     def __str__(self) -> str:
@@ -206,8 +206,8 @@ def labels(label: str, x: Any) -> tuple[str, ...] | None:
         return None
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise DensityError(
-            f"{label}: the names are {', '.join(map(repr, names[:_SHOWN]))}; each must be a text "
-            "of its own; rename the columns, or pass to_numpy()."
+            f"{label}: the names are {', '.join(map(repr, names[:_SHOWN]))}; they must be "
+            "different texts; rename the columns, or pass to_numpy()."
         )
     return tuple(names)
 
@@ -331,5 +331,7 @@ def stacked_frames(label: str, points: Any) -> tuple[Any, FeatureNames | None]:
         return points, None
     parts = [names.points(label, frame) for frame in frames]
     if len({len(part) for part in parts}) > 1:
-        raise DensityError(f"{label} are frames of different lengths; each question has a row.")
+        raise DensityError(
+            f"{label} are frames of different lengths; each needs one row per question."
+        )
     return np.stack(parts, axis=1), names

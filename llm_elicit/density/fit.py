@@ -332,8 +332,9 @@ def _fit_choices(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, An
         "separation": separation,
         "utility": report,
         "reason": "The utility as a sum of forms, weighted by how well they predict held-out "
-        f"comparisons: {weights} (nats per comparison: {scores}). Scores and flows are methods of "
-        f"their own: they take longer and were not shown to predict comparisons better.{warning}",
+        f"comparisons: {weights} (nats per comparison: {scores}). Scores and flows are "
+        "separate methods, which take longer and were not shown to predict comparisons "
+        f"better.{warning}",
     }
     return fitted.utility, fitted.draws, diagnostics
 
@@ -399,7 +400,7 @@ def check_work(n: int, sampling: SamplingDensity) -> None:
     if most > _MOST_CATEGORIES:
         raise DensityError(
             f"fit: a feature has {most:,} categories, {_MOST_CATEGORIES} at most can be fitted; "
-            "put rare ones together."
+            "merge rare ones."
         )
     terms = terms_of(sampling)
     memory = 8 * terms * (2 * n + _MATRICES * terms)
@@ -412,6 +413,6 @@ def check_work(n: int, sampling: SamplingDensity) -> None:
         raise DensityError(
             f"fit: {n:,} comparisons over {features_of(sampling):,} features (each word of a "
             f"category but one counts) take about {memory / _GIB:,.1f} GiB of memory, and "
-            f"{free / _GIB:,.1f} GiB are free; ask about fewer features, or put rare words "
-            "together."
+            f"{free / _GIB:,.1f} GiB are free; ask about fewer features, or merge rare "
+            "categories."
         )

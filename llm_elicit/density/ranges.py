@@ -77,7 +77,7 @@ class TruncatedNormal:
         empty = np.flatnonzero(~((low < high) & (low < most) & (high > -most)).all(1))
         if empty.size:
             raise DensityError(
-                f"ranges: box {boxes[empty[0]].tolist()} holds nothing of the sampling density; "
+                f"ranges: box {boxes[empty[0]].tolist()} has no mass under the sampling density; "
                 "its bounds must lie within the support."
             )
         return cls(torch.from_numpy(low), torch.from_numpy(high), torch.from_numpy(root))

@@ -283,8 +283,8 @@ class Uniform(SamplingDensity):
             ),
             (
                 self.categorical & (self.log | ~whole),
-                "is categorical; categories are numbered by whole numbers, never on a logarithmic "
-                "scale; give low = 0 and high = their number less one",
+                "is categorical; categories are numbered by whole numbers, never on a "
+                "logarithmic scale; give low = 0 and high = their number minus one",
             ),
             (
                 self.integer & ~(whole & small),

@@ -34,9 +34,9 @@ def device_named(name: str) -> torch.device:
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise DensityError(
-            f"FitSettings: device {name!r} is not there; PyTorch sees "
-            f"{torch.cuda.device_count()} CUDA devices on this machine; leave device out for cpu, "
-            "or install a driver and a PyTorch built for it."
+            f"FitSettings: device {name!r} is not available; PyTorch finds "
+            f"{torch.cuda.device_count()} CUDA devices on this machine; leave device out for "
+            "cpu, or install a driver and a PyTorch built for it."
         )
     return device
 

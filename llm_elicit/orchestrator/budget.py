@@ -118,7 +118,7 @@ class Budget:
         """Reserve `worst`; wait while requests in flight may still leave enough room.
 
         Raises:
-            CapError: a cap leaves no room for this request.
+            CapError: the cap leaves no room for this request.
         """
         await self._reserve(worst)
         if self._ceiling is not None:
@@ -192,8 +192,8 @@ def within_grid_caps(campaign: Campaign, folder: Path) -> Iterator[Campaign]:
         return
     if campaign.journal is not None:
         raise InputError(
-            f"{campaign.part_of}: a cap over the cells of a grid holds on one machine alone; "
-            "leave out `journal`, or the cap"
+            f"{campaign.part_of}: a cap over the cells of a grid is not supported with a journal "
+            "on PostgreSQL; leave out `journal`, or the cap"
         )
     with RunLock(folder.parent / campaign.part_of):
         usd, tokens = 0.0, 0  # that the other cells spent, reserved or submitted

@@ -84,8 +84,8 @@ def identify(
         canonical = _canonical(whole)
     except rfc8785.CanonicalizationError as error:
         raise InputError(
-            f"{model}: the request has no canonical JSON ({error}); keep whole numbers (a seed) "
-            "below 2^53 and text without halves of characters"
+            f"{model}: the request has no canonical JSON ({error}); whole numbers such as seeds "
+            "must be below 2^53, and text must be valid Unicode"
         ) from None
     return Identity(hashlib.sha256(canonical).hexdigest(), canonical.decode())
 
@@ -139,8 +139,8 @@ FILE = "cache.sqlite"
 _FIELDS = frozenset({"schema", "endpoint", "model", "body", "replicate"})
 """The fields of an identity."""
 
-_OTHER_KEY = "the key is not that of the request kept with it"
-_VERIFY = "`llm-elicit cache verify` says which, `cache prune --key` forgets it"
+_OTHER_KEY = "the key does not match its request"
+_VERIFY = "`llm-elicit cache verify` lists the entry, `llm-elicit cache prune --key` deletes it"
 
 T = TypeVar("T")
 
@@ -235,7 +235,7 @@ class Cache:
             InputError: the reply was changed.
         """
         if _digest(text) != digest:
-            raise InputError(f"{self.path}: an answer is not the one that was kept; {_VERIFY}")
+            raise InputError(f"{self.path}: an answer has changed since it was saved; {_VERIFY}")
         return _reply(text, kept_at)
 
     def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
@@ -327,8 +327,8 @@ class Cache:
         except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError, OSError) as error:
             reason = " ".join(str(getattr(error, "orig", None) or error).split())
             raise InputError(
-                f"{self.path}: the answer cache cannot be used ({reason}); check the disk's space "
-                "and permissions, or move the file away: only savings are lost with it"
+                f"{self.path}: the answer cache cannot be used ({reason}); check the disk's "
+                "space and permissions, or move the file away: only saved answers are lost"
             ) from None
 
 
@@ -388,7 +388,7 @@ class RunCache:
         # The reading and the writing thread may both meet the same error.
         if not self._broken:
             self._broken = True
-            self._warn(f"{error}; the run goes on without it")
+            self._warn(f"{error}; the run continues without the cache")
 
 
 @dataclass(frozen=True)
@@ -428,7 +428,7 @@ class Entry:
         if _digest(self.identity) != self.key:
             return _OTHER_KEY
         if _digest(self.reply) != self.digest:
-            return "the answer is not the one that was kept"
+            return "the answer has changed since it was saved"
         return None
 
 

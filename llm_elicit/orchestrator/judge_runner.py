@@ -196,8 +196,8 @@ class JudgeRunner:
             remaining = context.deadline - context.clock()
             if remaining <= 0.0:
                 self._stopped = JudgeError(
-                    f"judge {self._judge.name!r}: limits.deadline is over; its answers so far are "
-                    "kept: run again to go on"
+                    f"judge {self._judge.name!r}: limits.deadline has passed; its answers so far "
+                    "are kept: run again to continue"
                 )
                 break
             silent = context.clock() - self._last_answer
@@ -260,7 +260,7 @@ class JudgeRunner:
         """Return the error that stops a judge whose answers are hardly usable."""
         return IncompleteError(
             f"judge {self._judge.name!r} ({self._backend.model}): {self._worth.unusable_line()} "
-            "(this needs another name of the campaign), or set limits.unusable: null to ask on"
+            "(under another campaign name), or set limits.unusable: null to continue"
         )
 
     def _stop(self, error: ElicitError) -> None:
@@ -467,7 +467,7 @@ class JudgeRunner:
             return None  # interrupted, not given up: the next run asks it
         lasting = ending.decision.kind == "no" or ending.failure.what == "malformed"
         if lasting and decision.kind == "no" and queued.question.given_up and self.tally.done:
-            reason = f"in two runs: {decision.reason}"
+            reason = f"failed in two runs: {decision.reason}"
             decision = replace(decision, kind="question is set aside", reason=reason)
         await self._give_up(queued.question, decision, refused=ending.decision.kind == "no")
         return None
@@ -483,7 +483,7 @@ class JudgeRunner:
         first = self._malformed.get(ending.failure.said)
         self._malformed.setdefault(ending.failure.said, question.id)
         if first is not None and (first != question.id or not self.tally.done):
-            reason = f"twice the same {ending.decision.reason}"
+            reason = f"the same failure twice: {ending.decision.reason}"
             self._suspicion = self._suspicion or self._ended(reason)
             self._queue.held = self._queue.retries_held = True
 
@@ -579,7 +579,7 @@ class JudgeRunner:
         if model and model not in self._models:
             if self._models:
                 before = ", ".join(sorted(self._models))
-                line = f"answers now come from {model!r}, so far from {before}"
+                line = f"answers now come from {model!r}; before, they came from {before}"
                 self._context.progress.note(self._judge.name, line)
             self._models.add(model)
         value = worth(answer.verdict, answer.probability, answer.reply, answer.finish)

@@ -240,8 +240,8 @@ def _short(count: int) -> str:
 
 
 _UNSCORED: dict[Unscored, str] = {
-    "another token": "log-probabilities belong to another token; used as choices",
-    "none sent": "log-probabilities were asked for and not sent; used as choices",
+    "another token": "log-probabilities belong to another token; answers count as choices",
+    "none sent": "requested log-probabilities are missing; answers count as choices",
 }
 
 

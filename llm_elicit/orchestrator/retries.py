@@ -36,7 +36,7 @@ _STOPS: dict[int, tuple[type[ElicitError], str]] = {
     402: (JudgeError, "no credit left"),
     403: (InputError, "the key is not accepted"),
     **dict.fromkeys((404, 405, 410), (InputError, "no such model or address")),
-    407: (InputError, "the proxy wants a login"),
+    407: (InputError, "the proxy requires a login"),
 }
 """The statuses that stop a judge, with the error and its message."""
 
@@ -244,7 +244,7 @@ def decide(
     if decision.kind not in ("transient", "rate limited"):
         return decision
     if history.malformed >= patience.same_malformed:
-        return _given_up(decision, f"{history.malformed} times the same")
+        return _given_up(decision, f"the same failure {history.malformed} times")
     if history.attempts >= attempts:
         return _given_up(decision, f"given up after {history.attempts} attempts")
     if now - history.began >= patience.total:

@@ -311,8 +311,8 @@ def _unusable(
     """Return an error for each judge without any usable answer that was not stopped."""
     return [
         UnusableError(
-            f"{result.folder}: judge {name!r}: {answers.unusable_line()} (this needs another name "
-            "of the campaign)"
+            f"{result.folder}: judge {name!r}: {answers.unusable_line()} (under another campaign "
+            "name)"
         )
         for name, answers in worth.items()
         if answers.total and not answers.usable and summary.judges[name].stopped is None

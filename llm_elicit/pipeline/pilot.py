@@ -402,7 +402,7 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     near = [rival.template for rival in ranked if rival is not best and _highest(rival) > worst]
     reason = "most reliable for its cost"
     if near:
-        reason += f"; these pairs do not tell it from {', '.join(near)}"
+        reason += f"; with these pairs it cannot be distinguished from {', '.join(near)}"
     return Recommendation(judge=judge, template=best.template, reason=reason)
 
 

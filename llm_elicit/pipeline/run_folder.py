@@ -328,9 +328,9 @@ class Run:
         if count < before:
             raise InputError(
                 f"{self.folder}: the journal holds {count:,} of the {before:,} answers that "
-                f"{COMPARISONS} was made from, and going on would pay for the others again; put "
-                "the journal back, or move the folder away and run again: answers that the cache "
-                "has cost nothing"
+                f"{COMPARISONS} was made from, and continuing would pay for the others again; "
+                "restore the journal, or move the folder away and run again: answers in the "
+                "cache cost nothing"
             )
 
     def _as_written(self, stage: str, name: str) -> Path:
@@ -342,8 +342,7 @@ class Run:
         path = self.folder / name
         if path.exists() and not self.manifest.as_written(stage, name):
             raise InputError(
-                f"{path}: changed since it was written; llm-elicit report {self.folder} makes it "
-                "again"
+                f"{path}: changed since it was written; llm-elicit report {self.folder} rebuilds it"
             )
         return path
 
@@ -403,8 +402,8 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
         if copy.is_file():
             if not Manifest(folder).as_written("plan", CAMPAIGN):
                 raise InputError(
-                    f"{copy}: changed since it was written; it is the run's copy: change your "
-                    "own file and name that, or put it back"
+                    f"{copy}: this copy of the run was changed; restore it, and change your own "
+                    "campaign file instead"
                 )
             stat = copy.stat()
             return _campaign(copy, (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)), folder
@@ -470,7 +469,7 @@ class Beliefs(Mapping[str, "density.BeliefDensity"]):
         if changed:
             raise InputError(
                 f"{self._run.folder / changed[0]}: changed since it was written; llm-elicit fit "
-                f"{self._run.folder} makes it again"
+                f"{self._run.folder} rebuilds it"
             )
         return density.BeliefDensity.load(folder)
 

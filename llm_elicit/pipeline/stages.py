@@ -143,11 +143,11 @@ def check_files(run: Run, stage: str, progress: Progress) -> None:
     journal = run.location.shared or (run.folder / JOURNAL).is_file()
     if is_asked and not journal and run.campaign.design.rounds is not None:
         raise InputError(
-            f"{run.folder}: the journal is gone, in which the pairs of later rounds are; put it "
-            "back"
+            f"{run.folder}: the journal, which holds the pairs of later rounds, is missing; "
+            "restore it"
         )
     if not manifest.as_written("pairs", PLAN):
-        progress.note(name, f"{stage}: {PLAN} is gone or was changed; it is written again")
+        progress.note(name, f"{stage}: {PLAN} is missing or changed; it is rebuilt")
         run.write_pairs()
     tables = manifest.changed("ask")
     if not tables:
@@ -155,11 +155,11 @@ def check_files(run: Run, stage: str, progress: Progress) -> None:
     files = " and ".join(tables)
     if not journal:
         raise InputError(
-            f"{run.folder}: {files} was changed since it was written, and there is no journal "
-            "to make it from; put either back, or fit a table of your own by "
+            f"{run.folder}: {files} was changed since it was written, and there is no journal to "
+            "rebuild it from; restore one of them, or fit your own table with "
             "llm_elicit.density.fit_belief"
         )
-    progress.note(name, f"{stage}: {files} is gone or was changed; made again from the journal")
+    progress.note(name, f"{stage}: {files} is missing or changed; rebuilt from the journal")
     write_tables(run)
 
 

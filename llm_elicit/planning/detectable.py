@@ -78,14 +78,15 @@ def detectable_note(campaign: Campaign, space: FeatureSpace) -> str:
         return ""
     if pairs < least:
         return (
-            f"{pairs} pairs cannot show a preference: their smallest p-value is {text}, of "
-            f"{_LEVEL:g} allowed; ask at least {least}, and a few dozen for a faint preference."
+            f"{pairs} pairs cannot show a preference: their smallest possible p-value, {text}, "
+            f"is above {_LEVEL:g}; ask at least {least} pairs, and a few dozen for a weak "
+            "preference."
         )
     share = detectable_share(pairs, space)
     strength = (
-        f"one that explains about {share:.0%} of the variation of a judge's answers is found in "
-        "four of five runs"
+        f"one that explains about {share:.0%} of the variation of the answers is found in four "
+        "of five runs"
         if share < 1.0
         else "only a very strong one is found"
     )
-    return f"{pairs} pairs can show a preference (smallest p-value {text}): {strength}."
+    return f"{pairs} pairs can show a preference (smallest possible p-value {text}): {strength}."

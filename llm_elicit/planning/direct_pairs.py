@@ -91,8 +91,8 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
     if (least[chosen] > WIDE[0]).any():
         feature = int(chosen[least[chosen].argmax()])
         raise InputError(
-            f"ranges: feature {feature} has too few values for narrow ranges of them; leave it out "
-            "of the features, or state its values more finely"
+            f"ranges: feature {feature} has too few values for narrow ranges; leave it out of "
+            "the features, or state its values more finely"
         )
     unit = np.stack([_intervals(width, least[columns], rng) for width in (NARROW, WIDE)])
     swap = rng.random(n) < 0.5
@@ -196,8 +196,8 @@ def _block(space: FeatureSpace, seed: int, number: int) -> Floats:
             return pairs
         pairs[:, flat] = _drawn(space, rng)[:, flat]
     raise InputError(
-        f"direct.ranges: a feature of {space.name} has too few values for ranges of them; leave "
-        "ranges out, or give it more digits"
+        f"direct.ranges: a feature of {space.name} has too few values for ranges; leave ranges "
+        "out, or give it more digits"
     )
 
 
@@ -208,7 +208,7 @@ def _drawn(space: FeatureSpace, rng: np.random.Generator) -> Floats:
     if not fine:
         raise InputError(
             f"direct.ranges: no feature of {space.name} has the {_ENOUGH} different values that "
-            "ranges of it take; leave ranges out, or give a feature more digits"
+            "ranges need; leave ranges out, or give a feature more digits"
         )
     pairs = np.stack(
         draw_ranges(

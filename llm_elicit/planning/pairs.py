@@ -179,8 +179,8 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
     if size < space.dimension:
         setting = "design.pairs" if design.rounds is None else "design.rounds: the first round's"
         raise InputError(
-            f"{setting}: {size} is fewer than the {space.dimension} features of "
-            f"{space.name}; ask at least {space.dimension}, and some 25 a feature for a belief"
+            f"{setting}: {size} is fewer than the {space.dimension} features of {space.name}; "
+            f"ask at least {space.dimension}, and about 25 per feature for a belief"
         )
     alone = size - 3 * design.triads
     points = _drawn(space, alone, 2, np.random.default_rng([seed, 0x9A125]))

@@ -85,10 +85,10 @@ def _tried(request: str) -> list[list[str]]:
         )
     except subprocess.TimeoutExpired:
         raise TrialError(
-            f"it takes more than {_PATIENCE:.0f} s to fill in; see its loops"
+            f"it takes more than {_PATIENCE:.0f} s to fill in; check its loops"
         ) from None
     if process.returncode or not process.stdout:
-        raise TrialError(f"it takes more than {SECONDS} s or 1 GB to fill in; see its loops")
+        raise TrialError(f"it takes more than {SECONDS} s or 1 GB to fill in; check its loops")
     answer = json.loads(process.stdout)
     if "error" in answer:
         raise TrialError(answer["error"])
@@ -125,7 +125,7 @@ def explained(error: Exception) -> str:
     if isinstance(error, jinja2.TemplateSyntaxError):
         return f"not valid Jinja2: {error.message}"
     if isinstance(error, RecursionError):
-        return "it calls itself, or is nested, too deep"
+        return "it is recursive or nested too deeply"
     if isinstance(error, MemoryError):
         return "it takes too much memory to fill in"
     return str(error) or type(error).__name__

@@ -256,8 +256,7 @@ class Template:
         ]
         if hidden:
             raise InputError(
-                f"{self.where}: shows nothing of {' and '.join(hidden)}; show both options, "
-                "each once"
+                f"{self.where}: does not show {' and '.join(hidden)}; show both options, each once"
             )
 
     @property

@@ -114,8 +114,8 @@ def _read(folder: Path, name: str) -> str:
         return _kept(folder / name)
     if len(stated) < _SHORTEST or not stated.isascii() or not stated.isprintable():
         raise InputError(
-            f"the environment variable {variable} holds {len(stated)} characters, where a secret "
-            f"has at least {_SHORTEST} printable ones of ASCII; make one: openssl rand -hex 32"
+            f"the environment variable {variable} holds {len(stated)} characters; a secret needs "
+            f"at least {_SHORTEST} printable ASCII characters; create one: openssl rand -hex 32"
         )
     return stated
 
@@ -136,7 +136,7 @@ def _kept(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be used ({error}); check it") from None
     if len(secret) < _SHORTEST:
-        raise InputError(f"{path}: holds no secret; remove it, and another is made")
+        raise InputError(f"{path}: holds no secret; delete it, and a new one is created")
     return secret
 
 
@@ -497,7 +497,7 @@ class Links:
         """
         link = self._named(token)
         if link is None:
-            raise ForgedLinkError("this link is not one of this service; ask for another")
+            raise ForgedLinkError("this link does not belong to this service; ask for another")
         if link.revoked is not None:
             raise LinkError("this link was withdrawn; ask for another")
         if link.expires <= time.time():

@@ -40,8 +40,8 @@ WHERE = "campaign"
 """What messages call the campaign."""
 
 _OPERATORS = {
-    "runs": "the server has a folder of its own",
-    "part_of": "grids are split by the server",
+    "runs": "the server uses its own folder",
+    "part_of": "only the server sets it",
     "grid": "start the cells of a grid one by one",
 }
 
@@ -145,14 +145,14 @@ def check_limits(max_cost: float | None, concurrency: int | None, bounds: Bounds
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no finite number")
+    raise ValueError(f"{text} is not a finite number")
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
-        raise ValueError(f"the key {twice!r} stands twice; remove one")
+        raise ValueError(f"duplicate key {twice!r}; remove one")
     return dict(pairs)
 
 
@@ -176,7 +176,7 @@ def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
     """
     prefix = f"{WHERE}: judge {judge.name!r}"
     if "price" in judge.model_fields_set:
-        raise InputError(f"{prefix}: price: the server's file states it; remove it")
+        raise InputError(f"{prefix}: price: the server's configuration sets it; remove it")
     if judge.backend not in OWN_BACKENDS:  # a plug-in
         further = judge.model_fields_set - set(PluginJudge.model_fields) - {"base_url"}
         if further:
@@ -252,7 +252,7 @@ _KINDS = {
 }
 
 WaitSeconds = Annotated[
-    float, Query(ge=0, le=60, description="Seconds to wait until the run has followed.")
+    float, Query(ge=0, le=60, description="Seconds to wait for the run to reach the new state.")
 ]
 
 
@@ -299,7 +299,7 @@ async def create(
     request: Request,
     response: Response,
     runs: Runs,
-    start: Annotated[bool, Query(description="Whether it starts; else it waits.")] = True,
+    start: Annotated[bool, Query(description="Whether to start at once.")] = True,
 ) -> RunSnapshot:
     """Create a campaign, and start it unless it is to wait."""
     job = await begin(service_of(request), runs, await _campaign(request), paused=not start)
@@ -309,7 +309,7 @@ async def create(
 
 @router.post(
     "/dry-run",
-    summary="Show what a campaign would ask and cost",
+    summary="Show a campaign's questions and cost without starting it",
     dependencies=_READ,
     openapi_extra=_BODY,
 )
@@ -332,19 +332,21 @@ async def settings(run: NamedRun) -> CampaignText:
     return CampaignText(name=run.campaign.name, yaml=text)
 
 
-@router.get("/{name}/estimate", summary="The cost of what is left to ask", dependencies=_READ)
+@router.get(
+    "/{name}/estimate", summary="Estimated cost of the unanswered questions", dependencies=_READ
+)
 async def estimate(request: Request, run: NamedRun) -> DryRun:
     """Return the estimated cost of the questions without an answer."""
     return await service_of(request).workers.call(_estimated, run.campaign, examples=False)
 
 
-@router.post("/{name}/start", summary="Start or go on", dependencies=_ADMIN)
+@router.post("/{name}/start", summary="Start or continue", dependencies=_ADMIN)
 async def start(
     request: Request,
     name: CampaignName,
     runs: Runs,
     retry_failed: Annotated[
-        bool, Query(description="Whether to ask again what was given up or set aside.")
+        bool, Query(description="Whether to ask again questions that were given up or set aside.")
     ] = False,
 ) -> RunSnapshot:
     """Start a campaign that waits, is paused, or has ended before its report."""
@@ -362,7 +364,7 @@ async def start(
     return service.runtime.start(run, owner="service", retry_failed=retry_failed).snapshot()
 
 
-@router.post("/{name}/resume", summary="Go on with a paused campaign", dependencies=_ADMIN)
+@router.post("/{name}/resume", summary="Resume a paused campaign", dependencies=_ADMIN)
 async def resume(request: Request, name: CampaignName, runs: Runs) -> RunSnapshot:
     """Go on with a campaign that is paused."""
     job = runs.here(name)
@@ -374,7 +376,7 @@ async def resume(request: Request, name: CampaignName, runs: Runs) -> RunSnapsho
     return await runs.snapshot(name)
 
 
-@router.post("/{name}/pause", summary="Pause: send nothing more", dependencies=_ADMIN)
+@router.post("/{name}/pause", summary="Pause: send no more requests", dependencies=_ADMIN)
 async def pause(
     request: Request, response: Response, name: CampaignName, runs: Runs, wait: WaitSeconds = 5.0
 ) -> RunSnapshot:
@@ -389,7 +391,7 @@ async def pause(
     return await runs.snapshot(name)
 
 
-@router.post("/{name}/cancel", summary="Cancel: end, and keep all answers", dependencies=_ADMIN)
+@router.post("/{name}/cancel", summary="Cancel, and keep all answers", dependencies=_ADMIN)
 async def cancel(
     request: Request,
     response: Response,
@@ -409,7 +411,7 @@ async def cancel(
     return await runs.snapshot(name)
 
 
-@router.post("/{name}/retune", summary="Change limits while it asks", dependencies=_ADMIN)
+@router.post("/{name}/retune", summary="Change limits of a running campaign", dependencies=_ADMIN)
 async def retune(request: Request, name: CampaignName, runs: Runs, limits: Limits) -> RunSnapshot:
     """Change the number of concurrent requests or the cap on the cost."""
     bounds = service_of(request).settings.bounds
@@ -422,7 +424,7 @@ async def retune(request: Request, name: CampaignName, runs: Runs, limits: Limit
     return await runs.snapshot(name)
 
 
-@router.delete("/{name}", summary="Delete a campaign with all it wrote", dependencies=_ADMIN)
+@router.delete("/{name}", summary="Delete a campaign and its files", dependencies=_ADMIN)
 async def delete(
     request: Request, name: CampaignName, runs: Runs, wait: WaitSeconds = 30.0
 ) -> Response:
@@ -454,7 +456,7 @@ async def begin(
     if not (paused or runs.taken(campaign.name)):
         await _check_askable(service, run)
     if runs.taken(campaign.name):
-        raise ProblemError(409, f"there is a campaign {campaign.name!r}; choose another name")
+        raise ProblemError(409, f"a campaign {campaign.name!r} already exists; choose another name")
     return service.runtime.start(run, paused=paused, owner="service")
 
 

@@ -148,7 +148,7 @@ class Guard:
         if name is None or not (is_address(name) or name in {host.lower() for host in hosts}):
             raise ProblemError(
                 421,
-                f"the service is not called {stated[:100]!r}; call it by its address, or add the "
+                f"host {stated[:100]!r} is not allowed; use the service's address, or add the "
                 "name to `hosts` in the server's file",
             )
 
@@ -218,7 +218,7 @@ class _Body:
             message = await asyncio.wait_for(self._receive(), remaining)
         except TimeoutError:
             closed = {"connection": "close"}
-            raise ProblemError(408, "the rest of the request did not come", closed) from None
+            raise ProblemError(408, "the request ended early", closed) from None
         self._size += len(message.get("body", b""))
         if self._size > self._largest:
             raise self._too_large()

@@ -78,9 +78,12 @@ async def events(
     request: Request,
     name: CampaignName,
     runs: Runs,
-    since: Annotated[int, Query(ge=0, le=_LAST, description="The last event that is known.")] = 0,
+    since: Annotated[
+        int, Query(ge=0, le=_LAST, description="Number of the last event received.")
+    ] = 0,
     alive: Annotated[
-        bool, Query(description="Whether signs of life are events `alive` and not comments.")
+        bool,
+        Query(description="Whether to send keep-alive signals as events `alive`, not as comments."),
     ] = False,
     last_event_id: Annotated[str, Header()] = "",
 ) -> Response:
@@ -256,7 +259,7 @@ async def comparisons(
     request: Request,
     run: NamedRun,
     form: Annotated[TableFormat, Query(alias="format")] = "json",
-    offset: Annotated[int, Query(ge=0, description="Of JSON: rows left out.")] = 0,
+    offset: Annotated[int, Query(ge=0, description="For JSON: number of rows to skip.")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Of JSON: rows.")] = 1_000,
 ) -> Response:
     """Return a page of the journal's judgments as JSON, or all of them as a file."""
@@ -458,7 +461,7 @@ def _read_points(points: _Points, space: FeatureSpace) -> Floats:
         stated = list(point) if isinstance(point, Mapping) else names[: len(point)]
         if sorted(stated) != sorted(names) or len(point) != len(names):
             raise InputError(
-                f"points[{row}]: {len(point)} values, where each of {', '.join(names)} has one"
+                f"points[{row}]: {len(point)} values; it needs one for each of {', '.join(names)}"
             )
         values = [point[name] for name in names] if isinstance(point, Mapping) else point
         for number, (feature, value) in enumerate(zip(space.features, values, strict=True)):

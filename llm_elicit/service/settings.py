@@ -153,7 +153,8 @@ class ServerSettings(StrictModel):
                 ipaddress.ip_network(place, strict=False)
             except ValueError:
                 raise ValueError(
-                    f"{place!r} is no address or network; write one such as 127.0.0.1 or 10.0.0.0/8"
+                    f"{place!r} is not an address or a network; write one such as 127.0.0.1 or "
+                    "10.0.0.0/8"
                 ) from None
         return proxies
 
@@ -162,7 +163,7 @@ class ServerSettings(StrictModel):
     def _below(cls, path: str) -> str:
         path = path.rstrip("/")
         if not re.fullmatch(PATH, path):
-            raise ValueError(f"{path!r} is no path; write one such as /elicit")
+            raise ValueError(f"{path!r} is not a path; write one such as /elicit")
         return path
 
     @classmethod

@@ -81,12 +81,14 @@ async def listed(request: Request) -> list[SpaceLine]:
 async def upload(
     request: Request,
     name: Annotated[str, Query(description="The name of the space.")],
-    columns: Annotated[str, Query(description="Columns to use, by commas; all if empty.")] = "",
+    columns: Annotated[
+        str, Query(description="Columns to use, separated by commas; all if empty.")
+    ] = "",
     not_stated: Annotated[
         str,
-        Query(description="Columns of numbers whose missing cells are an answer, by commas."),
+        Query(description="Numeric columns where a missing cell means 'not stated', by commas."),
     ] = "",
-    encoding: Annotated[str, Query(description="Its encoding; found if empty.")] = "",
+    encoding: Annotated[str, Query(description="Encoding of the file; detected if empty.")] = "",
 ) -> SpaceDraft:
     """Draft a feature space from a table, which is the body of the request."""
     service = service_of(request)
@@ -248,8 +250,8 @@ class Library:
         """
         if not re.match(NAME, name):
             raise InputError(
-                f"name: {name[:100]!r} is no name; give up to 64 letters, digits and underscores, "
-                "the first a letter"
+                f"name: {name[:100]!r} is not a valid name; use up to 64 letters, digits and "
+                "underscores, starting with a letter"
             )
         if name in self.names():
             raise _taken(name)
@@ -290,8 +292,8 @@ class Library:
         if not names.get(name):
             raise ProblemError(
                 404,
-                f"no uploaded feature space {name!r}; those of the server's own folders stay as "
-                "they are",
+                f"no uploaded feature space {name!r}; spaces in the server's own folders cannot "
+                "be changed",
             )
         return self._folder / name
 

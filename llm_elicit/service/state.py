@@ -110,7 +110,7 @@ class Workers:
         if self._readers[reader] >= _MOST_OF_A_READER:
             raise ProblemError(
                 429,
-                f"{_MOST_OF_A_READER} of your requests are at work; wait for one of them",
+                f"{_MOST_OF_A_READER} of your requests are running; wait for one to end",
                 {"retry-after": "5"},
             )
         if self._readers.total() >= _WAITING_READERS:

@@ -224,8 +224,8 @@ def _draft_numbers(
     odd = (numbers == code) | (numbers.isna() & ~cells.is_missing(text))
     blank = dict.fromkeys(text[odd].unique().tolist(), "")
     listed = " and ".join(cell if cell == f"{code:g}" else _shown(cell) for cell in blank)
-    form += f", {listed} is no value" if blank else ""
-    guesses = {"low": f"{listed} is taken for no value"} if blank else {}
+    form += f", {listed} counts as missing" if blank else ""
+    guesses = {"low": f"{listed} counts as a missing value"} if blank else {}
     return ColumnDraft(settings, form, blank, "", _unit(text), guesses, missing=missing)
 
 
@@ -321,7 +321,7 @@ def _draft_words(
         guesses = {"categories": f"from {', '.join(sorted(written, key=str.casefold))}"}
     unclear = [word for word in categories if word.casefold() in cells.MISSING]
     if unclear and len(categories) > 2:
-        line = f"{unclear[0]} is taken for a category; delete it if it stands for no value"
+        line = f"{unclear[0]} counts as a category; delete it if it means a missing value"
         guesses = {"categories": line}
     if share > _MANY_MISSING:
         ordered, guesses = False, dict(guesses)
@@ -350,7 +350,7 @@ def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
     settings = {"kind": "date", "low": ends[0], "high": ends[1]}
     unclear = date_format in ("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y")
     first = "the month" if date_format.startswith("%m") else "the day"
-    guesses = {"kind": f"{first} is taken to come first"} if unclear else {}
+    guesses = {"kind": f"{first} is assumed to come first"} if unclear else {}
     iso = date_format in ("", cells.ISO)
     missing = float(days.isna().mean())
     written = "" if iso else date_format
@@ -419,7 +419,7 @@ def with_not_stated(
     values = cells.to_numbers(column, dialect).mask(cells.as_text(column).isin(draft.words))
     missing = float(values.isna().mean())
     if not missing:
-        raise UnusableColumnError("no cell is missing, so nothing is not stated")
+        raise UnusableColumnError("no cell is missing, so --not-stated has no effect")
     present = np.asarray(values.dropna(), dtype=np.float64)
     cuts = _cuts(present)
     whole = draft.settings["kind"] == "integer"
@@ -473,7 +473,7 @@ def of_few_numbers(
         draft,
         settings={"kind": "ordered", "categories": words},
         form=f"{len(words)} numbers, as ordered categories",
-        guesses={"categories": "no other numbers are asked about"},
+        guesses={"categories": "values between these numbers are not asked about"},
         cuts=unique[1:].tolist(),
     )
 

@@ -327,7 +327,7 @@ def _increasing_lines(lines: tuple[int, ...]) -> tuple[int, ...]:
         ValueError: they do not.
     """
     if any(later <= line for line, later in pairwise((0, *lines))):
-        raise ValueError("numbers of lines are whole, from 1, and increase; sort them")
+        raise ValueError("line numbers must be whole, from 1 on, and increase; sort them")
     return lines
 
 
@@ -435,7 +435,7 @@ def check_distinct(names: Iterable[str], source: str) -> None:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise InputError(
-            f"{source}: two columns are called {visible(twice, 100)!r}; give each a name of its own"
+            f"{source}: two columns are called {visible(twice, 100)!r}; rename one of them"
         )
 
 

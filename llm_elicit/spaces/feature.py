@@ -99,7 +99,7 @@ def days_of(name: object, key: str, value: object) -> object:
         if isinstance(day, int | float):
             EPOCH + datetime.timedelta(days=day)
     except (ValueError, OverflowError):
-        raise ValueError(f"{name}: {key} {value!r} is no date; write it as 2020-03-14") from None
+        raise ValueError(f"{name}: {key} {value!r} is not a date; write it as 2020-03-14") from None
     return value
 
 
@@ -359,8 +359,8 @@ class Feature(StrictModel):
         """
         if math.isnan(value):
             raise InputError(
-                f"{self.name}: what is not a number cannot be put into words; nothing was asked: "
-                "the pair has no points yet, or its table has a gap"
+                f"{self.name}: a missing value cannot be worded; the pair has no points yet, or "
+                "its table has a gap"
             )
         if self.categories:
             return self.categories[int(self._nearest(value))]
@@ -411,7 +411,7 @@ class Feature(StrictModel):
         try:
             return float(self.categories.index(word.strip()))
         except ValueError:
-            categories = ", ".join(self.categories) or "none, it is no categorical feature"
+            categories = ", ".join(self.categories) or "none, it is not categorical"
             raise InputError(f"{self.name}: no category {word!r}; known: {categories}") from None
 
     def column(self, values: Floats) -> pd.Series[Any]:

@@ -120,7 +120,8 @@ class FeatureSpace(StrictModel):
                     )
                 if by_name[name].kind == "categorical" or by_name[name].periodic:
                     raise ValueError(
-                        f"constraint {constraint}: {name} has no order; name features with one"
+                        f"constraint {constraint}: {name} is not ordered; use numbers or ordered "
+                        "categories"
                     )
         return self
 
@@ -212,7 +213,7 @@ class FeatureSpace(StrictModel):
         """
         path = Path(self.folder if folder is None else folder) / f"{self.name}.yaml"
         if path.exists() and not replace:
-            raise InputError(f"{path} exists; give --force (replace=True) to overwrite it")
+            raise InputError(f"{path} exists; use --force to overwrite it (replace=True in Python)")
         if self.table is not None and self._content is not None:
             (path.parent / self.table.file).write_bytes(self._content)
         data = self.model_dump(mode="json", exclude_defaults=True)
@@ -445,7 +446,7 @@ class FeatureSpace(StrictModel):
             drawn = self._uniform(n, rng)
             return drawn[self.allowed(drawn)]
 
-        scarce = "hardly any point of the ranges keeps the constraints; narrow the ranges"
+        scarce = "hardly any point of the ranges satisfies the constraints; narrow the ranges"
         return accepted(draw, n, f"{self.name}: {scarce}")
 
     def _uniform(self, n: int, rng: np.random.Generator) -> Floats:

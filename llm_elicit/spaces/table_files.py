@@ -361,8 +361,8 @@ def _dialect_of(source: str, text: str, charset: str, *, named: bool) -> tuple[D
     notes = _above(dialect, 1 + stated)
     if not named and charset not in ("utf-8", "utf-16", "utf-32"):
         notes.append(
-            f"read as {charset}, which the file does not state; if words look wrong, give the "
-            "encoding: --encoding"
+            f"read as {charset}, a guess, since the file does not state its encoding; if words "
+            "look wrong, give the encoding: --encoding"
         )
     return dialect, [*notes, *_damage(text)]
 

@@ -199,4 +199,4 @@ def test_an_error_with_status_200_is_told(
     with Provider(lambda n, body: Sends(whole)) as provider:
         (failure,) = _asked(make(provider.url), request_, space)
     assert (failure.what, failure.status) == ("status", 502)
-    assert failure.said == "an error in the place of an answer: upstream is gone, [key]"
+    assert failure.said == "an error in place of an answer: upstream is gone, [key]"

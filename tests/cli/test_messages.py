@@ -70,12 +70,12 @@ def test_export_writes_over_nothing_unasked(call):
     Path("a_folder.csv").mkdir()
     refused(call("export", "c.yaml", "no/where.csv"), "there is no folder no")
     refused(call("export", "c.yaml", "a_folder.csv"), "is a folder")
-    refused(call("export", "c.yaml", "c.yaml"), "c.yaml exists; give --force")
+    refused(call("export", "c.yaml", "c.yaml"), "c.yaml exists; use --force")
     refused(call("compare", "c.yaml", "--out", "no/x.json"), "there is no folder no")
     assert call("export", "c.yaml", "out.csv").code == 0
     before = Path("out.csv").read_text()
     Path("out.csv").write_text("mine")
-    refused(call("export", "c.yaml", "out.csv"), "out.csv exists; give --force to overwrite it")
+    refused(call("export", "c.yaml", "out.csv"), "out.csv exists; use --force to overwrite it")
     assert Path("out.csv").read_text() == "mine"
     assert call("export", "c.yaml", "out.csv", "--force").code == 0
     assert Path("out.csv").read_text() == before

@@ -53,7 +53,7 @@ def command(monkeypatch, capsys, *arguments):
 
 def test_the_table_names_every_code_there_is():
     kinds = [errors.ElicitError, *_below(errors.ElicitError)]
-    assert len(ROWS) == len(CODES), "an outcome stands twice"
+    assert len(ROWS) == len(CODES), "an outcome is listed twice"
     assert {kind.exit_code for kind in kinds} | {0, errors.STOPPED, 143, 129} == set(CODES.values())
 
 

@@ -91,7 +91,7 @@ def test_cells_have_stable_names_and_the_same_pairs() -> None:
     ("change", "said"),
     [
         ({"judges": [{"name": "e", "backend": "simulated"}]}, "'e' .simulated. takes no temperat"),
-        ({"judges": [_judge("http://x", temperature=1)]}, "has a temperature of its own"),
+        ({"judges": [_judge("http://x", temperature=1)]}, "sets its own temperature"),
         ({"space": "iris"}, "space is not among grid.spaces"),
         ({"grid": {"template": ["v1/few-shot"]}}, "unknown key"),
     ],

@@ -132,7 +132,7 @@ class TestTruncatedNormal:
 
     def test_boxes_outside_the_support_are_refused(self):
         latent = make_latent(GaussianMixture([1.0], [[0.0]], [[[1.0]]]))
-        with pytest.raises(DensityError, match="holds nothing of the sampling density"):
+        with pytest.raises(DensityError, match="has no mass under the sampling density"):
             TruncatedNormal.of(latent, np.array([[[50.0, 60.0]]]))
 
     def test_bounds_on_categories_are_refused(self):

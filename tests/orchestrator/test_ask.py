@@ -485,7 +485,7 @@ def test_a_server_without_log_probabilities_is_asked_without(tmp_path: Path) -> 
         assert len(provider.seen) <= 24
     assert summary.complete
     assert not table(study, tmp_path / "try").frame["soft"].any()
-    assert any("judgments are hard" in line for line in notes.lines)
+    assert any("answers count as choices" in line for line in notes.lines)
 
 
 def test_the_folder_of_another_campaign_is_refused(tmp_path: Path) -> None:

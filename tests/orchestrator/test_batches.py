@@ -344,7 +344,7 @@ def test_a_batch_without_a_name_is_looked_for(judge: Any, odd: bytes, tmp_path: 
     with Odd(_judge, at_once=True) as provider:
         study = _study(judge, provider.url, pairs=4)
         (problem,) = _do("submit", study, tmp_path / "try").problems
-        assert "it is not known whether batch" in str(problem)
+        assert "it is unknown whether batch" in str(problem)
         problems = _do("submit", study, tmp_path / "try").problems
         assert all(isinstance(problem, JudgeError) for problem in problems)
         provider.broken = False
@@ -427,7 +427,7 @@ def test_a_batch_that_is_not_listed_is_sent_again_only_when_told(
             notes = Notes()
             assert not _do(step, study, folder, progress=notes).complete
             assert not provider.batches, "that it is not listed proves nothing"
-            assert "does not list it; nothing of it is sent again unless you say so" in notes.said
+            assert "does not list it; to send its questions again, use" in notes.said
         (totals,) = status(folder, study).values()
         assert totals.submitted == 20
         assert _lines(study, folder) == [("intended", None, None)]

@@ -201,7 +201,7 @@ def test_a_cache_gives_back_what_it_was_given(tmp_path: Path) -> None:
 
 def test_a_damaged_cache_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.sqlite").write_bytes(b"text" * 1000)
-    with pytest.raises(InputError, match="only savings are lost"):
+    with pytest.raises(InputError, match="only saved answers are lost"):
         Cache(tmp_path / "bad.sqlite")
 
 
@@ -260,16 +260,16 @@ def test_entries_are_listed_and_explained(kept: list[Entry], tmp_path: Path) -> 
 def test_entries_are_proven_and_forgotten(kept: list[Entry], tmp_path: Path) -> None:
     where = ("--runs", str(tmp_path))
     key = kept[3].key
-    assert _cli("verify", *where) == "16 answers, every digest correct\n"
+    assert _cli("verify", *where) == "16 answers; all digests are correct\n"
     with sqlite3.connect(tmp_path / "cache.sqlite") as db:
         db.execute("UPDATE entries SET reply = replace(reply, 'A', 'B') WHERE key = ?", (key,))
         db.execute("CREATE TABLE answers (key TEXT)")  # the first format's
     refused = _cli("verify", *where)
     assert "not the one that was kept" in refused
-    assert f"1 of 16 entries cannot be trusted; delete each with `llm-elicit cache prune --key "\
-        f"{key[:16]}`" in refused  # fmt: skip
+    assert ("1 of 16 entries fail verification; delete each with `llm-elicit cache prune --key "
+        f"{key[:16]}`") in refused  # fmt: skip
     assert _cli("prune", "--key", key[:16], *where) == "1 answers deleted\n"
-    assert _cli("verify", *where) == "15 answers, every digest correct\n"
+    assert _cli("verify", *where) == "15 answers; all digests are correct\n"
     assert json.loads(_cli("verify", "--json", *where)) == {"answers": 15, "faults": {}}
     with sqlite3.connect(tmp_path / "cache.sqlite") as db:
         db.execute("UPDATE entries SET identity = replace(identity, '4o', '5o') WHERE rowid = 1")

@@ -52,14 +52,14 @@ def _wrapped(
     ("code", "way_out"),
     [
         (sqlite3.SQLITE_FULL, "the disk is full; make room"),
-        (sqlite3.SQLITE_IOERR_WRITE, "the disk refuses to be read or written; check its space"),
-        (sqlite3.SQLITE_READONLY_DIRECTORY, "it may only be read; check the permissions"),
-        (sqlite3.SQLITE_PERM, "it may not be opened; check the permissions"),
+        (sqlite3.SQLITE_IOERR_WRITE, "the disk cannot be read or written; check its space"),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, "it is read-only; check the permissions"),
+        (sqlite3.SQLITE_PERM, "access is denied; check the permissions"),
         (sqlite3.SQLITE_CANTOPEN_ISDIR, "it cannot be opened; check that its folder exists"),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, "another program holds the file"),
-        (sqlite3.SQLITE_LOCKED_SHAREDCACHE, "another program holds the file"),
-        (sqlite3.SQLITE_CORRUPT_VTAB, "the file is damaged; put a copy of it back"),
-        (sqlite3.SQLITE_NOTADB, "the file is damaged; put a copy of it back"),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, "another program has locked the file"),
+        (sqlite3.SQLITE_LOCKED_SHAREDCACHE, "another program has locked the file"),
+        (sqlite3.SQLITE_CORRUPT_VTAB, "the file is damaged; restore a copy"),
+        (sqlite3.SQLITE_NOTADB, "the file is damaged; restore a copy"),
         (sqlite3.SQLITE_CONSTRAINT, "see the reason"),
         (None, "see the reason"),
     ],
@@ -83,9 +83,7 @@ def test_a_file_that_cannot_be_used(code: int | None, way_out: str, wrapped: boo
     ],
 )
 def test_text_that_is_none_means_a_damaged_file(error: Exception) -> None:
-    assert ": the file is damaged; put a copy of it back" in str(
-        explained(error, "x", shared=False)
-    )
+    assert ": the file is damaged; restore a copy" in str(explained(error, "x", shared=False))
 
 
 def test_a_long_reason_is_one_short_line() -> None:
@@ -96,8 +94,8 @@ def test_a_long_reason_is_one_short_line() -> None:
 @pytest.mark.parametrize(
     ("state", "way_out"),
     [
-        ("42501", "this user may not do that; the journal needs the right"),
-        ("25006", "the server only lets itself be read; give the address of its primary"),
+        ("42501", "the user lacks a privilege; the journal needs the right"),
+        ("25006", "the server is read-only; give the address of its primary"),
         ("53100", "the server's disk is full; make room there"),
         ("42601", "check that the server runs"),
         ("", "check that the server runs"),
@@ -144,4 +142,4 @@ def test_a_connection_that_a_server_refuses(
     assert of in postgres
     with pytest.raises(JournalError) as caught:
         planned_rounds(JournalLocation(tmp_path, postgres.replace(of, to)))
-    assert f"{reason}): check that the server runs, that it has this database" in str(caught.value)
+    assert f"{reason}): check that the server runs, has this database" in str(caught.value)

@@ -316,7 +316,7 @@ def test_both_processes_refused_or_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("mysql://db.example/x", "must begin with postgresql://"),
+        ("mysql://db.example/x", "must start with postgresql://"),
         ("postgresql://me:secret@db.example/x", "set PGPASSWORD"),
         ("postgresql://me@db.example/x?password=secret", "set PGPASSWORD"),
     ],

@@ -460,7 +460,7 @@ def test_asking_waits_for_people(tmp_path: Path) -> None:
     assert summary.complete
     assert summary.spent == 0.0
     assert [line for line in notes.lines if "llm-elicit serve" in line] == [
-        "ada: ada: answer at the pages of llm-elicit serve; waiting for 10 answers"
+        "ada: waiting for 10 answers by ada on the pages of llm-elicit serve"
     ]
     assert len(table(study, tmp_path)) == 20
 

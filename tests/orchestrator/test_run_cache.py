@@ -83,7 +83,7 @@ def test_a_damaged_cache_is_one_warning(tmp_path: Path, damage: Callable[[Path],
         assert len(provider.seen) == 2 * QUESTIONS
         (line,) = notes.lines
         assert line.startswith(f"cache: {tmp_path / FILE}: ")
-        assert line.endswith("; the run goes on without it")
+        assert line.endswith("; the run continues without the cache")
         assert set(table(study, tmp_path / "after").frame["verdict"]) == {"A"}
 
 

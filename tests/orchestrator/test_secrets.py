@@ -99,7 +99,7 @@ def test_a_defect_stops_one_judge_s_batches_and_loses_nothing(
             patch.setattr(anthropic, "read_message", broken)
             summary = asyncio.run(ask_in_batches(whole, "collect", Notes()))
         (problem,) = summary.problems
-        assert "defect of this program (ZeroDivisionError" in str(problem)
+        assert "internal error (ZeroDivisionError" in str(problem)
         assert KEY not in str(problem)
         assert summary.judges["gpt"].complete
         assert asyncio.run(ask_in_batches(whole, "collect", Notes())).complete

@@ -337,7 +337,7 @@ def test_answers_that_can_be_kept_nowhere_are_counted(tmp_path: Path) -> None:
     assert "could not be kept" not in str(caught.value)
     assert not (tmp_path / "unsaved.jsonl").exists(), "there was no answer"
     (tmp_path / "unsaved.jsonl").mkdir()
-    with pytest.raises(JournalError, match=r"disk is full.*; 2 answers could not be kept$"):
+    with pytest.raises(JournalError, match=r"disk is full.*; 2 answers could not be saved$"):
         journal.commit([_long(2), _long(3), failed(4, "no")])
     journal.close()
 

@@ -42,9 +42,9 @@ def _folder(journal: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_text, r"not a database\): the file is damaged; put a copy of it back"),
-        (_cut, r"malformed\): the file is damaged; put a copy of it back"),
-        (_garbled, r"the file is damaged; put a copy of it back"),
+        (_text, r"not a database\): the file is damaged; restore a copy"),
+        (_cut, r"malformed\): the file is damaged; restore a copy"),
+        (_garbled, r"the file is damaged; restore a copy"),
         (_folder, r"it cannot be opened; check"),
     ],
 )
@@ -75,7 +75,9 @@ def test_a_file_that_another_program_holds(tmp_path: Path, monkeypatch: pytest.M
     run(STUDY, tmp_path / "try")
     other = sqlite3.connect(tmp_path / "try" / FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(InputError, match=r"locked\): another program holds the file") as caught:
+    with pytest.raises(
+        InputError, match=r"locked\): another program has locked the file"
+    ) as caught:
         run(STUDY, tmp_path / "try")
     assert "\n" not in str(caught.value)
     other.close()

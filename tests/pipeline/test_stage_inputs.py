@@ -113,14 +113,14 @@ def _numbers(folder: Path) -> list[object]:
 
 MADE_AGAIN = {
     "plan.parquet": "plan.parquet is gone or was changed",
-    "comparisons.parquet": "comparisons.parquet is gone or was changed; made again",
-    "direct.parquet": "direct.parquet is gone or was changed; made again from the journal",
-    f"{BELIEF}/samples.parquet": "samples.parquet is gone or was changed; fitted again",
-    f"{BELIEF}/bands.json": "bands.json is gone or was changed; fitted again",
-    f"{BELIEF}/draws.parquet": "draws.parquet is gone or was changed; fitted again",
-    f"{BELIEF}/belief.json": "belief.json is gone or was changed; fitted again",
-    f"{BELIEF}/belief.safetensors": "belief.safetensors is gone or was changed; fitted again",
-    f"{BELIEF}/power.json": "power.json is gone or was changed; fitted again",
+    "comparisons.parquet": "comparisons.parquet is missing or changed; rebuilt",
+    "direct.parquet": "direct.parquet is missing or changed; rebuilt from the journal",
+    f"{BELIEF}/samples.parquet": "samples.parquet is missing or changed; fitted again",
+    f"{BELIEF}/bands.json": "bands.json is missing or changed; fitted again",
+    f"{BELIEF}/draws.parquet": "draws.parquet is missing or changed; fitted again",
+    f"{BELIEF}/belief.json": "belief.json is missing or changed; fitted again",
+    f"{BELIEF}/belief.safetensors": "belief.safetensors is missing or changed; fitted again",
+    f"{BELIEF}/power.json": "power.json is missing or changed; fitted again",
     f"{BELIEF}/powers.parquet": "audit.json or one of its inputs was changed",
     "audit.json": "audit.json or one of its inputs was changed",
 }
@@ -193,7 +193,7 @@ def test_without_a_journal_nothing_is_asked_again(home: Path) -> None:
         path.unlink()
     for command in (lambda: le.run("c.yaml"), lambda: asyncio.run(stages.ask(Run.open("tiny")))):
         with pytest.raises(
-            InputError, match=r"journal holds 0 of the 22 answers .*; put the journal back, or move"
+            InputError, match=r"journal holds 0 of the 22 answers .*; restore the journal, or move"
         ):
             command()
     assert not (folder / "journal.sqlite").exists()
@@ -216,7 +216,7 @@ def test_rounds_are_as_they_were_planned_or_nothing_is(home: Path) -> None:
     assert notes.lines == []
     (run.folder / "journal.sqlite").unlink()
     for stage in (stages.fit, stages.audit, stages.report):
-        with pytest.raises(InputError, match="journal is gone, in which the pairs of later rounds"):
+        with pytest.raises(InputError, match="the journal, which holds the pairs of later rounds"):
             stage(Run.open("rounds"))
 
 
@@ -320,7 +320,7 @@ def test_what_changes_a_question_is_another_campaign(
         with pytest.raises(InputError, match="run of another campaign") as caught:
             stage(Run.open("c.yaml"))
         assert line in str(caught.value)
-        assert "give the campaign another name" in str(caught.value)
+        assert "rename this one" in str(caught.value)
 
 
 def test_what_changes_no_number_goes_on(home: Path) -> None:
@@ -348,8 +348,8 @@ def test_a_judge_may_be_added(home: Path) -> None:
     assert sorted(run.beliefs) == ["expert", "two"]
     assert before.equals(pd.read_parquet(f"runs/tiny/{BELIEF}/samples.parquet"))
     stages.report(run, notes)
-    assert notes.lines == ["tiny: report: audit.json or one of its inputs was changed; it is made "
-                           "again"]  # fmt: skip
+    rebuilt = "report: audit.json or one of its inputs was changed; it is rebuilt"
+    assert notes.lines == [f"tiny: {rebuilt}"]
     _tell(home / "c.yaml", "seed: 3", "seed: 5")
     with pytest.raises(InputError, match=r"judge two\.seed differs: 3 before, 5 now"):
         stages.plan("c.yaml")

@@ -55,8 +55,8 @@ FRONTS = {
     "options that are null": (f"{FRONT}\noptions: null", "options"),
     "no tokens": (f"{FRONT}\nmax_tokens: 0", "max_tokens: .*greater than or equal to 1"),
     "too many tokens": (f"{FRONT}\nmax_tokens: 1000000000", "max_tokens: .*less than"),
-    "tokens that are none": (f"{FRONT}\nmax_tokens: .nan", "'.nan' is no finite number"),
-    "a key twice": (f"{FRONT}\nid: other", "the key 'id' stands twice, first in line 1"),
+    "tokens that are none": (f"{FRONT}\nmax_tokens: .nan", "'.nan' is not a finite number"),
+    "a key twice": (f"{FRONT}\nid: other", "duplicate key 'id', first in line 1"),
 }
 
 BODIES = {

@@ -425,7 +425,7 @@ def test_a_run_whose_process_died_is_interrupted_and_can_be_resumed(
             asking.kill()
         wait_for(client, "died", lambda now: now["state"] == "interrupted")
         page = client.get("/campaigns/died", headers={"accept": "text/html"}).text
-        assert "interrupted: its process is gone" in page
+        assert "interrupted: its process has ended" in page
         assert 'action="/campaigns/died/start"' in page
         assert "asking" not in page
         for words in (["status", "died"], ["bundle", "died", "died.html"]):

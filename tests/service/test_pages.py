@@ -218,5 +218,5 @@ def test_a_revoked_or_forged_link_says_so(browser: Browser) -> None:
     for path in (link, f"{link}/question", f"{link[:-3]}xyz"):
         page = browser.client.get(path)
         assert page.status_code == 422
-        assert "<h1>This does not work</h1>" in page.text
+        assert "<h1>The request failed</h1>" in page.text
         assert "Campaigns" not in page.text

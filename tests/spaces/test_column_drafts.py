@@ -118,7 +118,7 @@ def test_a_code_for_no_value_is_no_value():
     values = [-99 if k % 5 == 0 else 20_000 + 317 * k for k in range(N)]
     space = drafted(values, "income")
     assert space.features[0].low > 0
-    assert "low: 20300  # -99 is taken for no value" in space.draft.text
+    assert "low: 20300  # -99 counts as a missing value" in space.draft.text
     assert space.draft.columns[0].kept == "whole numbers, -99 is no value"
     assert space.table_rows().missing == {"income": N // 5}
     asked = drafted(values, "income", not_stated=["income"])
@@ -153,7 +153,7 @@ def test_many_categories_are_kept_where_the_column_is_named():
     """Each costs a column of the fit, and has few of the questions."""
     states = [f"state {k % 51}" for k in range(N)]
     assert reason(states, "state") == (
-        "51 categories are many to ask about; name it to keep them: --columns"
+        "51 categories are left out by default; to keep them, name the column in --columns"
     )
     kept = drafted(states, "state", columns=["state", "noise"]).features[0]
     assert len(kept.categories) == 51

@@ -211,9 +211,7 @@ def test_guesses_are_marked_in_the_file(mixed):
     text = mixed.draft.text
     assert "  unit: cm  # guessed from the column's name" in text
     assert "  unit: USD  # guessed from the column's cells" in text
-    assert (
-        "  categories:  # NA is taken for a category; delete it if it stands for no value" in text
-    )
+    assert "  categories:  # NA counts as a category; delete it if it means a missing value" in text
     assert "  categories:  # their order is a guess" in text
 
 
@@ -407,7 +405,7 @@ def test_a_missing_number_is_an_answer_where_it_is_asked_for(survey):
 
 def test_only_numbers_with_missing_cells_become_ranges(survey):
     for column, said in (
-        ("age", "'age': no cell is missing"), ("sex", "'sex' is no column that is asked about"),
+        ("age", "'age': no cell is missing"), ("sex", "'sex' is not a column that is asked about"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=said):
             FeatureSpace.from_file(survey, not_stated=[column])

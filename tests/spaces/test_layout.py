@@ -142,7 +142,10 @@ def test_one_word_among_numbers_holds_no_value(tmp_path: Path) -> None:
     assert space.features == PLAIN.features
     assert space.table is not None
     assert space.table.words["age"] == {"unsure": ""}
-    assert "'unsure' is taken for no value" in FeatureSpace.from_file(tmp_path / "t.csv").draft.text
+    assert (
+        "'unsure' counts as a missing value"
+        in FeatureSpace.from_file(tmp_path / "t.csv").draft.text
+    )
 
 
 @pytest.mark.parametrize(

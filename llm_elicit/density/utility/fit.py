@@ -222,9 +222,9 @@ def _report(rule: str, terms: float, decided: Index, informative: Index) -> dict
     chance = float(stats.binom.cdf(np.ceil(terms) - 1.0, count - 1, 0.5))
     of_all = "all" if count == total else f"{count:,} of {total:,}"
     message = (
-        f"no choice contradicts {_RULES[rule]}, which decides {of_all} pairs, so that the choices "
-        "bound the sharpness of the belief from below only (as many random choices agree with such "
-        f"a rule with probability {chance:.2g})"
+        f"no choice contradicts {_RULES[rule]}, which decides {of_all} pairs, so the choices "
+        "give only a lower bound of the sharpness of the belief (the same number of random "
+        f"choices agree with such a rule with probability {chance:.2g})"
     )
     return {
         "rule": rule, "complete": count == total, "pairs": count, "chance": chance,

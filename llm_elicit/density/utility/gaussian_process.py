@@ -94,8 +94,8 @@ class GaussianProcessFit:
         return {
             "factor": self.extension,
             "message": "the answers hardly determine how far the belief extends in its longest "
-            "direction, and its bands do not show all of that: under a prior of curvatures four "
-            f"times as wide it would be {self.extension:.2g} times as long",
+            "direction, and its bands understate this uncertainty: with a prior of "
+            f"curvatures four times as wide, it would be {self.extension:.2g} times as long",
         }
 
 

@@ -49,33 +49,31 @@ class JournalError(InputError):
 
 _FILE = {
     sqlite3.SQLITE_FULL: "the disk is full; make room and run again",
-    sqlite3.SQLITE_IOERR: "the disk refuses to be read or written; check its space, its quota and "
-    "its health, and run again",
-    sqlite3.SQLITE_READONLY: "it may only be read; check the permissions of the file and of its "
-    "folder",
-    sqlite3.SQLITE_PERM: "it may not be opened; check the permissions of the file and of its "
-    "folder",
+    sqlite3.SQLITE_IOERR: "the disk cannot be read or written; check its space, its quota and its "
+    "health, and run again",
+    sqlite3.SQLITE_READONLY: "it is read-only; check the permissions of the file and of its folder",
+    sqlite3.SQLITE_PERM: "access is denied; check the permissions of the file and of its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that its folder exists and the "
     "permissions of both",
-    sqlite3.SQLITE_BUSY: "another program holds the file (a database browser, a backup); close "
-    "that and run again",
+    sqlite3.SQLITE_BUSY: "another program has locked the file (a database browser, a backup); "
+    "close it and run again",
 }
 _FILE[sqlite3.SQLITE_LOCKED] = _FILE[sqlite3.SQLITE_BUSY]
 _FILE[sqlite3.SQLITE_CORRUPT] = _FILE[sqlite3.SQLITE_NOTADB] = (
-    "the file is damaged; put a copy of it back, or move it away and run again: the answers that "
-    "the cache has are not asked for again"
+    "the file is damaged; restore a copy, or move it away and run again: answers in the cache "
+    "are not requested again"
 )
 
 # By SQLSTATE, which the driver does not report for what a server refuses a connection for.
 _SERVER = {
-    "42501": "this user may not do that; the journal needs the right to make a schema in the "
+    "42501": "the user lacks a privilege; the journal needs the right to create a schema in the "
     "database",
-    "25006": "the server only lets itself be read; give the address of its primary",
+    "25006": "the server is read-only; give the address of its primary",
     "53100": "the server's disk is full; make room there and run again",
 }
 _REFUSED = (
-    "check that the server runs, that it has this database and a connection left, and that it lets "
-    "this user in (PGPASSWORD, ~/.pgpass)"
+    "check that the server runs, has this database and a free connection, and accepts this user "
+    "(PGPASSWORD, ~/.pgpass)"
 )
 
 
@@ -378,8 +376,8 @@ def check_version(db: sa.Connection, location: JournalLocation) -> None:
     version = db.execute(sa.select(meta.c.value).where(meta.c.key == "version")).scalar()
     if version != VERSION:
         raise InputError(
-            f"{location.name}: the journal has version {version or '(none)'}, and this version of "
-            f"llm-elicit reads version {VERSION}; use the one that wrote it"
+            f"{location.name}: the journal has version {version or '(none)'}, and this version "
+            f"of llm-elicit reads version {VERSION}; use the version that wrote it"
         )
 
 

@@ -219,8 +219,8 @@ def _changed(db: sa.Connection, values: Mapping[str, Any], takeovers: int | None
     mine = sa.true() if takeovers is None else control.c.takeovers == takeovers
     if not db.execute(update(control).where(mine).values(**values)).rowcount:
         raise RunInUseError(
-            "this process gave no sign of life for so long that another took the run over; every "
-            "answer received is kept"
+            "this process lost its lease, and another took over the run; every answer received "
+            "is kept"
         )
     return control_of(db.execute(CONTROL).one()._asdict())
 

@@ -366,8 +366,9 @@ def planned_rounds(location: JournalLocation) -> dict[tuple[str, int], Pairs]:
     for row in rows:
         if row.digest != _digest(row.judge, row.number, row.pairs):
             raise InputError(
-                f"{location.name}: the pairs of round {row.number} are not as they were planned; "
-                "put a copy of the journal back, or move the run's folder away and run again"
+                f"{location.name}: the pairs of round {row.number} have changed since they were "
+                "planned; restore a copy of the journal, or move the run folder away and run "
+                "again"
             )
     return {(row.judge, row.number): _pairs(row.pairs) for row in rows}
 

@@ -253,7 +253,7 @@ def _postgresql_clock(*_: object, **__: object) -> str:
 Kind = Literal["intent", "submitted", "answered", "missed", "failed", "quarantined"]
 
 Refusal = Literal["no room", "settled elsewhere", "journal failed"]
-"""Why a change was not written: a cap leaves no room for an intent at the moment; another worker
+"""Why a change was not written: the cap leaves no room for an intent at the moment; another worker
 has the question; or the journal accepts only the outcomes of requests in flight."""
 
 
@@ -460,9 +460,10 @@ def check_digests(db: sa.Connection, source: str, *, pairs: bool | None = None) 
         judge, pair, order, replicate = changed[0]
         more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
         raise InputError(
-            f"{source}: the answer of {judge!r} to question {pair} {order}, replicate {replicate}, "
-            f"is not as it was received{more}; put a copy of the journal back, or move the run's "
-            "folder away and run again: the cache answers what has not changed"
+            f"{source}: the answer of {judge!r} to question {pair} {order}, replicate "
+            f"{replicate}, has changed since it was received{more}; restore a copy of the "
+            "journal, or move the run folder away and run again: unchanged answers come from "
+            "the cache"
         )
 
 

@@ -286,7 +286,7 @@ class Journal:
         except JournalError as error:
             lost = self._unsaved.keep(changes) if any(c.answer for c in changes) else 0
             if lost:
-                error = JournalError(f"{error}; {lost:,} answers could not be kept")
+                error = JournalError(f"{error}; {lost:,} answers could not be saved")
             raise error from None
         if done is None:
             raise self._lapsed()
@@ -405,7 +405,4 @@ class Journal:
         self._transactions.close()
 
     def _lapsed(self) -> InputError:
-        return InputError(
-            f"{self.location.name}: this process was not heard of for so long that another took "
-            "over its questions; run again to join in"
-        )
+        return InputError(f"{self.location.name}: this process lost its lease; run again to rejoin")
