@@ -68,7 +68,7 @@ def detectable_note(campaign: Campaign, space: FeatureSpace) -> str:
         ...     "name": "try", "space": "penguins", "design": {"pairs": 5},
         ...     "judges": [{"name": "expert", "backend": "simulated"}]})
         >>> detectable_note(campaign, campaign.load_space()).partition(";")[0]
-        '5 pairs cannot show a preference: their smallest p-value is 0.062, of 0.05 allowed'
+        '5 pairs cannot show a preference: their smallest possible p-value, 0.062, is above 0.05'
     """
     pairs, judges = campaign.design.pairs, len(campaign.judges)
     least, smallest = fewest_pairs(judges), smallest_p(pairs)

@@ -62,7 +62,7 @@ def test_what_is_no_campaign_and_no_run(call, command):
         refused(call(command, where, *(["o.csv"] if command == "export" else [])))
     refused(call("status", "nope.yaml"), "no campaign 'nope.yaml'", "simulated")
     refused(call("status", "empty"), "empty: a folder without a run")
-    refused(call("status", "words"), "'words' is no campaign: name a .yaml file")
+    refused(call("status", "words"), "'words' is not a campaign; name a .yaml file")
 
 
 def test_export_writes_over_nothing_unasked(call):

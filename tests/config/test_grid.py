@@ -90,9 +90,12 @@ def test_cells_have_stable_names_and_the_same_pairs() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"judges": [{"name": "e", "backend": "simulated"}]}, "'e' .simulated. takes no temperat"),
+        (
+            {"judges": [{"name": "e", "backend": "simulated"}]},
+            "'e' .simulated. does not support a temp",
+        ),
         ({"judges": [_judge("http://x", temperature=1)]}, "sets its own temperature"),
-        ({"space": "iris"}, "space is not among grid.spaces"),
+        ({"space": "iris"}, "space is not in grid.spaces"),
         ({"grid": {"template": ["v1/few-shot"]}}, "unknown key"),
     ],
 )

@@ -317,7 +317,7 @@ def test_an_endpoint_that_answers_with_something_else_is_one_line(
         provider.broken = True
         (problem,) = _do("collect", study, tmp_path / "try").problems
         assert isinstance(problem, JudgeError)
-        assert "its batches are on record" in str(problem)
+        assert "its batches are recorded" in str(problem)
         assert "\n" not in str(problem)
         provider.broken = False
         provider.end()
@@ -417,7 +417,7 @@ def test_a_batch_that_is_not_listed_is_sent_again_only_when_told(
     with BatchProvider(_judge, refuses=Fails(503, "overloaded")) as provider:
         study = _study(judge, provider.url)
         (problem,) = _do("submit", study, folder).problems
-        assert "not known" in str(problem), "the 503 may come from a machine on the way"
+        assert "unknown" in str(problem), "the 503 may come from a machine on the way"
         provider.refuses = None
         _do("submit", study, folder)
         assert not provider.batches, "too early to tell"

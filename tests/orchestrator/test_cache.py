@@ -265,7 +265,7 @@ def test_entries_are_proven_and_forgotten(kept: list[Entry], tmp_path: Path) -> 
         db.execute("UPDATE entries SET reply = replace(reply, 'A', 'B') WHERE key = ?", (key,))
         db.execute("CREATE TABLE answers (key TEXT)")  # the first format's
     refused = _cli("verify", *where)
-    assert "not the one that was kept" in refused
+    assert "has changed since it was saved" in refused
     assert ("1 of 16 entries fail verification; delete each with `llm-elicit cache prune --key "
         f"{key[:16]}`") in refused  # fmt: skip
     assert _cli("prune", "--key", key[:16], *where) == "1 answers deleted\n"
@@ -273,11 +273,11 @@ def test_entries_are_proven_and_forgotten(kept: list[Entry], tmp_path: Path) -> 
     assert json.loads(_cli("verify", "--json", *where)) == {"answers": 15, "faults": {}}
     with sqlite3.connect(tmp_path / "cache.sqlite") as db:
         db.execute("UPDATE entries SET identity = replace(identity, '4o', '5o') WHERE rowid = 1")
-    assert "the key is not that of the request" in _cli("verify", *where)
+    assert "the key does not match its request" in _cli("verify", *where)
     assert "say what to delete" in _cli("prune", *where)
     assert _cli("prune", "--days", "1", *where) == "0 answers deleted\n"
     assert _cli("prune", "--model", "gpt-4o-mini", *where) == "14 answers deleted\n"
-    assert "no answers are kept here" in _cli("list", "--runs", str(tmp_path / "none"))
+    assert "no saved answers here" in _cli("list", "--runs", str(tmp_path / "none"))
 
 
 def test_hits_take_no_slot(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_journal_that_is_read_is_not_written(tmp_path: Path) -> None:
     location.folder.mkdir()
     _open(location).close()
     with (
-        pytest.raises(JournalError, match="it may only be read") as caught,
+        pytest.raises(JournalError, match="it is read-only") as caught,
         location.guarded(),
         location.readable().connect() as db,
         db.begin(),

@@ -122,7 +122,7 @@ def test_a_worker_that_slept_undoes_nothing(own: PostgreSQL, tmp_path: Path) -> 
         other = nursery.start(what, folder, lease=60.0)
         until(lambda: len(provider.seen) == 16)
         os.kill(sleeper, signal.SIGCONT)
-        assert "another took over" in nursery.end(sleeper)
+        assert "lost its lease" in nursery.end(sleeper)
         provider.closes.set()
         assert nursery.end(other) == ""
         assert len(provider.seen) == 16

@@ -219,7 +219,7 @@ def test_a_worker_whose_lease_is_over_takes_and_waits_for_nothing(
     other = _open(location)
     other.prepare(["expert"], _plan(4))
     for late in (lambda: asleep.claim("expert", 1), lambda: asleep.held_elsewhere("expert")):
-        with pytest.raises(InputError, match="another took over"):
+        with pytest.raises(InputError, match="lost its lease"):
             late()
     assert len(_claimed(other)) == 8
     asleep.close()

@@ -153,7 +153,7 @@ def test_a_late_answer_is_kept_and_nothing_undoes_it(location: JournalLocation) 
     other = _open(location)
     assert question in [replace(q, attempts=0) for q in other.claim("expert", 8)]
     assert other.commit([intent(question.id, 0.5)]) == {}
-    with pytest.raises(InputError, match="another took over"):
+    with pytest.raises(InputError, match="lost its lease"):
         asleep.commit([answered(question.id, ANSWER)])
     assert _rows(location)[0][0] == "done"
     # The request of the other comes to nothing, is put again, given up, or answered after all.
@@ -186,7 +186,7 @@ def test_a_worker_that_was_taken_for_gone_changes_no_others_question(
     other.commit([intent(first.id, 0.5)])
     before = _rows(location)
     changes = [missed(first.id, 0.1), failed(second.id, "no"), intent(third.id, 0.5)]
-    with pytest.raises(InputError, match="another took over"):
+    with pytest.raises(InputError, match="lost its lease"):
         asleep.commit(changes)
     assert _rows(location) == before
     assert _counted(location) == pytest.approx(_added_up(location))

@@ -114,6 +114,6 @@ def test_a_journal_that_may_only_be_read_in_a_folder_that_may_be_written(owned: 
     (owned / ".lock").chmod(0o666)
     (owned / "log.jsonl").chmod(0o666)
     os.seteuid(65534)
-    with pytest.raises(InputError, match=r"readonly.*it may only be read; check") as caught:
+    with pytest.raises(InputError, match=r"readonly.*it is read-only; check") as caught:
         run(STUDY, owned)
     assert "\n" not in str(caught.value)

@@ -104,7 +104,7 @@ def test_a_cancelled_run_keeps_its_answers_and_can_be_run_again(
         request(run.location, "cancelled")
         await asking
 
-    with pytest.raises(CancelledRunError, match="run again to go on"):
+    with pytest.raises(CancelledRunError, match="run again to continue"):
         asyncio.run(go())
     assert _state(run.location) == "cancelled"
     kept = run.judgments["gpt"]

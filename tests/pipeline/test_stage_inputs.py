@@ -112,7 +112,7 @@ def _numbers(folder: Path) -> list[object]:
 
 
 MADE_AGAIN = {
-    "plan.parquet": "plan.parquet is gone or was changed",
+    "plan.parquet": "plan.parquet is missing or changed",
     "comparisons.parquet": "comparisons.parquet is missing or changed; rebuilt",
     "direct.parquet": "direct.parquet is missing or changed; rebuilt from the journal",
     f"{BELIEF}/samples.parquet": "samples.parquet is missing or changed; fitted again",
@@ -124,7 +124,7 @@ MADE_AGAIN = {
     f"{BELIEF}/powers.parquet": "audit.json or one of its inputs was changed",
     "audit.json": "audit.json or one of its inputs was changed",
 }
-REFUSED = {"campaign.yaml": "campaign.yaml: changed since it was written"}
+REFUSED = {"campaign.yaml": "campaign.yaml: this copy of the run was changed"}
 NOT_READ = ("manifest.json", "journal.sqlite", "log.jsonl", "report.html", "figures", "tables")
 
 
@@ -168,7 +168,7 @@ def test_what_is_gone_is_made_again(home: Path) -> None:
         _ = Run.open(folder).comparisons
     stages.audit(Run.open(folder), notes)
     assert _numbers(folder) == before
-    assert [line.split(" is gone")[0] for line in notes.lines] == [
+    assert [line.split(" is missing")[0] for line in notes.lines] == [
         "tiny: audit: plan.parquet",
         "tiny: audit: comparisons.parquet and direct.parquet",
         "expert: audit: " + ", ".join(f"{BELIEF}/{name}" for name in (
@@ -289,9 +289,7 @@ def test_what_a_run_shows_is_made_again_where_it_would_be_another(
 def test_an_answer_changed_by_hand_ends_the_run(home: Path) -> None:
     with sqlite3.connect("runs/tiny/journal.sqlite") as db:
         db.execute("UPDATE answers SET probability = 1 - probability WHERE question = 3")
-    with pytest.raises(
-        InputError, match="answer of 'expert' to question 1 ab, replicate 0, is not"
-    ):
+    with pytest.raises(InputError, match="answer of 'expert' to question 1 ab, replicate 0, has"):
         le.run("c.yaml", progress=le.Silent())
 
 

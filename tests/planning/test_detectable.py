@@ -44,10 +44,18 @@ def test_more_judges_need_more_pairs():
 @pytest.mark.parametrize(
     ("design", "judges", "said"),
     [
-        ({"pairs": 5}, 1, "5 pairs cannot show a preference: their smallest p-value is 0.062, of"),
-        ({"pairs": 6}, 2, "is 0.031, 0.062 adjusted for 2 judges, of 0.05 allowed; ask at least 7"),
-        ({"pairs": 12}, 1, "can show a preference (smallest p-value 0.0005): only a very strong"),
-        ({"pairs": 200}, 1, "one that explains about 8% of the variation of a judge's answers is"),
+        (
+            {"pairs": 5},
+            1,
+            "5 pairs cannot show a preference: their smallest possible p-value, 0.062,",
+        ),
+        ({"pairs": 6}, 2, ", 0.031, 0.062 adjusted for 2 judges, is above 0.05; ask at least 7"),
+        (
+            {"pairs": 12},
+            1,
+            "can show a preference (smallest possible p-value 0.0005): only a very strong",
+        ),
+        ({"pairs": 200}, 1, "one that explains about 8% of the variation of the answers is"),
     ],
 )
 def test_the_plan_says_what_its_pairs_can_show(design, judges, said):

@@ -119,7 +119,7 @@ def test_a_code_for_no_value_is_no_value():
     space = drafted(values, "income")
     assert space.features[0].low > 0
     assert "low: 20300  # -99 counts as a missing value" in space.draft.text
-    assert space.draft.columns[0].kept == "whole numbers, -99 is no value"
+    assert space.draft.columns[0].kept == "whole numbers, -99 counts as missing"
     assert space.table_rows().missing == {"income": N // 5}
     asked = drafted(values, "income", not_stated=["income"])
     shares = np.bincount(asked.read_table()["income"].astype(int)) / N
@@ -143,7 +143,7 @@ def test_a_column_that_most_rows_lack_is_left_out_unless_it_is_named():
     values = [float(k) if k % 3 == 0 else None for k in range(N)]
     space = drafted(values, "speed")
     assert space.names == ["noise"]
-    assert space.draft.columns[0].range.startswith("67% of its cells hold no value; name it")
+    assert space.draft.columns[0].range.startswith("67% of its cells are empty; to keep it")
     assert space.table_rows().used > 0.9 * N
     assert drafted(values, "speed", columns=["speed", "noise"]).names == ["speed", "noise"]
     assert drafted(values, "speed", not_stated=["speed"]).names == ["speed", "noise"]
@@ -162,7 +162,9 @@ def test_many_categories_are_kept_where_the_column_is_named():
 
 
 def test_a_dropped_column_that_is_asked_for_says_why_it_was_dropped():
-    with pytest.raises(InputError, match="no column that is asked about: text: 240 different in"):
+    with pytest.raises(
+        InputError, match="not a column that is asked about: text: 240 different in"
+    ):
         drafted([f"remark {k}" for k in range(N)], not_stated=["x"])
 
 
