@@ -360,10 +360,13 @@ def database_address(address: str) -> str:
     if parts is None:
         raise ValueError("must be an address postgresql://USER@HOST:PORT/DATABASE")
     if parts.scheme != "postgresql":
-        raise ValueError("must start with postgresql://; leave it out to use a file in the run folder")
+        raise ValueError(
+            "must start with postgresql://; leave it out to use a file in the run folder"
+        )
     if parts.password is not None or any(name in parse_qs(parts.query) for name in _SECRETS):
-        raise ValueError("contains a password, which would be stored in the run folder; set PGPASSWORD "
-            "instead")
+        raise ValueError(
+            "contains a password, which would be stored in the run folder; set PGPASSWORD instead"
+        )
     return address
 
 

@@ -390,9 +390,7 @@ def _variants(judge: Judge, grid: Grid) -> list[dict[str, Any]]:
                 f"{setting}; move it to another campaign, or leave {axis} out"
             )
         if setting in judge.model_fields_set:
-            raise InputError(
-                f"grid.{axis}: judge {judge.name!r} sets its own {setting}; remove it"
-            )
+            raise InputError(f"grid.{axis}: judge {judge.name!r} sets its own {setting}; remove it")
         words = [value if isinstance(value, str) else f"{value:g}" for value in values]
         variants = [
             {**variant, "name": f"{variant['name']}-{prefix}{word}", setting: value}

@@ -92,7 +92,7 @@ def test_cells_have_stable_names_and_the_same_pairs() -> None:
     [
         (
             {"judges": [{"name": "e", "backend": "simulated"}]},
-            "'e' .simulated. does not support a temp",
+            "'e' .simulated. does not support temp",
         ),
         ({"judges": [_judge("http://x", temperature=1)]}, "sets its own temperature"),
         ({"space": "iris"}, "space is not in grid.spaces"),
@@ -212,5 +212,7 @@ def test_efforts_and_thinking_tokens_are_axes() -> None:
     assert [judge.name for judge in cell.judges] == [*names, "gpt-high-thinking16000"]
     assert [getattr(judge, "effort", None) for judge in cell.judges] == ["low"] * 2 + ["high"] * 2
     simulated = {**study, "judges": [{"name": "s", "backend": "simulated"}]}
-    with pytest.raises(InputError, match=r"grid.efforts: judge 's' \(simulated\) takes no effort"):
+    with pytest.raises(
+        InputError, match=r"grid.efforts: judge 's' \(simulated\) does not support effort"
+    ):
         cells(validated(Campaign, simulated, "study.yaml"))

@@ -372,7 +372,7 @@ def test_lost_between_handing_in_and_the_record_openai_finds_it_by_its_tag(tmp_p
     with BatchProvider(_judge, resets_after=0) as provider:
         study = _study(gpt, provider.url)
         (problem,) = _do("submit", study, folder).problems
-        assert "not known whether batch" in str(problem)
+        assert "unknown whether batch" in str(problem)
         assert _lines(study, folder) == [("intended", None, None)]
         provider.resets_after = None
         # Others of the account's batches stand before it in the list.
