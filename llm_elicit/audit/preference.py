@@ -292,7 +292,7 @@ def _reason(preference: Preference, verdict: Verdict, scale: str | None, level: 
             f"No linear or quadratic rule on the features is shown to describe the answers ({p}); "
             f"but those to a pair agree between its two orders ({preference.agreement.p})."
         )
-    none = f"No dependence of the answers on the points was shown ({p})"
+    none = f"The answers are not shown to depend on the points ({p})"
     if verdict == "position only" and preference.position is not None:
         return f"{none}; they depend on which option is shown first ({preference.position.p})."
     return f"{none}, nor on which option is shown first."

@@ -133,6 +133,21 @@ def between(feature: Feature, band: tuple[float, float]) -> str:
     return " to ".join(worded(feature, end) for end in band)
 
 
+def span(feature: Feature) -> str:
+    """Return the range of a feature that questions cover, with its label and unit.
+
+    Examples:
+        >>> span(Feature(name="x", label="x", unit="m", low=0, high=100))
+        'x 0 m to 100 m'
+    """
+    if feature.categories:
+        return f"{feature.label} {listed(feature.categories, 'or')}"
+    if feature.periodic:  # the highest value would be worded as the lowest
+        ends = between(feature, (feature.lowest, feature.highest))
+        return f"{feature.label} {ends} {feature.unit}".rstrip() + ", periodic"
+    return f"{feature.label} {feature.word(feature.low)} to {feature.word(feature.high)}"
+
+
 def worded(feature: Feature, value: float) -> str:
     """Return a mean or quantile with about as many digits as in a question, without the unit.
 

@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -17,15 +18,15 @@ import pandas as pd
 from markupsafe import Markup
 
 from llm_elicit._util.text import visible
-from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.audit.record import Audit, JudgeAudit, is_cross_check
 from llm_elicit.audit.reference import axis_label, by_value
+from llm_elicit.comparisons.fit_inputs import follows_table
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.report import answers, formatting, powers, verdicts
 from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
-from llm_elicit.report.caveats import caveats
 from llm_elicit.report.figures import Portrait, draw_curves, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
 from llm_elicit.report.layers import Picture
@@ -125,6 +126,48 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         script_hash=f"sha256-{digest}",  # as in a content security policy
         caveats=caveats(study.audit, study.campaign, study.missing, study.questions),
     )
+
+
+def caveats(
+    audit: Audit, campaign: Campaign, missing: Mapping[str, int], questions: Mapping[str, int]
+) -> list[tuple[str, str]]:
+    """Return the methods and caveats of a run as (heading, paragraph), by `caveats.jinja`.
+
+    Args:
+        audit: the numbers.
+        campaign: the questions.
+        missing: number of unanswered questions, for judges with any.
+        questions: total number of questions of each of those judges; fewer than planned if a
+            stopping rule ended the rounds.
+    """
+    space, settings, (first, *others) = audit.space, audit.settings, campaign.fit.methods
+    diagnostics = next((judge.diagnostics for judge in audit.judges if judge.diagnostics), {})
+    checks = [method for method in others if is_cross_check(first, method, diagnostics)]
+    few = min((judge.preference.pairs for judge in audit.judges), default=settings.flips)
+    source = resources.files("llm_elicit.report") / "templates" / "caveats.jinja"
+    _, *parts = re.split(r"^# (.+)\n", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    plain = environment().overlay(autoescape=False)  # the page escapes it
+    paragraphs = [
+        plain.from_string(part).render(
+            audit=audit,
+            campaign=campaign,
+            missing=missing,
+            questions=questions,
+            space=space,
+            settings=settings,
+            reference=audit.reference,
+            fit=campaign.fit,
+            design=campaign.design,
+            kinds={judge.preference.response for judge in audit.judges},
+            checks=checks,
+            dependent=[method for method in others if method not in checks],
+            follows_table=follows_table(space),
+            few=few,
+        )
+        for part in parts[1::2]
+    ]
+    texts = [" ".join(paragraph.split()) for paragraph in paragraphs]
+    return [(heading, text) for heading, text in zip(parts[::2], texts, strict=True) if text]
 
 
 @functools.cache  # a page's templates are compiled once

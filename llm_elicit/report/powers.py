@@ -50,7 +50,7 @@ def power_labels(powers: BeliefPowers | None, factors: Sequence[float]) -> tuple
         labels += [(names.get(source.source, source.source), source) for source in sources]
     if powers.data is not None and powers.data.value > 0.0:
         beyond = "" if powers.data.bounded else ", the largest evaluated"
-        name = f"maximum likelihood of the data{beyond} (not a property of the judge)"
+        name = f"power that predicts the data best{beyond}"
         labels.append((name, powers.data))
     return tuple(
         _label(letter, name, power, powers.saved, factors)
@@ -128,8 +128,10 @@ def nearer_sentence(powers: BeliefPowers) -> str:
     if {-1, 1} <= signs:
         return f"Whether the belief is nearer to the data than λ depends on the power, {evaluated}."
     if signs == {0}:
-        phrase = "the distances of the belief and λ from the data told apart"
-        return f"At no power {evaluated} are {phrase}."
+        return (
+            f"At every power {evaluated}, the distances of the belief and of λ from the data differ "
+            "by less than their error."
+        )
     relation = "nearer to" if 1 in signs else "farther from"
     return (
         f"At some powers {evaluated} the belief is {relation} the data than λ; at the others the "
@@ -144,9 +146,8 @@ def coherence_sentence(powers: BeliefPowers | None) -> str:
         return ""
     value, low, high = response.width
     numbers = (
-        f"coefficient of log width {number(value, 2)}, 95 % interval "
-        f"{number(low, 2)} to {number(high, 2)}; "
-        f"{number(response.expected, 2)} expected for the holder of a density, "
+        f"coefficient of log width {number(value, 2)}, 95 % interval {number(low, 2)} to "
+        f"{number(high, 2)}; {number(response.expected, 2)} expected for a judge with a density, "
         f"{p_text(response.p_value, False)}"
     )
     includes_zero = low <= 0.0 <= high

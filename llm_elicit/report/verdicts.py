@@ -154,13 +154,13 @@ def data_clause(discrimination: Discrimination | None, subject: str) -> str:
         "rank correlation with a kernel density of the data "
         f"{signed(correlation.value)} ({_ends(correlation, 0.0, _signed)})"
     )
-    faintly = "faintly " if abs(discrimination.reached) < _STRONG else ""
+    weakly = "weakly " if abs(discrimination.reached) < _STRONG else ""
     reached = f"{share(abs(discrimination.reached))} of the way from one half to the ceiling"
     if discrimination.reached >= 1.0:
         reached = "no less often than by the data's own density"
     headings = {
-        "follows": f"the preference {faintly}follows the data: {area}, {reached}; {rank}",
-        "opposite": f"the preference is {faintly}opposite to the data: {area}; {rank}",
+        "follows": f"the preference {weakly}follows the data: {area}, {reached}; {rank}",
+        "opposite": f"the preference is {weakly}opposite to the data: {area}; {rank}",
         "not shown": f"the preference is not shown to be related to the data: {area}; {rank}",
         "practically unrelated": (
             f"the preference is practically unrelated to the data: {area}; {rank}; both intervals "
@@ -171,14 +171,14 @@ def data_clause(discrimination: Discrimination | None, subject: str) -> str:
         return headings[discrimination.relation]
     of_area, of_rank = discrimination.signs
     above = {
-        1: f"the preference ranks real rows {'slightly ' if faintly else ''}above random ones",
+        1: f"the preference ranks real rows {'slightly ' if weakly else ''}above random ones",
         0: "the preference is not shown to rank real rows above random ones",
-        -1: f"the preference ranks real rows {'slightly ' if faintly else ''}below random ones",
+        -1: f"the preference ranks real rows {'slightly ' if weakly else ''}below random ones",
     }[of_area]
     dense = {
-        1: "but it is higher where the data are dense",
-        0: "but it is not shown to be {} where the data are dense",
-        -1: "but it is lower where the data are dense",
+        1: "but the utility is higher where the data are dense",
+        0: "but the utility is not shown to be {} where the data are dense",
+        -1: "but the utility is lower where the data are dense",
     }[of_rank].format("higher" if of_area > 0 else "lower")
     extent = f", {reached}" if of_area > 0 else ""
     return f"{above}: {area}{extent}; {dense}: {rank}"
@@ -236,20 +236,19 @@ def _no_preference(judge: JudgeAudit, level: float, p: str) -> str:
         most = preference.ceiling
         part = "" if most is None else f"{_part(most.value)} of the variation repeats; "
         return (
-            f"{name} prefers the same option of a pair in both orders ({part}"
-            f"{agreement.p}), by something that no linear or "
-            f"quadratic rule on these features is shown to describe ({p})."
+            f"{name} prefers the same option of a pair in both orders ({part}{agreement.p}), but "
+            f"no linear or quadratic rule on these features is shown to predict which ({p})."
         )
-    none = f"No dependence of the answers of {name} on the points was shown ({p})"
+    none = f"The answers of {name} are not shown to depend on the points ({p})"
     if preference.verdict != "position only" or position is None:
         return f"{none}, nor on which option is shown first."
     p_position = position.p
     side = "first" if position.mean.value > 0 else "second"
     depends = _depends_on_content(position, level)
     return (
-        f"{none}; they depend on the position: it prefers the option shown {side} "
-        f"({p_position}), which accounts for {_part(position.share)} of their variation"
-        f"{f', to a degree that depends on the content ({depends})' if depends else ''}."
+        f"{none}; they depend on the position: the option shown {side} is preferred "
+        f"({p_position}), which accounts for {_part(position.share)} of their "
+        f"variation{f', to a degree that depends on the content ({depends})' if depends else ''}."
     )
 
 
@@ -281,13 +280,14 @@ def _repeats_sentence(preference: Preference, level: float) -> str:
     agreement = preference.agreement
     if repeats(preference, level) and agreement is not None and agreement.source == "repeats":
         return (
-            "Yet its answers to the same question agree: they depend on the points in a way that "
-            "no linear or quadratic rule is shown to describe, as preferences or position effects."
+            "Its answers to the same question agree, however: they depend on the points by a "
+            "preference or a position effect that no linear or quadratic rule is shown to "
+            "predict."
         )
     if preference.position is not None and preference.position.orders == "one":
         return (
-            "No pair was answered in both orders, so that a repeatable preference which these "
-            "features do not describe could not be seen."
+            "No pair was answered in both orders, so a repeatable preference that these "
+            "features do not describe could not be detected."
         )
     return ""
 
@@ -298,12 +298,12 @@ def _misfit_sentence(preference: Preference) -> str:
     if preference.captured >= _NEARLY_ALL or reached is None or ceiling is None:
         return ""
     fit = "the fit" if reached.source == "belief" else "a quadratic rule on the features"
-    intervals = "the intervals above allow for that, those of the density below do not"
+    intervals = "the intervals above account for this, those of the density below do not"
     if preference.captured <= 0.0:
-        intervals = "so neither its relation to the data nor effects are given"
+        intervals = "so its relation to the data and the effects of features are not given"
     return (
-        f"Repeatable variation of its answers is not captured by {fit} ({_part(ceiling.value)} "
-        f"repeats): {intervals}."
+        f"Repeatable variation of its answers ({_part(ceiling.value)} repeats) is not captured "
+        f"by {fit}: {intervals}."
     )
 
 
@@ -363,11 +363,11 @@ def sample_size_sentence(preference: Preference) -> str:
         return ""
     if required.pairs is None:
         return (
-            "The dependence measured is less than one standard error above chance, so the number "
-            "of pairs needed to find a preference cannot be estimated."
+            "The measured dependence is less than one standard error above chance, so the "
+            "number of pairs needed to find a preference cannot be estimated."
         )
     return (
-        f"A preference as strong as the dependence measured would be found with about "
+        "A preference as strong as the measured dependence would be found with about "
         f"{required.pairs:,} pairs in total ({required.pairs - pairs:,} more)."
     )
 
@@ -403,8 +403,9 @@ def level_set_sentence(discrimination: Discrimination) -> str:
     level = discrimination.level_set
     return (
         f"{share(level.value)} of the data (95 % interval {share(level.low)} to "
-        f"{share(level.high)}) lie in the tenth of the range that it finds most plausible; 10% are "
-        f"expected by chance, and the ceiling is {share(discrimination.level_set_ceiling)}."
+        f"{share(level.high)}) lie in the tenth of the range that the judge finds most "
+        "plausible; 10% are expected by chance, and the ceiling is "
+        f"{share(discrimination.level_set_ceiling)}."
     )
 
 
@@ -426,7 +427,7 @@ def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
         return f"Next: {_how_to_read(judge.consistency)}."
     if preference.verdict == "too few answers":
         least = fewest_pairs(sum(audited.preference.pairs > 0 for audited in audit.judges), level)
-        steps = [f"ask more pairs: at least {least} can show a preference, a few dozen a faint one"]
+        steps = [f"ask more pairs: at least {least} can show a preference, a few dozen a weak one"]
         if preference.pairs < campaign.design.pairs:
             steps.insert(0, _how_to_read(judge.consistency))
         return f"Next: {listed(steps)}."
@@ -483,5 +484,7 @@ def _find_more(judge: JudgeAudit, campaign: Campaign) -> list[str]:
         steps.append("ask both orders, which averages the position effect out")
     steps.append("compare templates with `llm-elicit pilot`")
     if preference.response == "choices":
-        steps.append("use a model that returns log-probabilities, which say more per pair")
+        steps.append(
+            "use a model that returns log-probabilities, which carry more information per pair"
+        )
     return steps

@@ -32,7 +32,7 @@ from llm_elicit.orchestrator.journal.questions import settled
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.ask import _answers
 from llm_elicit.planning.rounds import Informative, Pairs, schedule_of
-from llm_elicit.report.caveats import caveats
+from llm_elicit.report.page import caveats
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import Fails, Provider, Says
 

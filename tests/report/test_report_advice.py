@@ -65,7 +65,7 @@ def test_the_belief_of_a_judge_with_too_few_answers_is_not_drawn(study):
     judge = judge_of(study, "too few answers", pairs=5)
     audit = study.audit.model_copy(update={"judges": [judge]})
     text = render_page(dataclasses.replace(study, audit=audit), {})
-    assert "they are not drawn here" in text
+    assert "it is not drawn here" in text
     assert "Summary statistics" not in text
     assert "would be found with about" not in text
 

@@ -4,10 +4,10 @@ import pytest
 
 from llm_elicit.config.campaign import Fit
 from llm_elicit.config.design import Design, Rounds, Stop
-from llm_elicit.report.caveats import caveats
+from llm_elicit.report.page import caveats
 from llm_elicit.spaces.features import FeatureSpace
 
-POWER = "The belief is identified up to a power"
+POWER = "Comparisons identify the shape of a belief, not its sharpness"
 
 
 def said(study, heading, **changes):

@@ -100,9 +100,9 @@ def test_both_verdicts_are_given_as_sentences(reader):
         "its belief is identified by ranges and ratios." in text
     )
     assert "Its answers about ranges are compatible with a density" in text
-    none = "No dependence of the answers of stuck <b>judge</b> on the points was shown (p = 1)"
+    none = "The answers of stuck <b>judge</b> are not shown to depend on the points (p = 1)"
     assert none in text
-    assert "; they depend on the position: it prefers the option shown first (p" in text
+    assert "; they depend on the position: the option shown first is preferred (p" in text
     assert "Next: ask more pairs (four times as many: 240) or compare templates with" in text
     assert "Belief with a scale" in text
     assert "Position only" in text
@@ -127,7 +127,7 @@ def test_identified_powers_are_labelled_on_the_slider_and_in_the_table(page, rea
     )
     assert "A all sources combined: the saved power (0.75 to 1.4)" in text
     assert "B ranges alone: 1.2 times the saved power (0.8 to 1.8)" in text
-    assert "D maximum likelihood of the data (not a property of the judge): 4.5 times" in text
+    assert "D power that predicts the data best: 4.5 times" in text
     heads = re.search(r"times the saved power</a></th>(.*?)</tr>", page, re.S)
     columns = [re.sub("<[^>]*>", "", head) for head in heads[1].split("</th>")][:-1]
     assert columns == ["0.25", "0.5", "1 A B C", "2", "4 D"]

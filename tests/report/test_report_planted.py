@@ -119,9 +119,9 @@ def area(truth, text, relation):
     assert abs(number_of(said[1])) < abs(rank) + 0.25
     assert number_of(said[1]) * rank > -0.02
     above, higher = (true > 0.5) - (true < 0.5), (rank > 0) - (rank < 0)
-    if relation in ("follows", "faintly follows"):
+    if relation in ("follows", "weakly follows"):
         assert (above, higher) == (1, 1)
-        assert ("faintly" in relation) == (true - 0.5 < 0.25 * (ceiling - 0.5))
+        assert ("weakly" in relation) == (true - 0.5 < 0.25 * (ceiling - 0.5))
     elif relation == "is opposite to":
         assert (above, higher) == (-1, -1)
     elif relation == "is practically unrelated to":
@@ -136,9 +136,9 @@ def related(truth, match):
 def partly(truth, match):
     area(truth, match[0], "")
     rank = spearman(truth.utility(POINTS), log_density(POINTS))
-    if "it is lower where the data are dense" in match[0]:
+    if "the utility is lower where the data are dense" in match[0]:
         assert rank < 0
-    if "it is higher where the data are dense" in match[0]:
+    if "the utility is higher where the data are dense" in match[0]:
         assert rank > 0
     if match[0].startswith("the preference ranks real rows"):
         true = auc(truth.utility(DATA), truth.utility(POINTS))
@@ -232,11 +232,11 @@ def advice(truth, match):
 
 
 LOST = r"(?P<lost>[\d,]+) (?P<why>truncated|refused)"
-RELATIONS = "(?:faintly )?follows|is opposite to|is not shown to be related to|is practically unrel"
+RELATIONS = "(?:weakly )?follows|is opposite to|is not shown to be related to|is practically unrel"
 SENTENCES = [
     (rf"NAME prefers the same option of a pair in both orders \((?P<share>{PERCENT}) of the "
-     rf"variation repeats; {P}\), by something that no linear or quadratic rule on these features "
-     rf"is shown to describe \((?P<p>{P})\)\.", repeats),
+     rf"variation repeats; {P}\), but no linear or quadratic rule on these features is shown to "
+     rf"predict which \((?P<p>{P})\)\.", repeats),
     (r"NAME prefers (?P<what>.+?)(?= \((?:more|\d))", prefers),
     (
         rf" \((?P<share>{PERCENT}) of the variation of held-out (?:log-odds|choices) is predicted"
@@ -246,13 +246,13 @@ SENTENCES = [
     (rf"the preference (?P<relation>(?:{RELATIONS}ated to|{RELATIONS})) the data: .*?\)"
      r"(?:, [^;]*?)?; rank correlation .*?\)(?:; both intervals are within 15% of what the data's "
      r"own density reaches)?; ", related),
-    (r"the preference (?:is not shown to rank|ranks) real rows [^:]*: a real .*?; but it is [^:]*: "
+    (r"the preference (?:is not shown to rank|ranks) real rows [^:]*: a real .*?; but the utility is [^:]*: "
      r"rank correlation .*?\); ", partly),
     (r"the scale of its belief is not identified\.", scale_unknown),
-    (rf"No dependence of the answers of NAME on the points was shown \((?P<p>{P})\), nor on which "
+    (rf"The answers of NAME are not shown to depend on the points \((?P<p>{P})\), nor on which "
      r"option is shown first\.", no_preference),
-    (rf"No dependence of the answers of NAME on the points was shown \((?P<p>{P})\); they "
-     rf"depend on the position: it prefers the option shown (?P<side>first|second) \({P}\), which "
+    (rf"The answers of NAME are not shown to depend on the points \((?P<p>{P})\); they "
+     rf"depend on the position: the option shown (?P<side>first|second) is preferred \({P}\), which "
      rf"accounts for (?P<share>{PERCENT}) of their variation(?P<content>, to a degree that depends "
      rf"on the content \({P}\))?\.", by_position),
     (rf"NAME called every pair a tie: no preference was found \({P}\)\.", all_ties),
@@ -261,10 +261,10 @@ SENTENCES = [
     (rf"NAME gave no usable answer: {LOST} of (?P<all>[\d,]+)\.", no_answer),
     (r" (?P<lost>[\d,]+) of its (?P<all>[\d,]+) answers could not be used: (?P=lost) "
      r"(?:truncated|refused)\.", lost_answers),
-    (r" No pair was answered in both orders, so that a repeatable preference which these features "
-     r"do not describe could not be seen\.", one_order),
-    (rf" Repeatable variation of its answers is not captured by (?P<by>the fit|a quadratic rule on "
-     rf"the features) \({PERCENT} repeats\): the intervals above allow for that, those of the "
+    (r" No pair was answered in both orders, so a repeatable preference that these features do "
+     r"not describe could not be detected\.", one_order),
+    (rf" Repeatable variation of its answers \({PERCENT} repeats\) is not captured by (?P<by>the fit|a quadratic rule on "
+     rf"the features): the intervals above account for this, those of the "
      r"density below do not\.", misfit),
     (rf" The position effect accounts for (?P<share>{PERCENT}) of the variation of its answers\.",
      position_share),

@@ -82,10 +82,11 @@ def test_what_a_fit_leaves_out_is_reported(study, expert):
     log_odds = changed(reliable(expert, 0.4, 0.9), response="log-odds")
     assert log_odds.preference.captured == pytest.approx(0.4 / 0.9)
     said = verdicts.remarks(log_odds, 0.05)[0]
-    assert "not captured by the fit (90% repeats): the intervals above allow for that" in said
+    assert "(90% repeats) is not captured by the fit: the intervals above account for this" in said
     none = changed(reliable(expert, -0.2, 0.9), response="log-odds")
     assert (
-        "neither its relation to the data nor effects are given" in verdicts.remarks(none, 0.05)[0]
+        "its relation to the data and the effects of features are not given"
+        in verdicts.remarks(none, 0.05)[0]
     )
     # A linear rule predicts at most 64 % of choices: 60 is no misfit, 30 is.
     assert reliable(expert, 0.6, 1.0).preference.captured == 1.0
@@ -102,13 +103,13 @@ def test_a_repeatable_preference_without_a_trend_is_no_effect_of_position(study,
     assert found.verdict == REPEATABLE
     said = verdicts.verdict_sentence(changed(expert, **dict(found)), study.audit)
     assert "prefers the same option of a pair in both orders (" in said
-    assert "p = 0.001), by something that no linear or quadratic rule" in said
+    assert "p = 0.001), but no linear or quadratic rule" in said
     # At a fifth of the level, and of repeats in one order it is a remark only.
     for change in ({"p_value": 0.02}, {"source": "repeats"}):
         other = {**lost, "agreement": agreement.model_copy(update=change)}
         (found,) = decide_verdicts([changed(expert, **other).preference], [None], 0.05)
         assert found.verdict == "no consistent preference"
-        assert found.reason.startswith("No dependence of the answers on the points was shown")
+        assert found.reason.startswith("The answers are not shown to depend on the points")
     assert "to the same question agree" in verdicts.remarks(changed(expert, **dict(found)), 0.05)[0]
 
 
@@ -138,10 +139,11 @@ def related(auc, rank, ceiling=0.88, rows=600):
 def test_the_words_of_the_demo_follow_its_numbers():
     said = verdicts.data_clause(related((0.54, 0.503, 0.57), (-0.01, -0.12, 0.08)), "a country")
     assert said == (
-        "the preference ranks real rows slightly above random ones: a real country ranks above a "
-        "random one 54% of the time (95 % interval 50.3% to 57.0%; ceiling 88%), 11% of the way "
-        "from one half to the ceiling; but it is not shown to be higher where the data are dense: "
-        "rank correlation with a kernel density of the data −0.01 (−0.12 to +0.08)"
+        "the preference ranks real rows slightly above random ones: a real country ranks above "
+        "a random one 54% of the time (95 % interval 50.3% to 57.0%; ceiling 88%), 11% of the "
+        "way from one half to the ceiling; but the utility is not shown to be higher where the "
+        "data are dense: rank correlation with a kernel density of the data −0.01 (−0.12 to "
+        "+0.08)"
     )
 
 
@@ -153,7 +155,7 @@ UP, FLAT, DOWN = (0.4, 0.3, 0.5), (0.01, -0.2, 0.2), (-0.4, -0.5, -0.3)
     ("auc", "rank", "ceiling", "relation", "said"),
     [
         (ABOVE, UP, 0.88, "follows", "the preference follows the data: "),
-        ((0.53, 0.51, 0.55), UP, 0.88, "follows", "the preference faintly follows the data: "),
+        ((0.53, 0.51, 0.55), UP, 0.88, "follows", "the preference weakly follows the data: "),
         (BELOW, DOWN, 0.88, "opposite", "the preference is opposite to the data: "),
         (NONE, FLAT, 0.88, "not shown", "the preference is not shown to be related to the data: "),
         (
@@ -165,8 +167,14 @@ UP, FLAT, DOWN = (0.4, 0.3, 0.5), (0.01, -0.2, 0.2), (-0.4, -0.5, -0.3)
         ),
         ((0.51, 0.48, 0.53), (0.0, -0.05, 0.05), 0.65, "not shown", "is not shown to be related"),
         (ABOVE, UP, 0.52, "not measurable", "is not measurable: even the data's own density ranks"),
-        (ABOVE, FLAT, 0.88, "partly", "but it is not shown to be higher where the data are dense"),
-        (ABOVE, DOWN, 0.88, "partly", "but it is lower where the data are dense"),
+        (
+            ABOVE,
+            FLAT,
+            0.88,
+            "partly",
+            "but the utility is not shown to be higher where the data are dense",
+        ),
+        (ABOVE, DOWN, 0.88, "partly", "but the utility is lower where the data are dense"),
         (BELOW, FLAT, 0.88, "partly", "below random ones: a real place ranks above"),
         (NONE, UP, 0.88, "partly", "is not shown to rank real rows above random ones: a real"),
         ((0.9, 0.89, 0.91), UP, 0.88, "follows", "no less often than by the data's own density"),
