@@ -15,8 +15,8 @@ from statistics import median
 from typing import Literal
 
 from benchmarks.asking.client import Cost, Job
+from benchmarks.provider_process import Faults, ProviderProcess, Rate
 from benchmarks.tables import Table
-from llm_elicit.testing.provider_process import Faults, ProviderProcess, Rate
 
 LATENCY = 0.05
 SLOTS = 100

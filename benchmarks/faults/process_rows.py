@@ -13,9 +13,9 @@ from pathlib import Path
 from benchmarks.faults.postgres import PostgreSQL
 from benchmarks.faults.result_row import ResultRow, Size, add, completed, faults_of
 from benchmarks.faults.trial import Ended, Trial
+from benchmarks.provider_process import ProviderProcess
 from llm_elicit.orchestrator.cache import FILE as CACHE
 from llm_elicit.orchestrator.journal.connection import SIZE as RESERVE
-from llm_elicit.testing.provider_process import ProviderProcess
 
 LATENCY = 0.05
 _SLOTS = 16

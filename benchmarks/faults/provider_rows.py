@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.faults.result_row import ResultRow, Size, completed, faults_of
 from benchmarks.faults.trial import Ended, Trial
-from llm_elicit.testing.provider_process import (
+from benchmarks.provider_process import (
     NO_FAULTS,
     NO_RATE,
     TRUE_USAGE,

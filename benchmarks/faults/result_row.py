@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.faults.trial import Ended, Trial
-from llm_elicit.testing.provider_process import ServerCounts
+from benchmarks.provider_process import ServerCounts
 
 COLUMNS = (
     "fault", "injected", "questions", "requests", "answered once", "paid twice", "over the cap",

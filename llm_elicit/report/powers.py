@@ -129,8 +129,8 @@ def nearer_sentence(powers: BeliefPowers) -> str:
         return f"Whether the belief is nearer to the data than λ depends on the power, {evaluated}."
     if signs == {0}:
         return (
-            f"At every power {evaluated}, the distances of the belief and of λ from the data differ "
-            "by less than their error."
+            f"At every power {evaluated}, the distances of the belief and of λ from the data "
+            "differ by less than their error."
         )
     relation = "nearer to" if 1 in signs else "farther from"
     return (

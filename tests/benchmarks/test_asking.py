@@ -14,8 +14,8 @@ from benchmarks.__main__ import main
 from benchmarks.asking import bars
 from benchmarks.asking.bars import LATENCY, LOOPS, SHORT, SLOTS, run_client
 from benchmarks.asking.client import Cost, Job
+from benchmarks.provider_process import Faults, ProviderProcess, Rate
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.testing.provider_process import Faults, ProviderProcess, Rate
 
 
 @dataclass(frozen=True)

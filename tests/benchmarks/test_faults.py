@@ -8,8 +8,8 @@ from benchmarks.faults.process_rows import PROCESS_ROWS
 from benchmarks.faults.provider_rows import cases, run_case
 from benchmarks.faults.result_row import COLUMNS, SHORT, ResultRow
 from benchmarks.faults.table import run_faults
+from benchmarks.provider_process import ServerCounts
 from llm_elicit.errors import InputError
-from llm_elicit.testing.provider_process import ServerCounts
 
 
 def test_a_row_says_what_was_paid_twice_beside_its_bound() -> None:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 from llm_elicit.orchestrator.rate_limiter import RateLimiter, allowances, retry_after
 from llm_elicit.orchestrator.retries import Decision, RetryPolicy
-from llm_elicit.testing.rate_limits import Gate, Limit
+from llm_elicit.testing.provider import Gate, Limit
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -246,14 +246,14 @@ SENTENCES = [
     (rf"the preference (?P<relation>(?:{RELATIONS}ated to|{RELATIONS})) the data: .*?\)"
      r"(?:, [^;]*?)?; rank correlation .*?\)(?:; both intervals are within 15% of what the data's "
      r"own density reaches)?; ", related),
-    (r"the preference (?:is not shown to rank|ranks) real rows [^:]*: a real .*?; but the utility is [^:]*: "
-     r"rank correlation .*?\); ", partly),
+    (r"the preference (?:is not shown to rank|ranks) real rows [^:]*: a real .*?; but the utility "
+     r"is [^:]*: rank correlation .*?\); ", partly),
     (r"the scale of its belief is not identified\.", scale_unknown),
     (rf"The answers of NAME are not shown to depend on the points \((?P<p>{P})\), nor on which "
      r"option is shown first\.", no_preference),
     (rf"The answers of NAME are not shown to depend on the points \((?P<p>{P})\); they "
-     rf"depend on the position: the option shown (?P<side>first|second) is preferred \({P}\), which "
-     rf"accounts for (?P<share>{PERCENT}) of their variation(?P<content>, to a degree that depends "
+     rf"depend on the position: the option shown (?P<side>first|second) is preferred \({P}\), "
+     rf"which accounts for (?P<share>{PERCENT}) of their variation(?P<content>, to a degree that depends "
      rf"on the content \({P}\))?\.", by_position),
     (rf"NAME called every pair a tie: no preference was found \({P}\)\.", all_ties),
     (rf"NAME answered (?P<pairs>\d+) pairs?, so few that no preference could have been found "
@@ -263,8 +263,8 @@ SENTENCES = [
      r"(?:truncated|refused)\.", lost_answers),
     (r" No pair was answered in both orders, so a repeatable preference that these features do "
      r"not describe could not be detected\.", one_order),
-    (rf" Repeatable variation of its answers \({PERCENT} repeats\) is not captured by (?P<by>the fit|a quadratic rule on "
-     rf"the features): the intervals above account for this, those of the "
+    (rf" Repeatable variation of its answers \({PERCENT} repeats\) is not captured by (?P<by>the "
+     r"fit|a quadratic rule on the features): the intervals above account for this, those of the "
      r"density below do not\.", misfit),
     (rf" The position effect accounts for (?P<share>{PERCENT}) of the variation of its answers\.",
      position_share),

@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Literal, Self, cast, get_args
 
-from llm_elicit.testing.provider import Says, completion, message
-from llm_elicit.testing.rate_limits import Dialect, Gate, Limit
+from llm_elicit.testing.provider import Dialect, Gate, Limit, Says, completion, message
 
 
 def _answers(usage: Usage) -> tuple[bytes, bytes]:
@@ -325,7 +324,7 @@ class ProviderProcess:
         self._settings = json.dumps([latency, *parts])
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", __name__, self._settings]
+        command = [sys.executable, "-P", __file__, self._settings]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         if hasattr(os, "sched_setaffinity"):
             # The client uses another core, if there is one.
