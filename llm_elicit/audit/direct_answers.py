@@ -1,32 +1,247 @@
 """A judge's answers to direct questions, compared with its belief and the data.
 
-Besides comparisons, a judge may state quantiles (`stated_quantiles`), generate points
-(`generated_points`), and complete rows of the reference table (`row_completion`). Answers that
-cannot be parsed are counted and not used.
+Besides comparisons, a judge may state quantiles (`stated_quantiles`), generate points,
+and complete rows of the reference table. Answers that cannot be parsed are counted and not used.
+
+*Points* are asked for one at a time, so they are independent draws of the judge's predictive
+distribution, as in Requeima et al. 2024, "LLM Processes: numerical predictive distributions
+conditioned on natural language". There are few of them, so every distance from the data and the
+belief is compared with those of as many true draws.
+
+*Row completion* tests whether the judge has memorized the table: it is shown beginnings of rows to
+complete (Bordt et al. 2024, "Elephants never forget: memorization and learning of tabular data in
+large language models"). Agreement of a belief with a table that the judge has memorized is no
+evidence of calibration. A judge that knows the subject but not the table is right by chance now and
+then, more often the better it knows the subject; so its answers are also compared with the rows
+whose beginnings are most similar to the one it was shown.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
+from scipy.spatial import cKDTree
+from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.generated import (
-    GeneratedPoints,
-    RowCompletionTest,
-    measure_generated,
-    measure_row_completion,
-)
-from llm_elicit.audit.reference import AuditSettings, Reference
+from llm_elicit.audit.distances import energy_between, mean_distance
+from llm_elicit.audit.inference import Interval, wilson
+from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer, category_shares
 from llm_elicit.audit.stated_quantiles import StatedQuantiles, measure_stated, quantiles_by_noise
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.questions.numbers import UNREAD, Unread, read_numbers, read_point, read_quantiles
 from llm_elicit.spaces.features import FeatureSpace, Floats
+
+NEIGHBOURS = 20
+"""Similar rows that an answer is compared with besides its own."""
+
+_REPEATS = 99
+_MOST_COMPARED = 1000
+_DIGITS = 4
+_LEVEL = 0.01
+
+
+class DistanceTest(StrictModel):
+    """A distance of the generated points, against those of as many true draws.
+
+    Attributes:
+        distance: of the points.
+        floor: its mean over true draws.
+        p_value: how often true draws are at least as far.
+    """
+
+    distance: float
+    floor: float
+    p_value: float
+
+
+class GeneratedFeature(StrictModel):
+    """One feature: W1 in standard deviations of the data, on its scale; None without data, belief.
+
+    For a categorical feature, the total variation between shares.
+    """
+
+    name: str
+    data: DistanceTest | None
+    belief: DistanceTest | None
+
+
+class GeneratedPoints(StrictModel):
+    """The points a judge generated.
+
+    Attributes:
+        points: how many lie in the range asked about; distances are of these.
+        outside: how many do not.
+        distinct: how many of the points are different.
+        features: by feature, in the order of the space.
+        data, belief: the energy distance over all features jointly.
+    """
+
+    points: int
+    outside: int
+    distinct: int
+    features: list[GeneratedFeature]
+    data: DistanceTest | None
+    belief: DistanceTest | None
+
+
+def measure_generated(
+    points: Floats,
+    reference: Reference,
+    belief: Floats | None,
+    settings: AuditSettings,
+    rng: np.random.Generator,
+) -> GeneratedPoints | None:
+    """Measure generated points `(n, d)`, natural units; None with fewer than two in the range."""
+    space = reference.space
+    inside = space.contains(points) if len(points) else np.zeros(0, dtype=bool)
+    if inside.sum() < 2:
+        return None
+    inside_points = space.round(points[inside])
+    tests: dict[str, list[DistanceTest] | None] = {"data": None, "belief": None}
+    for name, sample in (("data", reference.data), ("belief", belief)):
+        if sample is not None:
+            rounded = space.round(sample)
+            tests[name] = _tested(
+                inside_points, rounded, reference.standardizer, settings.size, rng
+            )
+    return GeneratedPoints(
+        points=len(inside_points),
+        outside=int((~inside).sum()),
+        distinct=len(np.unique(inside_points, axis=0)),
+        features=[
+            GeneratedFeature(
+                name=feature, **{name: None if s is None else s[j] for name, s in tests.items()}
+            )
+            for j, feature in enumerate(space.names)
+        ],
+        **{name: None if s is None else s[-1] for name, s in tests.items()},
+    )
+
+
+def _tested(
+    x: Floats, y: Floats, standardizer: Standardizer, most: int, rng: np.random.Generator
+) -> list[DistanceTest]:
+    """Return each feature's distance of x from y, and the energy distance last, with floors.
+
+    y is split: one part represents it, and true draws come from the other.
+    """
+    y = y[rng.permutation(len(y))]
+    compared = y[: min(_MOST_COMPARED, (len(y) + 1) // 2)]
+    others = y[len(compared) :]
+    size = min(most, len(x), len(others))
+    columns, features = standardizer(compared), standardizer.space.features
+    within = mean_distance(columns)
+    shares = {j: category_shares(compared[:, j], f) for j, f in enumerate(features) if f.categories}
+
+    def distances(sample: Floats) -> list[float]:
+        by_feature = [
+            0.5 * float(np.abs(category_shares(sample[:, j], feature) - shares[j]).sum())
+            if j in shares
+            else standardizer.marginal_distance(j, sample[:, j], compared[:, j])
+            for j, feature in enumerate(features)
+        ]
+        return [*by_feature, energy_between(standardizer(sample), columns, within)]
+
+    own = distances(x[rng.permutation(len(x))[:size]])
+    draws = (others[rng.choice(len(others), size, replace=False)] for _ in range(_REPEATS))
+    drawn = np.array([distances(some) for some in draws])
+    reached = (drawn >= np.array(own)).sum(axis=0)
+    return [
+        DistanceTest(distance=d, floor=float(f), p_value=float((1 + r) / (1 + _REPEATS)))
+        for d, f, r in zip(own, drawn.mean(axis=0), reached, strict=True)
+    ]
+
+
+class RowCompletionTest(StrictModel):
+    """The result of the row-completion test.
+
+    Attributes:
+        feature: the index of the feature whose values were asked for.
+        rows: number of rows asked for and answered, parsable or not.
+        parsed: number of answers that could be parsed.
+        share: the share of rows completed exactly, with Wilson's interval: at the precision the
+            table prints, or to four digits if it prints more.
+        chance: the same for the rows with the most similar beginnings.
+        p_value: probability of as many exact completions if the row's own value is exchanged at
+            random with those of its neighbours.
+        memorized: whether that is below 1 %, which one lucky answer never is.
+    """
+
+    feature: int
+    rows: int
+    parsed: int
+    share: Interval
+    chance: float
+    p_value: float
+    memorized: bool
+
+
+def measure_row_completion(
+    completion: RowCompletion,
+    rows: Sequence[int],
+    answers: Floats,
+    draws: int,
+    rng: np.random.Generator,
+) -> RowCompletionTest:
+    """Test the values `(m,)` with which the judge completed rows; NaN for unparsable ones."""
+    cells = completion.hidden
+    decimals = max(len(cell.partition(".")[2]) if "." in cell else 0 for cell in cells)
+    values = np.array([float(cell) for cell in cells])
+    row_numbers = np.array(rows, dtype=np.int64)
+    neighbours = _neighbours(completion.shown, row_numbers)
+    hits = same_number(answers, values[row_numbers], decimals)
+    by_neighbour = same_number(answers[:, None], values[neighbours], decimals)
+    # Under the null hypothesis the row's value is drawn at random from its own and its neighbours'.
+    probability = (hits + by_neighbour.sum(axis=1)) / (1 + neighbours.shape[1])
+    drawn = (rng.random((draws, len(row_numbers))) < probability).sum(axis=1)
+    p_value = float((1 + (drawn >= hits.sum()).sum()) / (1 + draws))
+    return RowCompletionTest(
+        feature=completion.feature,
+        rows=len(row_numbers),
+        parsed=int(np.isfinite(answers).sum()),
+        share=wilson(float(hits.mean()), len(row_numbers)),
+        chance=float(by_neighbour.mean()),
+        p_value=p_value,
+        memorized=p_value < _LEVEL,
+    )
+
+
+def same_number(answers: Floats, printed: Floats, decimals: int) -> npt.NDArray[np.bool_]:
+    """Return whether answers equal numbers printed to some decimals, to four digits at most.
+
+    Examples:
+        >>> answers = np.array([3.46, 3.5, np.nan, 98761.0])
+        >>> same_number(answers, np.array([3.5, 3.5, 3.5, 98765.0]), 1)
+        array([ True,  True, False,  True])
+    """
+    leading = np.floor(np.log10(np.maximum(np.abs(printed), 1e-300)))
+    grid = 10.0 ** np.minimum(decimals, _DIGITS - 1 - leading)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(np.rint(answers * grid) == np.rint(printed * grid))
+
+
+def _neighbours(beginnings: Floats, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the rows with the most similar beginnings, by the ranks of their values, `(m, 20)`."""
+    n, columns = beginnings.shape
+    count = min(NEIGHBOURS, n - 1)
+    if not columns:
+        return np.asarray((rows[:, None] + np.arange(1, count + 1)) % n)
+    ranks = rankdata(beginnings, axis=0, nan_policy="omit") / n
+    ranks = np.where(np.isfinite(ranks), ranks, 0.5)
+    nearest = cKDTree(ranks).query(ranks[rows], k=range(1, count + 2))[1]
+    # With identical beginnings, a row is not always its own nearest neighbour.
+    row_neighbours = zip(rows, np.atleast_2d(nearest), strict=True)
+    return np.array(
+        [[j for j in row if j != i][:count] for i, row in row_neighbours], dtype=np.int64
+    )
+
 
 KINDS = ("quantiles", "sample", "row", "range", "ratio")
 """The kinds of direct questions."""

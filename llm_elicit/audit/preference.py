@@ -21,6 +21,16 @@ pairs asked equally far apart do. *Reliability* is the share of the responses' m
 predicted for held-out pairs; its *ceiling*, which no prediction can exceed, is the share that
 answers to the same pair have in common. None of these changes when all log-odds are multiplied by a
 constant.
+
+*The position effect* is what being shown first adds to an option. Half the sum of a pair's answers
+in its two orders is its position effect plus noise; their mean is the order bias. Averaging the
+orders removes what both points of a pair have in common. It cannot remove what an option gains by
+its own content when it is shown first, which looks like a preference. Half sums that depend on the
+pair's points are evidence of such an interaction.
+
+*Sample size.* The statistic of the test is a mean over pairs: as pairs are added the judge's part
+of it stays, its expectation under chance shrinks with 1/n and its standard deviation with 1/√n.
+This holds for pairs drawn independently. With pairs chosen in rounds no number is given.
 """
 
 from __future__ import annotations
@@ -31,21 +41,142 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
+from scipy.optimize import brentq
 
-from llm_elicit.audit.inference import AdjustedTest, Interval, adjusted
-from llm_elicit.audit.position_effect import PositionEffect, measure_position
+from llm_elicit._util.settings import StrictModel
+from llm_elicit.audit.inference import AdjustedTest, Interval, adjusted, t_interval, t_test
 from llm_elicit.audit.randomization import (
     RandomizationTest,
     feature_differences,
     leave_one_out_residuals,
+    permutation_test,
     sign_test,
 )
-from llm_elicit.audit.reference import AuditSettings
+from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.audit.responses import Kind, Response
-from llm_elicit.audit.sample_size import SampleSize, required_pairs
 from llm_elicit.planning.detectable import fewest_pairs, smallest_p
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
+
+# Standard errors of the autocorrelation that show it, and the largest that is allowed for.
+_RESEMBLING, _LARGEST = 2.0, 0.99
+_FEWEST = 10
+"""Least number of pairs in both orders for a test of the dependence on the points."""
+
+
+class PositionContent(AdjustedTest):
+    """Whether the position effect depends on the points shown.
+
+    By permutations of half sums over pairs; adjusted over the judges.
+
+    Attributes:
+        gain: leave-one-out share of the variance of half sums that the pair's points predict.
+    """
+
+    gain: float
+
+
+class PositionEffect(AdjustedTest):
+    """What being shown first adds, in the unit of the response (nats, or probability).
+
+    The test is that the mean is 0, by sign flips, but by Student's test if half sums resemble those
+    asked before; adjusted over the judges.
+
+    Attributes:
+        orders: "both" if pairs were asked in both, so that the effect is averaged out of the
+            response; "one" if it was estimated from pairs asked once and subtracted.
+        pairs: number of pairs it was estimated from.
+        mean: with its 95 % interval over pairs.
+        sd: standard deviation over pairs beyond the noise; None if not measurable.
+        share: share of the answers' mean square that mean and sd account for.
+        content: how it depends on the points; None if too few pairs were asked in both orders.
+    """
+
+    orders: Literal["both", "one"]
+    pairs: int
+    mean: Interval
+    sd: float | None
+    share: float
+    content: PositionContent | None
+
+
+def measure_position(
+    response: Response,
+    noise_variance: float | None,
+    space: FeatureSpace,
+    flips: int,
+    rng: np.random.Generator,
+) -> PositionEffect | None:
+    """Measure the position effect; None with fewer than two pairs.
+
+    Args:
+        response: the judge's.
+        noise_variance: of a half sum, if known: that of a half difference about the utility.
+        space: the feature space.
+        flips: number of randomizations of each test.
+        rng: draws them.
+    """
+    in_both_orders = np.isfinite(response.position)
+    effects = (
+        response.position[in_both_orders]
+        if in_both_orders.any()
+        else response.single[~in_both_orders]
+    )
+    if len(effects) < 2:
+        return None
+    mean = float(effects.mean())
+    sd = None
+    if in_both_orders.sum() > 1 and noise_variance is not None:
+        sd = math.sqrt(max(float(effects.var(ddof=1)) - noise_variance, 0.0))
+    total = np.square(np.where(in_both_orders, response.position, response.single))
+    mean_square = float((total + np.where(in_both_orders, response.value**2, 0.0)).mean())
+    explained = mean**2 + (sd or 0.0) ** 2
+    p_value, at_floor = sign_test(effects, flips, rng)
+    inflation = _inflation(effects)
+    serial_p = t_test(effects, inflation) if inflation > 1.0 else 0.0
+    if serial_p > p_value:
+        p_value, at_floor = serial_p, False
+    content = None
+    if in_both_orders.sum() >= _FEWEST:
+        design = _symmetric_columns(response.a[in_both_orders], response.b[in_both_orders], space)
+        test = permutation_test(design, response.position[in_both_orders], flips, rng)
+        p, smallest = test.p_value, (1.0 + 1e-12) / (1 + flips)
+        content = PositionContent(gain=test.gain, p_value=p, at_floor=p <= smallest)
+    return PositionEffect(
+        orders="both" if in_both_orders.any() else "one",
+        pairs=len(effects),
+        mean=t_interval(effects, inflation),
+        sd=sd,
+        share=min(1.0, explained / mean_square) if mean_square > 0 else 0.0,
+        p_value=p_value,
+        at_floor=at_floor,
+        content=content,
+    )
+
+
+def _inflation(values: Floats) -> float:
+    """Return how many times as large as of independent values `(n,)` their mean's error is.
+
+    One, unless each is shown to resemble the one before. As for a first-order autoregression, whose
+    coefficient is corrected for its bias (Kendall 1954).
+    """
+    centred, n = values - values.mean(), len(values)
+    total = float(centred @ centred)
+    coefficient = float(centred[1:] @ centred[:-1]) / total if total > 0.0 else 0.0
+    if coefficient * math.sqrt(n) <= _RESEMBLING:
+        return 1.0
+    coefficient = min(coefficient + (1.0 + 4.0 * coefficient) / n, _LARGEST)
+    return math.sqrt((1.0 + coefficient) / (1.0 - coefficient))
+
+
+def _symmetric_columns(a: Floats, b: Floats, space: FeatureSpace) -> Floats:
+    """Return columns `(n, p)` of unit variance that exchanging a and b leaves unchanged."""
+    standardizer = Standardizer.of(space, np.concatenate([a, b]))
+    first, second = standardizer(a), standardizer(b)
+    columns = np.concatenate([first + second, first**2 + second**2, (first - second) ** 2], axis=1)
+    scale = columns.std(axis=0)
+    return np.asarray(columns / np.where(scale > 1e-12, scale, 1.0))
+
 
 Verdict = Literal[
     "no usable answers",
@@ -70,8 +201,62 @@ _LAGS = (1, 2, 3, 4)
 _BOUNDS = 0.25
 # The part of its ceiling, that of a normal utility, below which a rule for choices is called worse.
 _NEARLY = 0.95
+_POWER = 0.8  # with which the required number of pairs finds a preference
+_ROUNDING = 1e-9
 FEWEST = 10
 """Pairs needed for a reliability or a ceiling, of which fewer say next to nothing."""
+
+
+class SampleSize(StrictModel):
+    """The number of pairs that would find a preference that was not found.
+
+    Attributes:
+        excess: the leave-one-out gain minus its expectation under the null hypothesis.
+        se: standard deviation of the gain under the null hypothesis.
+        pairs: how many would find a dependence of this size with a power of 80 %; None if the
+            excess is within its standard error, so that no number can be given.
+    """
+
+    excess: float
+    se: float
+    pairs: int | None
+
+
+def required_pairs(gain: float, null: Floats, pairs: int, level: float = 0.05) -> SampleSize:
+    """Return how many pairs would find a dependence as strong as the one measured.
+
+    With N pairs the gain is about normal around excess + μ n/N with variance
+    σ² (n/N)² + 4 excess/N, and the test's critical value is q n/N: μ, σ and q are mean, standard
+    deviation and 1 − `level` quantile of the gain under the null hypothesis with n pairs, and
+    4 excess/N is the variance of a squared correlation. The prediction is assumed to keep its
+    columns.
+
+    Args:
+        gain: leave-one-out gain of n answered pairs.
+        null: the same after random exchanges of winners and losers, `(flips,)`.
+        pairs: n.
+        level: size of the test.
+
+    Examples:
+        >>> null = (np.random.default_rng(0).chisquare(1, 2000) - 1) / 100
+        >>> required_pairs(0.03, null, 100).pairs
+        241
+        >>> required_pairs(0.005, null, 100).pairs is None
+        True
+    """
+    mean, se = float(null.mean()), float(null.std())
+    excess, critical = gain - mean, float(np.quantile(null, 1.0 - level)) - mean
+    if excess <= max(se, _ROUNDING):
+        return SampleSize(excess=excess, se=se, pairs=None)
+    quantile = float(stats.norm.ppf(_POWER))
+
+    def margin(share: float) -> float:
+        """Return the distance from the critical value at n/N = share, with a power of 80 %."""
+        scatter = math.sqrt((se * share) ** 2 + 4.0 * excess * share / pairs)
+        return excess - critical * share - quantile * scatter
+
+    share = 1.0 if margin(1.0) >= 0 else float(brentq(margin, 0.0, 1.0))
+    return SampleSize(excess=excess, se=se, pairs=math.ceil(pairs / share))
 
 
 class Reliability(Interval):

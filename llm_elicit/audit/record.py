@@ -20,21 +20,26 @@ from llm_elicit.audit import calibration, summaries
 from llm_elicit.audit.belief_power import BeliefPowers, PowerEvidence, measure_powers
 from llm_elicit.audit.consistency import (
     Consistency,
+    Nonresponse,
     Transitivity,
     Triads,
     measure_consistency,
+    measure_nonresponse,
     measure_transitivity,
 )
 from llm_elicit.audit.direct_answers import DirectAudit, DirectEvidence, measure_direct
-from llm_elicit.audit.discrimination import Discrimination, measure_discrimination
 from llm_elicit.audit.distances import Distance, DistanceEstimator, common_size
-from llm_elicit.audit.nonresponse import Nonresponse, measure_nonresponse
 from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
 from llm_elicit.audit.preference import Preference, Verdict, decide_verdicts, measure_preference
 from llm_elicit.audit.reference import AuditSettings, Reference, checked_points
 from llm_elicit.audit.responses import response_of
-from llm_elicit.audit.sample_size import BandPrecision, measure_band_precision
-from llm_elicit.audit.utility import Effect, Utility, measure_effects
+from llm_elicit.audit.utility import (
+    Discrimination,
+    Effect,
+    Utility,
+    measure_discrimination,
+    measure_effects,
+)
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError, UnknownNameError
 from llm_elicit.planning.rounds import Schedule
@@ -169,7 +174,7 @@ class JudgeAudit(StrictModel):
     direct: DirectAudit | None = None
     belief: list[summaries.Summary] | None = None
     bands: list[summaries.Bands] | None = None
-    band_precision: BandPrecision | None = None
+    band_precision: summaries.BandPrecision | None = None
     shape: summaries.Shape | None = None
     boxes: list[calibration.Box] | None = None
     belief_data: Distance | None = None
@@ -248,7 +253,7 @@ def audit_judge(
         measured["shape"] = summaries.measure_shape(belief, reference, evidence.bands)
         measured["boxes"] = calibration.measure_boxes(belief, reference, evidence.draws)
         if evidence.bands is not None:
-            measured["band_precision"] = measure_band_precision(
+            measured["band_precision"] = summaries.measure_band_precision(
                 evidence.bands, belief, space, len(choices)
             )
         if data is not None:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from llm_elicit.audit.calibration import Box
-from llm_elicit.audit.direct_answers import DirectAudit
+from llm_elicit.audit.direct_answers import DirectAudit, RowCompletionTest
 from llm_elicit.audit.distances import Estimate
-from llm_elicit.audit.generated import RowCompletionTest
 from llm_elicit.audit.inference import Interval, p_text
 from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.spaces.feature import ENGLISH, format_number

@@ -27,10 +27,9 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.report import answers, formatting, powers, verdicts
 from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
-from llm_elicit.report.figures import Portrait, draw_curves, draw_portrait, save_figures
+from llm_elicit.report.figures import Portrait, Samples, draw_curves, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
 from llm_elicit.report.layers import Picture
-from llm_elicit.report.marginals import Samples
 from llm_elicit.report.powers import PowerLabel, power_labels
 
 

@@ -8,12 +8,17 @@ from collections.abc import Callable, Sequence
 
 from llm_elicit.audit.belief_power import BeliefPowers
 from llm_elicit.audit.consistency import Consistency
-from llm_elicit.audit.discrimination import NEGLIGIBLE, Discrimination
 from llm_elicit.audit.inference import Interval
-from llm_elicit.audit.position_effect import PositionEffect
-from llm_elicit.audit.preference import FEWEST, REPEATABLE, Ceiling, Preference, repeats
+from llm_elicit.audit.preference import (
+    FEWEST,
+    REPEATABLE,
+    Ceiling,
+    PositionEffect,
+    Preference,
+    repeats,
+)
 from llm_elicit.audit.record import Audit, JudgeAudit
-from llm_elicit.audit.utility import Effect
+from llm_elicit.audit.utility import NEGLIGIBLE, Discrimination, Effect
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.density import fit_warnings
 from llm_elicit.planning.detectable import fewest_pairs

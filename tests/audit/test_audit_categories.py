@@ -10,9 +10,9 @@ from scipy.spatial.distance import cdist
 
 from audit.planted import ask, constant
 from llm_elicit.audit.calibration import measure_boxes
+from llm_elicit.audit.consistency import measure_nonresponse
+from llm_elicit.audit.direct_answers import measure_generated
 from llm_elicit.audit.distances import DistanceEstimator
-from llm_elicit.audit.generated import measure_generated
-from llm_elicit.audit.nonresponse import measure_nonresponse
 from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.utility import measure_effects

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
-from llm_elicit.audit.direct_answers import DirectEvidence, measure_direct
-from llm_elicit.audit.generated import (
+from llm_elicit.audit.direct_answers import (
+    DirectEvidence,
     _neighbours,
+    measure_direct,
     measure_generated,
     measure_row_completion,
     same_number,

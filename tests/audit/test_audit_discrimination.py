@@ -7,9 +7,8 @@ import pytest
 from scipy import stats
 
 from audit.planted import box
-from llm_elicit.audit.discrimination import auc, level_set, measure_discrimination, spearman
 from llm_elicit.audit.reference import Reference
-from llm_elicit.audit.utility import Utility
+from llm_elicit.audit.utility import Utility, auc, level_set, measure_discrimination, spearman
 
 SPACE = box(2)
 

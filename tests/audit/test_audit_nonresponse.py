@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.planted import ask, box, constant
-from llm_elicit.audit.nonresponse import measure_nonresponse
+from llm_elicit.audit.consistency import measure_nonresponse
 from llm_elicit.comparisons.table import Comparisons
 
 SPACE = box(3)

@@ -5,15 +5,15 @@ import pytest
 from scipy import stats
 
 from audit.planted import box
+from llm_elicit.audit.preference import required_pairs
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.responses import Response
-from llm_elicit.audit.sample_size import (
+from llm_elicit.audit.summaries import (
     FEW_PAIRS,
     BandPrecision,
     measure_band_precision,
-    required_pairs,
+    measure_bands,
 )
-from llm_elicit.audit.summaries import measure_bands
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import (
     FitSettings,

@@ -8,7 +8,6 @@ from audit.planted import Chooser, ask, cards_of, constant, gaussian_expert
 from llm_elicit.audit.belief_power import AtPower, BeliefPowers, DataPower
 from llm_elicit.audit.calibration import DataLevels
 from llm_elicit.audit.direct_answers import DirectEvidence
-from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.distances import Estimate
 from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
@@ -16,7 +15,7 @@ from llm_elicit.audit.record import JudgeAudit, JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.stated_quantiles import NOISE_FACTORS
 from llm_elicit.audit.summaries import measure_bands
-from llm_elicit.audit.utility import Effect
+from llm_elicit.audit.utility import Discrimination, Effect
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign

@@ -11,8 +11,7 @@ import pytest
 from audit.planted import box
 
 from llm_elicit.report.answers import FEW, choose_answers
-from llm_elicit.report.figures import draw_portrait
-from llm_elicit.report.marginals import Samples
+from llm_elicit.report.figures import Samples, draw_portrait
 from llm_elicit.report.page import render_page
 from report.browser import CHROMIUM, opened
 

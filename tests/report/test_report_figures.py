@@ -16,6 +16,7 @@ from llm_elicit.audit.reference import axis_of
 from llm_elicit.density.plot_style import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.density.plots import PanelPair, draw_regions
 from llm_elicit.report.figures import (
+    Samples,
     draw_corner,
     draw_portrait,
     file_name,
@@ -23,7 +24,6 @@ from llm_elicit.report.figures import (
     save_figures,
 )
 from llm_elicit.report.formatting import worded
-from llm_elicit.report.marginals import Samples
 from llm_elicit.spaces.features import Feature
 
 

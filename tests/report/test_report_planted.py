@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llm_elicit.audit.discrimination import auc, spearman
+from llm_elicit.audit.utility import auc, spearman
 from llm_elicit.planning.detectable import fewest_pairs
 from llm_elicit.report.page import render_page
 from report.planted_judges import DATA, JUDGES, SPACE, audited, log_density
@@ -253,8 +253,8 @@ SENTENCES = [
      r"option is shown first\.", no_preference),
     (rf"The answers of NAME are not shown to depend on the points \((?P<p>{P})\); they "
      rf"depend on the position: the option shown (?P<side>first|second) is preferred \({P}\), "
-     rf"which accounts for (?P<share>{PERCENT}) of their variation(?P<content>, to a degree that depends "
-     rf"on the content \({P}\))?\.", by_position),
+     rf"which accounts for (?P<share>{PERCENT}) of their variation(?P<content>, to a degree that "
+     rf"depends on the content \({P}\))?\.", by_position),
     (rf"NAME called every pair a tie: no preference was found \({P}\)\.", all_ties),
     (rf"NAME answered (?P<pairs>\d+) pairs?, so few that no preference could have been found "
      rf"\({P}\)\.", too_few),

@@ -5,17 +5,17 @@ import dataclasses
 import numpy as np
 import pytest
 
-from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.inference import Interval
-from llm_elicit.audit.position_effect import PositionContent, PositionEffect
 from llm_elicit.audit.preference import (
     REPEATABLE,
     Agreement,
     Ceiling,
+    PositionContent,
+    PositionEffect,
     Reliability,
     decide_verdicts,
 )
-from llm_elicit.audit.utility import Effect
+from llm_elicit.audit.utility import Discrimination, Effect
 from llm_elicit.report import powers, verdicts
 from llm_elicit.report.page import render_page
 from llm_elicit.report.powers import power_labels
