@@ -138,7 +138,14 @@ def measure_position(
         p_value, at_floor = serial_p, False
     content = None
     if in_both_orders.sum() >= _FEWEST:
-        design = _symmetric_columns(response.a[in_both_orders], response.b[in_both_orders], space)
+        sides = response.a[in_both_orders], response.b[in_both_orders]
+        first, second = map(Standardizer.of(space, np.concatenate(sides)), sides)
+        # Exchanging the points of a pair leaves these columns unchanged.
+        design = np.concatenate(
+            [first + second, first**2 + second**2, (first - second) ** 2], axis=1
+        )
+        scale = design.std(axis=0)
+        design /= np.where(scale > 1e-12, scale, 1.0)
         test = permutation_test(design, response.position[in_both_orders], flips, rng)
         p, smallest = test.p_value, (1.0 + 1e-12) / (1 + flips)
         content = PositionContent(gain=test.gain, p_value=p, at_floor=p <= smallest)
@@ -167,15 +174,6 @@ def _inflation(values: Floats) -> float:
         return 1.0
     coefficient = min(coefficient + (1.0 + 4.0 * coefficient) / n, _LARGEST)
     return math.sqrt((1.0 + coefficient) / (1.0 - coefficient))
-
-
-def _symmetric_columns(a: Floats, b: Floats, space: FeatureSpace) -> Floats:
-    """Return columns `(n, p)` of unit variance that exchanging a and b leaves unchanged."""
-    standardizer = Standardizer.of(space, np.concatenate([a, b]))
-    first, second = standardizer(a), standardizer(b)
-    columns = np.concatenate([first + second, first**2 + second**2, (first - second) ** 2], axis=1)
-    scale = columns.std(axis=0)
-    return np.asarray(columns / np.where(scale > 1e-12, scale, 1.0))
 
 
 Verdict = Literal[

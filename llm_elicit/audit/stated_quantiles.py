@@ -124,7 +124,11 @@ def measure_stated(
     median = np.full(quantiles.shape[1:], np.nan)
     median[times > 0] = np.nanmedian(clipped[:, times > 0], axis=0)
     functions = partial(_quantile_functions, reference.standardizer)
-    of_points = partial(_functions_of_points, reference.standardizer)
+
+    def of_points(points: Floats) -> Floats:
+        # Rounded as they would be worded.
+        return functions(np.quantile(space.round(points), np.array(LEVELS) / 100, axis=0).T)
+
     stated, single = functions(median), functions(clipped)
     of_data = None if data is None else of_points(data)
     of_belief = None if belief is None else of_points(belief)
@@ -160,13 +164,6 @@ def _quantile_functions(standardizer: Standardizer, quantiles: Floats) -> Floats
     low, high = (np.broadcast_to(end[:, None], shape) for end in ends)
     whole = np.concatenate([low, quantiles, high], axis=-1)
     return np.swapaxes(standardizer.numbers(np.swapaxes(whole, -1, -2)), -1, -2)
-
-
-def _functions_of_points(standardizer: Standardizer, points: Floats) -> Floats:
-    """Return those of a sample `(n, d)`, natural units, rounded as it would be worded."""
-    rounded = standardizer.space.round(points)
-    levels = np.array(LEVELS) / 100
-    return _quantile_functions(standardizer, np.quantile(rounded, levels, axis=0).T)
 
 
 def quantile_distance(x: Floats, y: Floats) -> Floats:

@@ -161,7 +161,12 @@ class Comparisons:
             )
         more = {name: kind for name, kind in OPTIONAL.items() if name in frame.columns}
         typed = frame[[*needed, *more]].astype({**COLUMNS, **more}).reset_index(drop=True)
-        points = {name: _point_column(typed[name]) for name in needed[len(COLUMNS) :]}
+        points = {}
+        for name in needed[len(COLUMNS) :]:
+            kind = {**dict.fromkeys("iuf", "float64"), "M": "datetime64[s]"}.get(
+                typed[name].dtype.kind
+            )
+            points[name] = typed[name] if kind is None else typed[name].astype(kind)
         self.frame = _with_hard_choices(typed.assign(**points))
         self.features = features
 
@@ -278,12 +283,6 @@ def points_of(rows: pd.DataFrame, features: Sequence[str]) -> tuple[Floats, Floa
         np.stack([_codes(rows[f"{side}_{name}"]) for name in features], axis=1) for side in "ab"
     )
     return a, b
-
-
-def _point_column(column: pd.Series[Any]) -> pd.Series[Any]:
-    if column.dtype.kind in "iuf":
-        return column.astype(np.float64)
-    return column.astype("datetime64[s]") if column.dtype.kind == "M" else column
 
 
 def _codes(column: pd.Series[Any]) -> Floats:

@@ -90,9 +90,13 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
         ) from None
     features = [str(name)[2:] for name in frame.columns if str(name).startswith("a_")]
     features = features if space is None else space.names
-    _check_columns(frame, features, path)
+    points = [f"{side}_{name}" for side in "ab" for name in features]
+    missing = [name for name in [*COLUMNS, *points] if name not in frame.columns]
+    if missing or not features:
+        named = repr(missing[0]) if missing else "of a feature (a_...)"
+        raise InputError(f"{path}: no column {named}; is this a table of comparisons?")
     words = {f.name for f in (() if space is None else space.features) if f.categories}
-    kinds = _TYPES | {f"{side}_{name}": "point" for side in "ab" for name in features}
+    kinds = _TYPES | dict.fromkeys(points, "point")
     text = {name for name, kind in kinds.items() if kind == "string" or name[2:] in words}
     others = {n: kind for n, kind in kinds.items() if n not in text and n in frame.columns}
     frame = frame.assign(**{name: _typed(frame[name], kind) for name, kind in others.items()})
@@ -157,26 +161,12 @@ def _day(cell: Any) -> np.datetime64:
     return np.datetime64(datetime.date.fromisoformat(cell), "s")
 
 
-def _truth(cell: Any) -> bool:
-    return {"true": True, "false": False}[str(cell).lower()]
-
-
 _READERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
-    "bool": (_truth,), "int64": (int, float), "float64": (float,), "point": (float, _day),
-}  # fmt: skip
-
-
-def _check_columns(frame: pd.DataFrame, features: list[str], path: Path) -> None:
-    """Check that no column is missing.
-
-    Raises:
-        InputError: one is.
-    """
-    points = [f"{side}_{name}" for side in "ab" for name in features]
-    missing = [name for name in [*COLUMNS, *points] if name not in frame.columns]
-    if missing or not features:
-        named = repr(missing[0]) if missing else "of a feature (a_...)"
-        raise InputError(f"{path}: no column {named}; is this a table of comparisons?")
+    "bool": (lambda cell: {"true": True, "false": False}[str(cell).lower()],),
+    "int64": (int, float),
+    "float64": (float,),
+    "point": (float, _day),
+}
 
 
 def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
@@ -316,16 +306,7 @@ def _without_times(column: pd.Series[Any]) -> pd.Series[Any]:
 
 
 def _write_csv(frames: Iterable[pd.DataFrame], path: Path) -> None:
-    """Write text in quotes, so that an empty text is not a missing one."""
-    tables = (pyarrow.Table.from_pandas(_as_cells(frame), preserve_index=False) for frame in frames)
-    first = next(tables)
-    with arrow_csv.CSVWriter(path, first.schema) as writer:
-        for table in chain([first], tables):
-            writer.write_table(table.cast(first.schema))
-
-
-def _as_cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with text that no spreadsheet runs as a formula."""
+    """Write text in quotes, so that an empty text is not a missing one; no text is a formula."""
 
     def guarded(column: pd.Series[Any]) -> pd.Series[Any]:
         column = _without_times(column)
@@ -333,4 +314,11 @@ def _as_cells(frame: pd.DataFrame) -> pd.DataFrame:
             return column
         return column.astype(object).map(guard, na_action="ignore").astype("string")
 
-    return pd.DataFrame({name: guarded(column) for name, column in frame.items()})
+    cells = (
+        pd.DataFrame({name: guarded(column) for name, column in frame.items()}) for frame in frames
+    )
+    tables = (pyarrow.Table.from_pandas(frame, preserve_index=False) for frame in cells)
+    first = next(tables)
+    with arrow_csv.CSVWriter(path, first.schema) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table.cast(first.schema))

@@ -142,7 +142,7 @@ class Campaign(StrictModel):
         name: of the run's folder.
         space: the feature space, by name or path.
         given: values of features that all questions share; the belief is conditional on them.
-        seed: of every random number of the run.
+        seed: seed of all random numbers of the run.
         design: the questions about pairs.
         direct: the direct questions, if any.
         pilot: the templates that `llm-elicit pilot` tries; all about pairs by default.

@@ -198,7 +198,7 @@ class HostedJudge(_ModelJudge):
     def _no_secret_header(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
             if not re.fullmatch(r"[A-Za-z0-9-]+", name) or name.lower() in _FIXED_HEADERS:
-                raise ValueError(f"{name!r} is no name of a header that can be added")
+                raise ValueError(f"{name!r} is not the name of a header that can be added")
             if not value.isascii() or not value.isprintable():
                 raise ValueError(f"{name}: a header holds printable ASCII text only")
             if _SECRET_HEADER.search(name) and not VARIABLE.search(value):

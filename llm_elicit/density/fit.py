@@ -71,7 +71,7 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
             probability gives a measurement instead: see ``log_odds``.
         log_odds: (n,) measured log-odds of the points in ``winners``, which are then those shown
             first, over the points in ``losers``, those shown second; as `Evidence.log_odds`.
-        seed: of every random number of the fit; the same inputs and seed give the same belief.
+        seed: seed of all random numbers of the fit; the same inputs and seed give the same belief.
         settings: `FitSettings`; the default suits problems of every size.
         progress: called as progress(stage, done, total).
 

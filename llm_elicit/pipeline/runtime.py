@@ -406,7 +406,7 @@ def run_grid(
     from llm_elicit.pipeline.results import write_conditions  # with PyTorch
 
     if _inside_event_loop():
-        raise InputError("run_grid() was called inside an event loop; use a thread of its own")
+        raise InputError("run_grid() was called inside an event loop; call it in a separate thread")
     done: dict[str, Run] = {}
     stopped: ElicitError | None = None
     cells = plan_grid(campaign)

@@ -184,24 +184,19 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
         )
     alone = size - 3 * design.triads
     points = _drawn(space, alone, 2, np.random.default_rng([seed, 0x9A125]))
-    a, b = _join(space, design.triads, seed)
-    a, b = np.concatenate([points[:, 0], a]), np.concatenate([points[:, 1], b])
+    corners = _drawn(space, design.triads, 3, np.random.default_rng([seed, 0x721AD5]))
+    others = np.roll(corners, -1, axis=1)
+    # The first point of a triad's pair is random. Otherwise, if pairs are asked in one order only,
+    # a judge who always chooses the first option would make every triad a cycle.
+    turned = np.random.default_rng([seed, 0x7055ED]).random((design.triads, 3, 1)) < 0.5
+    of_triads = np.where(turned, others, corners), np.where(turned, corners, others)
+    a, b = (
+        np.concatenate([points[:, side], pairs.reshape(-1, space.dimension)])
+        for side, pairs in enumerate(of_triads)
+    )
     orders: tuple[Order, ...] = ("ab", "ba") if design.both_orders else ("ab",)
     fixed = None if design.rounds is None else size
     return Plan(a, b, orders, design.replicates, fixed)
-
-
-def _join(space: FeatureSpace, triads: int, seed: int) -> tuple[Floats, Floats]:
-    """Return the pairs `(3 * triads, d)` between three points each, drawn from λ.
-
-    The first point of each pair is random. Otherwise, if pairs are asked in one order only, a
-    judge who always chooses the first option would make every triad a cycle.
-    """
-    corners = _drawn(space, triads, 3, np.random.default_rng([seed, 0x721AD5]))
-    others = np.roll(corners, -1, axis=1)
-    turned = np.random.default_rng([seed, 0x7055ED]).random((triads, 3, 1)) < 0.5
-    a, b = np.where(turned, others, corners), np.where(turned, corners, others)
-    return a.reshape(-1, space.dimension), b.reshape(-1, space.dimension)
 
 
 def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:

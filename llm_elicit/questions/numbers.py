@@ -124,8 +124,10 @@ def read_point(
         >>> read_point("Elm; 12.5 m", [kinds, height]), read_point("ash; 9", [kinds, height])
         ([1.0, 12.5], 'no category')
     """
-    alike = len({_marks(feature) for feature in features}) == 1
-    if not alike or any(feature.categories or feature.kind == "date" for feature in features):
+    locales = [feature.locale or ENGLISH for feature in features]
+    # No thousands separator counts as a comma, or as a point beside a decimal comma.
+    marks = {(x.decimal, x.thousands or ("." if x.decimal == "," else ",")) for x in locales}
+    if len(marks) > 1 or any(feature.categories or feature.kind == "date" for feature in features):
         return _read_values(reply, features, finish)
     words = [word for feature in features for word in (feature.label, feature.unit)]
     ignore = sorted(words, key=len, reverse=True)
@@ -133,12 +135,6 @@ def read_point(
     if isinstance(values, str):
         return values
     return [feature.value_of(value) for value, feature in zip(values, features, strict=True)]
-
-
-def _marks(feature: Feature) -> tuple[str, str]:
-    """Return the decimal mark and the thousands separator; none is a comma, which is not there."""
-    locale = feature.locale or ENGLISH
-    return locale.decimal, locale.thousands or ("." if locale.decimal == "," else ",")
 
 
 def _english(reply: str, features: Sequence[Feature]) -> str:
@@ -162,9 +158,16 @@ def _read_values(reply: str, features: Sequence[Feature], finish: str) -> list[f
 
 
 def _value(text: str, feature: Feature) -> list[float] | Unread:
-    if feature.categories:
-        return _category(text, feature)
-    return _date(text) if feature.kind == "date" else read_point(text, [feature])
+    """Return the value of one feature; a category's word is matched without case if need be."""
+    if not feature.categories:
+        return _date(text) if feature.kind == "date" else read_point(text, [feature])
+    label = rf"^\W*{re.escape(feature.label)}\W+"
+    for candidate in (text, re.sub(label, "", text, flags=re.IGNORECASE)):
+        for form in (str.strip, _bare):
+            words = [form(word) for word in feature.categories]
+            if form(candidate) and words.count(form(candidate)) == 1:
+                return [float(words.index(form(candidate)))]
+    return "no category"
 
 
 def _read_dates(reply: str, finish: str) -> list[float] | Unread:
@@ -201,17 +204,6 @@ def _date(text: str) -> list[float] | Unread:
     except ValueError:
         return "unparsable"
     return [float((day - datetime.date(1970, 1, 1)).days)]
-
-
-def _category(text: str, feature: Feature) -> list[float] | Unread:
-    """Return the code of a category's word, matched exactly or without case and punctuation."""
-    label = rf"^\W*{re.escape(feature.label)}\W+"
-    for candidate in (text, re.sub(label, "", text, flags=re.IGNORECASE)):
-        for form in (str.strip, _bare):
-            words = [form(word) for word in feature.categories]
-            if form(candidate) and words.count(form(candidate)) == 1:
-                return [float(words.index(form(candidate)))]
-    return "no category"
 
 
 def _bare(text: str) -> str:

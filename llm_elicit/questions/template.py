@@ -206,7 +206,10 @@ class Template:
         match = _FRONT.match(text.replace("\r\n", "\n"))
         if match is None:
             raise InputError(f"{where}: no front matter; start the file with --- id: ... ---")
-        front = validated(_Front, _front(match[1], where), where)
+        data = parse_yaml(match[1], f"{where}: front matter")
+        if not isinstance(data, dict):
+            raise InputError(f"{where}: front matter must be a mapping with id and wording")
+        front = validated(_Front, data, where)
         pieces = _HEADING.split(match[2])
         if pieces[0].strip():
             raise InputError(f"{where}: text before the first heading; put it under # user")
@@ -341,11 +344,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error}); check the file") from None
-
-
-def _front(text: str, where: str) -> dict[str, Any]:
-    """Read the front matter as strictly as settings are read."""
-    data = parse_yaml(text, f"{where}: front matter")
-    if not isinstance(data, dict):
-        raise InputError(f"{where}: front matter must be a mapping with id and wording")
-    return data

@@ -90,12 +90,8 @@ def paint_picture(light: Figure, dark: Figure, title: str, alt: str) -> Picture:
 
 def paint_grey(light: Figure, title: str, alt: str) -> Picture:
     """Render a figure between the light theme's background and ink as PNG for both themes."""
-    image = render(light, "png")
-    return Picture(title, alt, "image/png", *size_of(light), image, _inverted(image))
-
-
-def _inverted(png: bytes) -> bytes:
-    """Return a PNG with a palette, with its greys from background to ink in the dark theme."""
+    png = render(light, "png")
+    # In the dark theme, greys go from its background to its ink.
     paper, ink, dark_paper, dark_ink = (
         np.array(ImageColor.getrgb(colour), dtype=np.float64)
         for colour in (LIGHT.background, LIGHT.ink, DARK.background, DARK.ink)
@@ -107,7 +103,7 @@ def _inverted(png: bytes) -> bytes:
         dark = np.clip(dark_paper + share * (dark_ink - dark_paper), 0, 255)
         image.putpalette(np.rint(dark).astype(np.uint8).tobytes())
         image.save(turned, "png", compress_level=_COMPRESSION)
-    return turned.getvalue()
+    return Picture(title, alt, "image/png", *size_of(light), png, turned.getvalue())
 
 
 def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
@@ -293,24 +289,24 @@ def _paths(artist: Artist, kind: Kind, step: int | None) -> list[Shape]:
         )
         filled = kind == "band"
     screen, transform = _Screen.of(artist), artist.get_transform()
+
+    def outline(path: Path) -> str:
+        """Return a path as an SVG path, without redundant points."""
+        parts = []
+        for vertex, code in transform.transform_path(path).iter_segments(
+            simplify=True, curves=False
+        ):
+            x, y = screen(*vertex)
+            letter = "M" if code == Path.MOVETO else "L"
+            parts.append("Z" if code == Path.CLOSEPOLY else f"{letter}{x:.1f} {y:.1f}")
+        return "".join(parts)
+
     return [
         Shape(
             kind,
-            _outline(transform.transform_path(path), screen),
+            outline(path),
             0.0 if filled else round(float(widths[i % len(widths)]) * _PIXELS / _POINTS, 2),
             step,
         )
         for i, path in enumerate(paths)
     ]
-
-
-def _outline(path: Path, screen: _Screen) -> str:
-    """Return a path in display units as an SVG path, without redundant points."""
-    parts = []
-    for vertex, code in path.iter_segments(simplify=True, curves=False):
-        if code == Path.CLOSEPOLY:
-            parts.append("Z")
-        else:
-            x, y = screen(*vertex)
-            parts.append(f"{'M' if code == Path.MOVETO else 'L'}{x:.1f} {y:.1f}")
-    return "".join(parts)

@@ -157,7 +157,8 @@ def data_clause(discrimination: Discrimination | None, subject: str) -> str:
     correlation = discrimination.rank_correlation
     rank = (
         "rank correlation with a kernel density of the data "
-        f"{signed(correlation.value)} ({_ends(correlation, 0.0, _signed)})"
+        f"{signed(correlation.value)} "
+        f"({_ends(correlation, 0.0, lambda value, decimals: signed(value, 2 + decimals))})"
     )
     weakly = "weakly " if abs(discrimination.reached) < _STRONG else ""
     reached = f"{share(abs(discrimination.reached))} of the way from one half to the ceiling"
@@ -187,10 +188,6 @@ def data_clause(discrimination: Discrimination | None, subject: str) -> str:
     }[of_rank].format("higher" if of_area > 0 else "lower")
     extent = f", {reached}" if of_area > 0 else ""
     return f"{above}: {area}{extent}; {dense}: {rank}"
-
-
-def _signed(value: float, decimals: int) -> str:
-    return signed(value, 2 + decimals)
 
 
 def _ends(interval: Interval, null: float, word: Callable[[float, int], str]) -> str:

@@ -91,7 +91,9 @@ def check_expert(run: Run, judge: str, expert: str) -> None:
         raise InputError(f"{run.campaign.name}: no person judges as {judge!r}; it has {names}")
     if expert not in people[judge].experts:
         names = ", ".join(people[judge].experts)
-        raise InputError(f"{run.campaign.name}: {expert!r} is no expert of {judge!r}: {names}")
+        raise InputError(
+            f"{run.campaign.name}: {expert!r} is not an expert of {judge!r}; experts: {names}"
+        )
 
 
 pages = APIRouter(prefix="/campaigns/{name}/people", include_in_schema=False)

@@ -325,22 +325,20 @@ class Provider:
             while (request := await _read(reader)) is not None:
                 self.seen.append(request)
                 action = self.behave(len(self.seen), request.body)
-                if not await self._act(*self._limited(action, request), request, writer):
+                limits: dict[str, str] = {}
+                if self.gate is not None:
+                    used = 0
+                    if isinstance(action, Says):
+                        used = action.completion_tokens + _tokens(action, request.body)
+                    now = time.monotonic() - self._began
+                    admitted, limits = self.gate.admit(now, used)
+                    action = action if admitted else Fails(429, "slow down")
+                if not await self._act(action, limits, request, writer):
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # cancelled when the server stops
         finally:
             writer.close()
-
-    def _limited(self, action: Action, request: Seen) -> tuple[Action, dict[str, str]]:
-        """Return the action, or a refusal by the limits, and the headers on limits."""
-        if self.gate is None:
-            return action, {}
-        used = 0
-        if isinstance(action, Says):
-            used = action.completion_tokens + _tokens(action, request.body)
-        admitted, headers = self.gate.admit(time.monotonic() - self._began, used)
-        return (action if admitted else Fails(429, "slow down")), headers
 
     async def _act(
         self, action: Action, limits: dict[str, str], request: Seen, writer: asyncio.StreamWriter
@@ -356,7 +354,13 @@ class Provider:
             await writer.drain()
             return False
         if isinstance(action, Trickles):
-            await self._trickle(action, writer)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+            for _ in range(int(action.seconds / action.every)):
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.wait([asyncio.create_task(self._stop.wait())], timeout=action.every)
+                if self._stop.is_set():
+                    break
             return False
         headers = tuple(limits.items())
         status, kind, length = 200, "application/json", None
@@ -382,15 +386,6 @@ class Provider:
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + payload)
         await writer.drain()
         return True
-
-    async def _trickle(self, action: Trickles, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
-        for _ in range(int(action.seconds / action.every)):
-            writer.write(b" ")
-            await writer.drain()
-            await asyncio.wait([asyncio.create_task(self._stop.wait())], timeout=action.every)
-            if self._stop.is_set():
-                return
 
 
 async def _read(reader: asyncio.StreamReader) -> Seen | None:
