@@ -294,7 +294,8 @@ class Distribution:
         features = FeatureNames(tuple(names), words, frozenset(dates))
         if len(features.names) != self.dimension:
             raise DensityError(
-                f"named: {len(features.names)} names for {self.dimension} features; give one each."
+                f"named: {len(features.names)} names for {self.dimension} features; give one "
+                "name for each."
             )
         codes = self.as_prior().support()[1]
         for place, labels in words.items():

@@ -240,8 +240,8 @@ def in_order(label: str, x: Any, names: Sequence[str] | None) -> tuple[Any, tupl
     order = order or own
     if set(own) != set(order):
         raise DensityError(
-            f"{label} is of {', '.join(own)}, and the other features are {', '.join(order)}; they "
-            "must be the same."
+            f"{label} has the features {', '.join(own)}, and the other features are "
+            f"{', '.join(order)}; they must be the same."
         )
     if isinstance(x, Mapping):
         return [x[name] for name in order], order

@@ -234,7 +234,7 @@ def _matched(
         return sampling, names if order is None else FeatureNames(order)
     if set(order) != set(names.names):
         raise DensityError(
-            f"fit_belief: sampling is of {', '.join(order)}, and the points are of "
+            f"fit_belief: sampling has the features {', '.join(order)}, and the points have "
             f"{', '.join(names.names)}; they must be the same features."
         )
     if order != names.names:
@@ -399,7 +399,7 @@ def check_work(n: int, sampling: SamplingDensity) -> None:
     most = max(_words(sampling), default=0) + 1
     if most > _MOST_CATEGORIES:
         raise DensityError(
-            f"fit: a feature has {most:,} categories, {_MOST_CATEGORIES} at most can be fitted; "
+            f"fit: a feature has {most:,} categories; at most {_MOST_CATEGORIES} can be fitted; "
             "merge rare ones."
         )
     terms = terms_of(sampling)

@@ -282,7 +282,7 @@ class _Powers:
             )
         if not y.any():
             raise DensityError(
-                "fit_power: the log-ratios of ratios are all 0, as those of a flat belief are, and "
+                "fit_power: all log-ratios of ratios are 0, which fits only a flat belief, and "
                 "this belief is not flat at any power; leave ratios out."
             )
         f = self.belief.utility(a) - self.belief.utility(b)

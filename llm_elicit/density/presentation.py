@@ -423,7 +423,8 @@ class PresentedDensity(Distribution):
         seed_of("to_arviz: seed", seed)
         if units is not None and len(units) != self.dimension:
             raise DensityError(
-                f"to_arviz: {len(units)} units for {self.dimension} features; give one each."
+                f"to_arviz: {len(units)} units for {self.dimension} features; give one unit for "
+                "each."
             )
         arviz, xarray = (_module("to_arviz", name, "'llm-elicit[arviz]'") for name in _EXPORTERS)
         try:

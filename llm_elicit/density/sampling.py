@@ -257,7 +257,7 @@ class Uniform(SamplingDensity):
         if np.ndim(mask) != 1:
             raise DensityError(
                 f"Uniform: {name} = {mask!r}; it must mark each of the {self.low.size} features "
-                "True or False; leave it out where none is."
+                "True or False; leave it out if no feature is."
             )
         return errors.flags(f"Uniform: {name}", mask, self.low.size)
 
@@ -296,8 +296,8 @@ class Uniform(SamplingDensity):
             ),
             (
                 self.categorical & np.isin(np.arange(self.dimension), self._constrained),
-                "is under a constraint, and its values are categories without an order; use "
-                "integer where they have one",
+                "is under a constraint, which needs an order, but is categorical; mark it as "
+                "integer if its categories are ordered",
             ),
         ]
         rules += [

@@ -78,8 +78,8 @@ class Writer:
             was_idle, idle = idle, not any(await self.call(self.journal.held))
             if was_idle and idle:
                 raise CapError(
-                    "limits: what all workers spent leaves no room for the next request, which "
-                    f"may cost {change.values['reserved']:.4f} USD and take "
+                    "limits: the spending of all workers leaves no room for the next request, "
+                    f"which may cost {change.values['reserved']:.4f} USD and take "
                     f"{change.values['tokens']:,} tokens; raise the cap and run again"
                 )
             if not idle:

@@ -209,7 +209,7 @@ def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -
     width = power.coherence
     if width is not None and not width.coherent:
         notes.append(
-            "ranges: the answers do not depend on width as those of a density would, so they "
+            "ranges: the answers do not depend on width as a density requires, so they "
             f"determine no power (p = {width.p_value:.2g})"
         )
         others = {name: value for name, value in stated.items() if name != "ranges"}

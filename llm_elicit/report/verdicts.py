@@ -435,8 +435,8 @@ def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
         return f"Next: {listed(steps)}."
     if preference.verdict == REPEATABLE:
         return (
-            "Next: describe the options by more features, among them what a text shows (digits, "
-            "length, roundness), or compare templates with `llm-elicit pilot`."
+            "Next: describe the options by more features, such as properties of the text "
+            "(digits, length, roundness), or compare templates with `llm-elicit pilot`."
         )
     if not preference.consistent:
         return f"Next: {listed(_find_more(judge, campaign), 'or')}."

@@ -322,7 +322,7 @@ def _bound(settings: ServerSettings) -> socket.socket:
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}:{port} ({error.strerror or error}); give another --port or "
-            "--host, or stop what listens there"
+            "--host, or stop the program that listens there"
         ) from None
     return listening
 

@@ -200,7 +200,7 @@ class Table(StrictModel):
             InputError: it is gone, or has another.
         """
         if content is None and not path.is_file():
-            raise InputError(f"{path}: the reference table is missing; put the file back")
+            raise InputError(f"{path}: the reference table is missing; restore the file")
         content = path.read_bytes() if content is None else content
         digest = hashlib.sha256(content).hexdigest()
         if digest != self.sha256:

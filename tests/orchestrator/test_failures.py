@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_used(code: int | None, way_out: str, wrapped: boo
     said = explained(error, "try/journal.sqlite", shared=False)
     begins = "try/journal.sqlite: the journal cannot be used (what SQLite says): "
     assert str(said).startswith(begins + way_out)
-    assert str(said).endswith("; what was committed before is kept")
+    assert str(said).endswith("; committed answers are kept")
     assert not said.passes
     assert is_full(error) is (wrapped and code == sqlite3.SQLITE_FULL)
 

@@ -38,7 +38,7 @@ from llm_elicit.orchestrator.journal.schema import METADATA, VERSION, Change, me
 
 
 class JournalError(InputError):
-    """A run's journal cannot be used; what was committed before is kept.
+    """A run's journal cannot be used; committed answers are kept.
 
     Attributes:
         passes: whether a retry may succeed later, for instance after a restart of the server.
@@ -92,8 +92,8 @@ def explained(error: Exception, name: str, *, shared: bool) -> JournalError:
         else _FILE.get(_code(error), "see the reason")
     )
     explained = JournalError(
-        f"{name}: the journal cannot be used ({reason[:300]}): {way_out}; "
-        "what was committed before is kept"
+        f"{name}: the journal cannot be used ({reason[:300]}): {way_out}; committed answers are "
+        "kept"
     )
     explained.passes = shared and passes(error)
     return explained
