@@ -163,10 +163,12 @@ class Comparisons:
         typed = frame[[*needed, *more]].astype({**COLUMNS, **more}).reset_index(drop=True)
         points = {}
         for name in needed[len(COLUMNS) :]:
-            kind = {**dict.fromkeys("iuf", "float64"), "M": "datetime64[s]"}.get(
-                typed[name].dtype.kind
-            )
-            points[name] = typed[name] if kind is None else typed[name].astype(kind)
+            column = typed[name]
+            if column.dtype.kind in "iuf":
+                column = column.astype(np.float64)
+            elif column.dtype.kind == "M":
+                column = column.astype("datetime64[s]")
+            points[name] = column
         self.frame = _with_hard_choices(typed.assign(**points))
         self.features = features
 

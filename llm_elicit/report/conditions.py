@@ -77,15 +77,6 @@ class Row:
     apart: int
 
 
-@dataclass(frozen=True)
-class JudgeView:
-    """One judge as the page shows it."""
-
-    name: str
-    rows: tuple[Row, ...]
-    pictures: tuple[Picture, ...]
-
-
 def write_conditions(title: str, conditions: Sequence[Condition], path: Path) -> Path:
     """Write the page of the conditions of one feature space.
 
@@ -94,29 +85,23 @@ def write_conditions(title: str, conditions: Sequence[Condition], path: Path) ->
         conditions: two or more, over the same features and judges.
         path: the page's path.
     """
-    judges = [judge.name for judge in conditions[0].audit.judges]
-    views = [_view(judge, conditions) for judge in judges]
+    features, labels = conditions[0].audit.space.features, [item.value for item in conditions]
+    views = []
+    for judge in [audited.name for audited in conditions[0].audit.judges]:
+        summaries = [_summaries(conditions, judge, place) for place in range(len(features))]
+        by_feature = list(zip(features, summaries, strict=True))
+        rows = [row for pair in by_feature for row in _rows(*pair)]
+        pictures = [
+            _picture(feature, judge, summary, labels)
+            for feature, summary in by_feature
+            if not feature.categories and not feature.periodic
+        ]
+        views.append({"name": judge, "rows": rows, "pictures": pictures})
     page = environment().get_template("conditions.html.jinja")
     text = page.render(title=title, conditions=conditions, judges=views)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def _view(judge: str, conditions: Sequence[Condition]) -> JudgeView:
-    features = conditions[0].audit.space.features
-    rows = tuple(
-        row
-        for place, feature in enumerate(features)
-        for row in _rows(feature, _summaries(conditions, judge, place))
-    )
-    labels = [condition.value for condition in conditions]
-    pictures = tuple(
-        _picture(feature, judge, _summaries(conditions, judge, place), labels)
-        for place, feature in enumerate(features)
-        if not feature.categories and not feature.periodic
-    )
-    return JudgeView(judge, rows, pictures)
 
 
 def _rows(feature: Feature, summaries: Sequence[Summaries]) -> list[Row]:

@@ -18,7 +18,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from llm_elicit._util.text import visible
-from llm_elicit.audit.record import Audit, JudgeAudit, is_cross_check
+from llm_elicit.audit.record import Audit, is_cross_check
 from llm_elicit.audit.reference import axis_label, by_value
 from llm_elicit.comparisons.fit_inputs import follows_table
 from llm_elicit.comparisons.table import Comparisons
@@ -26,11 +26,10 @@ from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.report import answers, formatting, powers, verdicts
-from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
+from llm_elicit.report.answers import ORDERS, choose_answers, filters
 from llm_elicit.report.figures import Portrait, Samples, draw_curves, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
-from llm_elicit.report.layers import Picture
-from llm_elicit.report.powers import PowerLabel, power_labels
+from llm_elicit.report.powers import power_labels
 
 
 @dataclass(frozen=True)
@@ -60,21 +59,6 @@ class Study:
     questions: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class JudgeView:
-    """One judge as the page shows it."""
-
-    audit: JudgeAudit
-    anchor: str
-    settings: str
-    power_labels: tuple[PowerLabel, ...]
-    portrait: Portrait | None
-    curves: Picture | None
-    shown: Shown
-    prompt: str | None
-    usage: Mapping[str, Any]
-
-
 def write_report(study: Study, folder: Path) -> Path:
     """Write `report.html` and `figures/` into `folder`.
 
@@ -94,10 +78,24 @@ def write_report(study: Study, folder: Path) -> Path:
 
 def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
     """Return the page as HTML; all external text is escaped."""
-    judges = [
-        _judge_view(study, number, item, portraits.get(item.name))
-        for number, item in enumerate(study.audit.judges, start=1)
-    ]
+    judges: list[dict[str, Any]] = []
+    for number, audited in enumerate(study.audit.judges, start=1):
+        rows, portrait = study.comparisons.of(audited.name), portraits.get(audited.name)
+        prompts = (study.prompts[h] for h in rows["prompt_hash"] if h in study.prompts)
+        factors = () if portrait is None else portrait.factors
+        judges.append(
+            {
+                "audit": audited,
+                "anchor": f"judge-{number}",
+                "settings": _settings(study.campaign, audited.name),
+                "power_labels": power_labels(audited.powers, factors),
+                "portrait": portrait,
+                "curves": draw_curves(audited),
+                "shown": choose_answers(rows, study.audit.space),
+                "prompt": next(prompts, None),
+                "usage": _usage(rows),
+            }
+        )
     script = ""
     if any(len(portrait.factors) > 1 for portrait in portraits.values()):
         # The page's only script, which moves the slider; it contains no external text.
@@ -112,13 +110,9 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         space=study.audit.space,
         judges=judges,
         labels={feature.name: feature.label for feature in study.audit.space.features},
-        direct=[judge for judge in judges if judge.audit.direct is not None],
-        with_data=[judge for judge in judges if judge.audit.discrimination is not None],
-        ranges=any(item.powers and item.powers.coherence for item in study.audit.judges),
-        with_triads=[judge for judge in judges if judge.audit.transitivity is not None],
         null_names=formatting.NULL_NAMES,
         glossary=GLOSSARY,
-        filters=filters([(judge.audit.name, judge.shown) for judge in judges]),
+        filters=filters([(judge["audit"].name, judge["shown"]) for judge in judges]),
         verdicts=VERDICTS,
         orders=ORDERS,
         script=Markup(script),
@@ -189,24 +183,6 @@ def environment() -> jinja2.Environment:
 def data_uri(content: bytes, media: str) -> str:
     """Return bytes as a `data:` URI."""
     return f"data:{media};base64,{base64.b64encode(content).decode('ascii')}"
-
-
-def _judge_view(
-    study: Study, number: int, audited: JudgeAudit, portrait: Portrait | None
-) -> JudgeView:
-    rows = study.comparisons.of(audited.name)
-    prompts = (study.prompts[h] for h in rows["prompt_hash"] if h in study.prompts)
-    return JudgeView(
-        audit=audited,
-        anchor=f"judge-{number}",
-        settings=_settings(study.campaign, audited.name),
-        power_labels=() if portrait is None else power_labels(audited.powers, portrait.factors),
-        portrait=portrait,
-        curves=draw_curves(audited),
-        shown=choose_answers(rows, study.audit.space),
-        prompt=next(prompts, None),
-        usage=_usage(rows),
-    )
 
 
 def _settings(campaign: Campaign, judge: str) -> str:

@@ -352,7 +352,7 @@ def test_points_without_names_are_in_the_order_of_the_limits(tmp_path: Path) -> 
         (lambda: Evidence.rankings([PLAIN, UVW], [[0, 1]] * 60), "name all"),
         (
             lambda: fit_belief(UVW, WUV, sampling=Uniform({"a": 0, "u": 0}, {"a": 9, "u": 9})),
-            "sampling is of a, u, and the points are of u, v, w",
+            "sampling has the features a, u, and the points have u, v, w",
         ),
     ],
 )  # fmt: skip
