@@ -35,7 +35,7 @@ _KEY_COLUMNS = ("key", "replicate", "kept", "the question's end")
 def _opened(runs: Path) -> Iterator[Cache]:
     if not (runs / answer_cache.FILE).is_file():
         raise InputError(
-            f"{runs / answer_cache.FILE}: no answers are kept here; name the folder with --runs"
+            f"{runs / answer_cache.FILE}: no saved answers here; name the runs folder with --runs"
         )
     with closing(answer_cache.Cache(runs / answer_cache.FILE)) as cache:
         yield cache
@@ -131,7 +131,9 @@ def verify_command(runs: Runs = RUNS, as_json: AsJson = False) -> None:
     with _opened(runs) as cache:
         damage = cache.damage()
         if damage is not None:
-            raise InputError(f"{cache.path}: {damage}; move the file away: only savings are lost")
+            raise InputError(
+                f"{cache.path}: {damage}; move the file away: only saved answers are lost"
+            )
         count, faults = 0, {}
         for entry in cache.entries():
             count += 1
@@ -144,8 +146,8 @@ def verify_command(runs: Runs = RUNS, as_json: AsJson = False) -> None:
         print_json({"answers": count, "faults": faults})
     if faults:
         raise InputError(
-            f"{cache.path}: {len(faults)} of {count} entries cannot be trusted; delete each with "
+            f"{cache.path}: {len(faults)} of {count} entries fail verification; delete each with "
             f"`llm-elicit cache prune --key {next(iter(faults))[:16]}`"
         )
     if not as_json:
-        out.print(f"{count:,} answers, every digest correct")
+        out.print(f"{count:,} answers; all digests are correct")

@@ -24,7 +24,7 @@ def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> N
     if out is not None and out.suffix != ".json":
         raise InputError(f"--out {out}: the record is JSON; name a file that ends in .json")
     if out is not None and not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder {out.parent}; make it first")
+        raise InputError(f"--out {out}: there is no folder {out.parent}; create it first")
     cells = [cell for name in where for cell in run_folder.open_runs(name)]
     with displays.Display() as progress:
         comparison = stages.compare(cells, progress)
@@ -53,33 +53,35 @@ def _show(comparison: JudgeComparison) -> None:
         table.add_row(pair.first, pair.second, *ranks, str(pair.pairs), alike)
     console_out.print(table)
     console_out.print(
-        "Rank correlations are of the utilities over λ; judges who agree have the repeatability of "
-        "their own. None of this depends on how sharp a belief is; what follows does."
+        "Rank correlations are of the utilities over λ; two judges who agree completely reach "
+        "the repeatability. These numbers do not depend on the sharpness of the beliefs; those "
+        "below do."
     )
     table = Table("judge", "judge", "distance", "floor", "differ in", box=None)
     for difference in comparison.differences:
-        named = ", ".join(difference.differing_features) or "nothing shown at 5 %"
+        named = ", ".join(difference.differing_features) or "no significant difference"
         distance, floor = interval(difference.distance, 3), f"{difference.floor:.3f}"
         table.add_row(difference.first, difference.second, distance, floor, named)
     console_out.print(table)
     if comparison.ranking is None:
-        console_out.print("The space has no table: there are no data to be near to.")
+        console_out.print("The space has no table, so judges are not ranked by distance from data.")
         return
-    names = ("place", "judge", "distance from its data", "λ", "floor: two halves of the data", "")
+    names = ("rank", "judge", "distance from its data", "λ", "floor", "")
     table = Table(*names, box=None)
     for line in (*comparison.ranking, *comparison.unranked):
-        place = "-" if line.best is None else f"{line.best}"
+        rank = "-" if line.best is None else f"{line.best}"
         if line.best != line.worst:
-            place = f"{line.best}-{line.worst}"
+            rank = f"{line.best}-{line.worst}"
         distance = "-" if line.distance is None else interval(line.distance, 3)
         numbers = [
             "-" if value is None else f"{value:.3f}" for value in (line.sampling, line.floor)
         ]
-        table.add_row(place, line.judge, distance, *numbers, line.remark)
+        table.add_row(rank, line.judge, distance, *numbers, line.remark)
     console_out.print(table)
     console_out.print(
-        "Distances are Wasserstein-1 of the marginals in standard deviations of the data, averaged "
-        "over features, with 90 % intervals; judges who share places are tied (Holm, 5 %). A judge "
-        "without a place has no preference, or is no nearer to the data than λ. See "
+        "Distances are Wasserstein-1 of the marginals in standard deviations of the data, "
+        "averaged over features, with 90 % intervals. The floor is the distance between two "
+        "halves of the data. Judges who share ranks are tied (5 %, Holm-adjusted). A judge "
+        "without a rank has no preference, or is no nearer to the data than λ. See "
         "docs/how-to/compare.md."
     )

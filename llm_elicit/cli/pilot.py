@@ -51,13 +51,13 @@ def _show(result: pilot.Pilot) -> None:
         )  # fmt: skip
     out.print(table)
     out.print(
-        "Reliability of one order is the correlation of a pair's two answers, the mean position "
-        "effect taken out, 0 if negative; of both, by Spearman-Brown: a lower bound where the "
-        "position effect varies. Predicted is the share of the differences between the two orders "
-        "that the features predict of pairs left out; negative if they predict worse than no rule. "
-        "95 % intervals. Position effects are log-odds, of choices "
-        "P(first shown) - 1/2. Cost is USD, of free judges a thousand tokens, and a question where "
-        "there are none."
+        "Reliability of one order: correlation of a pair's two answers without the mean "
+        "position effect; 0 if negative. Of both orders: by Spearman-Brown; a lower bound where "
+        "the position effect varies. Predicted: share of the differences between the two orders "
+        "that the features predict for held-out pairs; negative if they predict worse than no "
+        "rule. Intervals are 95 %. Position effect: log-odds; for choices, P(first shown) - "
+        "1/2. Cost: USD; for free judges, thousands of tokens, or questions if tokens are not "
+        "counted."
     )
     for best in result.recommended:
         if best.template is None:
@@ -67,8 +67,8 @@ def _show(result: pilot.Pilot) -> None:
     if result.protocols:
         pairs = max(protocol.pairs for protocol in result.protocols)
         out.print(
-            f"A pilot compares templates; with {pairs} pairs its p-values would be at least "
-            f"{detectable.smallest_p(pairs):.2g}."
+            f"A pilot compares templates and tests no preference; with {pairs} pairs p-values "
+            f"could not be below {detectable.smallest_p(pairs):.2g}."
         )
     out.print(f"{result.spent:.4f} USD spent; the campaign reuses these answers.")
 

@@ -48,7 +48,9 @@ def status_command(
     cells = run_folder.open_runs(run)
     if as_json:
         if watch:
-            raise InputError("--json and --watch exclude each other: ask again for each look")
+            raise InputError(
+                "--json and --watch cannot be combined; repeat the command with --json instead"
+            )
         print_json({"runs": [_facts(cell, alone=len(cells) == 1) for cell in cells]})
         return
     if not watch:
@@ -157,9 +159,9 @@ def export_command(
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file in it")
     if path.exists() and not force:
-        raise InputError(f"{path} exists; give --force to overwrite it")
+        raise InputError(f"{path} exists; use --force to overwrite it")
     if not path.parent.is_dir():
-        raise InputError(f"{path}: there is no folder {path.parent}; make it, or name another")
+        raise InputError(f"{path}: there is no folder {path.parent}; create it, or name another")
     study = run_folder.Run.open(run).study
     out.print(judgments.write_judgments(study, path, thinking=thinking))
 
@@ -205,8 +207,8 @@ def _worked_on(name: str) -> Run:
     control = journal.read_control(result.location)
     if control is None or not control.at_work:
         raise InputError(
-            f"{result.folder}: no process works on this run; `llm-elicit run {name}` goes on with "
-            "it"
+            f"{result.folder}: no process is working on this run; `llm-elicit run {name}` "
+            "resumes it"
         )
     return result
 
@@ -220,7 +222,7 @@ def _request(result: Run, state: journal.Wanted, as_json: bool, **limits: Any) -
         if control.state == state or control.state in journal.ENDED:
             break
         if not control.at_work:
-            raise InputError(f"{result.folder}: the process at work on this run ended")
+            raise InputError(f"{result.folder}: the process of this run has ended")
         time.sleep(_LOOK)
     counts = judgments.status(result.folder, result.campaign).values()
     done, total = (sum(getattr(line, name) for line in counts) for name in ("done", "total"))

@@ -459,7 +459,7 @@ def plugin_backend(name: str) -> Any:
         names = ", ".join([*OWN_BACKENDS, *backends])
         raise InputError(
             f"backend {name!r} is not installed; known: {names}; correct the name, or install "
-            "the package that has it"
+            "the package that provides it"
         )
     if len(entries) > 1:
         packages = " and ".join(map(package_of, entries))
@@ -470,7 +470,7 @@ def plugin_backend(name: str) -> Any:
         reason = " ".join(str(error).split())[:_LONGEST]
         raise InputError(
             f"backend {name!r} of {package_of(entries[0])} cannot be loaded "
-            f"({type(error).__name__}: {reason}); mend or upgrade that package"
+            f"({type(error).__name__}: {reason}); repair or upgrade that package"
         ) from None
     settings = getattr(backend, "Settings", None)
     if not (isinstance(settings, type) and issubclass(settings, PluginJudge)):

@@ -106,7 +106,7 @@ class BatchRunner:
 
         Raises:
             JudgeError: the provider refuses, or cannot be reached.
-            CapError: a cap leaves no room for another request.
+            CapError: the cap leaves no room for another request.
         """
         await self.reconcile(resend)
         count = 0
@@ -156,8 +156,8 @@ class BatchRunner:
             raise self._journal.failure
         if "no room" in reasons.values():
             raise CapError(
-                f"a cap leaves no room for {len(refused):,} questions to {self._judge!r}; "
-                "raise it and hand in again"
+                f"the cap leaves no room for {len(refused):,} questions to {self._judge!r}; "
+                "raise the cap and submit again"
             )
 
     async def _send(self, tag: str, lines: Sequence[BatchRequest]) -> str:
@@ -170,8 +170,9 @@ class BatchRunner:
                 raise
             if not failure.nothing_sent:
                 raise JudgeError(
-                    f"judge {self._judge!r}: it is not known whether batch {tag} arrived "
-                    f"({failure.said}); it will be looked for before anything of it is sent again"
+                    f"judge {self._judge!r}: it is unknown whether batch {tag} arrived "
+                    f"({failure.said}); the provider's list is checked before any of it is sent "
+                    "again"
                 ) from None
             self._requeue(tag, "refused", failure.said)
             raise JudgeError(
@@ -207,8 +208,8 @@ class BatchRunner:
         if doubtful or self._clock() < row.made + GRACE:
             self._progress.note(
                 self._judge,
-                f"it is not known yet whether batch {row.tag} ({len(questions):,} questions) "
-                "arrived; nothing of it is sent again before that is known",
+                f"it is not yet known whether batch {row.tag} ({len(questions):,} questions) "
+                "arrived; its questions are not sent again until it is",
             )
             return True
         if resend:
@@ -216,9 +217,9 @@ class BatchRunner:
         else:
             self._progress.note(
                 self._judge,
-                f"batch {row.tag} ({len(questions):,} questions) was cut off while it was handed "
-                "in, and the provider does not list it; nothing of it is sent again unless you "
-                "say so: --batch submit --resend",
+                f"batch {row.tag} ({len(questions):,} questions) was interrupted during "
+                "submission, and the provider does not list it; to send its questions again, "
+                "use --batch submit --resend",
             )
         return False
 
@@ -287,9 +288,10 @@ class BatchRunner:
             self._progress.note(self._judge, f"batch {row.batch}: {state.status}: {state.error}")
         if unread:
             self._progress.note(
-                self._judge, f"batch {row.batch}: {unread:,} lines of its results cannot be read; "
-                "they count as charged, and their questions are open again"
-            )  # fmt: skip
+                self._judge,
+                f"batch {row.batch}: {unread:,} lines of its results cannot be read; they count as "
+                "charged, and their questions have no answer",
+            )
 
     def _change(self, question: Question, result: BatchResult) -> Change:
         """Return what a result changes about its question."""
@@ -384,10 +386,12 @@ def _stop(judge: str, client: BatchClient, error: Exception) -> ElicitError:
     if failure is None:
         event("defect", ERROR, error, judge=judge)
         return JudgeError(
-            f"judge {judge!r}: a defect of this program ({type(error).__name__}), please report "
-            "it with log.jsonl; its batches are on record"
+            f"judge {judge!r}: internal error ({type(error).__name__}); please report it with "
+            "log.jsonl; its batches are recorded"
         )
-    return JudgeError(f"judge {judge!r}: {failure.said}; its batches are on record: run this again")
+    return JudgeError(
+        f"judge {judge!r}: {failure.said}; its batches are recorded; run the command again"
+    )
 
 
 async def ask_in_batches(

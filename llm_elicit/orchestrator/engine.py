@@ -66,8 +66,8 @@ class PeopleRunner:
             experts: tuple[str, ...] = getattr(self._judge, "experts", ())
             context.progress.note(
                 self._judge.name,
-                f"{', '.join(experts)}: answer at the pages of llm-elicit serve; "
-                f"waiting for {tally.total - tally.done:,} answers",
+                f"waiting for {tally.total - tally.done:,} answers by {', '.join(experts)} on "
+                "the pages of llm-elicit serve",
             )
         while True:
             context.progress.tally(self._judge.name, tally)
@@ -76,8 +76,8 @@ class PeopleRunner:
                 return None
             if remaining <= 0.0:
                 return JudgeError(
-                    f"judge {self._judge.name!r}: limits.deadline is over; its answers so far are "
-                    "kept: run again to go on"
+                    f"judge {self._judge.name!r}: limits.deadline has passed; its answers so far "
+                    "are kept: run again to continue"
                 )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(context.stopping.wait(), min(remaining, _TICK))
@@ -264,7 +264,9 @@ async def _drained(work: Coroutine[Any, Any, T], context: RunContext) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         context.stopping.set()
-        context.progress.note("stopping", "waiting for the answers in flight; again drops them")
+        context.progress.note(
+            "stopping", "waiting for the answers in flight; press Ctrl-C again to drop them"
+        )
     try:
         return await asyncio.shield(task)
     finally:

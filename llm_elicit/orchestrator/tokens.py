@@ -182,8 +182,8 @@ class UsageCheck:
             if bound and not self._noted:
                 self._noted = True
                 self._notify(
-                    "replies do not say how many tokens they took, or not credibly: each such "
-                    f"reply counts as its worst case ({sum(vars(charged).values()):,} tokens)"
+                    "replies state no credible number of tokens: each such reply counts as its "
+                    f"worst case ({sum(vars(charged).values()):,} tokens)"
                 )
             return replace(
                 reply, prompt_tokens=charged.prompt, completion_tokens=charged.completion,
@@ -202,9 +202,9 @@ class UsageCheck:
             reserve = self.worst(worst)
             self._notify(
                 f"a reply took {used.prompt:,} + {used.completion:,} tokens (prompt + answer) "
-                f"where {worst.prompt:,} + {worst.completion:,} was the most that was expected: "
+                f"where {worst.prompt:,} + {worst.completion:,} was the expected maximum: "
                 f"requests now reserve at least {reserve.prompt:,} + {reserve.completion:,}; "
-                "those in flight may pass a cap"
+                "requests in flight may exceed a cap"
             )
         cached = reply.cached_tokens if _is_count(reply.cached_tokens) else 0
         return replace(reply, cached_tokens=min(cached, reply.prompt_tokens))

@@ -213,7 +213,7 @@ class _Fit:
             return True
         if changed:
             files = ", ".join(changed)
-            progress.note(self.judge, f"{stage}: {files} is gone or was changed; fitted again")
+            progress.note(self.judge, f"{stage}: {files} is missing or changed; fitted again")
         elif stage != "fit":
             progress.note(self.judge, f"{stage}: answers or settings changed; fitted again")
         return False

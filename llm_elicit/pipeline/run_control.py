@@ -213,7 +213,7 @@ class RunControl:
         while True:
             if self.now.wanted == "paused":
                 await self.record(state="paused")
-                self._progress.note("run", "paused; `llm-elicit resume` goes on")
+                self._progress.note("run", "paused; `llm-elicit resume` continues")
             while self.now.wanted == "paused" and self._lost is None:
                 self._asked.clear()
                 await self._asked.wait()
@@ -221,8 +221,8 @@ class RunControl:
                 raise self._lost
             if self.now.wanted == "cancelled":
                 raise CancelledRunError(
-                    f"{self._location.folder}: cancelled; every answer received is kept: run again "
-                    "to go on"
+                    f"{self._location.folder}: cancelled; every answer received is kept: run "
+                    "again to continue"
                 )
             if self.now.wanted == "running" and await self._called():
                 break

@@ -238,7 +238,7 @@ class Runtime:
         name = run.campaign.name
         earlier = self.runs.get(name)
         if earlier is not None and earlier.state not in ENDED:
-            raise InputError(f"{name}: it is {earlier.state} here already")
+            raise InputError(f"{name}: this Runtime already has it, {earlier.state}")
         asking["limiters"] = self.limiters
         self._runs[name] = added = CampaignRun(run, self._sharing, start, **asking)
         return added
