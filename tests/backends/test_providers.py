@@ -208,7 +208,7 @@ def test_requests_in_flight_change_a_setting_once(space: FeatureSpace, request_:
 
     with Provider(lambda n, body: Fails(400, "bad top_logprobs")) as provider:
         changes, top = asyncio.run(behave_together())
-    assert changes == {"gpt-4o-mini: the server lists 5 alternatives of a token, not 20"}
+    assert changes == {"gpt-4o-mini: the server returns 5 log-probabilities per token, not 20"}
     assert top == 5
 
 

@@ -109,7 +109,10 @@ def test_a_run_that_nobody_works_on_cannot_be_paused(
     for command in ("pause", "resume", "cancel"):
         refused = llm_elicit(command, campaign)
         assert refused.returncode == 2
-        assert "no process works on this run; `llm-elicit run long.yaml` goes on" in refused.stderr
+        assert (
+            "no process is working on this run; `llm-elicit run long.yaml` resumes"
+            in refused.stderr
+        )
     with _asking(campaign, stderr=subprocess.DEVNULL):
         _answered(slow, 10)
     last = {"alive": clock() - SILENCE - 1.0}

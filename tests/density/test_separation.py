@@ -70,7 +70,7 @@ def test_the_chance_of_random_choices_is_that_of_simulated_ones() -> None:
     assert found[0]["by_chance"]
     assert found[0]["complete"]
     assert stats.binomtest(len(found), 200, 0.5).pvalue > 0.01
-    assert "bound the sharpness of the belief from below only" in found[0]["message"]
+    assert "give only a lower bound of the sharpness of the belief" in found[0]["message"]
     assert "probability 0.5" in found[0]["message"]
 
 
