@@ -107,7 +107,7 @@ def test_a_belief_without_names_has_numbers() -> None:
         (lambda b: b.given({"mass": "heavy"}), "none; give a number"),
         (lambda b: b.log_prob(pd.DataFrame({"mass": [1.0]})), "no column 'species'"),
         (lambda b: b.named(["a"]), "1 names for 2 features"),
-        (lambda b: b.named(["a", "a"]), "each must be a text of its own"),
+        (lambda b: b.named(["a", "a"]), "they must be different texts"),
     ],
 )
 def test_unknown_names_are_refused(belief: BeliefDensity, call, said: str) -> None:
