@@ -59,7 +59,7 @@ def backends_command(as_json: AsJson = False) -> None:
         packages = ", ".join(map(judges.package_of, entries))
         state = "ready"
         if name in judges.OWN_BACKENDS:
-            state = "not used: this package has one of that name"
+            state = "not used: llm-elicit has a backend of this name"
         else:
             try:
                 judges.plugin_backend(name)
@@ -137,7 +137,7 @@ def init_command(
     ]
     if gaps:
         names = shlex.quote(",".join(gaps))
-        out.print(f"where a missing number is an answer of its own: --not-stated {names} --force")
+        out.print(f"if a missing number means 'not stated': --not-stated {names} --force")
     count = f"{space.dimension} feature{'s' if space.dimension > 1 else ''}"
     out.print(f"{path}: {count}; edit it, then name it as `space:` in a campaign")
 

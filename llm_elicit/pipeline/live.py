@@ -27,7 +27,7 @@ from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.power_sources import read_sources, scaled
 from llm_elicit.pipeline.results import read_samples
 from llm_elicit.pipeline.run_folder import ANSWERS, Run
-from llm_elicit.report import layers, marginals
+from llm_elicit.report import figures, layers
 
 MOST = 400
 """The most pairs of a judge that a quick fit uses, spread evenly over those answered."""
@@ -69,7 +69,7 @@ def live_view(run: Run, progress: Progress = SILENT) -> snapshot.LiveView:
     if is_whole and run.report_path.is_file():
         samples = read_samples(run)  # the beliefs that the run's stages fitted to all answers
     else:
-        samples = marginals.Samples(space, space.sample(_POINTS, rng), data)
+        samples = figures.Samples(space, space.sample(_POINTS, rng), data)
     judges = {}
     for name in names:
         show = partial(progress.stage, f"{name}: live view")
@@ -82,7 +82,7 @@ def _judge(
     judge: str,
     table: Comparisons,
     direct: pd.DataFrame | None,
-    samples: marginals.Samples,
+    samples: figures.Samples,
     show: Shown,
 ) -> snapshot.LiveJudge:
     """Measure one judge and fit its belief."""
@@ -115,7 +115,7 @@ def _judge(
         points = belief.sample(_POINTS, seed=run.campaign.seed)
         if belief.has_draws:
             bands = summaries.measure_bands(belief.draws(seed=run.campaign.seed), run.space)
-    drawn = marginals.Samples(
+    drawn = figures.Samples(
         run.space,
         samples.sampling,
         samples.data,
@@ -158,7 +158,7 @@ def _interval(interval: inference.Interval | None) -> snapshot.LiveInterval | No
     return None if interval is None else snapshot.LiveInterval(**interval.model_dump())
 
 
-def _feature(samples: marginals.Samples, judge: str, j: int) -> snapshot.LiveFeature:
+def _feature(samples: figures.Samples, judge: str, j: int) -> snapshot.LiveFeature:
     """Return one feature of a judge's belief, with its chart."""
     feature, bands = samples.space.features[j], samples.bands.get(judge)
     axis = reference.axis_of(feature)
@@ -172,7 +172,7 @@ def _feature(samples: marginals.Samples, judge: str, j: int) -> snapshot.LiveFea
         low=() if band is None else _rounded(band.low),
         high=() if band is None else _rounded(band.high),
         data=() if data is None else _rounded(axis.bars(np.clip(data, axis.low, axis.high))),
-        chart=_chart(marginals.marginal_layers(samples, judge, j)),
+        chart=_chart(figures.marginal_layers(samples, judge, j)),
     )
 
 
