@@ -218,8 +218,8 @@ class BeliefDensity(PresentedDensity):
         values = self._features.values("given", given)
         if not isinstance(latent, BoxLatent) or not isinstance(sampling, Uniform):
             raise DensityError(
-                f"given: λ is a {type(sampling).__name__}; only under a Uniform has each feature "
-                "an axis of its own; fit with sampling=Uniform(low, high)."
+                f"given: λ is a {type(sampling).__name__}; beliefs can be conditioned only under "
+                "a Uniform λ; fit with sampling=Uniform(low, high)."
             )
         if len(values) == sampling.dimension:
             raise DensityError("given: every feature is given; leave at least one free.")
