@@ -314,7 +314,7 @@ def pull(name: str, notify: Notify = silent) -> Path:
         whole.replace(place)
     finally:
         whole.unlink(missing_ok=True)
-    notify("weights verified and kept")
+    notify("weights verified and saved")
     return place
 
 
@@ -348,6 +348,6 @@ def _check(path: Path, expected: str, label: str) -> None:
     digest = sha256(path)
     if digest != expected:
         raise InputError(
-            f"{label}: checksum {digest[:12]}… is not the expected {expected[:12]}…; "
-            "nothing was kept, fetch it again or report it"
+            f"{label}: checksum {digest[:12]}… is not the expected {expected[:12]}…; nothing was "
+            "saved; fetch it again, or report it"
         )

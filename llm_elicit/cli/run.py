@@ -256,15 +256,15 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
     lines = [line for record in records for line in record["judges"]]
     priced = [line for line in lines if line.cost is not None]
     total, most = (sum(getattr(line, key) for line in priced) for key in ("cost", "most"))
-    unknown = "" if len(priced) == len(lines) else ", without the models of unknown price"
-    out.print(f"In all {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
+    unknown = "" if len(priced) == len(lines) else ", excluding models of unknown price"
+    out.print(f"Total: {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
     for line in lines:
         if line.cost and line.low is not None and line.high is not None:
             out.print(_basis(line))
     for note in dict.fromkeys(record["note"] for record in records if record["note"]):
         out.print(note)
     if done := sum(record["answered"] for record in records):
-        out.print(f"{done:,} questions are answered already and left out.")
+        out.print(f"{done:,} questions already have an answer and are not counted.")
 
 
 def _row(line: estimates.JudgeEstimate) -> list[str]:

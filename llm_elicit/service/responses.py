@@ -255,7 +255,7 @@ def refusal(
     if path.startswith(_NO_PAGES) and "text/html" not in headers.get("accept", ""):
         body = Problem(title=_TITLES.get(status, "Error"), status=status, detail=detail)
         return JSONResponse(body.model_dump(), status, dict(more or {}), MEDIA_TYPE)
-    heading = _HEADINGS.get(status, "This does not work")
+    heading = _HEADINGS.get(status, "The request failed")
     text = render(
         "failed",
         heading=heading,
@@ -297,10 +297,10 @@ _ACTIONS: dict[str, tuple[str, ...]] = {
 _WORDS = {
     "planned": "waiting for its turn",
     "running": "running",
-    "pausing": "pausing: answers in flight are awaited",
+    "pausing": "pausing: waiting for answers in flight",
     "paused": "paused",
-    "cancelling": "stopping: answers in flight are awaited",
-    "interrupted": "interrupted: its process is gone",
+    "cancelling": "stopping: waiting for answers in flight",
+    "interrupted": "interrupted: its process has ended",
     "cancelled": "cancelled",
     "done": "done",
     "failed": "failed",

@@ -218,7 +218,7 @@ def _logged_failure() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        responses.logger.error("runs could not be taken up", exc_info=error)
+        responses.logger.error("runs could not be resumed", exc_info=error)
 
 
 def _opened(name: str, settings: ServerSettings) -> Run:

@@ -200,7 +200,7 @@ def _draft(
         if heading not in drafts:
             why = f": {dropped[heading]}" if heading in dropped else ""
             raise InputError(
-                f"{file}: not stated: {heading!r} is no column that is asked about{why}"
+                f"{file}: not stated: {heading!r} is not a column that is asked about{why}"
             )
     shares = _shares(drafts, dropped, frame, read.dialect)
     drafts |= _of_complete_rows(drafts, frame, read.dialect, not_stated)
@@ -316,12 +316,14 @@ def _columns(
             dropped[heading] = "it has no heading; give it a name in the header line"
         elif draft.missing > _MOST_MISSING:
             dropped[heading] = (
-                f"{share(draft.missing)} of its cells hold no value; name it to keep it and leave "
-                "these rows out: --columns, or as ranges --not-stated"
+                f"{share(draft.missing)} of its cells are empty; to keep it without these rows, "
+                "name it in --columns; to keep all rows, name it in --not-stated, which asks "
+                "about ranges"
             )
         elif words > MOST_WORDS:
             dropped[heading] = (
-                f"{words} categories are many to ask about; name it to keep them: --columns"
+                f"{words} categories are left out by default; to keep them, name the column in "
+                "--columns"
             )
         else:
             drafts[heading] = draft

@@ -119,7 +119,7 @@ def unpacked(content: bytes, source: str) -> UnpackedFile:
                 if not {"[Content_Types].xml", "mimetype"} & {*archive.namelist()}:
                     return _from_zip(archive, source)
         if suffix in _UNPACK or suffix == ".zip":
-            raise InputError(f"{source}: not a CSV that can be read: it is no {suffix[1:]} file")
+            raise InputError(f"{source}: not a CSV that can be read: it is not a {suffix[1:]} file")
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
             NotImplementedError, RuntimeError) as error:  # fmt: skip
         raise unreadable(source, error) from None

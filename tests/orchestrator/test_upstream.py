@@ -108,7 +108,10 @@ def test_log_probabilities_of_another_token_are_counted_and_said_once(tmp_path: 
     assert not frame["soft"].any()
     assert list(frame["probability"]) == [0.0, 1.0] * 4
     (line,) = (line for line in notes.lines if "token" in line)
-    assert line == "gpt: 8 answers: log-probabilities belong to another token; used as choices"
+    assert (
+        line
+        == "gpt: 8 answers: log-probabilities belong to another token; answers count as choices"
+    )
 
 
 def test_a_change_of_settings_is_noted_once(tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def test_log_probabilities_that_were_not_sent_are_said_before_the_second_questio
     assert first.startswith("gpt: choices only: the server sends no log-probabilities")
     assert notes.requests[notes.lines.index(first)] == 1
     assert last == (
-        "gpt: 8 answers: log-probabilities were asked for and not sent; used as choices"
+        "gpt: 8 answers: requested log-probabilities are missing; answers count as choices"
     )
 
 
