@@ -37,7 +37,7 @@ from llm_elicit.density.utility_function import (
     UtilityDraws,
 )
 
-_FORMAT = 3
+_FORMAT = 4
 _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], methods.DensityModel]] = {
     "utility": UtilityDensity.restore,
     "score": ScoreDensity.restore,
@@ -114,12 +114,15 @@ class Substitution:
         """Condition forms −½|t W − o|²; with W_fᵀ = QR they are −½|t_f Rᵀ − oQ|² − constant."""
         whiten, offset, height = (p.double() for p in stack.parameters)
         offset = offset - self.values.double() @ whiten[..., self.fixed, :]
+        if stack.tail.power != 1.0:  # a common constant within q does not come out of ρ(q)
+            free = whiten[..., self.free, :].to(stack.whiten)
+            return replace(stack, whiten=free, offset=offset.to(free))
         q, r = torch.linalg.qr(whiten[..., self.free, :].transpose(-1, -2))
         projected = (offset[..., None, :] @ q).squeeze(-2)
         height = height - 0.5 * (offset.square().sum(-1) - projected.square().sum(-1))
         parts = (r.transpose(-1, -2), projected, height)
         whiten, offset, height = (p.to(stack.height) for p in parts)
-        return ComponentStack(whiten, offset, height, stack.share)
+        return replace(stack, whiten=whiten, offset=offset, height=height)
 
 
 class BeliefDensity(PresentedDensity):

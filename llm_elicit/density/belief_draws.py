@@ -248,6 +248,8 @@ def from_components(
         # With a share c of its logarithm, (Σ exp q_k)^c is within a factor K^(c−1) of
         # Σ exp(c q_k), which is a mixture again.
         whole = utility.components[0]
+        if whole.tail.power != 1.0:
+            return None
         share, root = whole.share, math.sqrt(whole.share)
         mixture = ComponentStack(root * whole.whiten, root * whole.offset, share * whole.height)
     else:

@@ -24,7 +24,9 @@ from llm_elicit.density.sampling import SamplingDensity, Uniform, other_than_num
 from llm_elicit.density.score import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
-from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
+from llm_elicit.density.utility.cross_validation import ChoiceData
+from llm_elicit.density.utility.fit import UtilityFit, fit_utility
+from llm_elicit.density.utility.gaussian_process import fit_measured
 from llm_elicit.density.utility_function import DeferredDraws, Utility
 
 JUDGE_METHODS = ("auto", "utility")

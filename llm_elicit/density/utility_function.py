@@ -90,6 +90,33 @@ class Warp:
 
 
 @dataclass(frozen=True)
+class Tail:
+    """A component falls by ½ρ(q) at squared distance q: ρ(q) = (b/γ) ((1 + q/b)^γ − 1).
+
+    With γ = 1 it is Gaussian, with γ = ½ it falls as exp(−c√q), and with γ = 0, where ρ is
+    b log(1 + q/b), as a Student t with b − d degrees of freedom.
+
+    Args:
+        size: b, squared standard deviations within which it falls as a Gaussian does.
+        power: γ from 0 to 1.
+    """
+
+    size: float = 1.0
+    power: float = 1.0
+
+    def fall(self, q: Tensor) -> Tensor:
+        """Return ρ."""
+        if self.power == 1.0:
+            return q
+        logs = torch.log1p(q.clamp(min=0.0) / self.size)
+        return self.size * (torch.expm1(self.power * logs) / self.power if self.power else logs)
+
+    def slope(self, q: Tensor) -> Tensor:
+        """Return the derivative of ρ."""
+        return (1.0 + q.clamp(min=0.0) / self.size) ** (self.power - 1.0)
+
+
+@dataclass(frozen=True)
 class ComponentStack:
     """S mixtures of K components, evaluated together, times ``share``.
 
@@ -99,17 +126,19 @@ class ComponentStack:
     Args:
         whiten, offset, height: W (S, K, d, d), o (S, K, d) and h (S, K).
         share: the factor a of the logarithm.
+        tail: of all components.
     """
 
     whiten: Tensor
     offset: Tensor
     height: Tensor
     share: float = 1.0
+    tail: Tail = Tail()
 
     @property
     def dimension(self) -> int:
         """Number of features d."""
-        return int(self.offset.shape[-1])
+        return int(self.whiten.shape[-2])
 
     @property
     def count(self) -> int:
@@ -124,7 +153,7 @@ class ComponentStack:
     def select(self, indices: Sequence[int]) -> ComponentStack:
         """Return copies of the mixtures numbered ``indices``."""
         whiten, offset, height = (p.detach()[list(indices)].clone() for p in self.parameters)
-        return ComponentStack(whiten, offset, height, self.share)
+        return replace(self, whiten=whiten, offset=offset, height=height)
 
     def turned(self, matrix: Tensor) -> ComponentStack:
         """Return the mixtures of M t, for M (d, d)."""
@@ -136,21 +165,24 @@ class ComponentStack:
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return values (S, n) at features (n, d)."""
-        return self.share * torch.logsumexp(self._forms(t), -1)
+        return self.share * torch.logsumexp(self._forms(self._distances(t)), -1)
 
-    def _forms(self, t: Tensor) -> Tensor:
-        """Return the components' values (S, n, K), by one product with `products` of features."""
-        s, k, _ = self.offset.shape
-        return (products(t) @ self._columns).reshape(-1, s, k).transpose(0, 1)
+    def _distances(self, t: Tensor) -> Tensor:
+        """Return |t W − o|² (S, n, K), by one product with `products` of features."""
+        distances = -2.0 * (products(t) @ self._columns[:-1])
+        return distances.reshape(-1, *self.height.shape).transpose(0, 1)
+
+    def _forms(self, distances: Tensor) -> Tensor:
+        """Return the components' values (S, n, K)."""
+        return self.height[:, None] - 0.5 * self.tail.fall(distances)
 
     def rows(self) -> Tensor:
-        """Return the components' coefficients (S, K, P) of `products`."""
+        """Return the components' coefficients (S, K, P + 1) of `products`, and their heights."""
         d = self.dimension
         i, j = torch.triu_indices(d, d, device=self.whiten.device)
-        twice = torch.where(i == j, 0.5, 1.0)
-        constant = self.height - 0.5 * self.offset.square().sum(-1)
-        squares = -twice * self._precision[:, :, i, j]
-        return torch.cat([self._linear, squares, constant[..., None]], -1)
+        squares = -torch.where(i == j, 0.5, 1.0) * self._precision[:, :, i, j]
+        constant = -0.5 * self.offset.square().sum(-1)
+        return torch.cat([self._linear, squares, constant[..., None], self.height[..., None]], -1)
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """Return features (n, d), double, of the first mixture as if its ``share`` were 1."""
@@ -176,7 +208,7 @@ class ComponentStack:
     # Samplers evaluate a stack thousands of times.
     @cached_property
     def _columns(self) -> Tensor:
-        """`rows`, one component per column (P, S·K)."""
+        """`rows`, one component per column (P + 1, S·K)."""
         return self.rows().flatten(0, 1).T
 
     @cached_property
@@ -191,9 +223,10 @@ class ComponentStack:
 
     def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean over the stack (n,) and its gradient (n, d)."""
-        s, k, d = self.offset.shape
-        forms = self._forms(t)
-        share = torch.softmax(forms, -1) * (self.share / s)
+        s, k, d = *self.height.shape, self.dimension
+        distances = self._distances(t)
+        forms = self._forms(distances)
+        share = torch.softmax(forms, -1) * (self.share / s) * self.tail.slope(distances)
         flat = share.transpose(0, 1).reshape(-1, s * k)
         pull = (flat @ self._precision.reshape(s * k, d * d)).reshape(-1, d, d)
         slope = flat @ self._linear.reshape(s * k, d) - (pull @ t[..., None]).squeeze(-1)
@@ -317,6 +350,7 @@ class _Sum:
                 own[f"{at}.offset"],
                 own[f"{at}.height"],
                 float(own[f"{at}.share"]),
+                Tail(*own[f"{at}.tail"].tolist()),
             )
             for at in range(count)
         )
@@ -332,6 +366,8 @@ class _Sum:
             named |= {f"{at}.{part}": tensor for part, tensor in parts}
             # In double precision, so that it is saved exactly.
             named[f"{at}.share"] = torch.tensor(stack.share, dtype=torch.float64)
+            tail = [stack.tail.size, stack.tail.power]
+            named[f"{at}.tail"] = torch.tensor(tail, dtype=torch.float64)
         if self.fourier is not None:
             named |= {"frequencies": self.fourier.frequencies, "weights": self.fourier.weights}
         if self.warp is not None:
@@ -388,7 +424,7 @@ class Utility(_Sum):
     def to(self, like: Tensor) -> Utility:
         """Return the utility on the device and in the precision of ``like``."""
         components = tuple(
-            ComponentStack(c.whiten.to(like), c.offset.to(like), c.height.to(like), c.share)
+            replace(c, whiten=c.whiten.to(like), offset=c.offset.to(like), height=c.height.to(like))
             for c in self.components
         )
         fourier = None if self.fourier is None else self.fourier.to(like)

@@ -22,7 +22,7 @@ from llm_elicit.density import (
     fit_belief,
 )
 from llm_elicit.density.score import Tempering
-from llm_elicit.density.utility_function import ComponentStack
+from llm_elicit.density.utility_function import ComponentStack, Tail
 from tests.density.conftest import BRIEF, QUICK
 from tests.density.targets import Array, ask, draw_on_grid, onemoon, wasserstein
 
@@ -266,13 +266,14 @@ def test_a_belief_of_another_format_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("tail", [Tail(), Tail(1.1, 0.3)])
 def test_a_tempered_mixture_is_read_back_exactly(
-    line_judge: tuple[Array, Array], tmp_path: Path
+    line_judge: tuple[Array, Array], tmp_path: Path, tail: Tail
 ) -> None:
     """Its share, 0.6 times the power, is not a number of single precision."""
     fitted = _fit_line(line_judge, "utility")
     whiten, offset = torch.tensor([[[[2.0]], [[3.0]]]]), torch.tensor([[[-1.0], [2.0]]])
-    mixture = ComponentStack(whiten, offset, torch.zeros(1, 2), 0.6)
+    mixture = ComponentStack(whiten, offset, torch.zeros(1, 2), 0.6, tail)
     model = fitted.utility_model("test")
     model = replace(model, utility=replace(model.utility, components=(mixture,)))
     belief = BeliefDensity(fitted._latent, model, fitted._reference, fitted.diagnostics)

@@ -23,6 +23,7 @@ from llm_elicit.density.belief import Substitution
 from llm_elicit.density.utility_function import (
     ComponentStack,
     FourierStack,
+    Tail,
     Utility,
     UtilityDraws,
     Warp,
@@ -35,13 +36,14 @@ CENTRES = np.array([-2.0, 0.0, 2.0])
 
 
 GRID = np.linspace([-2.0] * 4, [2.0] * 4, 99)
+_GAUSSIAN = Tail()
 WARP = Warp.of(GRID, np.array([9.0, 0.0, 50.0, 0.0]), np.array([0.0, 9.0, 50.0, 0.0]))
 
 
-def _components(generator: torch.Generator) -> ComponentStack:
+def _components(generator: torch.Generator, tail: Tail = _GAUSSIAN) -> ComponentStack:
     whiten = torch.eye(D) + 0.4 * torch.randn(S, K, D, D, generator=generator)
     offset = torch.randn(S, K, D, generator=generator)
-    return ComponentStack(whiten, offset, torch.randn(S, K, generator=generator), 0.7)
+    return ComponentStack(whiten, offset, torch.randn(S, K, generator=generator), 0.7, tail)
 
 
 def _fourier(generator: torch.Generator) -> FourierStack:
@@ -54,7 +56,7 @@ def _everything() -> Utility:
     square = torch.randn(D, D, generator=generator)
     return Utility(
         torch.randn(D, generator=generator), square + square.T,
-        (_components(generator), _components(generator)), _fourier(generator), WARP,
+        (_components(generator), _components(generator, Tail(2.0, 0.3))), _fourier(generator), WARP,
     )  # fmt: skip
 
 
@@ -76,7 +78,7 @@ def test_a_conditional_utility_is_the_utility_up_to_a_constant() -> None:
 def test_conditional_draws_are_the_draws_up_to_a_constant_each() -> None:
     generator = torch.Generator().manual_seed(5)
     linear, square = torch.randn(S, D, generator=generator), torch.randn(S, D, D)
-    stacks = (_components(generator), _components(generator))
+    stacks = (_components(generator), _components(generator, Tail(5.0, 0.0)))
     draws = UtilityDraws(linear, square + square.mT, stacks, _fourier(generator), WARP)
     t = torch.randn(50, 2, generator=generator)
     gap = SUBSTITUTION(draws)(t) - draws(_whole(SUBSTITUTION, t))

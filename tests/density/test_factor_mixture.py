@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from llm_elicit.density import GaussianMixture, MixturePrior, MixtureSettings, Noise
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.utility import ChoiceData
-from llm_elicit.density.utility.cross_validation import CrossValidation
+from llm_elicit.density.utility.cross_validation import ChoiceData, CrossValidation
 from llm_elicit.density.utility.mixture import fit_mixtures
 from llm_elicit.density.utility.model import (
     FactorMixture,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +13,10 @@ from scipy.special import logsumexp
 
 from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.utility import ChoiceData
-from llm_elicit.density.utility.cross_validation import CrossValidation
+from llm_elicit.density.utility.cross_validation import ChoiceData, CrossValidation
 from llm_elicit.density.utility.mixture import draw_starts
 from llm_elicit.density.utility.model import Mixture, MixturePosterior, log_prior, maximize
+from llm_elicit.density.utility_function import Tail
 from tests.density.targets import ask, check_judgments
 
 
@@ -31,15 +33,16 @@ def _posterior(generator: torch.Generator, noise: Noise, prior: MixturePrior) ->
     )
 
 
+@pytest.mark.parametrize("tail", [Tail(), Tail(4.0, 0.0), Tail(0.5, 0.3)])
 @pytest.mark.parametrize("family", ["gumbel", "exponential", "normal"])
 @pytest.mark.parametrize(("width_doubt", "size_power"), [(0.0, 0.0), (0.4, 1.4)])
 def test_gradient_is_that_of_the_log_posterior_along_a_step(
-    family: str, width_doubt: float, size_power: float
+    family: str, width_doubt: float, size_power: float, tail: Tail
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     prior = MixturePrior(1.5, 0.8, 0.6, 0.3, width_doubt, size_power)
     posterior = _posterior(generator, Noise(family), prior)
-    mixture = _mixture(generator)
+    mixture = replace(_mixture(generator), tail=tail)
     gradient, curvature = posterior.derivatives(mixture)
 
     def along(step: torch.Tensor) -> torch.Tensor:

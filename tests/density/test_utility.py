@@ -27,9 +27,13 @@ from llm_elicit.density import (
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.utility import ChoiceData, fit_utility
-from llm_elicit.density.utility.cross_validation import CrossValidation, HeldOut, weigh_forms
-from llm_elicit.density.utility.fit import choose_warp
+from llm_elicit.density.utility.cross_validation import (
+    ChoiceData,
+    CrossValidation,
+    HeldOut,
+    weigh_forms,
+)
+from llm_elicit.density.utility.fit import choose_warp, fit_utility
 from llm_elicit.density.utility.mixture import MixtureFit, fit_mixtures
 from llm_elicit.density.utility.quadratic import (
     QuadraticFit,
@@ -38,7 +42,7 @@ from llm_elicit.density.utility.quadratic import (
     fit_smooth,
     processes,
 )
-from llm_elicit.density.utility_function import ComponentStack, Utility, UtilityDraws, Warp
+from llm_elicit.density.utility_function import ComponentStack, Tail, Utility, UtilityDraws, Warp
 from tests.density.conftest import QUICK
 from tests.density.targets import (
     Array,
@@ -69,14 +73,17 @@ def test_hand_written_gradient_matches_automatic_differentiation(warp: Warp | No
     np.testing.assert_allclose(utility(t), value, atol=1e-5)
 
 
-def test_gradient_of_the_mixture_matches_automatic_differentiation() -> None:
+@pytest.mark.parametrize("tail", [Tail(), Tail(3.0, 0.0), Tail(0.2, 0.4)])
+def test_gradient_of_the_mixture_matches_automatic_differentiation(tail: Tail) -> None:
     generator = torch.Generator().manual_seed(2)
     whiten = torch.eye(3) + 0.3 * torch.randn(2, 4, 3, 3, generator=generator)
     offset = torch.randn(2, 4, 3, generator=generator)
-    stack = ComponentStack(whiten, offset, torch.randn(2, 4, generator=generator), share=0.7)
+    stack = ComponentStack(whiten, offset, torch.randn(2, 4, generator=generator), 0.7, tail)
     t = torch.randn(15, 3, generator=generator, requires_grad=True)
     white = torch.einsum("nd,skde->snke", t, whiten) - offset[:, None]
-    expected = 0.7 * torch.logsumexp(stack.height[:, None] - 0.5 * white.square().sum(-1), -1)
+    q, b, power = white.square().sum(-1), tail.size, tail.power
+    fall = b / power * ((1 + q / b) ** power - 1) if power else b * torch.log(1 + q / b)
+    expected = 0.7 * torch.logsumexp(stack.height[:, None] - 0.5 * fall, -1)
     (gradient,) = torch.autograd.grad(expected.mean(0).sum(), t)
     value, slope = stack.mean_and_slope(t.detach())
     np.testing.assert_allclose(stack(t.detach()), expected.detach(), atol=1e-5)
@@ -235,6 +242,30 @@ def test_two_far_bumps_are_found_and_described_by_a_mixture() -> None:
     assert (x[:, 0] < 0).mean() == pytest.approx(0.7, abs=0.15)
     assert np.abs(x[x[:, 0] < 0].mean(0) - [-1.5, 0.0]).max() < 0.15
     assert wasserstein(x[:1000], law.sample(1000, np.random.default_rng(0))) < 0.6
+
+
+@pytest.mark.parametrize("freedom", [2.0, 1e6])
+def test_heavy_tails_of_an_elliptical_belief_are_found(freedom: float) -> None:
+    """With so many degrees of freedom it is normal, and no form with a tail takes part."""
+    box, factor = Uniform([-4.0, -4.0], [4.0, 4.0]), np.array([[0.35, 0.0], [0.2, 0.3]])
+
+    def log_density(x: Array) -> Array:
+        q = np.square(np.linalg.solve(factor, (x - [0.5, -0.5]).T)).sum(0)
+        return -0.5 * (freedom + 2.0) * np.log1p(q / freedom)
+
+    settings = replace(QUICK, utility=replace(QUICK.utility, posterior=PosteriorSettings(draws=32)))
+    belief = fit_belief(*ask(log_density, box, 2000, seed=4), sampling=box, settings=settings)
+    weights = belief.diagnostics["utility"]["weights"]
+    if freedom > 2.0:
+        assert "exponential" not in weights
+        return
+    assert weights["Student t of 2"] + weights["Student t of 4"] > 0.7
+    x = np.random.default_rng(0).standard_t(2.0, (2000, 2)) @ factor.T + [0.5, -0.5]
+    truth, values = log_density(x[box.contains(x)]), belief.log_prob(x[box.contains(x)])
+    assert float(np.std(values - truth)) < 0.5  # 1.04 without such forms
+    low, high = band(belief.draws().quantile([0.1, 0.9]))
+    own = np.quantile(belief.sample(4000, seed=1), [0.1, 0.9], axis=0)
+    assert ((low < own) & (own < high)).all()
 
 
 def test_a_mixture_is_left_out_where_comparisons_are_too_few() -> None:

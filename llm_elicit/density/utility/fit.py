@@ -45,7 +45,7 @@ from llm_elicit.density.utility.cross_validation import (
     weigh_forms,
 )
 from llm_elicit.density.utility.judges import JudgeTerms
-from llm_elicit.density.utility.mixture import MixtureFit, Step, fit_mixtures
+from llm_elicit.density.utility.mixture import MixtureFit, Step, fit_mixtures, fit_tails
 from llm_elicit.density.utility.posterior import draw_posterior
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges, fit_smooth
 from llm_elicit.density.utility_function import DeferredDraws, Utility, Warp
@@ -410,7 +410,7 @@ class _Forms:
     def add_mixtures(self, settings: UtilitySettings, step: Step | None) -> None:
         """Fit mixtures, until three numbers in a row do not help."""
         first = self.validation.score(self.held_out["quadratic"])
-        self.mixtures = {
+        self.mixtures = fit_tails(self.validation, settings.mixture, first) | {
             f"mixture of {fit.count}": fit
             for fit in fit_mixtures(self.validation, settings.mixture, first, step)
         }
@@ -426,7 +426,7 @@ class _Forms:
             linear, curvature = total.linear + plain.linear, total.curvature + plain.curvature
             total = Utility(linear, curvature, fourier=process)
         components = (
-            replace(fit.components, share=weights[name])
+            replace(fit.mode.stack(), share=weights[name])
             for name, fit in self.mixtures.items()
             if weights.get(name)
         )

@@ -33,12 +33,13 @@ from torch import Tensor
 from llm_elicit.density.settings import MixturePrior, MixtureSettings
 from llm_elicit.density.utility.cross_validation import Array, CrossValidation, HeldOut, Index
 from llm_elicit.density.utility.model import FactorMixture, Mixture, MixturePosterior, maximize
-from llm_elicit.density.utility_function import ComponentStack
+from llm_elicit.density.utility_function import Tail
 
 _PATIENCE = 3
 _SEARCH_ROWS = 6000  # most comparisons that the starts are compared on
 _STRENGTHS = (0.3, 1.0, 3.0)  # of the prior, of which the one that predicts best is kept
 _HALVINGS = ((3, 3), (4, 2))  # steps, then the divisor of the number of starts kept
+_TAILS = ("exponential", 1.0, 1 / 2), ("stretched exponential", 0.1, 1 / 3)
 _CLUSTERED = 1500
 _SWEEPS = 10
 _EACH = 5  # fewest comparisons of each parameter
@@ -66,12 +67,6 @@ class MixtureFit:
     def count(self) -> int:
         """Number of components."""
         return len(self.mode.height)
-
-    @property
-    def components(self) -> ComponentStack:
-        """The mode as a stack of one mixture."""
-        mode = self.mode
-        return ComponentStack(mode.whiten[None], mode.offset[None], mode.height[None])
 
 
 def fit_mixtures(
@@ -119,21 +114,56 @@ def fit_mixtures(
     return fits
 
 
+def fit_tails(
+    validation: CrossValidation, settings: MixtureSettings, first: float
+) -> dict[str, MixtureFit]:
+    """Fit one component with each kind of tail, if the lightest of them helps.
+
+    None does where mixtures are left out, or a feature has categories. Its width is in doubt
+    (`MixturePrior`), since the core of a belief with heavy tails may be a hundredth as wide as λ.
+
+    Args:
+        first: the score of the quadratic form.
+    """
+    d, fits, category = validation.dimension, dict[str, MixtureFit](), validation.data.category
+    numbers = category is None or bool((category < 0).all())
+    if not (settings.counts and numbers and validation.size >= _EACH * (1 + d + d * (d + 1) // 2)):
+        return fits
+    prior = replace(settings.prior, width_doubt=2.0 / (d * (d + 1)))  # as for the draws
+    fit = _CountFit(validation, replace(settings, prior=prior), strengths=(1.0,))
+    mode = _gaussians(validation.data.winners, np.ones((validation.size, 1)), 1)
+    for name, size, power in (*_TAILS, *((f"Student t of {v}", d + v, 0.0) for v in (8, 4, 2))):
+        fitted = fit.refine(replace(mode, tail=Tail(size, power)))
+        if not fits and fitted.score < first:
+            break
+        fits[name], mode = fitted, fitted.mode
+    return fits
+
+
 class _CountFit:
     """The fit of one number of components; the first fold chooses the start and the prior."""
 
-    def __init__(self, validation: CrossValidation, settings: MixtureSettings) -> None:
-        self.validation, self.settings = validation, settings
+    def __init__(
+        self,
+        validation: CrossValidation,
+        settings: MixtureSettings,
+        strengths: Sequence[float] = _STRENGTHS,
+    ) -> None:
+        self.validation, self.settings, self.strengths = validation, settings, strengths
         self.seen = torch.nonzero(validation.fold_of != 0)[:, 0]
         self.unseen = validation.rows[validation.fold_of[validation.rows] == 0]
         self.sides = validation.sides(self.unseen)
 
     def fit(self, starts: Sequence[Mixture]) -> MixtureFit:
+        """Return the fit from the best of several starts."""
+        return self.refine(self._search(starts))
+
+    def refine(self, mode: Mixture) -> MixtureFit:
         """Return the mode given all comparisons, and its cross-validated predictions."""
         validation, settings = self.validation, self.settings
-        mode, training = self._search(starts), self._given(self.seen, settings.prior)
+        training = self._given(self.seen, settings.prior)
         members = []
-        for strength in _STRENGTHS:
+        for strength in self.strengths:
             posterior = replace(training, prior=replace(settings.prior, strength=strength))
             mode = maximize(posterior, mode, settings.steps)[0]
             members.append((mode, posterior.prior, posterior.predict(mode, self.sides)))

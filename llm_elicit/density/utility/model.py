@@ -8,7 +8,7 @@ region.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.settings import MixturePrior
 from llm_elicit.density.torch_utils import ascend
+from llm_elicit.density.utility_function import ComponentStack, Tail
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,14 @@ class Mixture:
     whiten: Tensor
     offset: Tensor
     height: Tensor
+    tail: Tail = field(default=Tail(), kw_only=True)
+
+    def stack(self) -> ComponentStack:
+        """Return the mixtures, or this one, as a stack."""
+        arrays = (self.whiten, self.offset, self.height)
+        if self.height.ndim == 1:
+            arrays = (self.whiten[None], self.offset[None], self.height[None])
+        return ComponentStack(*arrays, tail=self.tail)
 
     def whitened(self, t: Tensor) -> Tensor:
         """Return y (K, d, n) at features (n, d)."""
@@ -48,7 +57,7 @@ class Mixture:
 
     def forms(self, y: Tensor) -> Tensor:
         """Return q (K, n) at whitened features."""
-        return self.height[:, None] - 0.5 * y.square().sum(1)
+        return self.height[:, None] - 0.5 * self.tail.fall(y.square().sum(1))
 
     def form_slopes(self, y: Tensor) -> Tensor:
         """Return the derivatives (K, p, n) of the forms by their own steps, p = 1 + d + d(d+1)/2.
@@ -64,6 +73,8 @@ class Mixture:
             torch.mul(twice[:, i : i + 1], y[:, i:], out=slopes[:, at : at + d - i])
             slopes[:, at] *= 0.5
             at += d - i
+        if self.tail.power != 1.0:
+            slopes[:, 1:] *= self.tail.slope(y.square().sum(1, True))
         return slopes
 
     def __call__(self, t: Tensor) -> Tensor:
@@ -81,7 +92,8 @@ class Mixture:
         # I + Δ + Δ²/2 is positive definite for every symmetric Δ; I + Δ is not.
         factor = torch.eye(d) + change + 0.5 * change @ change
         offset = (self.offset[:, None] @ factor).squeeze(-2) + shift
-        return Mixture(self.whiten @ factor, offset, self.height + rise.squeeze(-1))
+        height = self.height + rise.squeeze(-1)
+        return replace(self, whiten=self.whiten @ factor, offset=offset, height=height)
 
     def directions(self) -> Tensor | None:
         """Return the free mixture's steps (K, p, q) that the q own steps of a subclass are.

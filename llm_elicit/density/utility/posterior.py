@@ -269,7 +269,7 @@ def draw_mixtures(
     root = inverse_root(posterior.derivatives(mode)[1])
     steps = sample_hmc(density, root, count, generator, guide=density.guide)
     drawn = mode.moved(steps)
-    return ComponentStack(drawn.whiten, drawn.offset, drawn.height)
+    return drawn.stack()
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class MixtureDensity:
 
         Gradients are taken chunk by chunk: those of all choices at once would fill the memory.
         """
-        rows = ComponentStack(many.whiten, many.offset, many.height).rows()
+        rows = many.stack().rows()
         fixed = rows.detach().requires_grad_(rows.requires_grad)
         total, slope = torch.zeros(len(fixed)), torch.zeros_like(fixed)
         for logs, mass in self._choices(fixed):
@@ -309,16 +309,17 @@ class MixtureDensity:
         Most choices are nearly certain under all of them, and hardly contribute to the gradient.
         """
         moved = self.mode.moved(steps)
-        rows = ComponentStack(moved.whiten, moved.offset, moved.height).rows()
+        rows = moved.stack().rows()
         least = torch.cat([logs.amin(0) for logs, _ in self._choices(rows)])
         undecided = torch.nonzero(least < -_UNDECIDED)[:, 0]
         return MixtureDensity(self.posterior.subset(undecided), self.mode)
 
     def _choices(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield log-likelihoods (S, m) of m choices by coefficients (S, K, P), and weights (m,)."""
+        """Yield log-likelihoods (S, m) of m choices by rows (S, K, P + 1), and weights (m,)."""
         columns = rows.flatten(0, 1).T
         for design, mass, response in self._designs:
-            forms = (design @ columns).reshape(len(design), *rows.shape[:2])
+            forms = columns[-1] - 0.5 * self.mode.tail.fall(-2.0 * (design @ columns[:-1]))
+            forms = forms.reshape(len(design), *rows.shape[:2])
             of_winner, of_loser = torch.logsumexp(forms, -1).T.chunk(2, 1)
             yield response.log_cdf(of_winner - of_loser), mass
 
