@@ -1,4 +1,4 @@
-"""What does a language model believe, as a probability density?
+"""Estimate what a language model believes, as a probability density.
 
     import llm_elicit as le
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llm_elicit.pipeline.stages import compare
     from llm_elicit.spaces.features import Feature, FeatureSpace
 
-_HOMES = {
+_MODULES = {
     "Campaign": "config.campaign",
     "CampaignRun": "pipeline.campaign_run",
     "Comparisons": "comparisons.table",
@@ -55,10 +55,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name from its module when it is first asked for.
+    """Import a public name from its module when it is first used.
 
-    So `import llm_elicit.density` brings in no SDK, no pandas and no plotting.
+    `import llm_elicit.density` therefore imports no SDK, no pandas and no plotting.
     """
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

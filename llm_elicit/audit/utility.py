@@ -1,24 +1,26 @@
-"""A belief's utility, with draws of its posterior, and the effect of each feature on it.
+"""Effects of features on a belief's utility, and agreement of the utility with the data.
 
 The utility is the logarithm of the density per unit of every feature's scale, up to a constant and
-a power. Here it is in log-odds: the difference between two points is that of the judge's answers.
+a power. Here it is in log-odds: the difference between the utilities of two points is the log-odds
+that the judge prefers the first one.
 
-Averaged over λ in the other features it is a curve over a feature's range. The feature's effect is
-in log-odds: between the quartiles of the range if the curve mainly rises or falls, between the
-median and the quartiles if it has a maximum or minimum in the middle. The test of a feature is a
-randomization test given the other features, Holm-adjusted over features; tested alone, what the
-judge weighs the feature against would count as noise.
+*Effects.* The utility averaged over λ in all other features is a curve over one feature's range.
+The feature's effect, in log-odds, is the difference between the quartiles of the range if the curve
+mainly rises or falls, and between the median and the quartiles if it has a maximum or minimum in
+the middle. The test of a feature is a randomization test given the other features, Holm-adjusted
+over features. A test of one feature alone would count the effects of the others as noise.
 
-*Discrimination* is whether a judge's preference agrees with the data. The utility's order of points
-is the same at every power. The *ceiling* is what the data's own density reaches, estimated by
+*Discrimination* is whether a judge's preference agrees with the data. The utility orders points in
+the same way at every power. The *ceiling* is what the data's own density reaches, estimated by
 normal kernels from the other rows (Parzen 1962) with the bandwidth that best predicts left-out
 rows. Intervals are over draws of the utility's posterior, each with the rows of the data and the
 draws from λ resampled (bootstrap).
 
-*Misfit.* If the fit leaves out part of the variation that repeats (see `Preference.captured`), the
-utility has a part that is not known, of known standard deviation over λ. It is drawn with every
-draw: its correlation with the rank of the data's density may be anything, and the rest of it is
-noise at draws from λ and one number at all rows, since what was left out may be just about these.
+*Misfit.* The fit may leave out part of the variation that repeats (see `Preference.captured`). This
+part of the utility is unknown, but its standard deviation over λ is known, so it is simulated with
+every draw of the posterior. Its correlation with the rank of the data's density is drawn at random.
+The remainder is independent noise at the draws from λ and one common number at all rows of the
+data, since the part left out may concern just these rows.
 """
 
 from __future__ import annotations
@@ -51,21 +53,59 @@ Direction = Literal["higher", "lower", "middle", "ends", "category"]
 _WEIGHTS = np.diff(np.concatenate([[0.0], 0.5 * (GRID[1:] + GRID[:-1]), [1.0]]))
 """The share of the range that each point of `GRID` represents."""
 
-_NORMAL = ndtri((np.arange(200) + 0.5) / 200)
-_AROUND = 12  # values around a circle
-_ROWS, _SAMPLING, _AVERAGED = 1000, 2000, 200
+_NORMAL_QUANTILES = ndtri((np.arange(200) + 0.5) / 200)
+_CIRCLE_VALUES = 12
+"""Number of values of a periodic feature at which its effect is evaluated."""
+
+_MOST_ROWS = 1000
+"""Number of rows of the data at which the utility is evaluated, at most."""
+
+_SAMPLING_POINTS = 2000
+"""Number of draws from λ at which the utility is evaluated."""
+
+_AVERAGED_POINTS = 200
+"""Number of draws from λ that an effect is averaged over."""
+
+_VOLUME = 0.1
+"""Share of λ in the region of highest utility whose share of the data is reported."""
+
+_BANDWIDTHS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)
+"""Bandwidths tried, as multiples of Scott's (1992)."""
+
+_FEWEST_DRAWS = 100
+"""Least number of bootstrap resamples, if the posterior has fewer draws."""
+
+_ROUNDING = 1e-9
+"""Relative difference up to which two values count as equal."""
+
+NEGLIGIBLE = 0.15
+"""Share of what the data's own density reaches below which a preference is practically unrelated to
+the data. If the ceiling of the AUC is .83, this is a difference of .05 from one half. With the rows
+and draws used, 95 % intervals of a rank correlation are about ±.08, so a much smaller share could
+never be shown.
+"""
+
+_LEAST_CEILING = 0.55
+"""Ceiling of the AUC below which the data cannot be distinguished from λ, so that no preference can
+be said to follow them. With the 1000 rows and 2000 draws used, the error of an AUC of one half is
+.01.
+"""
+
+Relation = Literal[
+    "follows", "opposite", "partly", "practically unrelated", "not shown", "not measurable"
+]
 
 
 @dataclass(frozen=True)
 class Utility:
-    """S draws of a utility's posterior, in log-odds, `(S, n)` each; one where there are none.
+    """S posterior draws of a utility at n points, `(S, n)` in log-odds; S = 1 without a posterior.
 
     Attributes:
-        rows: at rows of the data; None without a table.
-        sampling: at draws from λ.
-        row_points, sampling_points: the points of these, natural units.
-        effects: of each feature at `GRID` over its range, or at `separate_values`, averaged over λ
-            in the other features.
+        rows: utilities of rows of the data; None without a table.
+        sampling: utilities of draws from λ.
+        row_points, sampling_points: these rows and draws, natural units.
+        effects: for each feature the utility averaged over λ in the other features, at `GRID` over
+            the feature's range or at `separate_values`.
         captured: the share of the variation that repeats which the fit predicts.
     """
 
@@ -89,8 +129,8 @@ def utility_of(
 ) -> Utility:
     """Evaluate a belief's utility; data `(n, d)` in natural units, at most 1000 rows of them."""
     rng = np.random.default_rng([seed, 0x071])
-    sampling = space.round(space.sample(_SAMPLING, rng))
-    rows = None if data is None else data[rng.permutation(len(data))[:_ROWS]]
+    sampling = space.round(space.sample(_SAMPLING_POINTS, rng))
+    rows = None if data is None else data[rng.permutation(len(data))[:_MOST_ROWS]]
     fitted_response = belief.diagnostics.get("response") or {}
     is_measured = fitted_response.get("scale") == "log-odds"
     # Nats of log density per nat of log-odds.
@@ -103,11 +143,11 @@ def utility_of(
             return belief.utility(points, tapered=tapered)[None] / unit
         return (belief.log_prob(points) - belief.sampling.log_scale_slope(points))[None] / unit
 
-    # An effect is of the answers, not of the taper beyond the compared points.
-    answered = partial(values, tapered=False)
+    # Effects describe the answers, so they leave out the taper beyond the compared points.
+    untapered = partial(values, tapered=False)
 
-    base = space.sample(_AVERAGED, rng)
-    # Whole numbers at a position in the range of their cells, halves to the nearer end.
+    base = space.sample(_AVERAGED_POINTS, rng)
+    # Integers are rounded from positions in the range of their cells; halves go to the nearer end.
     low, high = space.scale_ends
     at = space.from_scale(low + GRID[:, None] * (high - low))
     outward = np.where(GRID[:, None] <= 0.5, np.ceil(at - 0.5), np.floor(at + 0.5))
@@ -122,13 +162,13 @@ def utility_of(
         row_points=rows,
         sampling_points=sampling,
         effects=tuple(
-            _averaged(answered, space, base, feature, grid) for feature, grid in enumerate(grids)
+            _averaged(untapered, space, base, feature, grid) for feature, grid in enumerate(grids)
         ),
     )
 
 
 def is_separate(feature: Feature) -> bool:
-    """Return whether a feature's values are compared one by one: categories, and on a circle."""
+    """Return whether a feature is categorical or periodic: its values are compared one by one."""
     return bool(feature.categories) or feature.periodic
 
 
@@ -140,9 +180,9 @@ def separate_values(feature: Feature) -> Floats:
         >>> separate_values(month).tolist()[-2:]
         [11.0, 12.0]
     """
-    if feature.categories or (feature.whole and feature.period <= _AROUND):
+    if feature.categories or (feature.whole and feature.period <= _CIRCLE_VALUES):
         return np.arange(feature.lowest, feature.highest + 1.0)
-    around = feature.lowest + feature.period * np.arange(_AROUND) / _AROUND
+    around = feature.lowest + feature.period * np.arange(_CIRCLE_VALUES) / _CIRCLE_VALUES
     return feature.round(around)
 
 
@@ -155,8 +195,8 @@ def _averaged(
 ) -> Floats:
     """Return the means `(S, T)` over base points `(m, d)` with one feature set to each of T values.
 
-    The mean is over the points that keep the space's constraints. Where none does, it is that of
-    the nearest value.
+    The mean is over the points that satisfy the space's constraints. If none does at a value, the
+    mean at the nearest value is returned.
     """
     points = np.repeat(base[None], len(grid), axis=0)
     points[:, :, feature] = grid[:, None]
@@ -168,11 +208,11 @@ def _averaged(
     occupied = np.flatnonzero(counts)
     nearest = occupied[np.abs(occupied - np.arange(len(grid))[:, None]).argmin(axis=1)]
 
-    def averaged(row: Floats) -> Floats:
+    def means(row: Floats) -> Floats:
         totals = np.bincount(owner, weights=row, minlength=len(grid))
         return np.asarray((totals / np.maximum(counts, 1))[nearest])
 
-    return np.stack([averaged(draw) for draw in averages])
+    return np.stack([means(draw) for draw in averages])
 
 
 class Effect(AdjustedTest):
@@ -231,11 +271,11 @@ def measure_effects(
     Args:
         response: the judge's answers.
         space: the feature space.
-        settings: the flips.
-        rng: draws them.
+        settings: the number of random sign flips.
+        rng: draws the sign flips.
         schedule: which pairs belong to which round.
-        utility: the belief's, if there is one.
-        open_ended: whether the choices bound its sharpness from below only.
+        utility: the utility of the belief, if there is one.
+        open_ended: whether the choices bound the belief's sharpness from below only.
 
     Examples:
         >>> from llm_elicit.comparisons.table import Choices
@@ -286,7 +326,7 @@ def _curve_effect(
     if not math.isinf(left_out):
         if left_out > 0.0:
             error = left_out * float(np.linalg.norm(contrast))
-            effects = np.add.outer(effects, error * _NORMAL).ravel()
+            effects = np.add.outer(effects, error * _NORMAL_QUANTILES).ravel()
         interval = posterior_interval(effects, 0.95).model_dump()
         if open_ended:
             low, high = interval["low"], interval["high"]
@@ -314,26 +354,6 @@ def _contrast(curve: Floats) -> tuple[Direction, Floats]:
         return ("higher" if slope >= 0 else "lower"), contrast
     contrast[median], contrast[lower], contrast[upper] = 1.0, -0.5, -0.5
     return ("middle" if curvature <= 0 else "ends"), contrast
-
-
-_VOLUME = 0.1
-_BANDWIDTHS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)
-"""Bandwidths tried, as multiples of Scott's (1992)."""
-_FEWEST_DRAWS = 100
-_ROUNDING = 1e-9
-NEGLIGIBLE = 0.15
-"""The share of what the data's own density reaches below which a preference is practically
-unrelated to the data: of the AUC .05, if the ceiling is .83. With the rows and draws used, 95 %
-intervals of a rank correlation are about ±.08, so that little less could ever be shown.
-"""
-_LEAST_CEILING = 0.55
-"""Ceiling of the AUC below which data and λ are indistinguishable, so that nothing can follow them.
-With the 1000 rows and 2000 draws used, the error of an area about one half is .01.
-"""
-
-Relation = Literal[
-    "follows", "opposite", "partly", "practically unrelated", "not shown", "not measurable"
-]
 
 
 class Discrimination(StrictModel):
@@ -399,9 +419,9 @@ def _within(interval: Interval, null: float, margin: float) -> bool:
 def measure_discrimination(
     utility: Utility, reference: Reference, rng: np.random.Generator
 ) -> Discrimination | None:
-    """Measure from a utility at rows of the data and draws from λ.
+    """Compare a utility with the data, at rows of the data and draws from λ.
 
-    None without a table, or if nothing is captured of the variation that repeats.
+    Returns None without a table, or if the fit captures nothing of the variation that repeats.
     """
     if utility.rows is None or utility.row_points is None or utility.captured <= 0.0:
         return None
@@ -410,7 +430,7 @@ def measure_discrimination(
     sizes, count = (of_rows.shape[1], of_sampling.shape[1]), max(_FEWEST_DRAWS, len(of_rows))
     resamples = [[rng.integers(n, size=n) for n in sizes] for _ in range(count)]
     weights = np.array([np.bincount(row, minlength=sizes[0]) for row, _ in resamples])
-    densities = kernels.at_sampling(weights.astype(np.float64))  # at once: a product of matrices
+    densities = kernels.at_sampling(weights.astype(np.float64))  # one matrix product for all
     left_out, ranks = utility.left_out, kernels.ranks()
     results = np.empty((count, 3))
     for i, (row, drawn) in enumerate(resamples):
@@ -445,7 +465,7 @@ def auc(rows: Floats, sampling: Floats) -> float:
         >>> auc(np.array([1.0, 3.0]), np.array([0.0, 1.0]))
         0.875
     """
-    # Not by SciPy's mannwhitneyu and spearmanr, which take most of their time for p-values.
+    # SciPy's mannwhitneyu and spearmanr spend most of their time on p-values.
     n, ranks = len(rows), rankdata(_rounded(np.concatenate([rows, sampling])))
     return float((ranks[:n].sum() - 0.5 * n * (n + 1)) / (n * len(sampling)))
 
@@ -466,7 +486,7 @@ def spearman(x: Floats, y: Floats) -> float:
 def level_set(rows: Floats, sampling: Floats, volume: float = _VOLUME) -> float:
     """Return the share of rows in the part of λ of this volume with the highest values.
 
-    If values tie at its edge, as many of the tied as complete the volume count.
+    Rows tied at the edge count in proportion, so that the region has exactly this volume.
 
     Examples:
         >>> level_set(np.array([9.0, 0.0]), np.arange(10.0)), level_set(np.zeros(4), np.zeros(9))
@@ -481,7 +501,7 @@ def level_set(rows: Floats, sampling: Floats, volume: float = _VOLUME) -> float:
 
 
 def _rounded(values: Floats) -> Floats:
-    """Return values, from 0 up, in steps that absorb rounding error: equal ones are equal."""
+    """Return values rounded to whole steps from 0 up, so that rounding errors break no ties."""
     extent = float(np.ptp(values))
     if extent <= _ROUNDING * max(1.0, float(np.abs(values).max())):
         return np.zeros(len(values))
@@ -489,7 +509,7 @@ def _rounded(values: Floats) -> Floats:
 
 
 class _KernelDensity:
-    """Return the leave-one-out log kernel density of the data `(n, d)` at its rows, and at λ."""
+    """Log kernel density of the data `(n, d)`: leave-one-out at its rows, and at draws from λ."""
 
     def __init__(self, standardizer: Standardizer, rows: Floats, sampling: Floats) -> None:
         space = standardizer.space
@@ -511,7 +531,7 @@ class _KernelDensity:
         scales = [scott * factor for factor in _BANDWIDTHS]
         log_densities = {scale: log_kernels(scale) - d * np.log(scale) for scale in scales}
         best = max(log_densities, key=lambda scale: float(log_densities[scale].mean()))
-        # There is one kernel fewer than at a draw from λ.
+        # A row has one kernel fewer than a draw from λ.
         self.rows = log_densities[best] + np.log(n / (n - 1))
         logs = -0.5 * cdist(y @ whitening, x @ whitening, "sqeuclidean") / best**2
         self._highest = logs.max(axis=1)
@@ -519,7 +539,7 @@ class _KernelDensity:
         self.sampling = self.at_sampling(np.ones((1, n)))[0] - d * np.log(best)
 
     def ranks(self) -> tuple[Floats, Floats]:
-        """Return the ranks of the density at its rows and at λ, of mean 0 and variance 1 over λ."""
+        """Return ranks of the density at rows and draws, with mean 0 and variance 1 over λ."""
         ordered = np.sort(self.sampling)
         rows, sampling = (
             math.sqrt(12.0) * (np.searchsorted(ordered, logs) / len(ordered) - 0.5)
@@ -528,9 +548,9 @@ class _KernelDensity:
         return rows, sampling
 
     def at_sampling(self, weights: Floats) -> Floats:
-        """Return log densities `(S, k)` at the draws from λ, up to constants.
+        """Return log densities `(S, k)` at the k draws from λ, up to a constant for each S.
 
-        `weights` `(S, n)` are those of the rows.
+        `weights` `(S, n)` are the weights of the rows' kernels.
         """
         with np.errstate(divide="ignore"):
             logs = self._highest + np.log(weights @ self._kernels.T)

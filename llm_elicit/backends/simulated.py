@@ -29,19 +29,37 @@ if TYPE_CHECKING:
 else:
     special, stats = LazyModule("scipy.special"), LazyModule("scipy.stats")
 
+GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
+"""The scale of Gumbel noise of variance one: the usual level of the Bradley–Terry model."""
+
 _NODES = 64
+"""Nodes of the Gauss–Legendre quadrature over a number."""
+
 _MOST_TERMS = 20_000
-"""The most kernels, rows by combinations of categories, whose masses are summed."""
+"""Largest sum for an exact mass: rows of the table times combinations of categories."""
+
+_MOST_ROWS = 20_000
+"""Largest number of rows for a kernel density; more would only cost time."""
+
+_MOST_VALUES = 24
+"""Integer features with at most this many values have a probability for each value."""
+
+_DRAWS = 20_000
+"""Draws of the belief for stated quantiles and comparisons of ranges."""
+
+_LEAST_LOG_MASS = -700.0
+"""The log mass of boxes whose mass underflows."""
 
 
 class KernelDensity:
     """A kernel density over numbers and categories together.
 
-    Each row of the table is a kernel: Gaussian over the numbers, and over a feature of K categories
-    the row's own category but for a share K/(n + K), which is spread over all K evenly. A feature's
-    shares are thus (count + 1)/(n + K), Laplace's rule, and no combination is impossible. Given the
-    categories, the numbers have SciPy's weighted kernel density, with the covariance of the rows of
-    these categories, and Scott's rule for as many rows as they are worth.
+    Each of the n rows of the table is a kernel. Over the numbers it is Gaussian. Over a feature of
+    K categories it has a mass of n/(n + K) on the row's own category and spreads the remaining
+    K/(n + K) evenly over all K. A category thus has the probability (count + 1)/(n + K), Laplace's
+    rule, and no combination is impossible. Given the categories, the density of the numbers is
+    SciPy's weighted kernel density: each row is weighted by its mass on these categories, and
+    covariance and Scott's rule follow from the weighted rows.
 
     Args:
         points: the table, `(n, d)`.
@@ -65,67 +83,72 @@ class KernelDensity:
         bandwidth: float | None = None,
         around: NDArray[np.bool_] | None = None,
     ) -> None:
-        self._words = counts > 0
-        self._counts = counts[self._words]
-        self._codes = points[:, self._words].astype(int)
-        self._numbers = points[:, ~self._words].T
+        self._is_category = counts > 0
+        self._counts = counts[self._is_category]
+        self._codes = points[:, self._is_category].astype(int)
+        self._numbers = points[:, ~self._is_category].T
         on_circle = np.zeros(len(counts), dtype=bool) if around is None else around
-        self._around = np.flatnonzero(on_circle[~self._words])
-        self._start = np.zeros(len(self._numbers))
-        for j in self._around.tolist():
+        self._circles = np.flatnonzero(on_circle[~self._is_category])
+        self._cut_positions = np.zeros(len(self._numbers))
+        for j in self._circles.tolist():
             turn = np.exp(2j * np.pi * self._numbers[j]).mean()
-            self._start[j] = np.angle(turn) / (2.0 * np.pi) - 0.5  # opposite the mean direction
-        self._numbers = self._cut(self._numbers)
-        self._spread = self._counts / (len(points) + self._counts)
+            # opposite the mean direction
+            self._cut_positions[j] = np.angle(turn) / (2.0 * np.pi) - 0.5
+        self._numbers = self._cut_circles(self._numbers)
+        self._smoothing = self._counts / (len(points) + self._counts)
         self._bandwidth = bandwidth
-        self._given: dict[tuple[int, ...], stats.gaussian_kde] = {}
+        self._density_given: dict[tuple[int, ...], stats.gaussian_kde] = {}
 
     def logpdf(self, points: Floats) -> Floats:
         """Return the log density `(m,)` at points `(m, d)`, per unit and per category."""
         log_pdf = np.empty(len(points))
-        for codes, rows in self._by_codes(points[:, self._words].astype(int)):
+        for codes, rows in self._by_codes(points[:, self._is_category].astype(int)):
             log_pdf[rows] = np.log(self._weights(codes).mean())
             if len(self._numbers):
-                log_pdf[rows] += self._log_of_numbers(codes, points[np.ix_(rows, ~self._words)].T)
+                log_pdf[rows] += self._log_of_numbers(
+                    codes, points[np.ix_(rows, ~self._is_category)].T
+                )
         return log_pdf
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
         """Return draws `(count, d)`."""
-        drawn = np.empty((count, len(self._words)))
+        drawn = np.empty((count, len(self._is_category)))
         codes = self._codes[rng.integers(len(self._codes), size=count)]
-        anywhere = rng.random(codes.shape) < self._spread
-        codes = np.where(anywhere, rng.integers(self._counts, size=codes.shape), codes)
-        drawn[:, self._words] = codes
+        is_smoothed = rng.random(codes.shape) < self._smoothing
+        codes = np.where(is_smoothed, rng.integers(self._counts, size=codes.shape), codes)
+        drawn[:, self._is_category] = codes
         if len(self._numbers):
-            for some, rows in self._by_codes(codes):
-                numbers = self._of_numbers(some).resample(len(rows), seed=rng)
-                numbers[self._around] %= 1.0
-                drawn[np.ix_(rows, ~self._words)] = numbers.T
+            for combination, rows in self._by_codes(codes):
+                numbers = self._of_numbers(combination).resample(len(rows), seed=rng)
+                numbers[self._circles] %= 1.0
+                drawn[np.ix_(rows, ~self._is_category)] = numbers.T
         return drawn
 
     def log_mass(self, low: Floats, high: Floats) -> float | None:
         """Return the log mass of a box that bounds at most two numeric features.
 
-        Exact over one number, by quadrature over two, so that narrow boxes are as exact as others.
+        The mass is exact over one number and computed by quadrature over two, so that it is as
+        precise for narrow boxes as for wide ones.
 
         Args:
-            low, high: `(d,)`, of a category's code too; infinite for an unbounded feature.
+            low, high: bounds `(d,)` of numbers and of categories' codes; infinite for an unbounded
+                feature.
 
         Returns:
-            Nats; None for other boxes, where there are circles, and where the table has many rows
-            for so many combinations of categories.
+            Nats; None for other boxes, if a feature is periodic, or if the sum over rows and
+            combinations of categories has too many terms.
         """
         bounded = np.isfinite(low) & np.isfinite(high)
-        numbers = bounded & ~self._words
+        numbers = bounded & ~self._is_category
         allowed = [
             range(math.ceil(low[j]), math.floor(high[j]) + 1) if bounded[j] else range(count)
-            for j, count in zip(np.flatnonzero(self._words), self._counts, strict=True)
+            for j, count in zip(np.flatnonzero(self._is_category), self._counts, strict=True)
         ]
         terms = len(self._codes) * math.prod(map(len, allowed))
-        several = self._words.any() and terms > _MOST_TERMS
-        if len(self._around) or not bounded.any() or numbers.sum() > 2 or several:
+        too_many = self._is_category.any() and terms > _MOST_TERMS
+        if len(self._circles) or not bounded.any() or numbers.sum() > 2 or too_many:
             return None
-        places = np.flatnonzero(numbers[~self._words]).tolist()
+        places = np.flatnonzero(numbers[~self._is_category]).tolist()
         total = 0.0
         for codes in itertools.product(*allowed):
             share = float(self._weights(codes).mean()) if codes else 1.0
@@ -135,14 +158,14 @@ class KernelDensity:
     def _mass_of_numbers(
         self, codes: tuple[int, ...], places: list[int], low: Floats, high: Floats
     ) -> float:
-        """Return the mass of a box in none, one or two numbers, given the categories."""
+        """Return the mass of a box that bounds up to two numbers, given the categories."""
         if not places:
             return 1.0
         kernels = self._of_numbers(codes)
         first, *others = places
         centre, sd = self._numbers[first][:, None], np.sqrt(kernels.covariance[first, first])
         if not others:
-            inside = _between((low[0] - centre) / sd, (high[0] - centre) / sd)
+            inside = _normal_mass((low[0] - centre) / sd, (high[0] - centre) / sd)
             return float(kernels.weights @ inside[:, 0])
         second = others[0]
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
@@ -151,7 +174,9 @@ class KernelDensity:
         slope = kernels.covariance[first, second] / sd**2
         conditional_sd = np.sqrt(kernels.covariance[second, second] - slope**2 * sd**2)
         middle = self._numbers[second][:, None] + slope * (at - centre)
-        inside = _between((low[1] - middle) / conditional_sd, (high[1] - middle) / conditional_sd)
+        inside = _normal_mass(
+            (low[1] - middle) / conditional_sd, (high[1] - middle) / conditional_sd
+        )
         heights = np.exp(-0.5 * ((at - centre) / sd) ** 2) / (sd * np.sqrt(2.0 * np.pi))
         return float(half * kernels.weights @ (heights * inside) @ weights)
 
@@ -159,77 +184,62 @@ class KernelDensity:
     def _by_codes(
         codes: NDArray[np.int64],
     ) -> list[tuple[tuple[int, ...], NDArray[np.int64]]]:
-        """Return the combinations of categories in the table, and the rows of each."""
+        """Return the combinations of categories among `codes`, and the rows of each."""
         unique, inverse = np.unique(codes, axis=0, return_inverse=True)
         return [(tuple(row), np.flatnonzero(inverse == i)) for i, row in enumerate(unique.tolist())]
 
     def _weights(self, codes: tuple[int, ...]) -> Floats:
         """Return the mass of each row's kernel `(n,)` on a combination of categories."""
-        evenly = self._spread / self._counts
-        own = np.where(self._codes == np.array(codes, int), 1.0 - self._spread, 0.0)
+        evenly = self._smoothing / self._counts
+        own = np.where(self._codes == np.array(codes, int), 1.0 - self._smoothing, 0.0)
         return np.asarray((own + evenly).prod(axis=1))
 
-    def _cut(self, numbers: Floats) -> Floats:
-        """Return numbers `(d, m)` with each circle cut opposite its mean direction."""
-        cut, start = numbers.copy(), self._start[self._around, None]
-        cut[self._around] = start + (numbers[self._around] - start) % 1.0
+    def _cut_circles(self, numbers: Floats) -> Floats:
+        """Return numbers `(d, m)` with each periodic one cut opposite its mean direction."""
+        cut, start = numbers.copy(), self._cut_positions[self._circles, None]
+        cut[self._circles] = start + (numbers[self._circles] - start) % 1.0
         return cut
 
     def _log_of_numbers(self, codes: tuple[int, ...], numbers: Floats) -> Floats:
-        """Return the log density of numbers `(d, m)`, a sum over turns around each circle."""
-        kernels, cut = self._of_numbers(codes), self._cut(numbers)
+        """Return the log density of numbers `(d, m)`; periodic ones are summed over their turns."""
+        kernels, cut = self._of_numbers(codes), self._cut_circles(numbers)
         logs = []
-        for turns in itertools.product((-1.0, 0.0, 1.0), repeat=len(self._around)):
+        for turns in itertools.product((-1.0, 0.0, 1.0), repeat=len(self._circles)):
             turned = cut.copy()
-            turned[self._around] += np.array(turns)[:, None]
+            turned[self._circles] += np.array(turns)[:, None]
             logs.append(kernels.logpdf(turned))
         return np.asarray(np.logaddexp.reduce(logs, axis=0))
 
     def _of_numbers(self, codes: tuple[int, ...]) -> stats.gaussian_kde:
         """Return the density of the numeric features given the categories."""
-        if codes not in self._given:
+        if codes not in self._density_given:
             weights = None if not codes else self._weights(codes)
-            self._given[codes] = stats.gaussian_kde(
+            self._density_given[codes] = stats.gaussian_kde(
                 self._numbers, bw_method=self._bandwidth, weights=weights
             )
-        return self._given[codes]
+        return self._density_given[codes]
 
 
-def _between(low: Floats, high: Floats) -> Floats:
-    """Return Φ(high) − Φ(low), from the nearer tail."""
+def _normal_mass(low: Floats, high: Floats) -> Floats:
+    """Return Φ(high) − Φ(low), computed in the nearer tail to keep its precision."""
     upper = low > 0.0
     first, last = np.where(upper, -high, low), np.where(upper, -low, high)
     return np.asarray(special.ndtr(last) - special.ndtr(first))
 
 
-_MOST_ROWS = 20_000
-"""Rows of the table that a kernel density is made of; more would only cost time."""
-
-_FEW = 24
-"""The most values of a whole feature of which a belief has a share each."""
-
-_DRAWS = 20_000
-"""Draws of the belief for stated quantiles and comparisons of ranges."""
-
-_LEAST_LOG_MASS = -700.0
-"""The log mass of boxes whose mass underflows."""
-
-GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
-"""The scale of Gumbel noise of variance one: the usual level of the Bradley–Terry model."""
-
-
 class SimulatedBackend(WithoutKey):
     """An expert whose utility is the log density of its belief, plus noise.
 
-    The belief is a density per unit of the features' scales, and per category, on the range asked
-    about: `table` a kernel density of the reference table, `uniform` a constant.
+    The belief is a density per unit of the features' scales, and per category, on the range of the
+    feature space. With `belief: table` it is a kernel density of the reference table, with
+    `belief: uniform` a constant.
 
     An answer is a pure function of the judge's seed, the rendered question and the replicate, so
-    that it depends neither on the order of asking nor on interruptions. `level` is the Gumbel
-    scale, the exponential rate, or the standard deviation of normal noise on each utility. With
-    `log_odds` it answers as a model whose letters have log-probabilities: the likelier letter, and
-    P(first shown). Asked for a probability it states that of its answer, in whole per cent; asked
-    for a ratio, that of its densities, with noise.
+    that it depends neither on the order of asking nor on interruptions. The noise level is the
+    Gumbel scale, the exponential rate, or the standard deviation of normal noise on each utility.
+    With `log_odds` the judge answers as a model whose letters have log-probabilities: the likelier
+    letter, and P(first shown). A question about a probability is answered in whole per cent, and
+    one about a ratio with the ratio of the two densities, with noise.
 
     A direct question is answered from the belief: its quantiles, or a draw from it. A row of the
     table is completed with the feature's value in a draw, independent of the row. Ranges are
@@ -271,20 +281,20 @@ class SimulatedBackend(WithoutKey):
                 f"judge {self._judge.name!r}: the table of {self._space.name!r} has only "
                 f"{len(points)} rows in the range; use belief: uniform, or widen the range"
             )
-        counts = np.where(self._counted, self._space.high - self._space.low + 1.0, 0.0)
-        around = self._space.periodic & ~self._counted
+        counts = np.where(self._has_shares, self._space.high - self._space.low + 1.0, 0.0)
+        around = self._space.periodic & ~self._has_shares
         return KernelDensity(points, counts.astype(int), self._judge.bandwidth, around)
 
     @cached_property
-    def _counted(self) -> NDArray[np.bool_]:
-        """Which features have so few values, `(d,)` bools, that the belief is of shares."""
-        few = self._space.high - self._space.low < _FEW
+    def _has_shares(self) -> NDArray[np.bool_]:
+        """Which features `(d,)` have a probability for each value: categories and few integers."""
+        few = self._space.high - self._space.low < _MOST_VALUES
         return np.asarray(self._space.categorical | (self._space.integer & few))
 
     def _unit(self, points: Floats) -> Floats:
-        """Return points with the ranges scaled to [0, 1]; numbers from 0 for counted features."""
+        """Return points scaled to [0, 1]; integers from 0 for features with a share per value."""
         unit = (self._space.to_scale(points) - self._low) / (self._high - self._low)
-        return np.where(self._counted, points - self._space.low, unit)
+        return np.where(self._has_shares, points - self._space.low, unit)
 
     def log_belief(self, points: Floats) -> Floats:
         """Return the log density of the belief per unit of the features' scales and per category.
@@ -293,18 +303,19 @@ class SimulatedBackend(WithoutKey):
             points: `(n, d)`, natural units.
 
         Returns:
-            `(n,)` nats, normalized over all space; nearly all mass is in the feature space. For
-            whole numbers on a logarithmic scale, the cell of each is as wide as on that scale.
+            `(n,)` nats. The density is normalized over unbounded space, but nearly all of its mass
+            is in the feature space. An integer on a logarithmic scale has a cell of the width that
+            it has on that scale.
         """
         inside = np.atleast_2d(np.asarray(points, dtype=np.float64))
         if self._kernels is None:
             return np.full(len(inside), -float(np.log(self._high - self._low).sum()))
         log_density = self._kernels.logpdf(self._unit(inside))
-        # A share is that of a cell, whose width on a logarithmic scale depends on the number.
-        narrow = self._counted & self._space.log
+        # A share belongs to a cell, whose width on a logarithmic scale depends on the number.
+        narrow = self._has_shares & self._space.log
         ends = [self._space.to_scale(inside + side) for side in (-0.5, 0.5)]
         widths = np.where(narrow, ends[1] - ends[0], 1.0)
-        volume = float(np.log(np.where(self._counted, 1.0, self._high - self._low)).sum())
+        volume = float(np.log(np.where(self._has_shares, 1.0, self._high - self._low)).sum())
         return np.asarray(log_density - volume - np.log(widths).sum(axis=1))
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
@@ -312,21 +323,21 @@ class SimulatedBackend(WithoutKey):
         accepted: list[Floats] = []
         count = 0
         while count < n:
-            unit = self._drawn(2 * n, rng)
+            unit = self._sample_unit(2 * n, rng)
             natural = self._space.from_scale(self._low + unit * (self._high - self._low))
-            natural = np.where(self._counted, self._space.low + unit, natural)
+            natural = np.where(self._has_shares, self._space.low + unit, natural)
             points = self._space.to_support(natural)
             accepted.append(points[self._space.contains(points)])
             count += len(accepted[-1])
         return np.concatenate(accepted)[:n]
 
-    def _drawn(self, n: int, rng: np.random.Generator) -> Floats:
+    def _sample_unit(self, n: int, rng: np.random.Generator) -> Floats:
         """Return draws `(n, d)` in the coordinates of `_unit`, some outside the range."""
         if self._kernels is not None:
             return self._kernels.sample(n, rng)
         unit = rng.random((n, self._space.dimension))
         count = self._space.high - self._space.low + 1.0
-        return np.where(self._counted, np.floor(unit * count), unit)
+        return np.where(self._has_shares, np.floor(unit * count), unit)
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return everything that determines the answer."""
@@ -353,7 +364,7 @@ class SimulatedBackend(WithoutKey):
     def _answer(self, request: Request) -> tuple[str, float | None]:
         """Return the text of the answer, and P(first shown) if it has log-probabilities."""
         if request.answer == "text":
-            return self._words(request), None
+            return self._direct_answer(request), None
         first, second = self._utilities(request)
         difference = float(first - second)
         if request.answer == "ratio":
@@ -378,8 +389,8 @@ class SimulatedBackend(WithoutKey):
     def log_mass(self, boxes: Floats) -> Floats:
         """Return the log mass of the belief in boxes.
 
-        Where `KernelDensity.log_mass` gives none it is estimated from a fixed set of draws, so that
-        masses below a thousandth are inexact.
+        If `KernelDensity.log_mass` returns None, the mass is estimated from a fixed set of draws,
+        which is imprecise below a thousandth.
 
         Args:
             boxes: `(n, d, 2)`, natural units; (−inf, inf) for an unbounded feature.
@@ -399,8 +410,8 @@ class SimulatedBackend(WithoutKey):
         exact = kernels.log_mass(*ends)
         if exact is not None:
             return max(exact, _LEAST_LOG_MASS)
-        held = ((self._draws >= box[:, 0]) & (self._draws <= box[:, 1])).all(axis=1).sum()
-        return float(np.log((held + 0.5) / (len(self._draws) + 1.0)))
+        count_inside = ((self._draws >= box[:, 0]) & (self._draws <= box[:, 1])).all(axis=1).sum()
+        return float(np.log((count_inside + 0.5) / (len(self._draws) + 1.0)))
 
     @cached_property
     def _draws(self) -> Floats:
@@ -410,7 +421,7 @@ class SimulatedBackend(WithoutKey):
     def _log_widths(self, boxes: Floats) -> Floats:
         """Return the log volume of boxes relative to the feature space, on the features' scales.
 
-        Unbounded features, and all categorical ones, have the whole range.
+        Unbounded features and all categorical ones count with their whole range.
         """
         free = np.isinf(boxes).any(axis=2) | self._space.categorical
         low, high, cells = self._space.low, self._space.high, self._space.cells
@@ -424,7 +435,7 @@ class SimulatedBackend(WithoutKey):
         """Return log P(first shown) / P(second shown), for a difference of log-densities."""
         settings = self._judge.log_odds
         assert settings is not None
-        noise = settings.noise * self._own(request).standard_normal()
+        noise = settings.noise * self._question_rng(request).standard_normal()
         return settings.gain * difference + self._position(request, settings) + float(noise)
 
     def _probability(self, difference: float, request: Request) -> float:
@@ -444,11 +455,13 @@ class SimulatedBackend(WithoutKey):
         if settings is None:
             return math.exp(difference + self._noise(request))
         signal = difference if settings.gain else 0.0
-        return math.exp(signal + settings.ratio_noise * self._own(request).standard_normal())
+        return math.exp(
+            signal + settings.ratio_noise * self._question_rng(request).standard_normal()
+        )
 
     def _noise(self, request: Request) -> float:
         """Return the difference between the noise on the first utility and on the second."""
-        rng = self._own(request)
+        rng = self._question_rng(request)
         if self._judge.noise == "gumbel":
             noise = rng.gumbel(0.0, self._level, 2)
         elif self._judge.noise == "normal":
@@ -461,10 +474,10 @@ class SimulatedBackend(WithoutKey):
         """Return the position effect, a function of the pair but not of its order."""
         options = request.points or (request.direct.ranges if request.direct else ())
         first, second = sorted(option.tobytes() for option in options)
-        rng = self._random(b"position", first, second)
+        rng = self._seeded_rng(b"position", first, second)
         return settings.position_mean + settings.position_sd * float(rng.standard_normal())
 
-    def _words(self, request: Request) -> str:
+    def _direct_answer(self, request: Request) -> str:
         """Return the answer to a direct question: numbers in its units, or words."""
         direct, space = request.direct, self._space
         assert direct is not None
@@ -473,16 +486,16 @@ class SimulatedBackend(WithoutKey):
             quantiles = np.quantile(self._draws[:, direct.feature], np.array(LEVELS) / 100)
             numbers = [(space.features[direct.feature], value) for value in quantiles]
         else:
-            point = self.sample(1, self._own(request))[0]
+            point = self.sample(1, self._question_rng(request))[0]
             numbers = list(zip(space.features, point, strict=True))
             numbers = numbers if direct.feature is None else [numbers[direct.feature]]
-        return "; ".join(_said(feature, float(value)) for feature, value in numbers)
+        return "; ".join(_value_text(feature, float(value)) for feature, value in numbers)
 
-    def _own(self, request: Request) -> np.random.Generator:
-        """Return the random generator of a question."""
-        return self._random(f"{request.prompt.hash}/{request.replicate}".encode())
+    def _question_rng(self, request: Request) -> np.random.Generator:
+        """Return the random generator of a question and its replicate."""
+        return self._seeded_rng(f"{request.prompt.hash}/{request.replicate}".encode())
 
-    def _random(self, *parts: bytes) -> np.random.Generator:
+    def _seeded_rng(self, *parts: bytes) -> np.random.Generator:
         """Return a random generator seeded by the judge's seed and by `parts`."""
         identity = b"/".join([str(self._judge.seed).encode(), *parts])
         digest = hashlib.sha256(identity).digest()
@@ -495,7 +508,7 @@ def _logistic(log_odds: float) -> float:
     return (1.0 if log_odds >= 0.0 else tail) / (1.0 + tail)
 
 
-def _said(feature: Feature, value: float) -> str:
+def _value_text(feature: Feature, value: float) -> str:
     """Return a value as text without its unit."""
     if feature.categories or feature.kind == "date":
         return feature.word(value)

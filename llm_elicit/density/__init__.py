@@ -1,7 +1,7 @@
 """The density core: from comparisons to a belief density. It imports nothing else of the package.
 
 `fit_belief` and `fit_evidence` return a `BeliefDensity`, with methods to sample, evaluate and save
-it; `fit_power` estimates its scale where comparisons do not determine it.
+it. If the comparisons do not determine the power of a belief, `fit_power` estimates it.
 
 Example:
     >>> from llm_elicit.density import Noise, Uniform

@@ -4,8 +4,8 @@ The draws of a belief (`BeliefDensity.draws`) represent its posterior. Their spr
 the energy distance (Székely and Rizzo, 2013): with densities p_s at points x_m, it is the mean over
 s of −ΣΣ (p_s − p̄)(x_m) (p_s − p̄)(x_m') |x_m − x_m'|. Uncertain mass between far regions thus
 counts more than between neighbouring ones, and the utility where there is no mass does not count.
-If the densities depend linearly over the draws on the probability of an answer, the answer reduces
-this spread by
+If the densities of the draws depend linearly on their probabilities of an answer, the answer
+reduces this spread by
 
     gain = (G v)ᵀ B (G v) / (vᵀ G v + Σ_s P_s (1 − P_s)),
 
@@ -14,17 +14,17 @@ draws, and B the energy inner products of the draws. G starts at the identity an
 (G v)(G v)ᵀ over the same denominator with each pair chosen (a Kalman step), so that a batch does
 not ask twice what one answer determines. No belief is fitted and no posterior drawn anew.
 
-This gain assumes that the draws have mass wherever mass may be. Every other pair is therefore
-chosen by the information of its answer about which draw is right, vᵀ G v / Σ_s P_s (1 − P_s). By
-itself the first gain was better on moons, and the second on a ring.
+This gain assumes that the draws have mass wherever the belief may have mass. Every second pair is
+therefore chosen by how much its answer tells about which draw is right, vᵀ G v / Σ_s P_s (1 − P_s).
+In benchmarks the first gain alone was better on moons, and the second alone on a ring.
 
-*Measured log-odds* are more informative than choices: P_s above is then the difference of utility
-of the two points, and P_s (1 − P_s) the variance of its measurement. Such a belief is taken at its
-power if that is known (`BeliefDensity.tempered`), else at `BeliefDensity.unit_power`: taken as
-nats, weak log-odds would make every belief λ.
+*Measured log-odds* are more informative than choices. P_s above is then the difference of the two
+points' utilities, and P_s (1 − P_s) is replaced by the variance of its measurement. Such a belief
+is used at its power if that is known, else at `BeliefDensity.unit_power`: if weak log-odds were
+taken as nats, every belief would be close to λ.
 
-A share of the pairs is drawn from λ, as those of the first round are: for modes to which no answer
-has pointed yet, and for checks that must not depend on the design.
+A share of the pairs is drawn from λ, like the pairs of the first round. These pairs can find modes
+that no answer has shown yet, and they serve checks that must not depend on the design.
 """
 
 from __future__ import annotations
@@ -45,12 +45,18 @@ from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySett
 from llm_elicit.density.torch_utils import generator_of, one_thread
 
 _POINTS = 512
-_SHARES = (0.4, 0.4, 0.2)  # of the points: of the belief, the flatter belief, λ
+"""Number of points that candidate pairs are made of."""
+
+_SHARES = (0.4, 0.4, 0.2)
+"""Shares of these points that are drawn from the belief, the flatter belief and λ."""
+
 _MOST_PAIRS = 10**6
 
-_DRAWS = 64  # with four times as many, choosing pairs takes eight times as long
+_DRAWS = 64
+"""Number of posterior draws used; with four times as many, choosing takes eight times as long."""
+
 BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(smooth=SmoothSettings(frequencies=0)))
-"""Settings of the fits that only choose pairs: the quadratic form and mixtures."""
+"""Settings of fits that only choose pairs: the quadratic form and mixtures, no smooth term."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +88,13 @@ def suggest_pairs(
 ) -> tuple[Array, Array]:
     """Return the next n pairs to ask: two arrays of points (n, d), natural units.
 
-    They are equal for equal seeds. Their answers may be added to the others in the next fit,
-    because methods ``utility`` and ``auto`` condition on the pairs.
+    Equal seeds give equal pairs. Their answers can be added to the earlier ones in the next fit,
+    because the methods ``utility`` and ``auto`` condition on the pairs.
 
     Args:
         belief: fitted by "auto" or "utility", with draws of its posterior.
         n: number of pairs, at least 1.
-        seed: of the random choices.
+        seed: seed of the random choices.
         settings: `SuggestSettings`.
 
     Raises:
@@ -115,7 +121,7 @@ def suggest_pairs(
     )
     rng = np.random.default_rng([seed, 0x5066E57])
     at_random = int(np.floor(settings.uniform * n + rng.uniform()))
-    drawn = [belief.sampling.sample(at_random, rng) for _ in range(2)]
+    random_sides = [belief.sampling.sample(at_random, rng) for _ in range(2)]
     response = belief.diagnostics.get("response", {})
     if response.get("scale") == "log-odds" and "power" not in belief.diagnostics:
         power = belief.unit_power()
@@ -127,13 +133,13 @@ def suggest_pairs(
         second = (first + rng.integers(1, count, size=size)) % count  # another point
         # B (S, S), energy inner products of the draws' centred densities at the points.
         mass = _centred(torch.softmax(pool.values.double() - pool.log_density.double(), 1))
-        at = _coordinates(pool.points, belief.sampling)
-        energy = -(mass @ torch.cdist(at, at) @ mass.T)
+        coordinates = _coordinates(pool.points, belief.sampling)
+        energy = -(mass @ torch.cdist(coordinates, coordinates) @ mass.T)
         answers = _Answers.of(pool, (first, second), belief)
         chosen = _choose(answers, energy, n - at_random)
     sides = pool.points[first[chosen]], pool.points[second[chosen]]
     order = rng.permutation(n)
-    a, b = (np.concatenate(side)[order] for side in zip(sides, drawn, strict=True))
+    a, b = (np.concatenate(side)[order] for side in zip(sides, random_sides, strict=True))
     return a, b
 
 
@@ -144,7 +150,8 @@ class Candidates:
     Args:
         points: (M, d) in natural units.
         values: (S, M) utilities by every draw of the posterior, nats.
-        log_density: (M,) of the points themselves; both are per unit of the features' scales.
+        log_density: (M,) log density that the points were drawn from; both are per unit of the
+            features' scales.
     """
 
     points: Array
@@ -180,27 +187,29 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
 class _Answers:
     """Predicted answers to N pairs by S draws.
 
-    ``deviation`` (S, N) of each from the mean over draws, and ``doubt`` (N,), the variance of the
-    answers themselves, summed over draws.
+    ``deviation`` (S, N) is the difference of each prediction from the mean over draws, and
+    ``noise_variance`` (N,) the variance of an answer given a draw, summed over draws.
     """
 
     deviation: Tensor
-    doubt: Tensor
+    noise_variance: Tensor
 
     @classmethod
     def of(cls, pool: Candidates, pairs: tuple[Index, Index], belief: BeliefDensity) -> _Answers:
-        """Return choices at the belief's noise, or log-odds if it was fitted to some."""
+        """Predict choices with the belief's noise, or log-odds if it was fitted to log-odds."""
         values = pool.values.double()
-        apart = values[:, pairs[0]] - values[:, pairs[1]]
+        differences = values[:, pairs[0]] - values[:, pairs[1]]
         response = belief.diagnostics.get("response")
         if response is None:
-            chance = torch.exp(belief.noise.log_cdf(apart))
+            chance = torch.exp(belief.noise.log_cdf(differences))
             return cls(_centred(chance), (chance * (1.0 - chance)).sum(0).clamp(min=1e-12))
-        # Half differences of two orders have half the variance of one answer.
+        # The half difference of answers in both orders has half the variance of one answer.
         share = 1.0 - 0.5 * response["both_orders"] / response["pairs"]
         noise = response["dispersion"] / response["gain"] * belief.power
-        doubt = torch.full_like(apart[0], len(apart) * max(share * noise**2, 1e-12))
-        return cls(_centred(apart), doubt)
+        noise_variance = torch.full_like(
+            differences[0], len(differences) * max(share * noise**2, 1e-12)
+        )
+        return cls(_centred(differences), noise_variance)
 
 
 def _centred(values: Tensor) -> Tensor:
@@ -208,28 +217,30 @@ def _centred(values: Tensor) -> Tensor:
 
 
 def _choose(answers: _Answers, energy: Tensor, n: int) -> Index:
-    """Return n of the N pairs, chosen one after the other by the two gains in turns."""
-    deviation, doubt = answers.deviation, answers.doubt  # v, (S, N)
+    """Return n of the N pairs, one after the other, by the two gains alternately."""
+    deviation, noise_variance = answers.deviation, answers.noise_variance  # v, (S, N)
     residual = deviation.clone()  # G v
-    free = torch.ones_like(doubt)
+    available = torch.ones_like(noise_variance)
     chosen: list[int] = []
     for turn in range(n):
         variance = (deviation * residual).sum(0)
-        about_density = ((energy @ residual) * residual).sum(0) / (variance + doubt)
-        gain = variance / doubt if turn % 2 else about_density
-        best = int((gain * free).argmax())
+        about_density = ((energy @ residual) * residual).sum(0) / (variance + noise_variance)
+        gain = variance / noise_variance if turn % 2 else about_density
+        best = int((gain * available).argmax())
         chosen.append(best)
-        free[best] = 0.0
+        available[best] = 0.0
         step = residual[:, best].clone()
-        residual -= torch.outer(step, (deviation.T @ step) / (variance[best] + doubt[best]))
+        residual -= torch.outer(
+            step, (deviation.T @ step) / (variance[best] + noise_variance[best])
+        )
     return np.array(chosen, dtype=np.int64)
 
 
 def _coordinates(points: Array, sampling: SamplingDensity) -> Tensor:
     """Return points (M, d) in coordinates (M, p) for distances.
 
-    Numbers are divided by their standard deviation. Periodic features lie on a circle, and
-    categories at corners that are equally far from each other, divided by theirs.
+    Numbers are divided by their standard deviation. A periodic feature becomes a point on a circle,
+    and a category a unit vector, each divided by its total standard deviation.
     """
     numbers = points / points.std(0).clip(min=1e-12)
     columns = [numbers[:, ~(sampling.categorical | sampling.periodic)]]
@@ -243,5 +254,5 @@ def _coordinates(points: Array, sampling: SamplingDensity) -> Tensor:
 
 
 def _of_unit_variance(columns: Array) -> Array:
-    """Return columns (M, c) of one feature divided by their standard deviation in all."""
+    """Return the columns (M, c) of one feature divided by their total standard deviation."""
     return columns / max(float(np.sqrt(columns.var(0).sum())), 1e-12)

@@ -1,11 +1,10 @@
 """Figures of a belief: marginals and the corner plot. They need Matplotlib; the core does not.
 
-There are panels of one and of two features, whole figures, and the test of a flat belief.
-
-The variation of a density p relative to λ is ∑ (p − λ)² / λ over cells of a coarse grid, minus its
-expectation for a finite number of points. It is compared with two noise levels: the variance of the
-posterior draws around their mean, and that of the smoothed histogram that is drawn. If the
-variation is below either, contour lines would show noise.
+A panel of two features shows contour lines only if the belief differs there from λ by more than
+noise; otherwise it is labelled "flat". The difference of a density p from λ is ∑ (p − λ)² / λ over
+the cells of a coarse grid, minus its expectation from the finite numbers of points. It is compared
+with two noise levels: the variance of the posterior draws around their mean, and the variance of
+the smoothed histogram that is drawn. If it is below either, the panel is flat.
 """
 
 from __future__ import annotations
@@ -33,14 +32,35 @@ from llm_elicit.density.plot_style import Theme
 
 CELLS = 36
 """Bins of a panel along a number."""
-_MASSES = (0.9, 0.5)
-_LINES = (0.8, 1.3)
-_LARGEST = 0.9  # largest side of a frame, relative to their distance
-_FRAMES = 20  # beside each other; lines of more of them are thinner
-_COARSE = 6
-_TIMES = 4.0
-_USUAL = 25_000
-_WIDTH, _WIDEST = 1.6, 3.0
+
+# Panels of two features
+_MASSES = (0.9, 0.5)  # shares of the belief inside the contour lines
+_CONTOUR_WIDTHS = (0.8, 1.3)  # widths of these lines, points
+_MOST_SIDE = 0.9  # largest side of a frame, relative to the distance of frames
+_MOST_FRAMES = 20  # if more frames are side by side, their lines are thinner
+_COARSE_CELLS = 6  # cells along a number for the test of a flat belief
+_NOISE_FACTOR = 4.0  # the difference from λ must exceed this many times the noise of the histogram
+_USUAL_POINTS = 25_000  # usual number of points
+_SMOOTHING = 1.6  # bins, of the smoothing kernel for that number of points
+_MOST_SMOOTHING = 3.0  # bins
+
+# Panels of one feature
+_BAR_WIDTH = 0.8  # width of a category's bar, relative to the distance of bars
+_LINE_WIDTH = 1.6  # points
+_BAND_OPACITY = 0.28  # opacity of a band
+
+# Figures
+_COLUMNS = 4
+_WIDE, _HIGH = 2.7, 2.1  # inches, of a marginal
+_LEGEND = 0.2  # inches, of a row of the legend above the marginals
+_ENTRY = 1.7  # inches, of an entry of the legend
+_INSIDE = 0.85  # the width of a marginal's axis, relative to its panel
+_PANEL = {2: 1.8, 3: 1.8, 4: 1.65, 5: 1.45}  # inches, by the number of features
+_LEAST_PANEL = 1.3
+_EDGE = 0.1  # inches
+_SPACE = 0.08  # between panels, relative to their side
+_SIZE, _TICKS = 8, 7  # points, of labels and tick labels
+_MOST_TICKS = 4  # of an axis of a corner plot
 
 
 @dataclass(frozen=True)
@@ -69,7 +89,7 @@ class PanelPair:
         """Return the shares of points (..., n, d) in the cells of a coarse grid, (..., c)."""
         cell, cells = np.zeros(points.shape[:-1], dtype=np.int64), 1
         for axis, column in zip(self.axes, self.columns, strict=True):
-            inner = axis.edges(_COARSE)[1:-1]
+            inner = axis.edges(_COARSE_CELLS)[1:-1]
             cell = cell * (len(inner) + 1) + np.searchsorted(inner, points[..., column], "right")
             cells *= len(inner) + 1
         flat = cell.reshape(-1, points.shape[-2])
@@ -96,8 +116,9 @@ def draw_regions(
 ) -> list[Artist]:
     """Draw the densest regions of a belief's points (n, d), or label them as ``flat``.
 
-    Single values, such as categories, are not smoothed: a region is one line per value. For two
-    such features the areas of frames are the belief's shares.
+    Features of single values, such as categories, are not smoothed. With one such feature, a region
+    is a line per value. With two, each pair of values has a frame with an area proportional to the
+    belief's share.
     """
     if flat:
         style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
@@ -116,10 +137,10 @@ def draw_regions(
         shares, (x, y) = density / density.sum(), centres
         frames = [
             Rectangle((x[i] - side / 2, y[j] - side / 2), side, side)
-            for (i, j), side in np.ndenumerate(_LARGEST * np.sqrt(shares / shares.max()))
+            for (i, j), side in np.ndenumerate(_MOST_SIDE * np.sqrt(shares / shares.max()))
             if side > 0.0
         ]
-        thin = _LINES[-1] * min(1.0, _FRAMES / max(shares.shape))
+        thin = _CONTOUR_WIDTHS[-1] * min(1.0, _MOST_FRAMES / max(shares.shape))
         outlines = PatchCollection(frames, facecolor="none", edgecolor=theme.belief, linewidth=thin)
         axes.add_collection(outlines)
         return [outlines]
@@ -129,7 +150,7 @@ def draw_regions(
     ends = {float(order[np.searchsorted(mass, share)]) for share in _MASSES}
     levels = sorted(level for level in ends if 0 < level < order[0])
     if any(single):
-        # Lines over single values and a number, thick for 50 %.
+        # One feature has single values: a line along the other for each value, thick for 50 %.
         upright, drawn = single[0], list[Artist]()
         at, rows = (centres[0], density) if upright else (centres[1], density.T)
         ends_of, draw = (edges[1], axes.vlines) if upright else (edges[0], axes.hlines)
@@ -141,7 +162,7 @@ def draw_regions(
         return drawn
     if not levels:
         return []
-    lines: dict[str, Any] = {"colors": theme.belief, "linewidths": _LINES[-len(levels) :]}
+    lines: dict[str, Any] = {"colors": theme.belief, "linewidths": _CONTOUR_WIDTHS[-len(levels) :]}
     return [axes.contour(*centres, density.T, levels=levels, **lines)]
 
 
@@ -163,14 +184,14 @@ def smoothing(count: int) -> float:
         >>> smoothing(25_000), round(smoothing(4_000), 1)
         (1.6, 2.2)
     """
-    return float(min(_WIDTH * (_USUAL / count) ** (1 / 6), _WIDEST))
+    return float(min(_SMOOTHING * (_USUAL_POINTS / count) ** (1 / 6), _MOST_SMOOTHING))
 
 
 def is_flat(pair: PanelPair, plot: PlotData) -> bool:
     """Return whether a belief cannot be told apart from λ in a panel; see the module's text.
 
-    Of two features of single values the shares are drawn as they are, so that a belief is never
-    called flat.
+    If both features have single values, the belief's shares are drawn without smoothing, and a
+    belief is never called flat.
     """
     if pair.single:
         return False
@@ -178,42 +199,43 @@ def is_flat(pair: PanelPair, plot: PlotData) -> bool:
 
 
 def is_noise(pair: PanelPair, points: Array, sampling: Array) -> bool:
-    """Return whether points vary by less than four times the noise of their drawn histogram."""
+    """Return whether points differ from λ by less than the noise of their drawn histogram."""
     cells = CELLS**2 * pair.axes[0].finer * pair.axes[1].finer
     noise = cells / (len(points) * 4 * math.pi * smoothing(len(points)) ** 2)
-    return _variation(pair, points, sampling) < _TIMES * noise
+    return _difference_from_sampling(pair, points, sampling) < _NOISE_FACTOR * noise
 
 
 def is_uncertain(pair: PanelPair, plot: PlotData) -> bool:
-    """Return whether a belief varies by less than its posterior's draws do around it.
+    """Return whether a belief differs from λ by less than its posterior draws from the belief.
 
-    Multiplying the utility by a constant multiplies both by the constant's square, to first order.
+    Multiplying the utility by a constant multiplies both differences by the constant's square, to
+    first order, so that the result hardly depends on the power.
     """
     if plot.draws is None:
         return False
-    flat = pair.shares(plot.sampling)
-    occupied = flat > 0
+    reference = pair.shares(plot.sampling)
+    occupied = reference > 0
     shares = pair.shares(plot.draws)[:, occupied]
-    spread = shares.var(axis=0, ddof=1) - _scatter(shares.mean(axis=0), plot.draws.shape[1])
-    return _variation(pair, plot.belief, plot.sampling) < float((spread / flat[occupied]).sum())
+    spread = shares.var(axis=0, ddof=1) - _binomial_variance(
+        shares.mean(axis=0), plot.draws.shape[1]
+    )
+    return _difference_from_sampling(pair, plot.belief, plot.sampling) < float(
+        (spread / reference[occupied]).sum()
+    )
 
 
-def _variation(pair: PanelPair, points: Array, sampling: Array) -> float:
-    p, flat = pair.shares(points), pair.shares(sampling)
-    occupied = flat > 0
-    p, flat = p[occupied], flat[occupied]
-    chance = _scatter(p, len(points)) + _scatter(flat, len(sampling))
-    return float((((p - flat) ** 2 - chance) / flat).sum())
+def _difference_from_sampling(pair: PanelPair, points: Array, sampling: Array) -> float:
+    """Return ∑ (p − λ)² / λ over a coarse grid, minus its expectation by chance."""
+    p, reference = pair.shares(points), pair.shares(sampling)
+    occupied = reference > 0
+    p, reference = p[occupied], reference[occupied]
+    chance = _binomial_variance(p, len(points)) + _binomial_variance(reference, len(sampling))
+    return float((((p - reference) ** 2 - chance) / reference).sum())
 
 
-def _scatter(shares: Array, count: int) -> Array:
-    """Return the variance of a share of ``count`` points."""
+def _binomial_variance(shares: Array, count: int) -> Array:
+    """Return the variances of shares that were estimated from ``count`` points."""
     return shares * (1.0 - shares) / count
-
-
-_BAR = 0.8  # the width of a category's bar, relative to their distance
-_LINE = 1.6
-_SHADE = 0.28
 
 
 def draw_marginal(axes: Axes, plot: PlotData, column: int, theme: Theme, most: int = 5) -> None:
@@ -252,7 +274,7 @@ def draw_data(axes: Axes, plot: PlotData, column: int, theme: Theme) -> list[Art
         return []
     bars = axis.bars(plot.data[:, column])
     if axis.by_value:
-        return list(axes.bar(axis.centres, bars, _BAR, color=theme.data))
+        return list(axes.bar(axis.centres, bars, _BAR_WIDTH, color=theme.data))
     return [axes.stairs(bars, axis.edges(BINS), fill=True, color=theme.data)]
 
 
@@ -271,10 +293,10 @@ def draw_belief(axes: Axes, axis: FeatureAxis, values: Array, theme: Theme) -> l
 def draw_band(axes: Axes, axis: FeatureAxis, band: Band, theme: Theme) -> list[Artist]:
     """Draw a belief's band as a shaded area."""
     axes.set_ylim(top=max(axes.get_ylim()[1], 1.05 * float(np.max(band.high))))
-    shade: dict[str, Any] = {"color": theme.belief, "alpha": _SHADE, "linewidth": 0}
+    shade: dict[str, Any] = {"color": theme.belief, "alpha": _BAND_OPACITY, "linewidth": 0}
     if axis.by_value:
         height = np.subtract(band.high, band.low)
-        return list(axes.bar(band.at, height, _BAR, band.low, **shade))
+        return list(axes.bar(band.at, height, _BAR_WIDTH, band.low, **shade))
     return [axes.fill_between(band.at, band.low, band.high, **shade)]
 
 
@@ -283,7 +305,7 @@ def legend(theme: Theme, data: bool, bands: bool = False) -> list[Patch | Line2D
     handles: list[Patch | Line2D] = [Patch(color=theme.data, label="data")] if data else []
     if bands:
         label = "90 % band of the belief"
-        handles.append(Patch(color=theme.belief, alpha=_SHADE, label=label))
+        handles.append(Patch(color=theme.belief, alpha=_BAND_OPACITY, label=label))
     return [
         *handles,
         Line2D([], [], color=theme.belief, label="belief"),
@@ -298,25 +320,12 @@ def _draw_line(
     colour: str,
     dashes: str | tuple[int, tuple[int, int]],
 ) -> list[Artist]:
-    """Draw a density as a line; of single values, one horizontal line each."""
-    style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": _LINE}
+    """Draw a density as a line; for a feature of single values, a horizontal line per value."""
+    style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": _LINE_WIDTH}
     line, at = axis.line(values), axis.centres
     if axis.by_value:
-        return [axes.hlines(line, at - _BAR / 2, at + _BAR / 2, **style)]
+        return [axes.hlines(line, at - _BAR_WIDTH / 2, at + _BAR_WIDTH / 2, **style)]
     return list(axes.plot(at, line, **style))
-
-
-_COLUMNS = 4
-_WIDE, _HIGH = 2.7, 2.1  # inches, of a marginal
-_LEGEND = 0.2  # inches, of a row of the legend above the marginals
-_ENTRY = 1.7  # inches, of an entry in it
-_INSIDE = 0.85  # the width of a marginal's axis, relative to its panel
-_PANEL = {2: 1.8, 3: 1.8, 4: 1.65, 5: 1.45}  # inches, by the number of features
-_LEAST_PANEL = 1.3
-_EDGE = 0.1  # inches
-_SPACE = 0.08  # between panels, relative to their side
-_SIZE, _TICKS = 8, 7  # points, of labels and tick labels
-_MOST_TICKS = 4  # of an axis of a corner plot
 
 
 def marginals_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
@@ -330,7 +339,7 @@ def marginals_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     for column, axis in enumerate(plot.axes):
         axes = figure.add_subplot(rows, columns, column + 1)
         draw_marginal(axes, plot, column, theme)
-        _name(axes.xaxis, axis, _INSIDE * _WIDE, theme)
+        _set_label(axes.xaxis, axis, _INSIDE * _WIDE, theme)
     figure.legend(
         handles=handles,
         loc="outside upper center",
@@ -345,7 +354,7 @@ def marginals_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
 def corner_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     """Return the corner plot: a panel for every pair of features, marginals on the diagonal.
 
-    Of one feature it is the marginal.
+    With one feature, it is the figure of the marginal.
     """
     if plot.dimension == 1:
         return marginals_figure(plot, theme)
@@ -359,7 +368,7 @@ def fill_corner(figure: Figure, plot: PlotData, theme: Theme = plot_style.LIGHT)
     for axes, row, column in corner_places(figure, plot.dimension):
         if row == column:
             draw_marginal(axes, plot, row, theme, _MOST_TICKS)
-            _label(axes, plot.axes, (column, row), theme)
+            _label_outer_panels(axes, plot.axes, (column, row), theme)
         else:
             pair = PanelPair.of(plot, column, row)
             draw_regions(axes, plot.belief, pair, theme, flat=is_flat(pair, plot))
@@ -370,7 +379,7 @@ def fill_corner(figure: Figure, plot: PlotData, theme: Theme = plot_style.LIGHT)
 
 
 def corner_panels(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
-    """Return the panels without a belief; marginals are empty, because their axes change."""
+    """Return the corner plot without a belief; marginals are empty until their scale is known."""
     d = plot.dimension
     figure = plot_style.NotebookFigure(facecolor=theme.background)
     for row in range(d):
@@ -380,15 +389,15 @@ def corner_panels(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
                 dress_marginal(axes, plot.axes[row], theme, _MOST_TICKS)
             else:
                 draw_panel(axes, plot, PanelPair.of(plot, column, row), theme, _MOST_TICKS)
-            _label(axes, plot.axes, (column, row), theme)
-    # Panels of a set size, and margins in which their labels fit: the constrained layout would take
-    # seconds for this many panels.
-    panels = _panel(d) * (d + _SPACE * (d - 1))
+            _label_outer_panels(axes, plot.axes, (column, row), theme)
+    # Panels have a fixed size and margins that fit their labels. Matplotlib's constrained layout
+    # would take seconds for this many panels.
+    panels = _panel_side(d) * (d + _SPACE * (d - 1))
     below = [axes for axes, row, _ in corner_places(figure, d) if row == d - 1]
     beside = [axes for axes, _, column in corner_places(figure, d) if column == 0]
     figure.align_xlabels(below)
     figure.align_ylabels(beside)
-    # Labels hang on panels of the final size, so they are measured on these.
+    # The size of the labels is measured with panels of the final size.
     figure.set_size_inches(panels, panels)
     figure.subplots_adjust(0.0, 0.0, 1.0, 1.0, wspace=_SPACE, hspace=_SPACE)
     drawn = [*(axes.yaxis for axes in beside), *(axes.xaxis for axes in below)]
@@ -409,29 +418,29 @@ def corner_places(figure: Figure, dimension: int) -> Iterator[tuple[Axes, int, i
     yield from zip(figure.axes, rows.tolist(), columns.tolist(), strict=True)
 
 
-def _panel(d: int) -> float:
+def _panel_side(d: int) -> float:
     return _PANEL.get(d, _LEAST_PANEL)
 
 
-def _label(
+def _label_outer_panels(
     axes: Axes, features: tuple[FeatureAxis, ...], place: tuple[int, int], theme: Theme
 ) -> None:
     """Label the outer panels only."""
     column, row = place
-    room = _panel(len(features))
+    room = _panel_side(len(features))
     axes.tick_params(labelsize=_TICKS, length=2)
     if row == len(features) - 1:
-        _name(axes.xaxis, features[column], room, theme)
+        _set_label(axes.xaxis, features[column], room, theme)
         for label in axes.get_xticklabels():
             label.set(rotation=45, ha="right", va="top", rotation_mode="anchor")
     else:
         axes.tick_params(labelbottom=False)
     if column == 0 and row > 0:
-        _name(axes.yaxis, features[row], room, theme)
+        _set_label(axes.yaxis, features[row], room, theme)
     else:
         axes.tick_params(labelleft=False)
 
 
-def _name(drawn: Axis, axis: FeatureAxis, room: float, theme: Theme) -> None:
+def _set_label(drawn: Axis, axis: FeatureAxis, room: float, theme: Theme) -> None:
     label = plot_style.wrapped(axis.label, room, _SIZE)
     drawn.set_label_text(label, fontsize=_SIZE, color=theme.ink, parse_math=False)

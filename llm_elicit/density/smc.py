@@ -1,19 +1,20 @@
 """Draws, normalizing constants and quasi-random points of unnormalized densities.
 
-Annealed sequential Monte Carlo gives the first two, `share_points` and `even_points` the last.
+`anneal` gives draws and normalizing constants by annealed sequential Monte Carlo, `share_points`
+and `even_points` give quasi-random points.
 
 *Annealing* (Del Moral, Doucet and Jasra, 2006). Exact draws of a start q are moved along
-q^(1−β) π^β. Each next β is where the effective sample size falls to a set share. Particles are then
-resampled systematically and moved by the Metropolis-adjusted Langevin algorithm, preconditioned
-by their own covariance. Weights carry mass between far-apart modes, so the modes keep their
-shares, and the increments give log Z = log ∫ π.
+q^(1−β) π^β, where π is the target. Each step of β is as large as keeps the effective sample size at
+a set share. Particles are then resampled systematically and moved by the Metropolis-adjusted
+Langevin algorithm, preconditioned by their own covariance. Weights carry mass between far-apart
+modes, so the modes keep their shares, and the increments give log Z = log ∫ π.
 
 *The start* is λ, or a mixture fitted to earlier draws. From λ to a sharp belief each temperature
 costs moves, and few initial particles have descendants at the end. A fit therefore anneals from λ
 once, fits a Gaussian mixture to the particles, and starts every later run from
 q = 0.1 λ + 0.9 mixture (a defensive mixture; Hesterberg, 1995). Importance weights π/q correct
-the errors of the mixture, including the weights of its modes, and the share of λ bounds them by ten
-times those of a start from λ, also where the first run found nothing.
+the errors of the mixture, including the weights of its modes. Since a tenth of q is λ, no weight is
+more than ten times the weight π/λ of a start from λ, even where the first run found no mass.
 """
 
 from __future__ import annotations
@@ -37,11 +38,27 @@ LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Log-densities (n,) and their gradients (n, d) at latent points (n, d)."""
 
 _SHARE_SAMPLING = 0.1
+"""Share of λ in the start q."""
+
 _MOST_COMPONENTS = 16
-_FITTED = 4096
+_FITTED_DRAWS = 4096
+"""Number of draws that a mixture is fitted to, at most."""
+
 _ITERATIONS = 15
-_WIDER = 1.2
+"""Iterations of expectation maximization."""
+
+_WIDENING = 1.2
+"""Factor of the mixture's covariances, so that its tails are not too light."""
+
 _CHUNK = 2048
+"""Number of points at which a mixture is evaluated at once, to limit memory."""
+
+_FIRST_POINTS, _POINTS = 4096, 16_384
+"""Numbers of quasi-random points: of the first mixture, and of the fitted one."""
+
+_STEP = 0.5
+_LEAST_SHARE = 0.2
+"""Least effective share of the points from which `even_points` resamples."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +114,7 @@ class _Particles:
         return _Particles(self.points[index], self.values[:, index], self.slopes[:, index])
 
     def replaced(self, by: _Particles, mask: Tensor) -> _Particles:
-        """Return these particles, those of ``by`` where the mask (n,) is set."""
+        """Return these particles, replaced by those of ``by`` where the mask (n,) is set."""
         values, row = torch.where(mask, by.values, self.values), mask[:, None]
         points = torch.where(row, by.points, self.points)
         return _Particles(points, values, torch.where(row, by.slopes, self.slopes))
@@ -157,16 +174,16 @@ def anneal(
 
 
 class _Distance:
-    """Mean squared distance of particles from where they were resampled, in their own units."""
+    """Mean squared distance of particles from where they were resampled, by their covariance."""
 
     def __init__(self, points: Tensor) -> None:
-        self.origin, self.low = points, _spread(points)
+        self.origin, self.factor = points, _covariance_factor(points)
         self.squared = torch.zeros_like(points[0])
 
     def growth(self, points: Tensor) -> float:
-        """Return the relative growth since the last call, the largest of all directions."""
+        """Return the relative growth since the last call, in the direction where it is largest."""
         moved = (points - self.origin).T
-        squared = torch.linalg.solve_triangular(self.low, moved, upper=False).square().mean(1)
+        squared = torch.linalg.solve_triangular(self.factor, moved, upper=False).square().mean(1)
         growth = 1.0 - self.squared / squared.clamp(min=1e-30)
         self.squared = squared
         return float(growth.max())
@@ -182,7 +199,7 @@ def _next_increment(ratio: Tensor, remaining: float, share: float) -> float:
 
     if excess(remaining) >= 0.0:
         return remaining
-    # Where a −∞ among the ratios takes away more than the share, no step is small enough.
+    # If too many ratios are −∞, no step keeps the share, and the smallest one is taken.
     low = 1e-12 * remaining
     return low if excess(low) <= 0.0 else float(brentq(excess, low, remaining, xtol=1e-12))
 
@@ -208,12 +225,12 @@ def _langevin_move(
 ) -> tuple[_Particles, float]:
     """Return particles after one Metropolis-adjusted Langevin move, and the acceptance rate."""
     x = particles.points
-    low = _spread(x)
+    factor = _covariance_factor(x)
     noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
-    drift = 0.5 * step * (particles.bridge(beta)[1] @ low)
-    proposal = x + math.sqrt(step) * (noise + drift / math.sqrt(step)) @ low.T
+    drift = 0.5 * step * (particles.bridge(beta)[1] @ factor)
+    proposal = x + math.sqrt(step) * (noise + drift / math.sqrt(step)) @ factor.T
     moved = _Particles.at(proposal, *densities)
-    back_drift = 0.5 * step * (moved.bridge(beta)[1] @ low)
+    back_drift = 0.5 * step * (moved.bridge(beta)[1] @ factor)
     # In whitened coordinates the move is √step·noise + drift, and the reverse move undoes it.
     back_noise = -noise - (drift + back_drift) / math.sqrt(step)
     log_accept = (
@@ -226,7 +243,7 @@ def _langevin_move(
     return particles.replaced(moved, torch.log(uniform) < log_accept), rate
 
 
-def _spread(x: Tensor) -> Tensor:
+def _covariance_factor(x: Tensor) -> Tensor:
     """Return a Cholesky factor of the particles' covariance, with a floor on its eigenvalues."""
     centred = x - x.mean(0)
     covariance = centred.T @ centred / len(x)
@@ -255,42 +272,44 @@ class Proposal:
 
         It starts from k-means clusters, and its covariances are widened by a fifth at the end.
         """
-        points = points[torch.randperm(len(points), generator=generator)[:_FITTED]]
+        points = points[torch.randperm(len(points), generator=generator)[:_FITTED_DRAWS]]
         n, d = points.shape
         count = max(1, min(_MOST_COMPONENTS, n // (20 * d)))
         rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         labels = kmeans2(points.numpy(), count, minit="++", rng=rng)[1]
-        share = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), count).double()
-        fit = _weighted(points, share, step)
+        responsibilities = torch.nn.functional.one_hot(
+            torch.from_numpy(labels).long(), count
+        ).double()
+        fit = _maximize(points, responsibilities, step)
         for _ in range(_ITERATIONS):
-            fit = _weighted(points, torch.softmax(fit._log_parts(points)[0], 1), step)
-        return Proposal(fit.weights, fit.means, math.sqrt(_WIDER) * fit.factors, fit.step)
+            fit = _maximize(points, torch.softmax(fit._log_parts(points)[0], 1), step)
+        return Proposal(fit.weights, fit.means, math.sqrt(_WIDENING) * fit.factors, fit.step)
 
     def turned(self, matrix: Tensor) -> Proposal:
-        """Return the density of g M, for an orthogonal M (d, d)."""
+        """Return the density of g M, for g from this mixture and an orthogonal M (d, d)."""
         roots = matrix.T @ self.factors
         factors = torch.linalg.cholesky(roots @ roots.mT)
         return Proposal(self.weights, self.means @ matrix, factors, self.step)
 
     def draw(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
-        """Return n draws (n, d) of q; the number of those from λ is fixed."""
+        """Return n draws (n, d) of q, of which a fixed number comes from λ."""
         of_sampling = round(_SHARE_SAMPLING * n)
         count = n - of_sampling
         index = torch.multinomial(self.weights, count, replacement=True, generator=generator)
         white = torch.randn(count, self.means.shape[1], generator=generator, dtype=torch.float64)
-        return torch.cat([latent.draw(of_sampling, generator), self._gaussian(index, white)])
+        return torch.cat([latent.draw(of_sampling, generator), self._to_gaussians(index, white)])
 
     def draw_evenly(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
-        """Return n points (n, d) of q, more even than those of `draw`: a Sobol sequence."""
+        """Return n points (n, d) of q by a Sobol sequence, more even than those of `draw`."""
         of_sampling = round(_SHARE_SAMPLING * n)
         cube = uniforms_evenly(n - of_sampling, 1 + self.means.shape[1], generator)
         edges = self.weights.cumsum(0)
         index = torch.searchsorted(edges, cube[:, 0].contiguous()).clamp(max=len(edges) - 1)
         white = torch.special.ndtri(cube[:, 1:])
         even = latent.draw_evenly(of_sampling, generator)
-        return torch.cat([even, self._gaussian(index, white)])
+        return torch.cat([even, self._to_gaussians(index, white)])
 
-    def _gaussian(self, index: Tensor, white: Tensor) -> Tensor:
+    def _to_gaussians(self, index: Tensor, white: Tensor) -> Tensor:
         """Return points (n, d) of the Gaussians ``index`` (n,) from standard normal ones (n, d)."""
         return self.means[index] + torch.einsum("nij,nj->ni", self.factors[index], white)
 
@@ -322,14 +341,14 @@ class Proposal:
         return constant - 0.5 * white.square().sum(2), white, inverse
 
 
-def _weighted(points: Tensor, share: Tensor, step: float) -> Proposal:
-    """Return the mixture of responsibilities share (n, k), covariances shrunk to their mean."""
+def _maximize(points: Tensor, responsibilities: Tensor, step: float) -> Proposal:
+    """Return the mixture for responsibilities (n, k), with covariances shrunk to their mean."""
     n, d = points.shape
-    mass = share.sum(0) + 1e-9
-    means = (share.T @ points) / mass[:, None]
+    mass = responsibilities.sum(0) + 1e-9
+    means = (responsibilities.T @ points) / mass[:, None]
     moments = [
         (points - mean).T @ ((points - mean) * column[:, None])
-        for mean, column in zip(means, share.T, strict=True)
+        for mean, column in zip(means, responsibilities.T, strict=True)
     ]
     scatter = torch.stack(moments)
     pooled = scatter.sum(0) / n + 1e-9 * torch.eye(d, dtype=points.dtype)
@@ -338,16 +357,12 @@ def _weighted(points: Tensor, share: Tensor, step: float) -> Proposal:
     return Proposal(mass / mass.sum(), means, factors, torch.tensor(step, dtype=torch.float64))
 
 
-_FIRST, _POINTS = 4096, 16_384
-_STEP = 0.5
-_LEAST_SHARE = 0.2
-
-
 @dataclass(frozen=True)
 class SharedPoints:
-    """Latent points (m, d), and for each of S draws weights (S, m), their effective number, log Z.
+    """Latent points (m, d) that S densities share, with the weights (S, m) of each density.
 
-    Weights of a draw sum to one.
+    The weights of a density sum to one. ``effective`` (S,) is its effective number of points, and
+    ``log_normalizers`` (S,) its log Z.
     """
 
     points: Tensor
@@ -362,19 +377,19 @@ def share_points(
     start: Proposal | None,
     generator: torch.Generator,
 ) -> SharedPoints:
-    """Return points for all draws.
+    """Return quasi-random points that the densities of all draws share.
 
-    They follow a defensive mixture q = 0.1 λ + 0.9 Σ_k w_k N(m_k, L_k L_kᵀ), and each density
+    The points follow a defensive mixture q = 0.1 λ + 0.9 Σ_k w_k N(m_k, L_k L_kᵀ), and each density
     weights them by its ratio to q. They are a scrambled Sobol sequence in q's own coordinates
     (Owen, 1998), which hardly depends on the seed. The Gaussians are fitted to the mean of the
     draws' densities, estimated from points of an earlier mixture: adaptive importance sampling
-    (Cappé, Douc, Guillin, Marin and Robert, 2008). What error the points have, the draws share.
+    (Cappé, Douc, Guillin, Marin and Robert, 2008). All draws share the error of the points.
 
     Args:
         log_densities: (S, m) at latent points (m, d), per unit of the scales; each unnormalized.
         start: the first mixture; None for λ alone.
     """
-    first = weigh_points(latent, log_densities, start, _FIRST, generator)
+    first = weigh_points(latent, log_densities, start, _FIRST_POINTS, generator)
     parents = systematic(first.weights.mean(0).log(), generator)
     fitted = Proposal.fit(first.points[parents], _STEP, generator)
     return weigh_points(latent, log_densities, fitted, _POINTS, generator)
@@ -387,20 +402,21 @@ def even_points(
     n: int,
     generator: torch.Generator,
 ) -> Tensor | None:
-    """Return n latent points (n, d) of one density, in random order; None if too few would count.
+    """Return n latent points (n, d) of one density, in random order.
 
     They are resampled systematically along a space-filling curve (Gerber, Chopin and Whiteley,
-    2019), which keeps them even: their mean varies less than that of independent draws.
+    2019), which keeps them even: their mean varies less than that of independent draws. Returns
+    None if the effective number of points is too small.
     """
     sample = weigh_points(latent, lambda g: log_density(g)[None], proposal, _POINTS, generator)
     if float(sample.effective[0]) < max(_LEAST_SHARE * _POINTS, n):
         return None
-    order = torch.from_numpy(np.argsort(_morton(sample.points.numpy())))
+    order = torch.from_numpy(np.argsort(_morton_order(sample.points.numpy())))
     rows = order[systematic(sample.weights[0][order].log(), generator, n)]
     return sample.points[rows[torch.randperm(n, generator=generator)]]
 
 
-def _morton(points: Array) -> npt.NDArray[np.uint64]:
+def _morton_order(points: Array) -> npt.NDArray[np.uint64]:
     """Return the place (n,) of points (n, d) along the Morton curve through their ranks."""
     n, d = points.shape
     bits = max(1, min(10, 60 // d))
@@ -421,7 +437,7 @@ def weigh_points(
 ) -> SharedPoints:
     """Return n points of ``proposal``, or of λ, with the weights of each density.
 
-    Points outside the support, which have no weight, are left out.
+    Points outside the support have no weight and are left out.
     """
     if proposal is None:
         g = latent.draw_evenly(n, generator)
