@@ -1,4 +1,4 @@
-"""What answers are worth, and the tables of answers in a journal."""
+"""Read a run's journal: which answers are usable, and tables of them."""
 
 from __future__ import annotations
 
@@ -52,17 +52,21 @@ TEXT = "text"
 USABLE = "usable"
 REFUSED, TRUNCATED, UNPARSABLE = "refusal", "truncated", "unparsable"
 
-_FEW = 0.05
+AT_ONCE = 50_000
+"""Rows of the table held in memory while it is written."""
+
+_HARDLY_USABLE = 0.05
 """The share of usable answers up to which a judge is stopped."""
 
-_MANY = 0.2
-"""The share of unusable answers from which a run says so."""
+_MANY_UNUSABLE = 0.2
+"""The share of unusable answers from which a run reports them."""
 
-_EXAMPLE = 40
+_EXAMPLE_LENGTH = 40
+"""Characters of an unparsable answer that a message quotes."""
 
 
 def worth(verdict: str, probability: float | None, reply: str, finish: str) -> str:
-    """Return what an answer is worth: `USABLE`, or why it is not.
+    """Return `USABLE` for a usable answer, else the reason why it is not usable.
 
     Examples:
         >>> worth("A", 1.0, "A", "stop"), worth("truncated", None, "Let me", "length")
@@ -77,12 +81,12 @@ def worth(verdict: str, probability: float | None, reply: str, finish: str) -> s
 
 @dataclass
 class AnswerSummary:
-    """A judge's answers, counted.
+    """Counts of a judge's answers.
 
     Attributes:
-        counts: answers by what they are worth, see `worth`.
+        counts: answers by the result of `worth`: usable, or the reason why not.
         empty: truncated answers without any visible text, whose tokens went to thinking.
-        limit: the least token limit of truncated answers; None if it is unknown.
+        limit: the smallest token limit of truncated answers; None if it is unknown.
         example: the text of an unparsable answer.
         models: answers by the model that gave them, as the provider reports it.
         cached: answers from the cache.
@@ -110,7 +114,7 @@ class AnswerSummary:
         return self.counts[USABLE]
 
     def add(self, worth_: str, reply: str, settings: str, count: int = 1) -> None:
-        """Count answers that are alike."""
+        """Count `count` answers that have the same worth."""
         self.counts[worth_] += count
         if worth_ == TRUNCATED:
             self.empty += 0 if reply.strip() else count
@@ -121,29 +125,31 @@ class AnswerSummary:
 
     def hardly_usable(self, least: int | None) -> bool:
         """Return whether there are at least `least` answers, and hardly any is usable."""
-        return least is not None and self.total >= least and self.usable <= _FEW * self.total
+        return (
+            least is not None and self.total >= least and self.usable <= _HARDLY_USABLE * self.total
+        )
 
     def unusable_line(self) -> str | None:
         """Return how many answers are unusable, why, and what helps; None if they are few."""
         unusable = self.total - self.usable
-        if not unusable or unusable < _MANY * self.total:
+        if not unusable or unusable < _MANY_UNUSABLE * self.total:
             return None
         reasons = [reason for reason, _ in self.counts.most_common() if reason != USABLE]
         parts = [f"{self.counts[r]:,} of {self.total:,} {self._described(r)}" for r in reasons]
         begins = f"{unusable:,} of {self.total:,} answers are unusable"
         begins = begins if self.usable else "no usable answers"
-        return f"{begins}: {', '.join(parts)}; {self._way_out(reasons[0])}"
+        return f"{begins}: {', '.join(parts)}; {self._remedy(reasons[0])}"
 
     def _described(self, reason: str) -> str:
         if reason == TRUNCATED:
             at = f" at max_tokens={self.limit:,}" if self.limit else ""
             return f"truncated{at}{' before any visible text' if self.empty else ''}"
         if reason == UNPARSABLE:
-            example = visible(" ".join(self.example.split()), _EXAMPLE)
+            example = visible(" ".join(self.example.split()), _EXAMPLE_LENGTH)
             return f"unparsable (such as {example!r})" if example else "unparsable (empty)"
         return "refused" if reason == REFUSED else reason
 
-    def _way_out(self, reason: str) -> str:
+    def _remedy(self, reason: str) -> str:
         """Return the setting that helps."""
         if reason == TRUNCATED:
             thinks = ", or lower its effort: its thinking took them" if self.empty else ""
@@ -176,7 +182,8 @@ def summarize(db: sa.Connection, judge: str) -> AnswerSummary:
     """Return the summary of a judge's answers in a journal."""
     a, result = answers.c, AnswerSummary()
     of_judge = answers.join(questions, questions.c.id == a.question)
-    # In a subquery: PostgreSQL takes an expression with parameters for another one when grouping.
+    # The columns are a subquery because PostgreSQL does not match selected and grouped expressions
+    # that have parameters.
     rows = (
         select(a.verdict, a.finish, a.probability.is_not(None).label("chosen"), a.reply, a.settings)
         .add_columns((func.trim(a.reply) == "").label("empty"))
@@ -185,30 +192,28 @@ def summarize(db: sa.Connection, judge: str) -> AnswerSummary:
         .subquery()
         .c
     )
-    alike = (rows.verdict, rows.finish, rows.chosen, rows.empty)
+    groups = (rows.verdict, rows.finish, rows.chosen, rows.empty)
     query = select(
         rows.verdict, rows.finish, rows.chosen, func.max(rows.reply), func.max(rows.settings),
         func.count(),
-    ).group_by(*alike)  # fmt: skip
+    ).group_by(*groups)  # fmt: skip
     for verdict, finish, chosen, reply, settings, count in db.execute(query):
-        value = worth(verdict, 1.0 if chosen else None, reply, finish)
-        result.add(value, reply, settings, count)
-    before = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="milliseconds")
+        result_worth = worth(verdict, 1.0 if chosen else None, reply, finish)
+        result.add(result_worth, reply, settings, count)
+    yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="milliseconds")
     ages = select(
         a.model_answered, func.count(), func.sum(a.cached), func.min(a.asked_at),
-        func.count().filter(a.asked_at < before),
+        func.count().filter(a.asked_at < yesterday),
     )  # fmt: skip
     ages = ages.select_from(of_judge).where(questions.c.judge == judge).group_by(a.model_answered)
     for model, count, cached, oldest, old in db.execute(ages):
-        result.models += Counter({model: count} if model else {})  # filters name no model
+        result.models += Counter(
+            {model: count} if model else {}
+        )  # a reply from a content filter has no model
         result.cached += int(cached or 0)
         result.old += old
         result.oldest = min(filter(None, (result.oldest, oldest)), default="")
     return result
-
-
-AT_ONCE = 50_000
-"""Rows of the table held in memory while it is written."""
 
 
 class StalePlanError(InputError):
@@ -234,7 +239,7 @@ def _table(thinking: bool) -> sa.Select[Any]:
 
 
 def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
-    """Return the state of each judge of a run, possibly while it runs.
+    """Return the state of each judge of a run, which may be running.
 
     Raises:
         InputError: there is no journal in the folder.
@@ -252,7 +257,7 @@ def unanswered(folder: Path, campaign: Campaign) -> dict[str, list[Unanswered]]:
 
 
 def answer_summaries(folder: Path, campaign: Campaign) -> dict[str, AnswerSummary]:
-    """Return what each judge's answers are worth, and where they come from.
+    """Return how many of each judge's answers are usable, and where they come from.
 
     Raises:
         InputError: there is no journal in the folder.
@@ -310,16 +315,16 @@ def comparisons(study: Study, *, thinking: bool = False) -> Comparisons:
     It may be called while the run continues.
 
     Args:
-        study: what was asked.
-        thinking: whether to add the thinking that reasoning models showed, which may be a
-            thousand times as long as their answers.
+        study: the run and its plan.
+        thinking: whether to add the visible thinking of reasoning models, which may be a thousand
+            times as long as their answers.
 
     Raises:
         InputError: there is no journal in the folder, it is another campaign's, or an answer in
             it was changed by hand.
-        StalePlanError: it has answers to pairs that are not in the plan.
+        StalePlanError: the journal has answers to pairs that are not in the plan.
     """
-    with _reading(study) as db:
+    with _open_checked(study) as db:
         check_digests(db, str(study.folder), pairs=True)
         frame = pd.read_sql_query(_table(thinking), db)
     return _with_points(frame, study)
@@ -332,7 +337,7 @@ def check_answers(study: Study) -> None:
         InputError: there is no journal in the folder, it is another campaign's, or an answer in
             it was changed by hand.
     """
-    with _reading(study) as db:
+    with _open_checked(study) as db:
         check_digests(db, str(study.folder))
 
 
@@ -342,7 +347,7 @@ def write_judgments(study: Study, path: Path, *, thinking: bool = False) -> Path
     Raises:
         InputError: as `comparisons` and `Comparisons.write`.
     """
-    with _reading(study) as db:
+    with _open_checked(study) as db:
         check_digests(db, str(study.folder), pairs=True)
         rows = db.execution_options(stream_results=True)
         frames = pd.read_sql_query(_table(thinking), rows, chunksize=AT_ONCE)
@@ -391,7 +396,7 @@ def direct_answers(study: Study) -> pd.DataFrame:
         .where(q.presentation.not_in(("ab", "ba")))
         .order_by(q.id)
     )
-    with _reading(study) as db:
+    with _open_checked(study) as db:
         check_digests(db, str(study.folder), pairs=False)
         frame = pd.read_sql_query(query, db)
     parts = [presentation.partition("-") for presentation in frame["kind"]]
@@ -417,14 +422,14 @@ def people_cards(study: Study) -> pd.DataFrame:
         .where(c.state.in_(("answered", "undone")))
         .order_by(c.id)
     )
-    with _reading(study) as db:
+    with _open_checked(study) as db:
         frame = pd.read_sql_query(query, db)
     return frame.astype({"question": float, "confidence": float, "seconds": float})
 
 
 @contextmanager
-def _reading(study: Study) -> Iterator[sa.Connection]:
-    """Open the journal of a run after checking that it is of this campaign."""
+def _open_checked(study: Study) -> Iterator[sa.Connection]:
+    """Open a run's journal and check that it belongs to this campaign."""
     with reading(study.location) as db:
         stored = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
         check_same(stored, identity_of(study.campaign, study.space), study.folder)

@@ -1,14 +1,14 @@
 """Rate sharing: limiters shared by the runs of a process, and limits shared by workers.
 
-Runs with the same `RateLimiters` share one limiter for each endpoint, account and model, in
-whichever thread or event loop they are. It is kept for a minute after its last run, so that the
+Runs with the same `RateLimiters` share one limiter for each endpoint, account and model, even in
+different threads or event loops. A limiter is kept for a minute after its last run, so that the
 next run starts at the measured rate. If runs have different fixed limits, the strictest applies to
-all. Runs with different `RateLimiters` know nothing of each other: each keeps within its limits,
-and together they may exceed them.
+all. Runs with different `RateLimiters` are independent: each keeps within its limits, but together
+they may exceed them.
 
 Workers that share a journal divide every limit evenly. They read the number of live workers from
-the journal every other second. A worker that joins sends nothing at a fixed limit until the others
-had time to see it; a dead worker keeps its share until its lease expires.
+the journal every other second. If there is a fixed limit, a worker that joins sends nothing until
+the others have had time to notice it. A dead worker keeps its share until its lease expires.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ from llm_elicit.orchestrator.rate_limiter import RateLimiter
 from llm_elicit.orchestrator.writer import Writer
 
 LOW_START, START = 8.0, 32.0
-"""Initial requests in flight: fewer for a server on this machine or network, which may be small."""
+"""Initial requests in flight: LOW_START for a server on this machine or network, else START."""
 
 KEPT = 60.0
 """Seconds for which an unused limiter is kept."""
+
+LOOK = 2.0
+"""Seconds between two counts of the workers."""
 
 Key = tuple[str, str, str]
 """Endpoint, account and model."""
@@ -41,20 +44,20 @@ Key = tuple[str, str, str]
 class _Queue:
     """The waiting requests of one event loop.
 
-    Runs take turns, however many requests of each are waiting; those of one run are in order of
-    arrival.
+    Runs take turns, however many requests each of them has waiting. The requests of one run are
+    sent in order of arrival.
     """
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self._first = asyncio.Lock()
-        self._of_run: WeakKeyDictionary[asyncio.Event, asyncio.Lock] = WeakKeyDictionary()
+        self._head = asyncio.Lock()
+        self._run_locks: WeakKeyDictionary[asyncio.Event, asyncio.Lock] = WeakKeyDictionary()
         self.changed = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def turn(self, run: asyncio.Event) -> AsyncIterator[None]:
-        """Wait until a request of a run is the first of all."""
-        async with self._of_run.setdefault(run, asyncio.Lock()), self._first:
+        """Wait until a request of a run is at the head of the queue."""
+        async with self._run_locks.setdefault(run, asyncio.Lock()), self._head:
             yield
 
     def wake(self) -> None:
@@ -71,10 +74,10 @@ class _Queue:
 
 
 class SharedLimiter:
-    """A rate limiter for the requests of many runs.
+    """A thread-safe rate limiter for the requests of several runs.
 
     Args:
-        limiter: decides how long to wait.
+        limiter: computes how long to wait; it is not thread-safe itself.
     """
 
     def __init__(self, limiter: RateLimiter) -> None:
@@ -155,11 +158,11 @@ class SharedLimiter:
         Args:
             run: identifies the run.
             requests, tokens: its limits; None for none.
-            hold: seconds in which nothing is sent if there is a fixed limit.
+            hold: if there is a fixed limit, seconds for which nothing is sent.
         """
         with self._lock:
             self._fixed[run] = (requests, tokens)
-            self._strictest()
+            self._apply_strictest()
             if hold and (requests or tokens):
                 self._limiter.hold(time.monotonic() + hold)
         self.wake()
@@ -173,12 +176,12 @@ class SharedLimiter:
         """Unregister a run."""
         with self._lock:
             self._fixed.pop(run, None)
-            self._strictest()
+            self._apply_strictest()
             self._queues = {loop: q for loop, q in self._queues.items() if not loop.is_closed()}
             self.unused_since = time.monotonic()
         self.wake()
 
-    def _strictest(self) -> None:
+    def _apply_strictest(self) -> None:
         requests, tokens = zip((None, None), *self._fixed.values(), strict=True)
         self._limiter.fix(
             requests=min((limit for limit in requests if limit), default=None),
@@ -202,7 +205,7 @@ class RateLimiters:
         """Return the limiter of an endpoint, account and model, and register the run."""
         now = time.monotonic()
         with self._lock:
-            self._made = {k: v for k, v in self._made.items() if not _stale(v, now)}
+            self._made = {k: v for k, v in self._made.items() if not _is_expired(v, now)}
             if key not in self._made:
                 window = LOW_START if is_local(key[0]) else START
                 self._made[key] = SharedLimiter(RateLimiter(now, window))
@@ -210,7 +213,7 @@ class RateLimiters:
             return self._made[key]
 
 
-def _stale(limiter: SharedLimiter, now: float) -> bool:
+def _is_expired(limiter: SharedLimiter, now: float) -> bool:
     return limiter.unused and now - (limiter.unused_since or now) > KEPT
 
 
@@ -218,27 +221,29 @@ class RunLimiters:
     """The limiters of one run; call `close` when it ends.
 
     Args:
-        limiters: those that the run shares with others; its own by default.
+        limiters: the limiters shared with other runs; by default new ones.
     """
 
     def __init__(self, limiters: RateLimiters | None = None) -> None:
-        self._all = limiters or RateLimiters()
+        self._shared_limiters = limiters or RateLimiters()
         self._workers = 1
-        self._open_at = -math.inf
+        self._hold_until = -math.inf
         self._used: dict[Key, tuple[SharedLimiter, float | None, float | None]] = {}
 
     def of(self, judge: Judge, backend: Backend) -> SharedLimiter:
         """Return the limiter of a judge's endpoint, account and model."""
         key = (backend.endpoint, backend.account, backend.model)
-        own = (_a_second(judge, "requests_per_minute"), _a_second(judge, "tokens_per_minute"))
+        own = (_per_second(judge, "requests_per_minute"), _per_second(judge, "tokens_per_minute"))
         # The strictest limit of an account's judges applies to all of them.
         others = self._used[key][1:] if key in self._used else (None, None)
         requests, tokens = (
             min((limit for limit in limits if limit is not None), default=None)
             for limits in zip(own, others, strict=True)
         )
-        hold = max(self._open_at - time.monotonic(), 0.0)
-        limiter = self._all.of(key, self, self._part(requests), self._part(tokens), hold)
+        hold = max(self._hold_until - time.monotonic(), 0.0)
+        limiter = self._shared_limiters.of(
+            key, self, self._per_worker(requests), self._per_worker(tokens), hold
+        )
         self._used[key] = (limiter, requests, tokens)
         return limiter
 
@@ -249,13 +254,13 @@ class RunLimiters:
         before, self._workers = self._workers, workers
         for limiter, requests, tokens in self._used.values():
             limiter.scale(before / workers)
-            limiter.fix(self, self._part(requests), self._part(tokens))
+            limiter.fix(self, self._per_worker(requests), self._per_worker(tokens))
 
     def hold(self, seconds: float) -> None:
         """Send nothing for some seconds if there is a fixed limit."""
-        self._open_at = time.monotonic() + seconds
+        self._hold_until = time.monotonic() + seconds
 
-    def _part(self, limit: float | None) -> float | None:
+    def _per_worker(self, limit: float | None) -> float | None:
         return None if limit is None else limit / self._workers
 
     def close(self) -> None:
@@ -264,36 +269,32 @@ class RunLimiters:
             limiter.leave(self)
 
 
-def _a_second(judge: Judge, name: str) -> float | None:
-    a_minute = getattr(judge, name, None)
-    return a_minute / 60.0 if a_minute else None
-
-
-LOOK = 2.0
-"""Seconds between two counts of the workers."""
+def _per_second(judge: Judge, name: str) -> float | None:
+    per_minute = getattr(judge, name, None)
+    return per_minute / 60.0 if per_minute else None
 
 
 @contextlib.asynccontextmanager
 async def shared(writer: Writer, limiters: RunLimiters) -> AsyncIterator[None]:
-    """Keep this worker's share of every limit up to date while inside."""
+    """Keep this worker's share of every limit up to date inside the `async with` block."""
 
-    async def look() -> None:
+    async def update_share() -> None:
         while True:
             await asyncio.sleep(LOOK)
             limiters.share(await writer.workers())
 
-    looking: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None
     try:
         if writer.shared:
             workers = await writer.workers()
             limiters.share(workers)
             if workers > 1:
                 limiters.hold(2.0 * LOOK)
-            looking = asyncio.create_task(look())
+            task = asyncio.create_task(update_share())
         yield
     finally:
-        if looking is not None:
-            looking.cancel()
+        if task is not None:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await looking
+                await task
         limiters.close()

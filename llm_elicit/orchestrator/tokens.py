@@ -1,14 +1,13 @@
-"""What a request costs: the tokens of its prompt and its reply, and their price.
+"""The cost of a request: the tokens of its prompt and its reply, and their price.
 
 Prompts to OpenAI's models are counted by their own tokenizer if the extra `tokens` is installed
-(its vocabularies are bundled, nothing is fetched). Anthropic publishes no tokenizer, and a server
-of one's own may run any model: their prompts are estimated, and rather over than under.
+(its vocabularies are bundled, nothing is fetched). Anthropic publishes no tokenizer, and another
+server may run any model. The tokens of their prompts are estimated, with a margin.
 
 The tokens charged for a reply are the provider's count if it is plausible, else the worst case. A
-cap holds because the worst case of a request is reserved before it is sent. This relies on two
-things that a provider may get wrong: the token counts of its replies, and the token limit of the
-request. The price of a token is that of the price list of genai-prices, or as stated in the
-campaign.
+cap on costs holds because the worst case of a request is reserved before it is sent. This relies on
+two things that a provider may get wrong: the token counts of its replies, and the token limit of
+the request. Prices come from the campaign or from the price list of genai-prices.
 """
 
 from __future__ import annotations
@@ -27,16 +26,34 @@ from llm_elicit.backends.base import silent
 from llm_elicit.config.judges import Judge, TokenPrice
 from llm_elicit.questions import Prompt
 
-_CHARACTERS_A_TOKEN = 2.7
-"""The templates' questions have 3.5 to 3.7 in OpenAI's newest vocabulary; this adds a third."""
+MOST = 10_000_000
+"""More tokens than any model reads or writes at once; a larger count is implausible."""
 
-_TOKENS_A_TURN = 5
-_ROOM_A_TURN = 32
+PICO = 10**12
+"""Picodollars in a dollar. Every listed price of a token is a whole number of picodollars, so that
+sums are exact in any order."""
+
+_CHARACTERS_PER_TOKEN = 2.7
+"""For estimates. The templates' questions have 3.5 to 3.7 characters per token in OpenAI's newest
+vocabulary, so that estimates are about a third too high there."""
+
+_TOKENS_PER_TURN = 5
+"""Tokens of a message besides its text, for estimates."""
+
+_MOST_TOKENS_PER_TURN = 32
+"""Upper bound of the tokens of a message besides its text."""
+
+_HEADROOM = 2
+"""A reply that takes more than the worst case raises it to this multiple of what it took."""
+
 _CACHED_FROM, _CACHED_STEP = 1024, 128
 """OpenAI caches a shared beginning of at least 1024 tokens, in steps of 128."""
 
+_ONE_TOKEN_EACH = Usage(input_tokens=1, output_tokens=1)
+"""A usage for which the price list is asked."""
+
 Counter = Callable[[Prompt], int]
-"""Return the number of tokens of a prompt."""
+"""A function that returns the number of tokens of a prompt."""
 
 
 def counter(judge: Judge) -> tuple[Counter, bool]:
@@ -51,15 +68,15 @@ def counter(judge: Judge) -> tuple[Counter, bool]:
     """
     vocabulary = provider_of(judge).vocabulary(judge)
     if vocabulary is None:
-        return _estimated, False
+        return _estimate, False
     try:
         library = import_module("bpe_openai")
     except ImportError:
-        return _estimated, False
+        return _estimate, False
     encode: Callable[[str], Sequence[int]] = library.get_encoding(vocabulary).encode_ordinary
 
     def chat(prompt: Prompt) -> int:
-        # As OpenAI does: the role and three tokens per message, three for the answer.
+        # OpenAI adds the role and three tokens per message, and three for the answer.
         turns = (3 + len(encode(m.role)) + len(encode(m.content)) for m in prompt.messages)
         return 3 + sum(turns)
 
@@ -69,10 +86,10 @@ def counter(judge: Judge) -> tuple[Counter, bool]:
 def most(prompt: Prompt) -> int:
     """Return an upper bound of a prompt's tokens, for any tokenizer.
 
-    A token holds at least one byte of text; each message has a few tokens of its own.
+    A token holds at least one byte of text; each message has a few further tokens.
     """
     texts = sum(len(message.content.encode()) for message in prompt.messages)
-    return texts + _ROOM_A_TURN * (len(prompt.messages) + 1)
+    return texts + _MOST_TOKENS_PER_TURN * (len(prompt.messages) + 1)
 
 
 def cached_beginning(prompts: Sequence[Prompt], judge: Judge, count: Counter) -> int:
@@ -88,16 +105,9 @@ def cached_beginning(prompts: Sequence[Prompt], judge: Judge, count: Counter) ->
     return length // _CACHED_STEP * _CACHED_STEP if length >= _CACHED_FROM else 0
 
 
-def _estimated(prompt: Prompt) -> int:
+def _estimate(prompt: Prompt) -> int:
     texts = sum(len(message.content) for message in prompt.messages)
-    return round(texts / _CHARACTERS_A_TOKEN) + _TOKENS_A_TURN * len(prompt.messages) + 1
-
-
-MOST = 10_000_000
-"""More tokens than any model reads or writes at once; a larger count is implausible."""
-
-_HEADROOM = 2
-"""The worst case is raised to this multiple of what a reply took, in case the next takes more."""
+    return round(texts / _CHARACTERS_PER_TOKEN) + _TOKENS_PER_TURN * len(prompt.messages) + 1
 
 
 @dataclass(frozen=True)
@@ -117,9 +127,9 @@ class MeasuredTokens:
     completion_sd: float
 
     def sd_of_total(self, requests: int) -> float:
-        """Return the standard deviation of the completion tokens of as many further answers.
+        """Return the standard deviation of all completion tokens of `requests` further answers.
 
-        Their own variation is added to that of the mean, which was measured.
+        It combines the variation of these answers with the error of the measured mean.
         """
         return self.completion_sd * math.sqrt(requests + requests**2 / self.answers)
 
@@ -142,11 +152,11 @@ class UsageCheck:
     **An implausible count** (missing, zero, negative, not a whole number, above `MOST`) is
     replaced by the worst case. **A count above the worst case** is accepted, and raises the worst
     case of the judge's further requests to twice its value. Requests already in flight have
-    reserved less, so that what they take beyond it may exceed a cap.
+    reserved less, so they may exceed a cap.
 
     Args:
         notify: called with one line on the first implausible count and on each rise.
-        raised: the least to reserve for a request, as earlier runs found.
+        raised: the raised worst case of earlier runs.
 
     Examples:
         >>> check = UsageCheck()
@@ -163,10 +173,10 @@ class UsageCheck:
     def __init__(self, notify: Callable[[str], None] = silent, raised: Tokens = Tokens()) -> None:
         self.raised = raised
         self._notify = notify
-        self._noted = False
+        self._notified = False
 
     def worst(self, bound: Tokens) -> Tokens:
-        """Return the worst case of a request: its own `bound`, or more if others took more."""
+        """Return the worst case of a request: its `bound`, or more if earlier replies took more."""
         return bound.max(self.raised)
 
     def counted(self, reply: Reply, bound: Tokens | None) -> Reply:
@@ -174,13 +184,13 @@ class UsageCheck:
 
         Args:
             reply: the reply as the provider sent it.
-            bound: the most that its request should take; None if the judge is not a language
+            bound: the most tokens that its request should take; None if the judge is not a language
                 model.
         """
-        if not _credible(reply):
+        if not _is_plausible(reply):
             charged = self.worst(bound) if bound else Tokens()
-            if bound and not self._noted:
-                self._noted = True
+            if bound and not self._notified:
+                self._notified = True
                 self._notify(
                     "replies state no credible number of tokens: each such reply counts as its "
                     f"worst case ({sum(vars(charged).values()):,} tokens)"
@@ -212,12 +222,12 @@ class UsageCheck:
 
 def known(reply: Reply) -> tuple[float, float]:
     """Return the plausible token counts of prompt and answer; zeros if they are implausible."""
-    if not _credible(reply):
+    if not _is_plausible(reply):
         return 0.0, 0.0
     return float(reply.prompt_tokens), float(reply.completion_tokens)
 
 
-def _credible(reply: Reply) -> bool:
+def _is_plausible(reply: Reply) -> bool:
     """Return whether a reply's token counts are plausible."""
     prompt, completion = reply.prompt_tokens, reply.completion_tokens
     if not (_is_count(prompt) and _is_count(completion)) or prompt == 0:
@@ -228,11 +238,6 @@ def _credible(reply: Reply) -> bool:
 def _is_count(value: object) -> bool:
     """Return whether a value is a number of tokens; plug-ins may return anything."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
-
-
-PICO = 10**12
-"""Picodollars in a dollar. Every listed price of a token is a whole number of picodollars, so that
-sums are exact in any order."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +268,7 @@ class Price:
     """The price of a judge's requests; free by default.
 
     Attributes:
-        tiers: rates by the prompt's length, the shortest first, whose `above` is 0.
+        tiers: rates by increasing prompt length; `above` is 0 in the first.
     """
 
     tiers: tuple[Rates, ...] = (Rates(),)
@@ -288,8 +293,7 @@ def price_of(judge: Judge, batch: bool = False) -> Price | None:
     """Return the price of a judge's tokens; None if it is unknown.
 
     A price in the campaign takes precedence over the price list. Local and simulated judges are
-    free, as are plug-ins that declare it; the price of another server, or of another
-    plug-in, is unknown.
+    free, and so are plug-ins that declare it. The price of other servers and plug-ins is unknown.
 
     Args:
         judge: the judge.
@@ -297,7 +301,7 @@ def price_of(judge: Judge, batch: bool = False) -> Price | None:
     """
     stated: TokenPrice | None = getattr(judge, "price", None)
     if stated is not None:
-        return _stated(stated, batch)
+        return _campaign_price(stated, batch)
     provider = provider_of(judge)
     if provider.free:
         return Price()
@@ -307,25 +311,24 @@ def price_of(judge: Judge, batch: bool = False) -> Price | None:
     context = {"processing": "batch"} if batch else None
     model: str = getattr(judge, "model", "")
     try:
-        calculated = calc_price(_ONE, model, price_context=context, **lookup)
+        calculated = calc_price(_ONE_TOKEN_EACH, model, price_context=context, **lookup)
     except LookupError:
         return None
-    return _listed(calculated.model_price)
+    return _list_price(calculated.model_price)
 
 
-_ONE = Usage(input_tokens=1, output_tokens=1)
-
-
-def _stated(price: TokenPrice, batch: bool) -> Price:
+def _campaign_price(price: TokenPrice, batch: bool) -> Price:
     """Return a price stated in the campaign, in USD per million tokens."""
     share = price.batch if batch else 1.0
     cached = price.input if price.cached is None else price.cached
-    numbers = (_pico(Decimal(str(v)) * Decimal(str(share))) for v in (price.input, price.output))
+    numbers = (
+        _picodollars(Decimal(str(v)) * Decimal(str(share))) for v in (price.input, price.output)
+    )
     input_, output = numbers
-    return Price((Rates(input_, output, _pico(Decimal(str(cached)) * Decimal(str(share)))),))
+    return Price((Rates(input_, output, _picodollars(Decimal(str(cached)) * Decimal(str(share)))),))
 
 
-def _listed(entry: Any) -> Price:
+def _list_price(entry: Any) -> Price:
     """Return the price of an entry of the price list, whose prices are numbers or tiers."""
     prices = {
         "input": entry.input_mtok,
@@ -335,12 +338,12 @@ def _listed(entry: Any) -> Price:
     starts = {0}
     for price in prices.values():
         starts.update(tier.start for tier in getattr(price, "tiers", ()))
-    # `_pico` expects a price per million; this one is per thousand requests.
-    request = _pico(Decimal(entry.requests_kcount or 0) * 1000)
+    # `_picodollars` expects a price per million; this one is per thousand requests.
+    request = _picodollars(Decimal(entry.requests_kcount or 0) * 1000)
     return Price(
         tuple(
             Rates(
-                **{name: _pico(_at(price, start)) for name, price in prices.items()},
+                **{name: _picodollars(_price_at(price, start)) for name, price in prices.items()},
                 request=request,
                 above=start,
             )
@@ -349,7 +352,7 @@ def _listed(entry: Any) -> Price:
     )
 
 
-def _at(price: Any, start: int) -> Decimal:
+def _price_at(price: Any, start: int) -> Decimal:
     """Return a price for prompts just longer than `start`, in USD per million tokens."""
     if price is None:
         return Decimal(0)
@@ -359,6 +362,6 @@ def _at(price: Any, start: int) -> Decimal:
     return Decimal(reached[-1] if reached else price.base)
 
 
-def _pico(usd_per_million: Decimal) -> int:
+def _picodollars(usd_per_million: Decimal) -> int:
     """Return the price in picodollars per token, rounded up."""
     return int((usd_per_million * 10**6).to_integral_value(ROUND_CEILING))

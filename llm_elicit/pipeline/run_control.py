@@ -1,13 +1,14 @@
-"""Follow the control requests of other processes, and record the state of the run.
+"""Follow the control requests for a run, record its state, and let runs wait for their turn.
 
 `llm-elicit pause`, `resume`, `cancel` and the service write requests into the run's journal
-(`llm_elicit.orchestrator.journal.control`). The process that works on the run reads them twice a
-second. To pause, it sends nothing more and waits for the answers in flight; to resume, it asks the
-open questions, as after a restart.
+(`llm_elicit.orchestrator.journal.control`). The process that works on the run reads them about
+twice a second. To pause, it sends nothing more and waits for the answers in flight; to resume, it
+asks the open questions, as after a restart.
 
-A working process holds the lock `AT_WORK` of the run's folder, which excludes all others unless
-they share a journal, and renews its heartbeat every other second. After `SILENCE` seconds without
-one, a service may take the run over; a process that was only suspended notices that and stops.
+A process at work on a run holds the lock `AT_WORK` of the run's folder and renews its heartbeat
+every other second. The lock excludes other processes unless they share a journal. After `SILENCE`
+seconds without a heartbeat, a service may take the run over. A process that was only suspended
+then notices the takeover and stops.
 
 The number of runs that work at the same time in a process is limited; the others wait in order.
 """
@@ -42,12 +43,27 @@ from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.orchestrator.tokens import price_of
 
+MOST_CONCURRENT = 1_000
+"""The most concurrent requests of a judge."""
+
+SIGNS = 2.0
+"""Seconds between two heartbeats."""
+
+POLL = 0.4
+"""Seconds between two reads of the control requests."""
+
+START: dict[str, Any] = {
+    "wanted": "running", "state": "planned", "stage": "plan", "owner": "process", "error": None,
+    "max_cost": None, "concurrency": None,
+}  # fmt: skip
+"""Recorded of a run when a process begins to work on it."""
+
 
 class Turns:
-    """The turns of the runs of one event loop.
+    """The queue of the runs of one event loop, of which a limited number works at the same time.
 
     Args:
-        at_once: how many runs are at work at the same time; None for all.
+        at_once: the number of runs that work at the same time; None for all.
     """
 
     def __init__(self, at_once: int | None = None) -> None:
@@ -55,16 +71,16 @@ class Turns:
         self.queue: dict[Turn, None] = {}
 
     def call(self) -> None:
-        """Call those whose turn it is."""
+        """Call the runs whose turn it is."""
         for turn in list(self.queue)[: self.at_once]:
             turn.called.set()
 
 
 class Turn:
-    """The turn of one run, which joins the queue, is called, and leaves.
+    """The place of one run in the queue: it joins, is called, and leaves.
 
     Attributes:
-        called: whether it is its turn.
+        called: set while it is the run's turn.
 
     Examples:
         >>> turns = Turns(1)
@@ -88,37 +104,21 @@ class Turn:
         self._turns.call()
 
     def leave(self) -> None:
-        """Leave the queue, or the work, so that it is another's turn."""
+        """Leave the queue or end the turn, so that the next run is called."""
         self._turns.queue.pop(self, None)
         self.called.clear()
         self._turns.call()
 
     @property
     def ahead(self) -> int:
-        """How many runs have to end or to pause before it is its turn."""
+        """How many runs have to end or pause before this one is called."""
         if self.called.is_set() or self not in self._turns.queue:
             return 0
         return list(self._turns.queue).index(self) + 1 - (self._turns.at_once or 0)
 
 
-MOST_CONCURRENT = 1_000
-"""The most concurrent requests of a judge."""
-
-SIGNS = 2.0
-"""Seconds between two signs of life."""
-
-POLL = 0.4
-"""Seconds between two looks at what is asked of the run."""
-
-START: dict[str, Any] = {
-    "wanted": "running", "state": "planned", "stage": "plan", "owner": "process", "error": None,
-    "max_cost": None, "concurrency": None,
-}  # fmt: skip
-"""What is recorded of a run that a process begins to work on."""
-
-
 def check_limits(campaign: Campaign, max_cost: float | None, concurrency: int | None) -> None:
-    """Check limits that are asked for of a run, which would end it if they cannot be held.
+    """Check limits requested for a run; limits that cannot be kept would end the run.
 
     Raises:
         InputError: one is out of its range, or there is a cap and a judge of unknown price.
@@ -134,18 +134,19 @@ def check_limits(campaign: Campaign, max_cost: float | None, concurrency: int | 
 
 
 class RunControl:
-    """What a run should do, and what it does, for the process that works on it.
+    """The requested and the actual state of a run, for the process that works on it.
 
     Args:
         location: the run's journal.
         progress: receives a note when the run is paused and when it goes on.
-        ceiling: the budget of several runs together.
-        on_change: called with every change of what the run should do or does.
-        start: what to record at the start, see `Control`; by default that it runs and asks.
-        turn: the run's turn among those of its process, which it leaves while it is paused.
+        ceiling: the common budget of several runs.
+        on_change: called with every change of the requested or the actual state.
+        start: the fields of `Control` to record at the start; by default, that the run is at the
+            stage "ask".
+        turn: the run's place in the queue of its process, which it leaves while it is paused.
 
     Raises:
-        RunInUseError: when it is entered: another process is at work on the run.
+        RunInUseError: on entering, if another process is at work on the run.
     """
 
     def __init__(
@@ -167,16 +168,18 @@ class RunControl:
         self._on_change = on_change or (lambda _: None)
         self._start = START | {"state": "running", "stage": "ask"} if start is None else start
         self._lock = RunLock(location.folder, shared=location.shared, name=AT_WORK)
-        self._lost: RunInUseError | None = None
-        self._applied: tuple[float | None, int | None] = (None, None)
-        self._asked = asyncio.Event()
+        self._takeover_error: RunInUseError | None = None
+        self._applied_limits: tuple[float | None, int | None] = (None, None)
+        self._control_changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._lock)
             self.adopt(await in_thread(partial(begin_control, self._location, **self._start)))
             stack.pop_all()
-        self._tasks = [asyncio.create_task(work()) for work in (self._follow, self._give_signs)]
+        self._tasks = [
+            asyncio.create_task(work()) for work in (self._follow_requests, self._send_heartbeats)
+        ]
         return self
 
     async def __aexit__(
@@ -190,7 +193,7 @@ class RunControl:
         try:
             await asyncio.wait(self._tasks)
             with contextlib.suppress(ElicitError):
-                if changes := _end(error, shared=self._location.shared):
+                if changes := _final_changes(error, shared=self._location.shared):
                     await self.record(**changes)
         finally:
             self._lock.__exit__()
@@ -198,15 +201,19 @@ class RunControl:
 
     @property
     def interrupts(self) -> bool:
-        """Whether what is asked of the run differs from what it does."""
+        """Whether to stop sending: the requested state or limits changed, or the run was lost."""
         limits = self.now.max_cost, self.now.concurrency
-        return self._lost is not None or self.now.wanted != "running" or limits != self._applied
+        return (
+            self._takeover_error is not None
+            or self.now.wanted != "running"
+            or limits != self._applied_limits
+        )
 
     async def until_running(self) -> float:
-        """Wait while the run is to be paused, or others have their turn; return the seconds waited.
+        """Wait while the run is paused or it is not its turn; return the seconds waited.
 
         Raises:
-            CancelledRunError: it is to be cancelled.
+            CancelledRunError: the run should be cancelled.
             RunInUseError: another process has taken the run over.
         """
         began = time.monotonic()
@@ -214,39 +221,45 @@ class RunControl:
             if self.now.wanted == "paused":
                 await self.record(state="paused")
                 self._progress.note("run", "paused; `llm-elicit resume` continues")
-            while self.now.wanted == "paused" and self._lost is None:
-                self._asked.clear()
-                await self._asked.wait()
-            if self._lost is not None:
-                raise self._lost
+            while self.now.wanted == "paused" and self._takeover_error is None:
+                self._control_changed.clear()
+                await self._control_changed.wait()
+            if self._takeover_error is not None:
+                raise self._takeover_error
             if self.now.wanted == "cancelled":
                 raise CancelledRunError(
                     f"{self._location.folder}: cancelled; every answer received is kept: run "
                     "again to continue"
                 )
-            if self.now.wanted == "running" and await self._called():
+            if self.now.wanted == "running" and await self._wait_for_turn():
                 break
         if self.now.state != "running":
             await self.record(state="running")
-        self._applied = self.now.max_cost, self.now.concurrency
+        self._applied_limits = self.now.max_cost, self.now.concurrency
         self.stopping = asyncio.Event()
         return time.monotonic() - began
 
-    async def _called(self) -> bool:
-        """Wait for the run's turn; return False once something else may be asked of it."""
+    async def _wait_for_turn(self) -> bool:
+        """Wait for the run's turn or a control request; return whether the run may work."""
         if not self._turn.called.is_set() and self.now.state != "planned":
             await self.record(state="planned")
-        self._asked.clear()
+        self._control_changed.clear()
         if not self._turn.called.is_set() and self.now.wanted == "running":
-            news = [asyncio.ensure_future(x.wait()) for x in (self._turn.called, self._asked)]
-            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
-            for task in news:
+            waits = [
+                asyncio.ensure_future(x.wait()) for x in (self._turn.called, self._control_changed)
+            ]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for task in waits:
                 task.cancel()
-        return self._turn.called.is_set() and self.now.wanted == "running" and self._lost is None
+        return (
+            self._turn.called.is_set()
+            and self.now.wanted == "running"
+            and self._takeover_error is None
+        )
 
     def limited(self, campaign: Campaign) -> Campaign:
-        """Return the campaign with the limits that were asked for meanwhile."""
-        max_cost, concurrency = self._applied
+        """Return the campaign with the limits that control requests changed."""
+        max_cost, concurrency = self._applied_limits
         changes: dict[str, Any] = {}
         if max_cost is not None:
             changes["limits"] = campaign.limits.model_copy(update={"max_cost": max_cost})
@@ -257,7 +270,7 @@ class RunControl:
         return campaign.model_copy(update=changes)
 
     async def record(self, **changes: Any) -> None:
-        """Record what the run does, or ask something of it.
+        """Record changes of the actual or the requested state.
 
         Raises:
             RunInUseError: another process has taken the run over.
@@ -265,54 +278,56 @@ class RunControl:
         write = partial(write_control, self._location, takeovers=self.now.takeovers, **changes)
         self.adopt(await in_thread(write))
 
-    async def _follow(self) -> None:
+    async def _follow_requests(self) -> None:
         while True:
             await asyncio.sleep(POLL)
-            # The journal's writer reports a failure; the next look may succeed.
+            # The journal's writer reports a failure; the next read may succeed.
             with contextlib.suppress(ElicitError):
                 control = await in_thread(partial(read_control, self._location))
                 mine = control is not None and control.takeovers == self.now.takeovers
                 if control is not None and mine and control.changed >= self.now.changed:
                     self.adopt(control)
 
-    async def _give_signs(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             try:
-                # A late write must not come after the end of the run, when it may be deleted.
+                # In a thread that is awaited: no write may follow the end of the run, since the
+                # run may be deleted then.
                 await in_thread(partial(sign_of_life, self._location, self.now.takeovers))
             except RunInUseError as error:
-                self._lost = error
+                self._takeover_error = error
                 self.stopping.set()
-                self._asked.set()
+                self._control_changed.set()
                 return
             except ElicitError:
-                pass  # as in `_follow`
+                pass  # the next write may succeed
             await asyncio.sleep(SIGNS)
 
     def adopt(self, control: Control) -> None:
-        """Take up what is recorded, and stop sending if something else is asked of the run."""
+        """Adopt a recorded state, and stop sending if it requests something else."""
         before, self.now = self.now, control
         if control.wanted == "running":
-            self._turn.join()  # in the order in which runs were asked to go on
+            self._turn.join()  # the queue keeps the order in which runs were resumed
         elif control.state in ("paused", "planned"):
             self._turn.leave()
         if self.interrupts and not self.stopping.is_set():
             self.stopping.set()
-        self._asked.set()
+        self._control_changed.set()
         if control != before:
             self._on_change(control)
 
 
-def _end(error: BaseException | None, *, shared: bool) -> dict[str, Any]:
-    """Return what to record of a run that ended, with an error or without."""
+def _final_changes(error: BaseException | None, *, shared: bool) -> dict[str, Any]:
+    """Return the changes to record when a run ends, with or without an error."""
     if isinstance(error, RunInUseError):
-        return {}  # the other process says what becomes of it
+        return {}  # the other process records the state
     if isinstance(error, asyncio.CancelledError):
-        # The process ends, and what is recorded says how the run goes on. Others may be at work.
+        # The process ends; the recorded state says how the run continues. If the journal is shared,
+        # other processes may be at work on it.
         return {} if shared else {"alive": 0.0}
     if error is None:
         return {"state": "done"}
     if isinstance(error, CancelledRunError):
         return {"state": "cancelled"}
-    ours = isinstance(error, ElicitError)
-    return {"state": "failed", "error": str(error) if ours else f"defect: {error!r}"}
+    is_expected = isinstance(error, ElicitError)
+    return {"state": "failed", "error": str(error) if is_expected else f"defect: {error!r}"}

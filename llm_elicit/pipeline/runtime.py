@@ -1,11 +1,12 @@
-"""Run campaigns from their YAML to their reports: one, the cells of a grid, or several at once.
+"""Run campaigns from their YAML to their reports: one, a grid, or several at the same time.
 
-A runtime holds what several runs in one process share: a cap, rate limiters, the cache and fits.
+A `Runtime` holds what several runs in one process share: a cap, rate limiters, the cache and the
+processes that fit.
 
-A run whose service has died is taken over by another service if it has not ended and had no
-heartbeat for `SILENCE` seconds. If its journal is in its folder, the folder's lock must be free as
-well, since a process that was only suspended still holds it. If the journal is a shared database,
-that decides which of several services takes the run over.
+If a service dies, another service takes over its runs that have not ended, after `SILENCE` seconds
+without a heartbeat. If a run's journal is in its folder, the folder's lock must be free as well,
+since a process that was only suspended still holds it. If the journal is a shared database, the
+database decides which of several services takes the run over.
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ from llm_elicit.pipeline.run_folder import Run, find, run_folders
 from llm_elicit.pipeline.snapshot import State, state_of
 from llm_elicit.pipeline.stages import plan_grid
 
-_LOOK = 0.05
-"""Seconds between two looks at a folder in which another call is at work."""
+_LOCK_POLL = 0.05
+"""Seconds between two attempts to lock a folder in which another call is at work."""
 
 _locks: dict[Path, threading.Lock] = {}
+"""The locks of the calls of this process, by the folder of the run."""
 
-_RARELY = 10
-"""A run on a server that nobody can take over is looked at again so many looks later."""
+_RESCAN_EVERY = 10
+"""Runs with a shared journal that could not be taken over are examined at every tenth scan only."""
 
 
 class Recovery:
-    """Finds and takes over the runs of a folder whose service is gone.
+    """Finds the runs of a folder whose service has died, and takes them over.
 
     Its methods block; call them in a thread, one at a time.
 
@@ -57,53 +59,55 @@ class Recovery:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._left: dict[Path, tuple[State, bool]] = {}
-        self._order: dict[Path, tuple[bool, float]] = {}
-        self._looks = 0
+        self._skipped: dict[Path, tuple[State, bool]] = {}
+        self._sort_keys: dict[Path, tuple[bool, float]] = {}
+        self._scans = 0
 
     def take(self, names: set[str]) -> tuple[list[Run], bool]:
-        """Take over what can be taken over; the caller should begin to work on it at once.
+        """Take over abandoned runs; the caller should begin to work on them at once.
 
         Args:
-            names: names of runs that are left out.
+            names: names of runs to leave out.
 
         Returns:
-            The runs, those that were at work first and then in the order in which they waited, and
-            whether there are others whose service may be gone.
+            The runs taken over: first those that were at work, then the others in the order in
+            which they waited. And whether there are further runs whose service may have died.
         """
         runs, unsure = [], False
-        self._looks += 1
+        self._scans += 1
         for path in run_folders(self._folder):
             if path.name in names:
                 continue
             try:
-                silent = self._is_silent(path)
-                # A run that cannot be opened must not look as if someone worked on it.
-                run = Run.open(path) if silent else None
+                abandoned = self._is_abandoned(path)
+                # Opened before it is taken over: a run that cannot be opened must not look busy.
+                run = Run.open(path) if abandoned else None
             except (ElicitError, OSError):
-                continue  # it is being written or deleted, or cannot be read: it is left alone
+                continue  # the run is being written or deleted, or cannot be read
             if run is not None and self._take(run.location):
                 runs.append(run)
-            elif silent is not False:
+            elif abandoned is not False:
                 unsure = True
-        return sorted(runs, key=lambda run: self._order[run.folder]), unsure
+        return sorted(runs, key=lambda run: self._sort_keys[run.folder]), unsure
 
-    def _is_silent(self, path: Path) -> bool | None:
-        """Whether a run's service gives no sign of life; None if it does, and may soon not."""
+    def _is_abandoned(self, path: Path) -> bool | None:
+        """Return whether a service's run has no heartbeat; None if it has one, maybe its last."""
         state = state_of(path)
-        left = self._left.get(path)
-        if left == (state, False) or (left == (state, True) and self._looks % _RARELY):
+        skipped_at = self._skipped.get(path)
+        if skipped_at == (state, False) or (
+            skipped_at == (state, True) and self._scans % _RESCAN_EVERY
+        ):
             return False
         location = JournalLocation(path, find(path)[0].journal)
         control = read_control(location)
         if control is None or control.owner != "service" or control.state in ENDED:
-            self._left[path] = state, location.shared
+            self._skipped[path] = state, location.shared
             return False
-        self._order[path] = control.state != "running", control.changed
+        self._sort_keys[path] = control.state != "running", control.changed
         return None if control.at_work else True
 
     def _take(self, location: JournalLocation) -> bool:
-        """Take a run over, unless a process holds its lock or another one is faster."""
+        """Take a run over; return False if a process holds its lock or has taken it over."""
         try:
             with RunLock(location.folder, shared=location.shared, name=AT_WORK):
                 return take_over(location)
@@ -119,16 +123,16 @@ class Runtime:
     limit, and both together may exceed it. As a library it sets no signal handler and prints
     nothing.
 
-    Its runs belong to the event loop in which it is entered; after it was left, it may be entered
-    in another, and goes on at the pace that was found. Its `limiters` may be used from any thread
-    and event loop at the same time, also by `llm_elicit.run(..., limiters=runtime.limiters)`.
+    Its runs belong to the event loop in which it is entered. After it was exited, it may be entered
+    in another event loop, and keeps the measured rates. Its `limiters` may be used from several
+    threads and event loops at the same time, also by `llm_elicit.run(..., limiters=...)`.
 
     Args:
-        folder: where the runs are.
+        folder: the folder of the runs.
         max_cost: a cap in USD for all runs of the folder together, earlier ones included.
-        fits: fits at the same time, each in a process of its own.
-        at_once: runs at work at the same time; others wait for their turn, in the order in which
-            they were started. None for all. A run that is paused is not at work.
+        fits: number of fits at the same time, each in a separate process.
+        at_once: number of runs at work at the same time; None for all. Others wait in the order in
+            which they were started. A paused run is not at work.
         journal: a PostgreSQL address for the journals of campaigns that do not name one.
         live_every: seconds between two live views of a run; None for no live views.
 
@@ -162,20 +166,20 @@ class Runtime:
         self._fits = fits
         self._at_once = at_once
         self._live_every = live_every
-        self._sharing = self._shared()
+        self._sharing = self._new_sharing()
         self._runs: dict[str, CampaignRun] = {}
         self._recovery = Recovery(folder)
 
     async def __aenter__(self) -> Self:
         self._runs.clear()  # those of another event loop
-        self._sharing = self._shared()
+        self._sharing = self._new_sharing()
         if self._max_cost is not None:
             spent = await in_thread(partial(_spent, self.folder))
             budget = Budget(Limits(max_cost=self._max_cost), Amount(usd=spent))
             self._sharing = replace(self._sharing, budget=budget)
         return self
 
-    def _shared(self) -> Sharing:
+    def _new_sharing(self) -> Sharing:
         """Return what the runs of one event loop share."""
         fits = asyncio.Semaphore(self._fits)
         turns = Turns(self._at_once)
@@ -187,14 +191,14 @@ class Runtime:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait for the answers in flight; `recover` takes the runs up again."""
+        """Stop the runs after the answers in flight; `recover` resumes them."""
         await asyncio.gather(*(run.stop() for run in self._runs.values()))
 
     @property
     def runs(self) -> Mapping[str, CampaignRun]:
-        """The runs of this process by the campaign's name, ended ones included.
+        """The runs of this process by the campaign's name, including those that ended.
 
-        Those on which another process works, or that it has taken over, are not among them.
+        Runs on which another process works are left out.
         """
         return {name: run for name, run in self._runs.items() if not run.elsewhere}
 
@@ -208,15 +212,15 @@ class Runtime:
         owner: str = "process",
         retry_failed: bool = False,
     ) -> CampaignRun:
-        """Start a campaign, or take it up where it stopped, and return at once.
+        """Start or resume a campaign, and return at once.
 
         Args:
             campaign: a path, a name from examples/, a `Campaign`, or a run.
             max_cost: a cap in USD that replaces the campaign's own.
             cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or "off".
-            paused: whether it waits for `resume`.
-            owner: "service" if `recover` takes it up after a restart.
-            retry_failed: whether to ask again what was set aside.
+            paused: whether the run waits for `resume`.
+            owner: "service" if `recover` resumes the run after a restart.
+            retry_failed: whether to ask questions again that were set aside.
 
         Raises:
             InputError: a setting or a file cannot be used, it is a grid of several runs, or the
@@ -244,10 +248,10 @@ class Runtime:
         return added
 
     async def recover(self) -> list[CampaignRun]:
-        """Take up the runs of an earlier service, running or paused as they were.
+        """Take over the runs of services that have died, in the state they were in.
 
-        Runs of a service that lives are left to it. Of one that was killed just now it takes some
-        seconds to know. A run that cannot be opened is left alone.
+        If a service may have died just now, this waits some seconds for its heartbeat. A run that
+        cannot be opened is skipped.
         """
         runs, unsure = await self._take_over()
         if unsure:
@@ -256,7 +260,7 @@ class Runtime:
         return runs
 
     async def keep_recovering(self) -> None:
-        """Take up the runs of services that are gone, every few seconds, until it is cancelled."""
+        """Take over the runs of services that have died, every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(SILENCE / 2)
             await self._take_over()
@@ -283,7 +287,7 @@ class Runtime:
 def _spent(folder: Path) -> float:
     """Return the USD that the runs of a folder spent or reserved."""
     campaigns = [(path, find(path)[0]) for path in run_folders(folder)]
-    # A grid's own folder holds its campaign only; the runs of its cells lie beside it.
+    # The folder of a grid holds only its campaign; the runs of its cells have their own folders.
     runs = [JournalLocation(path, c.journal) for path, c in campaigns if c.grid is None]
     return sum(map(spent_in, runs))
 
@@ -305,9 +309,9 @@ def run(
         progress: receives every change; by default a display on standard error. `Silent()`
             shows nothing.
         cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
-        limiters: the rate limiters that it shares with other runs, such as `Runtime.limiters`; its
-            own by default, which keep within the limits of the campaign alone.
-        retry_failed: whether to ask again what was set aside, see `llm-elicit status`.
+        limiters: rate limiters shared with other runs, such as `Runtime.limiters`; by default new
+            ones, which keep the limits of this campaign only.
+        retry_failed: whether to ask questions again that were set aside, see `llm-elicit status`.
 
     Raises:
         InputError: a setting or a file cannot be used.
@@ -336,7 +340,7 @@ def ask_conditions(
 ) -> None:
     """Ask the cells of a grid that have conditions, so that the first fit has all answers.
 
-    Errors are left to `run`, which asks again what has no answer.
+    Errors are ignored here, since `run` asks the unanswered questions again.
     """
     for cell in cells:
         if cell.campaign.given and len(cells) > 1:
@@ -365,9 +369,9 @@ async def arun(
 ) -> Run:
     """Run a campaign as `run` does, in a notebook or a service with an event loop.
 
-    Signal handlers and the garbage collector are left alone. Cancelling the task while questions
-    are asked waits for the answers in flight; cancelling it again drops them. In other stages it
-    ends with the step at work. Calls with the same folder run one after the other.
+    It does not change signal handlers or the garbage collector. If the task is cancelled while
+    questions are asked, it waits for the answers in flight; cancelling it again drops them. In
+    other stages it ends after the current step. Calls with the same folder run one after the other.
 
     Args:
         campaign, progress: as of `run`.
@@ -407,30 +411,30 @@ def run_grid(
 
     if _inside_event_loop():
         raise InputError("run_grid() was called inside an event loop; call it in a separate thread")
-    done: dict[str, Run] = {}
+    results: dict[str, Run] = {}
     stopped: ElicitError | None = None
     cells = plan_grid(campaign)
     options["limiters"] = options.get("limiters") or RateLimiters()
     ask_conditions(cells, progress, **options)
     for cell in cells:
         try:
-            done[cell.campaign.name] = run(cell, progress=progress, **options)
+            results[cell.campaign.name] = run(cell, progress=progress, **options)
         except CapError:
             raise
         except ElicitError as error:
             stopped = stopped or error
-    if stopped is not None and not done:
+    if stopped is not None and not results:
         raise stopped
-    write_conditions(list(done.values()))
-    return done
+    write_conditions(list(results.values()))
+    return results
 
 
 @asynccontextmanager
 async def alone_in(folder: Path) -> AsyncIterator[None]:
-    """Wait, without blocking the event loop, until no other call of this process is at work."""
+    """Wait, without blocking the event loop, until no other call works in this folder."""
     lock = _locks.setdefault(folder.resolve(), threading.Lock())
     while not lock.acquire(blocking=False):
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_LOCK_POLL)
     try:
         yield
     finally:

@@ -35,13 +35,13 @@ BEFORE: dict[str, tuple[str, ...]] = {"fit": (), "audit": ("fit",), "report": ("
 
 
 class _Stage(NamedTuple):
-    """What a stage reads, and how it is made.
+    """The inputs of a stage, and the function that writes its files.
 
     Attributes:
-        reads: returns digests of what it reads, which the manifest keeps with those of the files
-            that it wrote.
-        make: writes these files; its last argument is the stage that is wanted.
-        ignoring: inputs that count only if the stage itself is wanted.
+        reads: returns digests of the inputs, which the manifest stores with those of the files
+            written.
+        make: writes the files; its last argument is the stage that the user asked for.
+        ignoring: inputs whose change matters only if the user asked for this stage itself.
     """
 
     reads: Callable[[Run], dict[str, dict[str, str]]]
@@ -50,7 +50,7 @@ class _Stage(NamedTuple):
 
 
 def _stage(name: str) -> _Stage:
-    from llm_elicit.pipeline import fit, results  # with PyTorch, which asking needs not
+    from llm_elicit.pipeline import fit, results  # these import PyTorch, which asking does not need
 
     return {
         "fit": _Stage(fit.reads, fit.make),
@@ -60,14 +60,14 @@ def _stage(name: str) -> _Stage:
 
 
 def make(run: Run, goal: str, progress: Progress = SILENT, *, anew: bool = True) -> None:
-    """Make the files of a stage, and before them those that it reads where they are stale.
+    """Make the files of a stage, after updating the stale files that it reads.
 
     Args:
         run: the run.
         goal: the stage.
         progress: receives every change.
-        anew: whether to make them also where this version made them from the same files before;
-            beliefs are not fitted again in any case.
+        anew: whether to make the files even if they are up to date; beliefs that are up to date
+            are never fitted again.
     """
     with span(goal):
         check_files(run, goal, progress)
@@ -79,7 +79,7 @@ def make(run: Run, goal: str, progress: Progress = SILENT, *, anew: bool = True)
 
 
 def _update(run: Run, stages: Sequence[str], goal: str, progress: Progress) -> None:
-    """Make the files of stages again where they are stale."""
+    """Make the files of those stages again that are stale."""
     for stage in map(_stage, stages):
         if run.manifest.stale(stage.reads(run), ignoring=stage.ignoring):
             stage.make(run, progress, goal)
@@ -126,12 +126,12 @@ def compare(runs: Sequence[Run], progress: Progress = SILENT) -> JudgeComparison
 
 
 def check_files(run: Run, stage: str, progress: Progress) -> None:
-    """Check a run's identity and files; write changed pairs and tables of answers again.
+    """Check a run's identity and files; rebuild changed pairs and tables of answers.
 
     Args:
         run: the run.
-        stage: the stage that follows, for messages.
-        progress: receives a note for every file that is written again.
+        stage: the next stage, for messages.
+        progress: receives a note for every rebuilt file.
 
     Raises:
         InputError: the campaign, its space or a template was changed; a table was changed and
@@ -166,7 +166,7 @@ def check_files(run: Run, stage: str, progress: Progress) -> None:
 def warn_of_gaps(run: Run, stage: str, progress: Progress) -> None:
     """Add a note for every judge whose questions are not all answered."""
     if not (run.folder / COMPARISONS).is_file():
-        return  # the stage names the file that it misses
+        return  # the stage itself reports the missing file
     counts = run.questions
     for judge, gap in run.missing.items():
         of_all = f"{gap:,} of {counts[judge]:,} questions have no answer"
@@ -186,16 +186,16 @@ def plan(campaign: str | Path | Campaign) -> Run:
 def plan_grid(campaign: str | Path | Campaign) -> tuple[Run, ...]:
     """Plan every cell of a grid; a campaign without a grid is its only cell."""
     cells = tuple(plan_run(cell) for cell in open_runs(campaign))
-    whole, folder = find(campaign)
-    if whole.grid is not None and folder != cells[0].folder:
+    parent, folder = find(campaign)
+    if parent.grid is not None and folder != cells[0].folder:
         folder.mkdir(parents=True, exist_ok=True)
-        _write_campaign(whole, folder / CAMPAIGN)
+        _write_campaign(parent, folder / CAMPAIGN)
         Manifest(folder).record("plan", {}, [folder / CAMPAIGN])
     return cells
 
 
 def _write_campaign(campaign: Campaign, path: Path) -> None:
-    """Write a run's copy of a campaign; of a grid, only the settings that were given."""
+    """Write a run's copy of a campaign; for a grid, only the settings in its file."""
     grid = campaign.grid is not None
     data = campaign.model_dump(mode="json", exclude={"runs"}, exclude_unset=grid)
     data["runs"] = str(campaign.runs)
