@@ -5,15 +5,15 @@ once and stored in the service's folder with mode 0600, so that links and sessio
 restart. Ended sessions and links are stored in small SQLite files there, which several services may
 share.
 
-A session is a signed cookie. One cookie belongs to a browser that signed in and holds a random id
-and the scope. Another belongs to forms that are sent without signing in, such as the sign-in form
-itself, so that showing such a form ends no session. Both are signed with a key that depends on the
-tokens: a new token ends all sessions. Signing out ends a session on the server as well, so that a
-copy of its cookie is worthless. Cookies are `HttpOnly` and `SameSite=Lax`: a link in a mail works
-for a browser that is signed in, and a form of another site sends no cookie.
+A session is a signed cookie with a random id and a scope. A browser that has signed in has one.
+Forms that are sent without signing in, such as the sign-in form itself, use a second cookie without
+a scope, so that showing such a form does not end a session. Both are signed with a key that depends
+on the tokens, so a new token ends all sessions. Signing out also ends the session on the server, so
+that copies of its cookie become useless. Cookies are `HttpOnly` and `SameSite=Lax`: links in a mail
+work in a browser that is signed in, but a form on another site sends no cookie.
 
-The token of a personal link names a row of `links.sqlite`, which holds the person and the expiry.
-The token itself is not stored, so reading the file gives no access.
+The token of a personal link is the signed id of a row of `links.sqlite`, which holds the person and
+the expiry. The token itself is not stored, so reading the file gives no access.
 """
 
 from __future__ import annotations
@@ -44,14 +44,43 @@ from llm_elicit.errors import InputError
 from llm_elicit.service.responses import ROOT, ProblemError
 
 Scope = Literal["admin", "read"]
-"""What a caller may do: everything, or only look."""
+"""What a caller may do: everything, or only read."""
 
 _VARIABLES = {
     "secret": "LLM_ELICIT_SECRET",
     "token": "LLM_ELICIT_TOKEN",
     "read-token": "LLM_ELICIT_READ_TOKEN",
 }
-_SHORTEST = 16
+_LEAST_LENGTH = 16
+"""Least number of characters of a secret."""
+
+SESSIONS_FILE = "sessions.sqlite"
+_ENDED_TABLE = "CREATE TABLE IF NOT EXISTS ended (id TEXT PRIMARY KEY, until REAL NOT NULL)"
+
+_SIGNED_IN, _FORMS, _CHANGED = "llm_elicit.session", "llm_elicit.forms", "llm_elicit.cookies"
+"""Keys of a request's scope: its two sessions, and the set of those whose cookie has changed."""
+
+_MOST_ADDRESSES = 10_000
+"""Number of addresses whose wrong tokens are counted."""
+
+LINKS_FILE = "links.sqlite"
+
+_DAY = 86_400.0
+LONGEST_DAYS = 366.0
+"""Longest validity of a link."""
+
+_LINKS_TABLE = """
+CREATE TABLE IF NOT EXISTS links (
+    id TEXT PRIMARY KEY,
+    campaign TEXT NOT NULL,
+    judge TEXT NOT NULL,
+    expert TEXT NOT NULL,
+    issued REAL NOT NULL,
+    expires REAL NOT NULL,
+    revoked REAL
+)
+"""
+_COLUMNS = "id, campaign, judge, expert, issued, expires, revoked"
 
 
 @dataclass(frozen=True)
@@ -61,8 +90,8 @@ class Keys:
     Attributes:
         secret: signs links and sessions.
         tokens: the token of each scope; empty if none is required.
-        token_file: the file of the admin's token; None if it was not made here.
-        others: secrets of the environment that must not leave either, such as providers' keys.
+        token_file: the file of the admin's token; None if the token is not from a file.
+        others: further secrets that must not be disclosed, such as providers' keys.
     """
 
     secret: str
@@ -72,27 +101,30 @@ class Keys:
 
     @classmethod
     def load(cls, folder: Path, *, needs_token: bool, variables: Iterable[str] = ()) -> Keys:
-        """Read the secrets, or make those that do not exist.
+        """Read the secrets, and create those that do not exist.
 
         Args:
-            folder: where they are kept.
+            folder: the folder of the secrets.
             needs_token: whether requests need a token.
             variables: names of environment variables that hold other secrets.
 
         Raises:
             InputError: one is too short to be safe, or others can read its file.
         """
-        stated = os.environ.get(_VARIABLES["token"])
+        value = os.environ.get(_VARIABLES["token"])
         tokens: dict[Scope, str] = {}
-        if needs_token or stated:
-            tokens = {"admin": _read(folder, "token"), "read": _read(folder, "read-token")}
+        if needs_token or value:
+            tokens = {
+                "admin": _read_secret(folder, "token"),
+                "read": _read_secret(folder, "read-token"),
+            }
         named = {*variables, "PGPASSWORD", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
         others = [os.environ[name].strip() for name in sorted(named) if os.environ.get(name)]
-        token_file = folder / "token" if tokens and not stated else None
-        return cls(_read(folder, "secret"), tokens, token_file, tuple(others))
+        token_file = folder / "token" if tokens and not value else None
+        return cls(_read_secret(folder, "secret"), tokens, token_file, tuple(others))
 
     def scope_of(self, token: str) -> Scope | None:
-        """Return the scope of a token, compared in constant time; None if it is not one."""
+        """Return the scope of a token, compared in constant time; None for a wrong token."""
         scope: Scope | None = None
         for name, own in self.tokens.items():
             if hmac.compare_digest(own.encode(), token.encode()):
@@ -100,28 +132,28 @@ class Keys:
         return scope
 
     def scrub(self, text: str) -> str:
-        """Return a text without any of the secrets, also if they are encoded."""
+        """Return a text without the secrets, whether they are encoded or not."""
         for secret in (self.secret, *self.tokens.values(), *self.others):
             text = scrubbed(text, secret)
         return text
 
 
-def _read(folder: Path, name: str) -> str:
-    """Return a secret from its environment variable or its file, which is made if necessary."""
+def _read_secret(folder: Path, name: str) -> str:
+    """Return a secret from its environment variable or its file, created if necessary."""
     variable = _VARIABLES[name]
-    stated = os.environ.get(variable)
-    if stated is None:
-        return _kept(folder / name)
-    if len(stated) < _SHORTEST or not stated.isascii() or not stated.isprintable():
+    value = os.environ.get(variable)
+    if value is None:
+        return _secret_in(folder / name)
+    if len(value) < _LEAST_LENGTH or not value.isascii() or not value.isprintable():
         raise InputError(
-            f"the environment variable {variable} holds {len(stated)} characters; a secret needs "
-            f"at least {_SHORTEST} printable ASCII characters; create one: openssl rand -hex 32"
+            f"the environment variable {variable} holds {len(value)} characters; a secret needs "
+            f"at least {_LEAST_LENGTH} printable ASCII characters; create one: openssl rand -hex 32"
         )
-    return stated
+    return value
 
 
-def _kept(path: Path) -> str:
-    """Return the secret in a file, which is made if it does not exist.
+def _secret_in(path: Path) -> str:
+    """Return the secret in a file, which is created if it does not exist.
 
     Raises:
         InputError: it cannot be written, is empty, or others can read it.
@@ -129,38 +161,38 @@ def _kept(path: Path) -> str:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
-            _make(path)
+            _create_secret(path)
         if path.stat().st_mode & 0o077:
             raise InputError(f"{path}: others can read this secret; run: chmod 600 {path}")
         secret = path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be used ({error}); check it") from None
-    if len(secret) < _SHORTEST:
+    if len(secret) < _LEAST_LENGTH:
         raise InputError(f"{path}: holds no secret; delete it, and a new one is created")
     return secret
 
 
-def _make(path: Path) -> None:
-    """Write a new secret; if another process does so at the same time, theirs is kept."""
-    beside = unfinished(path)
-    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _create_secret(path: Path) -> None:
+    """Write a new secret, unless another process writes one at the same time."""
+    temporary = unfinished(path)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.write(file, secrets.token_urlsafe(32).encode() + b"\n")
         os.fsync(file)
         with suppress(FileExistsError):
-            os.link(beside, path)
+            os.link(temporary, path)
     finally:
         os.close(file)
-        beside.unlink()
+        temporary.unlink()
 
 
 @contextmanager
 def opened(path: Path, table: str) -> Iterator[sqlite3.Connection]:
-    """Open a file for one transaction.
+    """Open an SQLite file for one transaction.
 
     Args:
-        path: the file; its folder is made if necessary, for its owner alone.
-        table: the statement that makes its table, if it does not exist.
+        path: the file; its folder is created if necessary, readable by its owner only.
+        table: the statement that creates its table if it does not exist.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     db = sqlite3.connect(path, timeout=10.0)
@@ -172,19 +204,13 @@ def opened(path: Path, table: str) -> Iterator[sqlite3.Connection]:
         db.close()
 
 
-SESSIONS_FILE = "sessions.sqlite"
-
-_ENDED_TABLE = "CREATE TABLE IF NOT EXISTS ended (id TEXT PRIMARY KEY, until REAL NOT NULL)"
-_SIGNED_IN, _FORMS, _CHANGED = "llm_elicit.session", "llm_elicit.forms", "llm_elicit.cookies"
-
-
 @dataclass(frozen=True)
 class Session:
     """A browser's session.
 
     Attributes:
-        id: random.
-        scope: what it may do; None for that of forms, which has not signed in.
+        id: a random id.
+        scope: what the browser may do; None for a session of forms, without signing in.
     """
 
     id: str
@@ -208,20 +234,20 @@ class Sessions:
 
     def __init__(self, keys: Keys, folder: Path, seconds: float) -> None:
         tokens = "\n".join(keys.tokens.values())
-        bound = hashlib.sha256(f"{keys.secret}\n{tokens}".encode()).hexdigest()
-        self._secret = bound.encode()
+        key = hashlib.sha256(f"{keys.secret}\n{tokens}".encode()).hexdigest()
+        self._secret = key.encode()
         self._path = folder / SESSIONS_FILE
         self._seconds = int(seconds)
-        self._signer = URLSafeTimedSerializer(bound, salt="session")
+        self._signer = URLSafeTimedSerializer(key, salt="session")
         # Cookies are shared by all ports of a host, and so by all services of a machine.
-        service = hashlib.sha256(bound.encode()).hexdigest()[:8]
+        service = hashlib.sha256(key.encode()).hexdigest()[:8]
         self._cookies = {
             _SIGNED_IN: f"llm_elicit_{service}",
             _FORMS: f"llm_elicit_forms_{service}",
         }
 
     def read(self, cookies: str) -> dict[str, Session]:
-        """Return the sessions in a `Cookie` header, without those that are forged or expired."""
+        """Return the valid sessions of a `Cookie` header; forged and expired ones are left out."""
         values = cookie_parser(cookies)
         sessions = {}
         for kind, name in self._cookies.items():
@@ -250,7 +276,7 @@ class Sessions:
             db.execute("INSERT OR IGNORE INTO ended (id, until) VALUES (?, ?)", values)
 
     def has_ended(self, session: Session) -> bool:
-        """Return whether a session was ended, here or by another service of the folder."""
+        """Return whether a session was ended, by this or another service of the folder."""
         if not self._path.exists():
             return False
         with opened(self._path, _ENDED_TABLE) as db:
@@ -258,12 +284,12 @@ class Sessions:
             return db.execute(query, (session.id,)).fetchone() is not None
 
     def csrf(self, session: Session) -> str:
-        """Return the token that a session's forms repeat."""
+        """Return the CSRF token of a session, which its forms repeat."""
         message = f"csrf {session.id}".encode()
         return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
 
     def csrf_is(self, session: Session, token: str) -> bool:
-        """Whether a form's token is that of its session, compared in constant time."""
+        """Return whether a token is the CSRF token of a session, compared in constant time."""
         return hmac.compare_digest(self.csrf(session).encode(), token.encode())
 
 
@@ -280,7 +306,7 @@ class SessionCookies:
             return
         scope.update(self._sessions.read(Headers(scope=scope).get("cookie", "")))
 
-        async def answer(message: Message) -> None:
+        async def send_with_cookies(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers, secure = MutableHeaders(scope=message), scope["scheme"] == "https"
                 for kind in sorted(scope.get(_CHANGED, ())):
@@ -288,63 +314,60 @@ class SessionCookies:
                     headers.append("set-cookie", header)
             await send(message)
 
-        await self._app(scope, receive, answer)
+        await self._app(scope, receive, send_with_cookies)
 
 
 def session_of(request: Request) -> Session | None:
     """Return the session of a browser that signed in; None without one.
 
-    Whether it was ended meanwhile is known to `Sessions.has_ended`.
+    It may have ended since; see `Sessions.has_ended`.
     """
     session: Session | None = request.scope.get(_SIGNED_IN)
     return session
 
 
 def form_session_of(request: Request) -> Session | None:
-    """Return the session of forms of who has not signed in; None without one."""
+    """Return the session of a browser's forms without signing in; None without one."""
     session: Session | None = request.scope.get(_FORMS)
     return session
 
 
 def form_session(request: Request) -> Session:
-    """Return the session of forms of who has not signed in, which is begun if necessary."""
-    return form_session_of(request) or _begun(request, _FORMS, None)
+    """Return the session of a browser's forms without signing in; begin one if necessary."""
+    return form_session_of(request) or _begin(request, _FORMS, None)
 
 
 def sign_in(request: Request, scope: Scope) -> Session:
-    """Begin a session of a scope, with a new id, and set its cookie with the response."""
-    return _begun(request, _SIGNED_IN, scope)
+    """Begin a session with a scope and a new id; the response sets its cookie."""
+    return _begin(request, _SIGNED_IN, scope)
 
 
 def forget(request: Request) -> None:
-    """Remove the cookie of a browser that signed in with the response."""
-    _changed(request, _SIGNED_IN, None)
+    """Have the response remove the cookie of a browser that signed in."""
+    _set_session(request, _SIGNED_IN, None)
 
 
-def _begun(request: Request, kind: str, scope: Scope | None) -> Session:
+def _begin(request: Request, kind: str, scope: Scope | None) -> Session:
     session = Session(secrets.token_urlsafe(16), scope)
-    _changed(request, kind, session)
+    _set_session(request, kind, session)
     return session
 
 
-def _changed(request: Request, kind: str, session: Session | None) -> None:
+def _set_session(request: Request, kind: str, session: Session | None) -> None:
     request.scope[kind] = session
     request.scope.setdefault(_CHANGED, set()).add(kind)
 
 
-_MOST_ADDRESSES = 10_000
-
-
 class LoginThrottle:
-    """The wrong tokens of the last minute, by address.
+    """Limits the wrong tokens that an address may send within a minute.
 
-    They slow down who sends them, and nobody else: who sends a right token from the same address,
-    such as through the same proxy, is not asked for it. Tokens are too long to be guessed at any
-    pace; the limit keeps those who try from filling the log.
+    A right token is always accepted, even from an address that has reached the limit, such as that
+    of a shared proxy. Tokens are too long to be guessed at any rate; the limit keeps attempts from
+    filling the log.
 
     Args:
-        most: how many an address may send in that time.
-        seconds: the time.
+        most: the number of wrong tokens that an address may send in the period.
+        seconds: the length of the period.
         clock: returns the time in seconds.
 
     Examples:
@@ -368,7 +391,7 @@ class LoginThrottle:
         """Count a wrong token and raise its error.
 
         Raises:
-            ProblemError: too many were sent from there; the caller has to wait.
+            ProblemError: the address has sent too many, and has to wait.
         """
         moment, place = self._clock(), _network(address)
         wrong = self._wrong.setdefault(place, deque())
@@ -387,7 +410,7 @@ class LoginThrottle:
 
 
 def _network(address: str) -> str:
-    """Return an address without the part that its owner chooses: the last half of IPv6.
+    """Return an address; of IPv6 only the network, since its owner chooses the second half.
 
     Examples:
         >>> _network("192.0.2.1"), _network("::ffff:192.0.2.1"), _network("2001:db8::5:1")
@@ -404,24 +427,6 @@ def _network(address: str) -> str:
     return str(ipaddress.ip_network((place, 64), strict=False))
 
 
-LINKS_FILE = "links.sqlite"
-
-_DAY = 86_400.0
-LONGEST_DAYS = 366.0
-_LINKS_TABLE = """
-CREATE TABLE IF NOT EXISTS links (
-    id TEXT PRIMARY KEY,
-    campaign TEXT NOT NULL,
-    judge TEXT NOT NULL,
-    expert TEXT NOT NULL,
-    issued REAL NOT NULL,
-    expires REAL NOT NULL,
-    revoked REAL
-)
-"""
-_COLUMNS = "id, campaign, judge, expert, issued, expires, revoked"
-
-
 class LinkError(InputError):
     """A link cannot be used: it has expired or was revoked."""
 
@@ -435,8 +440,8 @@ class Link:
     """A personal link.
 
     Attributes:
-        id: its number, by which it is revoked.
-        campaign, judge, expert: whose answers it lets its holder give.
+        id: identifies it, such as to revoke it.
+        campaign, judge, expert: for whom its holder may answer.
         issued, expires: seconds since 1970.
         revoked: when it was revoked; None if it was not.
     """
@@ -495,7 +500,7 @@ class Links:
             ForgedLinkError: the token is not one of this service.
             LinkError: the link has expired or was revoked.
         """
-        link = self._named(token)
+        link = self._find(token)
         if link is None:
             raise ForgedLinkError("this link does not belong to this service; ask for another")
         if link.revoked is not None:
@@ -505,7 +510,7 @@ class Links:
         return link
 
     def csrf(self, link: Link) -> str:
-        """Return the token that the forms under a link repeat; it needs no cookie."""
+        """Return the CSRF token of the forms under a link; it needs no cookie."""
         return hmac.new(self._secret, f"link {link.id}".encode(), hashlib.sha256).hexdigest()
 
     def list(self, campaign: str | None = None) -> list[Link]:
@@ -532,8 +537,8 @@ class Links:
         with self._open() as db:
             db.execute("DELETE FROM links WHERE campaign = ?", (campaign,))
 
-    def _named(self, token: str) -> Link | None:
-        """Return the link that a token names; None if its signature is not the service's."""
+    def _find(self, token: str) -> Link | None:
+        """Return the link of a token; None if the token is forged or the link does not exist."""
         try:
             link_id = str(self._signer.loads(token))
         except BadData:

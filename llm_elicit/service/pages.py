@@ -1,7 +1,7 @@
 """The service's pages: the list of campaigns, one campaign, and the sign-in form.
 
-They work without JavaScript: a form changes something and leads back, and a page reloads itself.
-With JavaScript, parts of a page are fetched again after each event.
+They work without JavaScript: a form redirects to its page after a change, and pages reload
+themselves. With JavaScript, parts of a page are fetched again after each event.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ from llm_elicit.service.state import CampaignName, Catalog, Runs, Service, servi
 router = APIRouter(include_in_schema=False)
 
 _SCRIPTS = ("live.js", "judge.js")
-_KEPT = {"cache-control": "max-age=300"}
-_LAST = (*ENDED, "unreadable")
-_PATIENCE = 2.0
-"""Seconds that a form waits until a run has followed."""
+_CACHE_HEADERS = {"cache-control": "max-age=300"}
+_LISTED_LAST = (*ENDED, "unreadable")
+"""States of the campaigns at the end of the list."""
 
-_NEW = """\
+_FOLLOW_TIMEOUT = 2.0
+"""Seconds that a form waits until the run has followed its request."""
+
+_NEW_CAMPAIGN = """\
 name: my-campaign
 space: penguins
 design:
@@ -61,7 +63,7 @@ judges:
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a page by name, to be put in place of the old ones."""
+    """Parts of a page by name, which replace the old ones in the browser."""
 
     parts: dict[str, str]
     title: str = ""
@@ -72,7 +74,7 @@ class Parts:
 @router.get("/static/style.css")
 async def style() -> Response:
     """Return the style sheet."""
-    return Response(stylesheet(), media_type="text/css", headers=_KEPT)
+    return Response(stylesheet(), media_type="text/css", headers=_CACHE_HEADERS)
 
 
 @router.get("/static/{name}")
@@ -80,34 +82,34 @@ async def script(name: str) -> Response:
     """Return a script."""
     if name not in _SCRIPTS:
         raise ProblemError(404, "no such file")
-    return FileResponse(STATIC / name, media_type="text/javascript", headers=_KEPT)
+    return FileResponse(STATIC / name, media_type="text/javascript", headers=_CACHE_HEADERS)
 
 
 @router.get(SIGN_IN)
 async def sign_in_form(request: Request, next: Annotated[str, Query()] = "") -> Response:
     """Return the form to sign in."""
-    return HTMLResponse(render("login", csrf=csrf_token(request), next=_own(next)))
+    return HTMLResponse(render("login", csrf=csrf_token(request), next=_local_path(next)))
 
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request, token: Text = "", next: Text = "") -> Response:
-    """Sign in, and lead to the page that was asked for."""
+    """Sign in, and redirect to the page that was requested."""
     try:
         await security.check_csrf(request)
         await security.sign_in(request, token.strip())
     except ProblemError as error:
-        context = {"csrf": csrf_token(request), "next": _own(next)}
+        context = {"csrf": csrf_token(request), "next": _local_path(next)}
         text = render("login", **context, message=sentence(error))
         return HTMLResponse(text, error.status_code)
-    return _to(_own(next) or "/")
+    return _redirect(_local_path(next) or "/")
 
 
-def _own(path: str) -> str:
+def _local_path(path: str) -> str:
     """Return the path and query of a page of this service; empty for any other address.
 
     Examples:
-        >>> _own("/campaigns/birds?x=1"), _own("//evil.example"), _own("https://evil.example")
-        ('/campaigns/birds?x=1', '', '')
+        >>> [_local_path(path) for path in ("/a?x=1", "//evil.example", "https://evil.example")]
+        ['/a?x=1', '', '']
     """
     return path if re.fullmatch(r"/([A-Za-z0-9._~%?=&-][A-Za-z0-9._~%?=&/-]*)?", path) else ""
 
@@ -116,7 +118,7 @@ def _own(path: str) -> str:
 async def sign_out(request: Request) -> Response:
     """Sign out."""
     await security.sign_out(request)
-    return _to(SIGN_IN)
+    return _redirect(SIGN_IN)
 
 
 @router.get("/")
@@ -126,16 +128,16 @@ async def home(
     caller: Reader,
     example: Annotated[str, Query(alias="from")] = "",
 ) -> Response:
-    """Return the campaigns, and the form to create one."""
-    examples = await _examples(service_of(request))
-    text = examples.get(example, _NEW)
-    return HTMLResponse(await _home(request, runs, caller.scope, yaml=text, chosen=example))
+    """Return the page with the campaigns and the form to create one."""
+    examples = await _allowed_examples(service_of(request))
+    text = examples.get(example, _NEW_CAMPAIGN)
+    return HTMLResponse(await _home_page(request, runs, caller.scope, yaml=text, chosen=example))
 
 
 @router.get("/parts", dependencies=[Depends(require("read"))])
 async def home_parts(runs: Runs) -> Parts:
-    """Return the part of the page of campaigns that changes."""
-    return Parts({"list": render("list", **_listed(await runs.snapshots()))})
+    """Return the list of campaigns, the part of the page that changes."""
+    return Parts({"list": render("list", **_list_context(await runs.snapshots()))})
 
 
 @router.post("/campaigns")
@@ -152,25 +154,25 @@ async def create(
         campaign = await campaigns.understood(service, yaml.encode(), "yaml")
         job = await campaigns.begin(service, runs, campaign, paused=bool(waits))
     except (ElicitError, ProblemError) as error:
-        text = await _home(
+        text = await _home_page(
             request, runs, caller.scope, yaml=yaml, waits=waits, message=sentence(error)
         )
         return HTMLResponse(text, status_of(error))
-    return _to(f"/campaigns/{job.name}")
+    return _redirect(f"/campaigns/{job.name}")
 
 
 @router.get("/campaigns/{name}")
 async def campaign(request: Request, name: CampaignName, runs: Runs, caller: Reader) -> Response:
     """Return a campaign's page."""
-    return await _campaign(request, name, runs, caller.scope)
+    return await _campaign_response(request, name, runs, caller.scope)
 
 
 @router.get("/campaigns/{name}/parts")
 async def campaign_parts(request: Request, name: CampaignName, runs: Runs, caller: Reader) -> Parts:
     """Return the parts of a campaign's page that change."""
     run = await runs.run(name)
-    snapshot, live = await runs.snapshot(name), await asyncio.to_thread(_view, run)
-    more = _controls(request, run, caller.scope)
+    snapshot, live = await runs.snapshot(name), await asyncio.to_thread(_live_view, run)
+    more = _controls_context(request, run, caller.scope)
     words = state_words(snapshot)
     done = sum(judge.done for judge in snapshot.judges.values())
     total = sum(judge.total for judge in snapshot.judges.values())
@@ -191,7 +193,7 @@ async def retune(
     concurrency: Text = "",
     max_cost: Text = "",
 ) -> Response:
-    """Change a campaign's limits; those left empty stay."""
+    """Change a campaign's limits; empty fields leave a limit as it is."""
     stated = {"concurrency": concurrency.strip(), "max_cost": max_cost.strip()}
 
     async def retuned() -> RunSnapshot:
@@ -204,7 +206,7 @@ async def retune(
             raise ProblemError(422, rule) from None
         return await campaigns.retune(request, name, runs, limits)
 
-    return await _done(request, name, runs, caller.scope, retuned(), stated)
+    return await _respond_to_action(request, name, runs, caller.scope, retuned(), stated)
 
 
 @router.post("/campaigns/{name}/pause")
@@ -212,18 +214,18 @@ async def retune(
 @router.post("/campaigns/{name}/start")
 @router.post("/campaigns/{name}/cancel")
 async def act(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
-    """Pause, go on with, start or cancel a campaign; answers in flight are awaited."""
+    """Pause, resume, start or cancel a campaign; answers in flight are awaited."""
     action = request.url.path.rpartition("/")[2]
     if action == "pause":
-        done = campaigns.pause(request, Response(), name, runs, _PATIENCE)
+        done = campaigns.pause(request, Response(), name, runs, _FOLLOW_TIMEOUT)
     elif action == "cancel":
-        done = campaigns.cancel(request, Response(), name, runs, True, _PATIENCE)
+        done = campaigns.cancel(request, Response(), name, runs, True, _FOLLOW_TIMEOUT)
     else:
         done = (campaigns.resume if action == "resume" else campaigns.start)(request, name, runs)
-    return await _done(request, name, runs, caller.scope, done)
+    return await _respond_to_action(request, name, runs, caller.scope, done)
 
 
-async def _done(
+async def _respond_to_action(
     request: Request,
     name: str,
     runs: Catalog,
@@ -231,15 +233,15 @@ async def _done(
     action: Awaitable[RunSnapshot],
     stated: dict[str, str] | None = None,
 ) -> Response:
-    """Do something with a campaign and lead back to its page, or say there why it is refused."""
+    """Await an action and redirect to the campaign's page, or show there why it was refused."""
     try:
         await action
     except (ElicitError, ProblemError) as error:
-        return await _campaign(request, name, runs, scope, error=error, stated=stated)
-    return _to(f"/campaigns/{name}")
+        return await _campaign_response(request, name, runs, scope, error=error, stated=stated)
+    return _redirect(f"/campaigns/{name}")
 
 
-async def _campaign(
+async def _campaign_response(
     request: Request,
     name: str,
     runs: Catalog,
@@ -248,32 +250,32 @@ async def _campaign(
     error: Exception | None = None,
     stated: dict[str, str] | None = None,
 ) -> Response:
-    """Return a campaign's page, with why a form was refused and what it stated."""
+    """Return a campaign's page, after a refused form with the reason and its fields."""
     run = await runs.run(name)
-    snapshot, live = await runs.snapshot(name), await asyncio.to_thread(_view, run)
+    snapshot, live = await runs.snapshot(name), await asyncio.to_thread(_live_view, run)
     text = campaign_page(
         snapshot,
         live,
         title=run.space.title,
         about=await asyncio.to_thread(campaigns.yaml_of, run),
         message=error and sentence(error),
-        **_controls(request, run, scope, stated),
+        **_controls_context(request, run, scope, stated),
     )
     return HTMLResponse(text, 200 if error is None else status_of(error))
 
 
-def _view(run: Run) -> LiveView | None:
-    """Return a run's live view; None if there is none, or of another version."""
+def _live_view(run: Run) -> LiveView | None:
+    """Return a run's live view; None if there is none, or it is of another version."""
     try:
         return LiveView.read(run.folder)
     except InputError:
         return None
 
 
-def _controls(
+def _controls_context(
     request: Request, run: Run, scope: str, stated: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return what the buttons of a campaign's page need, and the limits of a refused form."""
+    """Return the template variables of a campaign's controls; `stated` are refused limits."""
     admin = scope == "admin"
     return {
         "csrf": csrf_token(request),
@@ -284,26 +286,26 @@ def _controls(
     }
 
 
-async def _home(request: Request, runs: Catalog, scope: str, **more: Any) -> str:
+async def _home_page(request: Request, runs: Catalog, scope: str, **more: Any) -> str:
     """Return the page of campaigns."""
     return render(
         "campaigns",
-        **_listed(await runs.snapshots()),
+        **_list_context(await runs.snapshots()),
         admin=scope == "admin",
-        examples=list(await _examples(service_of(request))),
+        examples=list(await _allowed_examples(service_of(request))),
         csrf=csrf_token(request),
         signed_in=auth.session_of(request) is not None,
         **{"chosen": "", "waits": "", **more},
     )
 
 
-def _listed(snapshots: list[RunSnapshot]) -> dict[str, Any]:
-    """Return the campaigns as their list needs them: those at work first, then by name."""
-    order = sorted(snapshots, key=lambda run: (run.state in _LAST, run.name))
+def _list_context(snapshots: list[RunSnapshot]) -> dict[str, Any]:
+    """Return the template variables of the list: campaigns at work first, then by name."""
+    order = sorted(snapshots, key=lambda run: (run.state in _LISTED_LAST, run.name))
     return {"runs": order, "words": {run.name: state_words(run) for run in snapshots}}
 
 
-async def _examples(service: Service) -> dict[str, str]:
+async def _allowed_examples(service: Service) -> dict[str, str]:
     """Return the text of the examples that this server allows, by name."""
 
     def allowed() -> Iterator[tuple[str, str]]:
@@ -318,5 +320,5 @@ async def _examples(service: Service) -> dict[str, str]:
     return service.examples
 
 
-def _to(path: str) -> Response:
+def _redirect(path: str) -> Response:
     return RedirectResponse(path, 303)

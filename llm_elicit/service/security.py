@@ -1,18 +1,18 @@
 """Authorization of requests: scopes, CSRF tokens, form fields, and answers to refused requests.
 
-A route names the scope that it needs: ``Depends(require("read"))``. A caller has a scope by a token
-(`Authorization: Bearer ...`), by the session of a browser that signed in or, if no token is
-required, by being on this machine. `judge` is the dependency of routes under a personal link.
+A route names the scope that it needs: ``Depends(require("read"))``. A caller gets a scope from a
+token (`Authorization: Bearer ...`), from the session of a browser that signed in or, if the service
+requires no token, without either. `judge` is the dependency of routes under a personal link.
 
-A request that changes something and was authenticated by what a browser sends automatically must
-repeat the session's token, in the header `X-CSRF-Token` or the form field `csrf`. Forms under a
-personal link repeat a token of the link, since their sender has no session.
+If a request changes something and is authenticated by a cookie, which a browser sends without being
+asked, it must repeat the session's CSRF token in the header `X-CSRF-Token` or the form field
+`csrf`. Forms under a personal link repeat a token of the link, since their sender has no session.
 
 Browsers end the lines of a field with CR LF, and pasted text may begin with a byte order mark and
-end in blanks. Fields of the type `Text` are normalized.
+end in blanks. Fields of the type `Text` are therefore normalized.
 
-A refused request gets a page in a browser, and a problem (RFC 9457) elsewhere. If a form is refused
-because its session has ended, it is shown again with its fields, ready to be sent again.
+A refused request is answered with a page in a browser, and with a problem (RFC 9457) elsewhere. If
+a form is refused because its session has ended, it is shown again with its fields.
 """
 
 from __future__ import annotations
@@ -43,9 +43,23 @@ from llm_elicit.service.responses import (
 )
 from llm_elicit.service.state import READER, service_of
 
+CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
+
+SIGN_IN = "/login"
+"""The path of the sign-in form."""
+
+_SECRET_FIELDS = (CSRF_FIELD, "token")
+"""Fields that are not shown again after a refused form."""
+
+_FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+"""Media types of requests that a page of any site can make a browser send."""
+
+_ALLOWED_SCOPES: dict[Scope, tuple[Scope, ...]] = {"admin": ("admin", "read"), "read": ("read",)}
+"""The scopes that a scope includes."""
+
 
 def normalized(text: str) -> str:
-    r"""Return a form's text with LF at the end of each line, and without blanks before it.
+    r"""Return a form's text with LF line ends and without blanks at the ends of lines.
 
     Examples:
         >>> normalized("panel\r\nada \r")
@@ -59,21 +73,13 @@ Text = Annotated[str, Form(), AfterValidator(normalized)]
 """The type of a form's field: ``name: Text = ""``."""
 
 
-CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
-
-_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
-"""The types of requests that a page of any site can have a browser send."""
-
-_ALLOWS: dict[Scope, tuple[Scope, ...]] = {"admin": ("admin", "read"), "read": ("read",)}
-
-
 @dataclass(frozen=True)
 class Caller:
     """Who sent a request.
 
     Attributes:
         scope: what they may do.
-        by: how that is known: by a token, a session's cookie, or because none is required.
+        by: the source of the scope: "token", "session", or "machine" if no token is required.
     """
 
     scope: Scope
@@ -81,7 +87,7 @@ class Caller:
 
 
 class OtherSessionError(ProblemError):
-    """A form does not repeat the token of the present session."""
+    """A form does not repeat the CSRF token of the current session."""
 
     def __init__(self) -> None:
         super().__init__(403, "the form is not of this session; load the page again")
@@ -96,8 +102,8 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
     """
 
     async def check(request: Request) -> Caller:
-        caller = await _caller(request)
-        if scope not in _ALLOWS[caller.scope]:
+        caller = await _identify(request)
+        if scope not in _ALLOWED_SCOPES[caller.scope]:
             raise ProblemError(
                 403, f"this needs the scope {scope!r}, and you have {caller.scope!r}"
             )
@@ -121,7 +127,7 @@ async def judge(token: str, request: Request) -> Link:
     """Return the link in a path `/judge/{token}...`.
 
     Raises:
-        ProblemError: it is forged, and too many such were tried from there.
+        ProblemError: it is forged, and the address has sent too many forged ones.
         LinkError: it is forged, expired or revoked.
     """
     service = service_of(request)
@@ -135,20 +141,18 @@ async def check_judge(request: Request, link: Link) -> None:
     """Check that a form under a link repeats the link's token.
 
     Raises:
-        ProblemError: it does not.
+        OtherSessionError: it does not.
     """
     expected = service_of(request).links.csrf(link)
-    if not hmac.compare_digest(expected.encode(), (await _repeated(request)).encode()):
+    if not hmac.compare_digest(expected.encode(), (await _submitted_token(request)).encode()):
         raise OtherSessionError
 
 
 async def sign_in(request: Request, token: str) -> Scope:
-    """Sign a browser in by a token; the session's cookie is set with the response.
-
-    Its former session is ended.
+    """Sign a browser in by a token, and end its former session; the response sets the cookie.
 
     Raises:
-        ProblemError: the token is wrong, or too many wrong ones were sent from there.
+        ProblemError: the token is wrong, or the address has sent too many wrong ones.
     """
     scope = _scope_of(request, token)
     await sign_out(request)
@@ -171,34 +175,34 @@ def csrf_token(request: Request) -> str:
 
 
 async def check_csrf(request: Request) -> None:
-    """Check that a form repeats its session's token; for forms without a scope, as to sign in.
+    """Check that a form repeats its session's CSRF token, for routes that require no scope.
 
     Raises:
-        ProblemError: it does not.
+        OtherSessionError: it does not.
     """
     await _check_csrf(request, auth.session_of(request), auth.form_session_of(request))
 
 
 async def _check_csrf(request: Request, *candidates: Session | None) -> None:
     """Check that a form repeats the token of one of these sessions."""
-    repeated, sessions = await _repeated(request), service_of(request).sessions
+    repeated, sessions = await _submitted_token(request), service_of(request).sessions
     if not any(session and sessions.csrf_is(session, repeated) for session in candidates):
         raise OtherSessionError
 
 
-async def _repeated(request: Request) -> str:
-    """Return the token that a request repeats; empty without one."""
+async def _submitted_token(request: Request) -> str:
+    """Return the CSRF token in a request; empty without one."""
     header = request.headers.get(CSRF_HEADER)
     if header is None and _is_form(request):
         return str((await request.form()).get(CSRF_FIELD, ""))
     return header or ""
 
 
-async def _caller(request: Request) -> Caller:
+async def _identify(request: Request) -> Caller:
     """Return who sent a request.
 
     Raises:
-        ProblemError: it is unknown.
+        ProblemError: the request has no token and no session, and one is required.
     """
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
@@ -221,7 +225,7 @@ def _scope_of(request: Request, token: str) -> Scope:
     """Return the scope of a token.
 
     Raises:
-        ProblemError: it is wrong, or too many wrong ones were sent from there.
+        ProblemError: it is wrong, or the address has sent too many wrong ones.
     """
     service = service_of(request)
     scope = service.keys.scope_of(token)
@@ -232,7 +236,7 @@ def _scope_of(request: Request, token: str) -> Scope:
 
 
 def _is_form(request: Request) -> bool:
-    return media_type(request) in _FORMS
+    return media_type(request) in _FORM_TYPES
 
 
 def media_type(request: Request) -> str:
@@ -244,44 +248,40 @@ def _address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-SIGN_IN = "/login"
-"""The page of the form to sign in."""
-
-_SECRETS = (CSRF_FIELD, "token")
-
-
 def add_handlers(app: FastAPI) -> None:
-    """Have an application answer errors with pages and problems."""
+    """Make an application answer errors with pages or problems."""
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return await _refused(request, error, error.status_code, str(error.detail), error.headers)
+        return await _error_response(
+            request, error, error.status_code, str(error.detail), error.headers
+        )
 
-    async def known(request: Request, error: Exception) -> Response:
-        return await _refused(request, error, status_of(error), str(error))
+    async def elicit(request: Request, error: Exception) -> Response:
+        return await _error_response(request, error, status_of(error), str(error))
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        # A name that cannot be one names nothing.
+        # An invalid name in a path means that there is no such page.
         status = 404 if error.errors()[0]["loc"][0] == "path" else 422
-        return await _refused(request, error, status, first_error(error.errors(), request))
+        return await _error_response(request, error, status, first_error(error.errors(), request))
 
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(ElicitError, known)
+    app.add_exception_handler(ElicitError, elicit)
     app.add_exception_handler(RequestValidationError, invalid)
 
 
-async def _refused(
+async def _error_response(
     request: Request, error: Exception, status: int, detail: str, headers: Any = None
 ) -> Response:
     path = request.url.path
     context: dict[str, Any] = {}
     if "text/html" in request.headers.get("accept", "") and path != SIGN_IN:
         signed_out = status == 401
-        again = signed_out or isinstance(error, OtherSessionError)
-        fields = await _fields(request) if again else {}
+        show_form = signed_out or isinstance(error, OtherSessionError)
+        fields = await _submitted_fields(request) if show_form else {}
         if signed_out and not fields:
-            # Which leads back to a page that was asked for.
+            # After signing in, the form redirects to the page that was requested.
             query = f"?{request.url.query}" if request.url.query else ""
             leads_back = request.method in SAFE and path != "/"
             target = f"{SIGN_IN}?next={quote(path + query, safe='/')}" if leads_back else SIGN_IN
@@ -297,8 +297,8 @@ async def _refused(
     return refusal(request.headers, path, status, detail, scrub, headers, **context)
 
 
-async def _fields(request: Request) -> dict[str, str]:
-    """Return what was filled in, without secrets; nothing of a request that is no form."""
+async def _submitted_fields(request: Request) -> dict[str, str]:
+    """Return the fields of a form without secrets; empty if the request is not a form."""
     if request.method in SAFE:
         return {}
     try:
@@ -308,5 +308,5 @@ async def _fields(request: Request) -> dict[str, str]:
     return {
         name: normalized(text)
         for name, text in form.items()
-        if isinstance(text, str) and name not in _SECRETS
+        if isinstance(text, str) and name not in _SECRET_FIELDS
     }

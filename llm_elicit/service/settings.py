@@ -30,13 +30,13 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class AllowedJudge(StrictModel):
-    """One kind of judge that a campaign may have: all of these values, exactly.
+    """One kind of judge that a campaign may have. The judge must have exactly these values.
 
-    An address and the key that is sent to it are allowed together only, so that no campaign can
-    send one provider's key to another's address.
+    An address and the key that is sent to it are allowed only together, so that no campaign can
+    send one provider's key to another provider's address.
 
     Attributes:
-        backend: the backend's name; a plug-in's is allowed here, too.
+        backend: the name of a backend, which may be a plug-in.
         base_url: the server's address; None for the provider's own.
         api_key_env: the environment variable with its key; None if none is sent.
         models: the allowed models; all if empty.
@@ -63,19 +63,19 @@ class AllowedJudge(StrictModel):
 
 
 class Bounds(StrictModel):
-    """The largest values that a campaign may have which comes over HTTP, and of other requests.
+    """Upper limits of campaigns that are sent over HTTP, and of other requests.
 
     Attributes:
         max_cost: USD of a campaign; None allows no judge that costs money.
         judges, experts, pairs, rounds, questions, direct, concurrency, attempts, samples: counts
             of a campaign; questions are those of all judges together.
         timeout: seconds that a judge may wait for an answer.
-        campaigns: the number of campaigns that run at once; others wait for their turn.
-        watchers: the number of event streams that are open at once.
+        campaigns: the number of campaigns that run at the same time; others wait for their turn.
+        watchers: the number of event streams that are open at the same time.
         upload: bytes of an uploaded table.
         cells: the number of its cells.
         body: bytes of any other request.
-        seconds: the limit on the time of a draft, an estimate or an evaluation.
+        seconds: the time that a draft, an estimate or an evaluation may take.
     """
 
     max_cost: Positive | None = None
@@ -101,7 +101,7 @@ class ServerSettings(StrictModel):
     """The settings of a service.
 
     Attributes:
-        host, port: where it listens; 0 for a free port.
+        host, port: the address on which it listens; port 0 chooses a free port.
         runs: the folder of the runs.
         journal: a PostgreSQL database for all runs, which several services can share.
         hosts: further names under which browsers reach it, such as those of a proxy in front.
@@ -110,11 +110,11 @@ class ServerSettings(StrictModel):
         path: the path below which browsers reach it through a proxy, such as `/elicit`.
         token: whether a token is required on a loopback address, too.
         max_cost: a cap in USD on all campaigns of this process together.
-        live: seconds between two views of the belief of a run that asks.
-        fits: how many beliefs are fitted at once.
+        live: seconds between two live views of the belief of a run that asks.
+        fits: the number of beliefs that are fitted at the same time.
         session: seconds that a browser stays signed in.
-        judges: what judges campaigns that come over HTTP may have.
-        bounds: their largest values.
+        judges: the judges that campaigns over HTTP may use.
+        bounds: the upper limits of these campaigns.
 
     Examples:
         >>> ServerSettings().loopback, ServerSettings(host="0.0.0.0").needs_token
@@ -191,12 +191,12 @@ class ServerSettings(StrictModel):
     @property
     def needs_token(self) -> bool:
         """Whether requests need a token: if others than this machine's users can send them."""
-        reached = not self.loopback or bool(self.hosts or self.proxies) or self.https
-        return self.token or reached
+        is_exposed = not self.loopback or bool(self.hosts or self.proxies) or self.https
+        return self.token or is_exposed
 
     @property
     def own_folder(self) -> Path:
-        """The folder of what the service keeps for itself: keys, links, uploaded spaces."""
+        """The folder of the service's own files: keys, links, uploaded spaces."""
         return self.runs / ".service"
 
 
