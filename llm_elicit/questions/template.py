@@ -1,11 +1,11 @@
-"""Question templates, which render a pair of points as a prompt; they are files in prompts/.
+"""Question templates: files in prompts/ that render a pair of points as a prompt.
 
 A template is a Markdown file with YAML front matter (its id, its wording in a sentence, the
-letters of the answer, the tokens an answer needs) and a part under each of the headings
-`# system`, `# user` and `# assistant`, in the order they are sent. Parts are Jinja2 text over
-`title`, `subject`, `setting`, `option_a` and `option_b`, the options being lists of
-(label, worded value). `answer: probability` and `answer: ratio` ask for a number instead of a
-letter; `answer: text` words a direct question (`questions.direct`).
+letters of the answer, the tokens an answer needs) and parts under the headings `# system`,
+`# user` and `# assistant`, in the order in which they are sent. Parts are Jinja2 text with the
+variables `title`, `subject`, `setting`, `option_a` and `option_b`; an option is a list of
+(label, value as text). `answer: probability` and `answer: ratio` ask for a number instead of a
+letter; `answer: text` is for direct questions (`questions.direct`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OF_PAIRS: tuple[Answer, ...] = ("letter", "probability", "ratio")
 """The answer formats of questions about two options."""
 
 _HEADING = re.compile(r"^# (system|user|assistant)[ \t]*$", re.MULTILINE)
-_FRONT = re.compile(r"\A---\n(.*?)^---\n(.*)\Z", re.MULTILINE | re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A---\n(.*?)^---\n(.*)\Z", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,9 @@ class Prompt:
         return tuple(m for m in self.messages if m.role != "system")
 
 
-class _Front(StrictModel):
+class _FrontMatter(StrictModel):
+    """The front matter of a template, see `Template`."""
+
     id: Annotated[str, Field(min_length=1)]
     wording: Annotated[str, Field(min_length=1)]
     answer: Answer = "letter"
@@ -100,7 +102,7 @@ class _Front(StrictModel):
     max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 8
 
     @model_validator(mode="after")
-    def _letters_differ(self) -> _Front:
+    def _letters_differ(self) -> _FrontMatter:
         if self.options[0] == self.options[1]:
             raise ValueError(f"options: the letter {self.options[0]!r} appears twice; use two")
         return self
@@ -108,31 +110,31 @@ class _Front(StrictModel):
 
 @dataclass
 class _Compiled:
-    """A compiled turn, with the variables that it names.
+    """A compiled turn, with the names of its variables.
 
-    The last rendered text is kept, since turns without options are the same in every question.
+    The last rendered text is cached, since turns without options are the same in every question.
     """
 
     role: Role
     source: jinja2.Template
     names: tuple[str, ...]
-    _kept: tuple[object, str] | None = None
+    _last_rendered: tuple[object, str] | None = None
 
     def __post_init__(self) -> None:
-        # Jinja2's chain of dictionaries takes a tenth of the rendering time.
+        # A plain dictionary: Jinja2's chain of dictionaries takes a tenth of the rendering time.
         self.source.globals = dict(self.source.globals)
 
     def render(self, variables: dict[str, Any]) -> str:
         """Render the turn's text."""
         values = [variables.get(name) for name in self.names]
-        if self._kept is None or self._kept[0] != values:
-            self._kept = values, self.source.render(variables).strip()
-        return self._kept[1]
+        if self._last_rendered is None or self._last_rendered[0] != values:
+            self._last_rendered = values, self.source.render(variables).strip()
+        return self._last_rendered[1]
 
 
-@lru_cache(maxsize=64)  # of a run's templates, each of which is opened at every stage
+@lru_cache(maxsize=64)  # every stage opens the templates of the run
 def _compile(source: str) -> tuple[jinja2.Template, tuple[str, ...]]:
-    """Return a turn compiled, and the variables that it names."""
+    """Return a compiled turn, and the names of its variables."""
     environment = sandbox.sandbox()
     names = meta.find_undeclared_variables(environment.parse(source))
     return environment.from_string(source), tuple(sorted(names))
@@ -194,7 +196,7 @@ class Template:
         Raises:
             InputError: it cannot be read, or breaks a rule.
         """
-        return cls.parse(_text(path), str(path))
+        return cls.parse(_read_text(path), str(path))
 
     @classmethod
     def parse(cls, text: str, where: str) -> Template:
@@ -203,17 +205,17 @@ class Template:
         Raises:
             InputError: the front matter or the parts break a rule.
         """
-        match = _FRONT.match(text.replace("\r\n", "\n"))
+        match = _FRONT_MATTER.match(text.replace("\r\n", "\n"))
         if match is None:
             raise InputError(f"{where}: no front matter; start the file with --- id: ... ---")
         data = parse_yaml(match[1], f"{where}: front matter")
         if not isinstance(data, dict):
             raise InputError(f"{where}: front matter must be a mapping with id and wording")
-        front = validated(_Front, data, where)
-        pieces = _HEADING.split(match[2])
-        if pieces[0].strip():
+        front = validated(_FrontMatter, data, where)
+        sections = _HEADING.split(match[2])
+        if sections[0].strip():
             raise InputError(f"{where}: text before the first heading; put it under # user")
-        parts = tuple(zip(pieces[1::2], pieces[2::2], strict=True))
+        parts = tuple(zip(sections[1::2], sections[2::2], strict=True))
         if not parts or parts[-1][0] == "system":
             raise InputError(f"{where}: the last part must be # user (or # assistant, to prefill)")
         return cls(
@@ -227,7 +229,7 @@ class Template:
         """The SHA-256 of all that changes a question or the reading of its answer."""
         content: list[Any] = [self.id, self.options, self.max_tokens, self.parts]
         if self.answer in ("probability", "ratio"):
-            content.append(self.answer)  # digests of the other formats are older
+            content.append(self.answer)  # digests of the other formats were defined without it
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @cached_property
@@ -235,10 +237,10 @@ class Template:
         try:
             return tuple(_Compiled(role, *_compile(source)) for role, source in self.parts)
         except Exception as error:  # templates can raise any exception
-            raise InputError(f"{self.where}: {_short(error)}") from None
+            raise InputError(f"{self.where}: {_message_of(error)}") from None
 
     def check(self) -> None:
-        """Render the template with samples in a process of its own, and check the result.
+        """Render the template with sample values in a separate process, and check the result.
 
         Raises:
             InputError: it fails, takes too much time or memory, or does not show both options.
@@ -279,7 +281,7 @@ class Template:
             )
         except Exception as error:  # templates can raise any exception
             names = ", ".join(variables)
-            line = _short(error)
+            line = _message_of(error)
             raise InputError(f"{self.where}: {line}; a template may use {names}") from None
 
 
@@ -314,12 +316,12 @@ def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Te
     )
 
 
-def _short(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     return visible(sandbox.explained(error), 300)
 
 
 def _samples(answer: Answer) -> list[dict[str, Any]]:
-    """Return values for a trial: two options, and each of them replaced by a third."""
+    """Return values for a trial: two options, then each of them replaced by a third option."""
     about = {"title": "Houses of a town", "subject": "a house", "setting": "It is for sale."}
     if answer == "text":
         number, words = {"date": False, "categories": []}, ["flat", "villa"]
@@ -339,7 +341,7 @@ def _samples(answer: Answer) -> list[dict[str, Any]]:
     ]
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

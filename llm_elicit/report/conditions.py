@@ -1,4 +1,4 @@
-"""One page about several conditions: how beliefs and data depend on the condition."""
+"""The page that compares conditions: how beliefs and data depend on the given features."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from llm_elicit.spaces.features import Feature
 
 Summaries = tuple[Summary | None, Bands | None, Summary | None]
 
-_LEFT = -0.14
-"""Where the data of a condition stand, from its place; the belief is as far on the other side."""
+_DATA_OFFSET = -0.14
+"""Horizontal offset of the data from the tick of a condition; the belief has the opposite."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of the belief with its 90 % band, and that of the data; None where unknown."""
+    """A mean or share in the belief, its 90 % band, and the same in the data; None if unknown."""
 
     belief: float | None
     band: tuple[float, float] | None
@@ -65,9 +65,9 @@ class Row:
         feature: the feature.
         category: the category; None for a mean.
         cells: one per condition.
-        alike: among pairs of conditions that the belief's bands tell apart, how many move in the
-            direction of the data.
-        apart: how many pairs the bands tell apart.
+        alike: number of those pairs in `apart` whose difference has the same sign in the belief
+            and in the data.
+        apart: number of pairs of conditions whose bands do not overlap.
     """
 
     feature: Feature
@@ -88,7 +88,7 @@ def write_conditions(title: str, conditions: Sequence[Condition], path: Path) ->
     features, labels = conditions[0].audit.space.features, [item.value for item in conditions]
     views = []
     for judge in [audited.name for audited in conditions[0].audit.judges]:
-        summaries = [_summaries(conditions, judge, place) for place in range(len(features))]
+        summaries = [_summaries(conditions, judge, index) for index in range(len(features))]
         by_feature = list(zip(features, summaries, strict=True))
         rows = [row for pair in by_feature for row in _rows(*pair)]
         pictures = [
@@ -107,35 +107,35 @@ def write_conditions(title: str, conditions: Sequence[Condition], path: Path) ->
 def _rows(feature: Feature, summaries: Sequence[Summaries]) -> list[Row]:
     rows = []
     for category in feature.categories or (None,):
-        values = (tuple(_value(side, category) for side in sides) for sides in summaries)
+        values = (tuple(_mean_or_share(side, category) for side in sides) for sides in summaries)
         cells = tuple(Cell(*sides) for sides in values)
-        # A circle has no direction: later and earlier hours are the same.
+        # A periodic feature, such as the hour, has no direction.
         direction = (0, 0) if feature.periodic else _direction(cells)
         rows.append(Row(feature, category, cells, *direction))
     return rows
 
 
-def _summaries(conditions: Sequence[Condition], judge: str, place: int) -> list[Summaries]:
+def _summaries(conditions: Sequence[Condition], judge: str, index: int) -> list[Summaries]:
     """Return a feature's summary in the belief, its bands, and its summary in the data."""
     sides = ((c.audit.of(judge), c.audit.reference.data) for c in conditions)
     return [
         (
-            None if audited.belief is None else audited.belief[place],
-            None if audited.bands is None else audited.bands[place],
-            None if data is None else data[place],
+            None if audited.belief is None else audited.belief[index],
+            None if audited.bands is None else audited.bands[index],
+            None if data is None else data[index],
         )
         for audited, data in sides
     ]
 
 
-def _value(summary: Summary | Bands | None, category: str | None) -> Any:
+def _mean_or_share(summary: Summary | Bands | None, category: str | None) -> Any:
     if isinstance(summary, CategorySummary | CategoryBands):
         return summary.shares[category or ""]
     return None if summary is None else summary.mean
 
 
 def _direction(cells: Sequence[Cell]) -> tuple[int, int]:
-    """Return how many pairs of conditions move as the data do, and how many bands tell apart.
+    """Return how many differences agree in sign with the data, and how many bands are disjoint.
 
     Examples:
         >>> light, heavy = Cell(3.0, (2.0, 4.0), 3.7), Cell(6.0, (5.0, 7.0), 5.1)
@@ -162,9 +162,9 @@ def _picture(
         dress(axes, LIGHT)
         for at, (belief, bands, data) in enumerate(summaries):
             if isinstance(data, FeatureSummary):
-                _draw(axes, at + _LEFT, data, LIGHT.data)
+                _draw_summary(axes, at + _DATA_OFFSET, data, LIGHT.data)
             if isinstance(belief, FeatureSummary):
-                _draw(axes, at - _LEFT, belief, LIGHT.belief)
+                _draw_summary(axes, at - _DATA_OFFSET, belief, LIGHT.belief)
             if isinstance(bands, FeatureBands):
                 shade: dict[str, Any] = {
                     "color": LIGHT.belief,
@@ -172,7 +172,7 @@ def _picture(
                     "alpha": 0.3,
                     "solid_capstyle": "butt",
                 }
-                axes.plot([at - _LEFT] * 2, bands.mean, **shade)
+                axes.plot([at - _DATA_OFFSET] * 2, bands.mean, **shade)
         set_axis(axes, "y", axis_of(feature))
         axes.set_xlim(-0.5, len(labels) - 0.5)
         crowded = sum(map(len, labels)) > 30
@@ -183,7 +183,7 @@ def _picture(
         return draw_picture(figure, axis_label(feature), alt)
 
 
-def _draw(axes: Axes, at: float, summary: FeatureSummary, colour: str) -> None:
+def _draw_summary(axes: Axes, at: float, summary: FeatureSummary, colour: str) -> None:
     """Draw a mean as a point, with lines between the 5 and 95 % and the 25 and 75 % quantiles."""
     axes.plot([at, at], [summary.q05, summary.q95], color=colour, lw=1, solid_capstyle="butt")
     axes.plot([at, at], [summary.q25, summary.q75], color=colour, lw=2.5, solid_capstyle="butt")

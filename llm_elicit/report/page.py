@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: it loads nothing and runs nothing from a reply."""
+"""The report as one self-contained HTML page, which loads nothing and escapes all replies."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Study:
         audit: the numbers.
         campaign: the questions and the judges.
         comparisons: the judgments.
-        samples: points to draw: data, λ, and each judge's belief.
+        samples: points for the figures: data, λ, and each judge's belief.
         versions: software versions by name.
-        prompts: rendered questions by their hash, for those that can be shown.
-        created: when, as text.
+        prompts: rendered questions by hash, as far as they can be shown.
+        created: the time of creation, as text.
         missing: number of unanswered questions, for judges with any.
         questions: total number of questions of each judge in `missing`.
     """
@@ -124,7 +124,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
 def caveats(
     audit: Audit, campaign: Campaign, missing: Mapping[str, int], questions: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    """Return the methods and caveats of a run as (heading, paragraph), by `caveats.jinja`.
+    """Return the methods and caveats of a run as (heading, paragraph), from `caveats.jinja`.
 
     Args:
         audit: the numbers.
@@ -165,7 +165,7 @@ def caveats(
 
 @functools.cache  # a page's templates are compiled once
 def environment() -> jinja2.Environment:
-    """Return the environment of the templates, whose filters are the functions that word."""
+    """Return the Jinja2 environment; its filters are the functions that format values."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llm_elicit.report"),
         autoescape=True,
@@ -186,7 +186,7 @@ def data_uri(content: bytes, media: str) -> str:
 
 
 def _settings(campaign: Campaign, judge: str) -> str:
-    """Return the settings that affect a judge's answers; no address, which may hold a secret."""
+    """Return the settings that affect a judge's answers, without addresses, which may be secret."""
     chosen: Judge | None = next((item for item in campaign.judges if item.name == judge), None)
     if chosen is None:
         return "not in the campaign"
@@ -203,13 +203,13 @@ def _setting(value: object) -> str:
 
 
 def _usage(rows: pd.DataFrame) -> dict[str, Any]:
-    """Return requests, tokens, cost (None if a price is unknown) and median seconds of a judge.
+    """Return a judge's requests, tokens, cost (None if a price is unknown) and median latency.
 
     `models` are the names that the provider reported, with the number of answers of each; `oldest`
     and `newest` are the days of the answers.
     """
     all_known = bool(rows["cost"].notna().all())
-    # Experts are named where they may be.
+    # For people this column holds their names, which are not shown here.
     names = rows["model_answered"].mask(rows["model_asked"] == "human", "people")
     models = sorted(names.value_counts().items())
     days = sorted(rows["asked_at"].str[:10])

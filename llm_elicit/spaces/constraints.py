@@ -1,7 +1,7 @@
-"""Constraints of a feature space: the region of its box that points come from.
+"""Constraints of a feature space, which restrict points to a region of its box.
 
-Two forms are written in YAML. A text is an inequality of two linear expressions, in natural units;
-a mapping names two features and the corners of a polygon::
+A constraint has one of two forms in YAML: a text with an inequality of two linear expressions, in
+natural units, or a mapping that names two features and the corners of a polygon::
 
     constraints:
       - low_price <= high_price
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from llm_elicit import density
     from llm_elicit.density.constraints import Constraint as DensityConstraint
 else:
-    density = LazyModule("llm_elicit.density")  # PyTorch, which spaces without constraints avoid
+    density = LazyModule("llm_elicit.density")  # imports PyTorch, which only constraints need
 
 Corner = tuple[float, float]
 Linear = dict[str, float]
-"""Coefficients by feature; that of the empty name is the constant."""
+"""Coefficients by feature name; the empty name has the constant."""
 
 
 class Polygon(StrictModel):
@@ -60,10 +60,10 @@ Constraint = Annotated[
 
 
 def density_constraint(constraint: Constraint, names: Sequence[str]) -> DensityConstraint:
-    """Return a constraint as the density core has it, on features in the order of `names`.
+    """Return a constraint in the form of the density core, on features in the order of `names`.
 
     Raises:
-        ValueError: another feature, or as `inequality`.
+        ValueError: the constraint names a feature that is not in `names`, or as `inequality`.
 
     Examples:
         >>> density_constraint("2 * low <= high - 1", ["low", "high"])
@@ -71,19 +71,19 @@ def density_constraint(constraint: Constraint, names: Sequence[str]) -> DensityC
     """
     if isinstance(constraint, Polygon):
         first, second = (
-            _place(name, names, str(constraint.polygon)) for name in constraint.features
+            _index_of(name, names, str(constraint.polygon)) for name in constraint.features
         )
         return density.PolygonConstraint((first, second), constraint.polygon)
     terms = inequality(constraint)
     coefficients = [0.0] * len(names)
     for name, value in terms.items():
         if name:
-            coefficients[_place(name, names, constraint)] = value
+            coefficients[_index_of(name, names, constraint)] = value
     return density.LinearConstraint(coefficients, -terms.get("", 0.0))
 
 
 def involved(constraint: Constraint) -> tuple[str, ...]:
-    """Return the names of the features that a constraint is on.
+    """Return the names of the features in a constraint.
 
     Raises:
         ValueError: as `inequality`.
@@ -98,17 +98,17 @@ def involved(constraint: Constraint) -> tuple[str, ...]:
 
 
 def inequality(text: str) -> Linear:
-    """Return left minus right of `left <= right`, the sides exchanged for `>=`.
+    """Return the coefficients of left − right in `left <= right`; `>=` exchanges the sides.
 
     Raises:
-        ValueError: not an inequality of two linear expressions, or one that is on no feature, such
-            as `x <= x`.
+        ValueError: not an inequality of two linear expressions, or no feature is left in it, as in
+            `x <= x`.
 
     Examples:
         >>> inequality("rooms + 1 >= bedrooms / 2")
         {'bedrooms': 0.5, 'rooms': -1.0, '': -1.0}
     """
-    way_out = 'write an inequality of linear expressions, such as "low_price <= high_price"'
+    remedy = 'write an inequality of linear expressions, such as "low_price <= high_price"'
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
@@ -120,7 +120,7 @@ def inequality(text: str) -> Linear:
             raise ValueError("neither <= nor >=")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ValueError(f"constraint {text!r}: {why}; {way_out}") from None
+        raise ValueError(f"constraint {text!r}: {why}; {remedy}") from None
     terms = _sum(lower, upper, -1.0)
     if not all(math.isfinite(value) for value in terms.values()):
         raise ValueError(f"constraint {text!r}: a number is too large; use larger units")
@@ -143,7 +143,7 @@ def _linear(node: ast.expr) -> Linear:
 
 
 def _combined(node: ast.BinOp, first: Linear, second: Linear) -> Linear:
-    """Return the coefficients of an operation on two expressions."""
+    """Return the coefficients of a binary operation on two linear expressions."""
     if isinstance(node.op, ast.Add | ast.Sub):
         return _sum(first, second, 1.0 if isinstance(node.op, ast.Add) else -1.0)
     if isinstance(node.op, ast.Mult) and second.keys() == {""}:
@@ -160,7 +160,7 @@ def _sum(a: Linear, b: Linear, factor: float) -> Linear:
     return {name: a.get(name, 0.0) + factor * b.get(name, 0.0) for name in {**a, **b}}
 
 
-def _place(name: str, names: Sequence[str], text: str) -> int:
+def _index_of(name: str, names: Sequence[str], text: str) -> int:
     if name not in names:
         raise ValueError(f"constraint {text!r}: no feature {name!r}; it has {', '.join(names)}")
     return names.index(name)
