@@ -228,7 +228,9 @@ def _refuse(column: pd.Series[Any], bad: Any, path: Path, rule: str) -> None:
     """Raise the error of the first bad cell of a column, if there is any."""
     rows = np.flatnonzero(np.asarray(bad, dtype=bool))
     if rows.size:
-        cell = visible(repr(column.iloc[rows[0]]), 100)
+        value = column.iloc[rows[0]]
+        # The number itself, and not the name of its NumPy type.
+        cell = visible(repr(value.item() if isinstance(value, np.generic) else value), 100)
         more = f" ({rows.size:,} such cells)" if rows.size > 1 else ""
         raise InputError(
             f"{path}: column {column.name!r}, row {rows[0] + 1}: {cell} is {rule}{more}; correct "

@@ -13,9 +13,9 @@ from llm_elicit.backends import Provider, provider_of
 from llm_elicit.backends.providers import expected_thinking
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
+from llm_elicit.orchestrator.judgments import MeasuredTokens
 from llm_elicit.orchestrator.open_run import wording_of
 from llm_elicit.orchestrator.tokens import (
-    MeasuredTokens,
     Price,
     cached_beginning,
     counter,

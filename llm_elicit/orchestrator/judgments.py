@@ -37,7 +37,6 @@ from llm_elicit.orchestrator.journal.schema import (
     questions,
 )
 from llm_elicit.orchestrator.open_run import Study
-from llm_elicit.orchestrator.tokens import MeasuredTokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -272,6 +271,30 @@ def answered(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:
         InputError: there is no journal in the folder.
     """
     return _by_judge(folder, campaign, answered_by_kind)
+
+
+@dataclass(frozen=True)
+class MeasuredTokens:
+    """The tokens of a judge's answers to questions about pairs, as its provider counted them.
+
+    Attributes:
+        answers: number of answers.
+        prompt, cached, completion: means; thinking is part of the completion.
+        completion_sd: standard deviation of the completion.
+    """
+
+    answers: int
+    prompt: float
+    cached: float
+    completion: float
+    completion_sd: float
+
+    def sd_of_total(self, requests: int) -> float:
+        """Return the standard deviation of all completion tokens of `requests` further answers.
+
+        It combines the variation of these answers with the error of the measured mean.
+        """
+        return self.completion_sd * math.sqrt(requests + requests**2 / self.answers)
 
 
 def measured_tokens(folder: Path, campaign: Campaign) -> dict[str, MeasuredTokens]:

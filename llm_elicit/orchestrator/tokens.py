@@ -12,7 +12,6 @@ the request. Prices come from the campaign or from the price list of genai-price
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
@@ -108,30 +107,6 @@ def cached_beginning(prompts: Sequence[Prompt], judge: Judge, count: Counter) ->
 def _estimate(prompt: Prompt) -> int:
     texts = sum(len(message.content) for message in prompt.messages)
     return round(texts / _CHARACTERS_PER_TOKEN) + _TOKENS_PER_TURN * len(prompt.messages) + 1
-
-
-@dataclass(frozen=True)
-class MeasuredTokens:
-    """The tokens of a judge's answers to questions about pairs, as its provider counted them.
-
-    Attributes:
-        answers: number of answers.
-        prompt, cached, completion: means; thinking is part of the completion.
-        completion_sd: standard deviation of the completion.
-    """
-
-    answers: int
-    prompt: float
-    cached: float
-    completion: float
-    completion_sd: float
-
-    def sd_of_total(self, requests: int) -> float:
-        """Return the standard deviation of all completion tokens of `requests` further answers.
-
-        It combines the variation of these answers with the error of the measured mean.
-        """
-        return self.completion_sd * math.sqrt(requests + requests**2 / self.answers)
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,8 @@ from llm_elicit.orchestrator.journal.questions import (
     planned_rounds,
 )
 from llm_elicit.orchestrator.journal.schema import Totals
-from llm_elicit.orchestrator.judgments import answered, measured_tokens
+from llm_elicit.orchestrator.judgments import MeasuredTokens, answered, measured_tokens
 from llm_elicit.orchestrator.open_run import Study, worded_identity
-from llm_elicit.orchestrator.tokens import MeasuredTokens
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from llm_elicit.planning.rounds import questions_of, with_rounds

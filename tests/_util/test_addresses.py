@@ -122,4 +122,4 @@ def test_a_key_is_blotted_out_in_every_form() -> None:
     ):  # fmt: skip
         assert "[key]" in scrubbed(f"before {text} after", key), text
     assert scrubbed("A, or B", "A") == "A, or B", "no key is that short, and answers are"
-    assert scrubbed("text", None) == "text"
+    assert scrubbed("text") == "text"

@@ -65,7 +65,7 @@ def test_a_setting_that_models_lack_fails_before_anything_is_sent(tmp_path: Path
             run(campaign([able, opus, o3]), tmp_path / "try")
         assert not provider.seen
     assert str(raised.value) == (
-        "temperature: not taken by claude-opus-4-8 (judge 'opus'), o3 (judge 'o3'); "
+        "temperature: not supported by claude-opus-4-8 (judge 'opus'), o3 (judge 'o3'); "
         "remove the setting from these judges"
     )
     assert not (tmp_path / "try").exists()

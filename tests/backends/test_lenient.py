@@ -160,7 +160,7 @@ def test_an_answer_and_something_else_is_malformed(tail: str) -> None:
 def test_a_stream_of_another_kind_is_named() -> None:
     events = [{"type": "message_start", "message": {}}, {"type": "message_stop"}]
     body = "".join(f"event: x\ndata: {json.dumps(event)}\n\n" for event in events)
-    with pytest.raises(MalformedReplyError, match=r"streams its answers.* turn that off"):
+    with pytest.raises(MalformedReplyError, match=r"streams its answers.* turn streaming off"):
         read_message(parsed(body), {})
 
 

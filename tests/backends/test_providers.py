@@ -128,7 +128,7 @@ def test_a_server_without_log_probabilities_gives_hard_answers(
 
     async def go() -> Reply:
         async with open_backend(_openai(provider.url), space) as backend:
-            with pytest.raises(SettingDroppedError, match="logprobs"):
+            with pytest.raises(SettingDroppedError, match="no log-probabilities"):
                 await backend.ask(request_)
             return await backend.ask(request_)
 

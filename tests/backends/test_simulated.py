@@ -207,7 +207,7 @@ def test_log_odds_are_part_of_what_a_simulated_judge_is() -> None:
 
 
 def test_the_noise_of_choices_does_not_go_with_log_odds() -> None:
-    with pytest.raises(ValueError, match=r"level 0\.5 is the noise of choices.*log_odds\.noise"):
+    with pytest.raises(ValueError, match=r"noise_level 0\.5 applies to choices.*log_odds\.noise"):
         SimulatedJudge.model_validate(
             {"name": "e", "backend": "simulated", "log_odds": {}, "noise_level": 0.5}
         )

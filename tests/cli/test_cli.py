@@ -160,13 +160,15 @@ def test_an_estimate_names_every_judge_and_its_model(llm_elicit, tmp_path):
     path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judges))
     done = llm_elicit("estimate", path)
     assert done.returncode == 0, done.stderr
-    *table, note = done.stdout.strip().splitlines()
+    *table, basis, note = done.stdout.strip().splitlines()
     _, hosted, expert, total = (line.split() for line in table)
     assert hosted[:3] == ["j", "gpt-4.1-mini", "120"]
     assert 0 < float(hosted[6]) < float(hosted[7])
     assert float(hosted[8]) == pytest.approx(float(hosted[6]) / 2, abs=1e-4)
     assert expert[:3] == ["e", "simulated", "120"]
     assert float(total[1]) == pytest.approx(float(hosted[6]), abs=1e-4)
+    assert basis.startswith("j: ")
+    assert "by assumed answer tokens" in basis
     assert "pairs can show a preference" in note
     assert not (tmp_path / "runs").exists()
 

@@ -28,7 +28,7 @@ def test_an_unknown_device_is_named_in_one_line(name: str) -> None:
 
 def test_a_device_that_is_not_there_is_named_in_one_line() -> None:
     absent = f"cuda:{torch.cuda.device_count()}"
-    with pytest.raises(DensityError, match=f"device '{absent}' is not there") as caught:
+    with pytest.raises(DensityError, match=f"device '{absent}' is not available") as caught:
         FitSettings(device=absent)
     assert "\n" not in str(caught.value)
 

@@ -332,7 +332,7 @@ def test_a_box_counts_whole_numbers_with_their_cells() -> None:
         (
             {"low": [0.0], "high": [1.0], "categorical": [True],
              "constraints": [LinearConstraint([1.0], 1)]},
-            "without an order",
+            "needs an order",
         ),
     ],
 )  # fmt: skip

@@ -344,7 +344,7 @@ class TestBounds:
         ("bounds", "said"),
         [
             ({}, "log_odds is None"),
-            ({"log_odds": [1.0], "lower": [0.0]}, "beside its bounds"),
+            ({"log_odds": [1.0], "lower": [0.0]}, "together with its bounds"),
             ({"lower": [2.0], "upper": [1.0]}, r"lower\[0\] is 2.0 and upper\[0\] 1.0"),
             ({"lower": [-np.inf]}, r"lower\[0\] is -inf and upper\[0\] inf"),
             ({"lower": [np.inf]}, r"lower\[0\] is inf"),

@@ -15,7 +15,7 @@ from llm_elicit.density.utility.quadratic import QuadraticTerms
     ("sampling", "said"),
     [
         (Uniform(np.zeros(1000), np.ones(1000)), "over 1,000 features .* GiB are free"),
-        (Uniform([0.0], [4999.0], categorical=[True]), "5,000 categories, 200 at most"),
+        (Uniform([0.0], [4999.0], categorical=[True]), "5,000 categories; at most 200"),
     ],
 )
 def test_too_many_features_are_refused_at_once(sampling: Uniform, said: str) -> None:

@@ -438,7 +438,7 @@ def test_another_model_that_answers_is_named_when_it_does(tmp_path: Path) -> Non
     with Provider(behave) as provider:
         study = campaign([gpt(provider.url, concurrency=1)])
         run(study, tmp_path / "try", notes)
-    line = "gpt: answers now come from 'm-2', so far from m-1"
+    line = "gpt: answers now come from 'm-2'; before, they came from m-1"
     assert notes.lines.count(line) == 1
     summary = answer_summaries(tmp_path / "try", study)["gpt"]
     assert summary.models == {"m-1": 7, "m-2": 13}

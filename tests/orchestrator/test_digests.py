@@ -67,7 +67,7 @@ def test_a_changed_round_is_named(location: JournalLocation) -> None:
     record_rounds(location, {(ALL_JUDGES, 2): Pairs(*rng.normal(size=(2, 3, 4)))})
     assert len(planned_rounds(location)) == 1
     _execute(location, "UPDATE rounds SET pairs = replace(pairs, '1', '2')")
-    with pytest.raises(InputError, match="pairs of round 2 are not as they were planned"):
+    with pytest.raises(InputError, match="pairs of round 2 have changed since they were planned"):
         planned_rounds(location)
 
 

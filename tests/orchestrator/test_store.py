@@ -195,7 +195,7 @@ def test_a_commit_of_ones_own_questions_is_one_statement_a_kind(
     journal = _open(JournalLocation(tmp_path))
     journal.prepare(["expert"], _plan())
     q = _claimed(journal)
-    monkeypatch.delattr(store, "apply_each")
+    monkeypatch.delattr(store.sql, "apply_each")
     journal.commit([intent(number, 0.5) for number in q[:4]])
     journal.commit([submitted(q[4], 0.5, 10, "tag")])
     journal.commit([answered(q[0], ANSWER), missed(q[1], 0.25), failed(q[2], "no"),

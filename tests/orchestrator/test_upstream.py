@@ -71,7 +71,7 @@ def test_a_judge_that_nobody_can_read_stops_after_two_answers(shape: str, tmp_pa
         assert len(provider.seen) == 2
     assert not summary.complete
     (line,) = (line for line in notes.lines if "malformed" in line)
-    assert "twice the same malformed answer" in line
+    assert "the same failure twice: malformed answer" in line
 
 
 def test_a_question_whose_answers_are_unreadable_is_not_asked_six_times(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_change_of_settings_is_noted_once(tmp_path: Path) -> None:
         assert run(study, tmp_path, notes).complete
         assert len(provider.seen) == len(study.judges) * study.design.questions + 1
     assert table(study, tmp_path).frame["soft"].all()
-    assert sum("alternatives" in line for line in notes.lines) == 1
+    assert sum("log-probabilities" in line for line in notes.lines) == 1
 
 
 def test_a_letter_that_is_not_listed_bounds_the_log_odds(
@@ -159,7 +159,7 @@ def test_a_letter_that_is_not_listed_bounds_the_log_odds(
         np.testing.assert_allclose(others, math.log(3.0))
     with location.writable().connect() as db, db.begin():
         db.execute(sa.text("UPDATE answers SET censored = 0 WHERE censored = 1"))
-    with pytest.raises(InputError, match="is not as it was received"):
+    with pytest.raises(InputError, match="has changed since it was received"):
         table(study, location.folder)
 
 

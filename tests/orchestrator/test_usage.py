@@ -59,8 +59,10 @@ def test_a_cap_holds_whatever_replies_say_of_their_tokens(
     assert sent * 0.1 <= summary.spent <= CAP
     assert sent >= 15
     assert isinstance(summary.problems[0], CapError)
-    assert sum("do not say how many tokens" in line for line in notes.lines) == 1
-    assert (tmp_path / "try" / "log.jsonl").read_text().count("do not say how many tokens") == 1
+    assert sum("state no credible number of tokens" in line for line in notes.lines) == 1
+    assert (tmp_path / "try" / "log.jsonl").read_text().count(
+        "state no credible number of tokens"
+    ) == 1
     rows = table(study, tmp_path / "try").frame
     assert rows["cost"].sum() == pytest.approx(summary.spent)
     assert (rows["completion_tokens"] == 100).all()
@@ -82,7 +84,7 @@ def test_a_bill_beyond_the_worst_case_raises_it_at_once(make: Any, tmp_path: Pat
         assert sent * bill <= CAP + in_flight * bill
         assert isinstance(summary.problems[0], CapError)
         assert summary.spent >= sent * bill
-        assert sum("was the most that was expected" in line for line in notes.lines) == 1
+        assert sum("was the expected maximum" in line for line in notes.lines) == 1
         # What was learned is on record: a rerun, and another after a higher cap, are right at once.
         again = run(study, tmp_path / "try")
         assert len(provider.seen) == sent
@@ -120,13 +122,13 @@ def test_batches_count_alike(make: Any, tmp_path: Path) -> None:
         return summary, notes, rows
 
     summary, notes, rows = collected(Says("A", usage=None), tmp_path / "a" / "mute", cap=9.0)
-    assert sum("do not say how many tokens" in line for line in notes.lines) == 1
+    assert sum("state no credible number of tokens" in line for line in notes.lines) == 1
     assert (rows["completion_tokens"] == 100).all()
     assert 10 * 0.1 <= summary.spent <= 9.0
     summary, notes, rows = collected(
         Says("A", completion_tokens=500), tmp_path / "b" / "over", cap=9.0
     )
-    assert sum("was the most that was expected" in line for line in notes.lines) == 1
+    assert sum("was the expected maximum" in line for line in notes.lines) == 1
     assert summary.spent >= 10 * 0.5
 
 

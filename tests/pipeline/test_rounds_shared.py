@@ -96,5 +96,5 @@ def test_what_is_not_a_number_reaches_no_prompt() -> None:
     for column in range(space.dimension):
         gap = points.copy()
         gap[1, column] = np.nan
-        with pytest.raises(InputError, match="not a number cannot be put into words"):
+        with pytest.raises(InputError, match="a missing value cannot be worded"):
             render(space, gap[0], gap[1], template)

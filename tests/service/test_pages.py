@@ -101,7 +101,7 @@ def test_a_campaign_that_is_refused_comes_back_with_the_reason(browser: Browser)
     assert "&lt;i&gt;nowhere" in page.text
     assert "<i>nowhere" not in page.text
     twice = [created(browser, "twice", waits="yes") for _ in range(2)]
-    assert "There is a campaign &#39;twice&#39;; choose another name." in twice[1].text
+    assert "campaign &#39;twice&#39; already exists; choose another name" in twice[1].text
 
 
 def test_a_form_without_the_sessions_token_is_refused(browser: Browser) -> None:

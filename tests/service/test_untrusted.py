@@ -231,13 +231,13 @@ def test_nasty_text_in_every_field_is_a_clear_refusal(served: Served, text: str)
     [
         ("application/json", "{", "not valid JSON"),
         ("application/json", '{"name": NaN}', "finite"),
-        ("application/json", '{"name": "a", "name": "b"}', "twice"),
+        ("application/json", '{"name": "a", "name": "b"}', "duplicate key"),
         ("application/json", "[" * 100_000, "not valid JSON"),
         ("application/json", '{"seed": ' + "9" * 5_000 + "}", "JSON"),
         ("application/yaml", "a: [", "not valid YAML"),
         ("application/yaml", "!!python/object/apply:os.system ['true']", "YAML"),
         ("application/yaml", "a: &a [*a]", "YAML"),
-        ("application/yaml", "a: 1\na: 2", "twice"),
+        ("application/yaml", "a: 1\na: 2", "duplicate key"),
         (
             "application/yaml",
             "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
@@ -326,7 +326,7 @@ def parquet() -> bytes:
         b"a\n" + b"1\n" * 5_100_000,
         b'a,b\n"' + b"x" * 1_000_000,
     ],
-    ids=["zip", "gzip", "parquet", "xls", "null", "empty", "header", "twice", "numbers",
+    ids=["zip", "gzip", "parquet", "xls", "null", "empty", "header", "duplicate key", "numbers",
          "columns", "rows", "quote"],
 )  # fmt: skip
 def test_a_table_that_is_none_or_a_bomb(served: Served, content: bytes) -> None:

@@ -17,12 +17,12 @@ SUFFIXES = ["csv", "jsonl", "parquet"]
 CELLS = [
     ("order", "aa", "none of ab, ba"),
     ("verdict", "maybe", "none of A, B"),
-    ("probability", 1.5, "no probability"),
-    ("probability", -0.1, "no probability"),
-    ("a_x0", None, "no number"),
-    ("b_x0", "far", "no number"),
-    ("pair", 1.5, "no whole number"),
-    ("pair", "one", "no number"),
+    ("probability", 1.5, "1.5 is not a probability"),
+    ("probability", -0.1, "-0.1 is not a probability"),
+    ("a_x0", None, "nan is not a number"),
+    ("b_x0", "far", "not a number"),
+    ("pair", 1.5, "1.5 is not a whole number"),
+    ("pair", "one", "not a number"),
     ("replicate", None, "number"),
     ("soft", "perhaps", "neither true nor false"),
 ]

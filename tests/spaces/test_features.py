@@ -287,8 +287,11 @@ def test_spaces_of_numbers_are_written_down_as_before_there_were_categories():
         ({"low": 1e15, "high": 1e15 + 1, "kind": "integer"}, ["too near for floats"]),
         ({"low": 1, "high": 2, "scale": "log", "periodic": True}, ["periodic needs a linear"]),
         (kind(["a", "b"], periodic=True), ["periodic"]),
-        ({"kind": "date", "low": "2020-02-30", "high": "2021-01-01"}, ["low '2020-02-30' is no d"]),
-        ({"kind": "date", "low": 0, "high": 1e9}, ["high 1000000000.0 is no date"]),
+        (
+            {"kind": "date", "low": "2020-02-30", "high": "2021-01-01"},
+            ["low '2020-02-30' is not a d"],
+        ),
+        ({"kind": "date", "low": 0, "high": 1e9}, ["high 1000000000.0 is not a date"]),
         ({"kind": "date", "unit": "days", "low": 0, "high": 9}, ["date has no unit"]),
         ({"locale": {"decimal": ",", "thousands": ","}}, ["both decimal mark and thousands"]),
         ({"low": 0.1, "high": 0.4, "kind": "integer"}, ["'0'"]),

@@ -92,7 +92,7 @@ def test_what_has_no_table_or_no_density_is_refused() -> None:
         bare.sampled("empirical")
     with pytest.raises(InputError, match="needs 20 complete rows"):
         TableDensity(np.zeros((3, 1)), np.array([True]))
-    with pytest.raises(ValueError, match="'score' needs λ's density"):
+    with pytest.raises(ValueError, match="'score' needs the exact density λ"):
         Campaign.model_validate({
             "name": "c", "space": "penguins", "design": {"sampling": "empirical"},
             "judges": [{"name": "expert", "backend": "simulated"}], "fit": {"method": "score"},
