@@ -143,7 +143,7 @@ async def open_run(
             stack.push_async_callback(in_thread, journal.close)
             for judge in study.judges if study.retry_failed else ():
                 for group in journal.unanswered(judge):
-                    line = f"asking unanswered questions again ({group.count:,}): {group.reason}"
+                    line = f"asking {group.count:,} unanswered again: {group.reason}"
                     progress.note(judge, line)
             lost = journal.prepare(study.judges, study.plan, retry_failed=study.retry_failed)
             answers = RunCache(folder.parent / cache.FILE, reuse, partial(progress.note, "cache"))

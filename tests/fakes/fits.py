@@ -16,7 +16,7 @@ _QUICK = FitSettings(
     utility=replace(
         QUADRATIC.utility,
         posterior=PosteriorSettings(draws=24),
-        process=GaussianProcessSettings(frequencies=128, draws=24),
+        process=GaussianProcessSettings(draws=24),
     )
 )
 
