@@ -467,7 +467,7 @@ class JudgeRunner:
             return None  # interrupted, not given up: the next run asks it
         lasting = ending.decision.kind == "no" or ending.failure.what == "malformed"
         if lasting and decision.kind == "no" and queued.question.given_up and self.tally.done:
-            reason = f"failed failed failed failed failed in two runs: {decision.reason}"
+            reason = f"in two runs: {decision.reason}"
             decision = replace(decision, kind="question is set aside", reason=reason)
         await self._give_up(queued.question, decision, refused=ending.decision.kind == "no")
         return None
