@@ -82,8 +82,8 @@ def test_log_odds_have_one_variance_whatever_their_size():
     pairs = np.arange(100), np.arange(100, 200)
     answers = _Answers.of(found, pairs, belief)
     dispersion = belief.diagnostics["response"]["dispersion"] * belief.power
-    assert (answers.doubt == answers.doubt[0]).all()
-    assert float(answers.doubt[0]) == pytest.approx(len(found.values) * dispersion**2)
+    assert (answers.noise_variance == answers.noise_variance[0]).all()
+    assert float(answers.noise_variance[0]) == pytest.approx(len(found.values) * dispersion**2)
     assert answers.deviation.mean(0).abs().max() < 1e-9
 
 

