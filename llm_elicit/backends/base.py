@@ -241,7 +241,7 @@ def secrets_of(judge: BaseJudge) -> list[str]:
 def extended(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request body with a judge's further fields; mappings are merged.
 
-    Example:
+    Examples:
         >>> extended({"output_config": {"effort": "low"}}, {"output_config": {"x": 1}, "top_k": 5})
         {'output_config': {'effort': 'low', 'x': 1}, 'top_k': 5}
     """

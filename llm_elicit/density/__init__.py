@@ -3,7 +3,7 @@
 `fit_belief` and `fit_evidence` return a `BeliefDensity`, with methods to sample, evaluate and save
 it. If the comparisons do not determine the power of a belief, `fit_power` estimates it.
 
-Example:
+Examples:
     >>> from llm_elicit.density import Noise, Uniform
     >>> Uniform([0.0, 1.0], [10.0, 100.0], log=[False, True]).dimension
     2

@@ -55,8 +55,8 @@ class JudgeEstimate:
         measured: the number of answers whose tokens the provider counted, on which the estimate
             rests; 0 if the tokens of an answer are assumed.
         cost: USD for these tokens; None if the price is unknown.
-        low, high: a 95 % interval of `cost` if tokens were measured; else from no thinking to the
-            most that is allowed. None if the price is unknown.
+        low, high: a 95 % interval of `cost` if tokens were measured; else from no thinking to all
+            that is reserved for it. None if the price is unknown.
         most: USD if every answer reached its token limit and nothing were cached; None if the
             price is unknown.
         batch: `cost` in the provider's batch mode; None if it has none.

@@ -337,71 +337,69 @@ def test_an_sdk_s_object_reads_like_the_json_it_came_from() -> None:
     assert (reply.text, reply.thinking, reply.cached_tokens) == ("A", "hm", 3)
 
 
-@pytest.mark.parametrize(
-    ("settings", "sent"),
-    [
-        (
-            {"effort": "high"},
-            {
-                "thinking": {"type": "adaptive"},
-                "output_config": {"effort": "high"},
-                "max_tokens": 16_392,
-            },
-        ),
-        ({"effort": "none"}, {"thinking": {"type": "disabled"}, "max_tokens": 2048}),
-        (
-            {"thinking_tokens": 1024},
-            {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2048},
-        ),
-        (
-            {"thinking_tokens": 4000, "effort": "low"},
-            {
-                "thinking": {"type": "enabled", "budget_tokens": 4000},
-                "output_config": {"effort": "low"},
-                "max_tokens": 4008,
-            },
-        ),
-        ({"effort": "low", "max_tokens": 700}, {"max_tokens": 700}),
-        (
-            {"extra_body": {"top_k": 5, "metadata": {"user_id": "audit"}}},
-            {"top_k": 5, "metadata": {"user_id": "audit"}},
-        ),
-        (
-            {
-                "effort": "max",
-                "extra_body": {"thinking": {"type": "adaptive", "display": "omitted"}},
-            },
-            {"thinking": {"type": "adaptive", "display": "omitted"}},
-        ),
-    ],
-)
-def test_thinking_settings_of_claude(
-    settings: dict[str, Any], sent: dict[str, Any], space: FeatureSpace, request_: Request
-) -> None:
-    with Provider() as provider:
-        _ask(_claude(provider.url, **settings), request_, space)
-    body = provider.seen[0].body
-    assert {name: body.get(name) for name in sent} == sent
+_THINKING_OF_CLAUDE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {"effort": "high"},
+        {
+            "thinking": {"type": "adaptive"},
+            "output_config": {"effort": "high"},
+            "max_tokens": 16_392,
+        },
+    ),
+    ({"effort": "none"}, {"thinking": {"type": "disabled"}, "max_tokens": 2048}),
+    (
+        {"thinking_tokens": 1024},
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2048},
+    ),
+    (
+        {"thinking_tokens": 4000, "effort": "low"},
+        {
+            "thinking": {"type": "enabled", "budget_tokens": 4000},
+            "output_config": {"effort": "low"},
+            "max_tokens": 4008,
+        },
+    ),
+    ({"effort": "low", "max_tokens": 700}, {"max_tokens": 700}),
+    (
+        {"extra_body": {"top_k": 5, "metadata": {"user_id": "audit"}}},
+        {"top_k": 5, "metadata": {"user_id": "audit"}},
+    ),
+    (
+        {
+            "effort": "max",
+            "extra_body": {"thinking": {"type": "adaptive", "display": "omitted"}},
+        },
+        {"thinking": {"type": "adaptive", "display": "omitted"}},
+    ),
+]
+_THINKING_OF_CHAT_COMPLETIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"effort": "low"}, {"reasoning_effort": "low", "max_tokens": 4104}),
+    ({"effort": "none"}, {"reasoning_effort": "none", "max_tokens": 8}),
+    ({"thinking_tokens": 500}, {"max_tokens": 508}),
+    ({"thinking_tokens": 500, "max_tokens": 900}, {"max_tokens": 900}),
+    (
+        {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    ("settings", "sent"),
+    ("judge_of", "settings", "sent"),
     [
-        ({"effort": "low"}, {"reasoning_effort": "low", "max_tokens": 4104}),
-        ({"effort": "none"}, {"reasoning_effort": "none", "max_tokens": 8}),
-        ({"thinking_tokens": 500}, {"max_tokens": 508}),
-        ({"thinking_tokens": 500, "max_tokens": 900}, {"max_tokens": 900}),
-        (
-            {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}},
-            {"chat_template_kwargs": {"enable_thinking": False}},
-        ),
+        *((_claude, *case) for case in _THINKING_OF_CLAUDE),
+        *((_openai, *case) for case in _THINKING_OF_CHAT_COMPLETIONS),
     ],
 )
-def test_thinking_settings_of_chat_completions(
-    settings: dict[str, Any], sent: dict[str, Any], space: FeatureSpace, request_: Request
+def test_settings_of_thinking_and_further_fields_are_sent(
+    judge_of: Any,
+    settings: dict[str, Any],
+    sent: dict[str, Any],
+    space: FeatureSpace,
+    request_: Request,
 ) -> None:
     with Provider() as provider:
-        _ask(_openai(provider.url, **settings), request_, space)
+        _ask(judge_of(provider.url, **settings), request_, space)
     body = provider.seen[0].body
     assert {name: body.get(name) for name in sent} == sent
 
