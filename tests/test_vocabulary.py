@@ -115,3 +115,57 @@ def test_names_say_what_values_are() -> None:
         vague[path.name] += sum(name.strip("_") in VAGUE for name in of_module)
     assert total > 10_000
     assert 1000 * vague.total() <= 10 * total, vague.most_common(10)
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the names of a function's parameters, but for self and cls."""
+    args = node.args
+    nodes = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+    return {arg.arg for arg in nodes if arg is not None} - {"self", "cls"}
+
+
+def fields(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """Return what a class has: fields, methods, attributes of self, and those of its bases."""
+    members: set[str] = set()
+    for item in ast.walk(node):
+        if isinstance(item, ast.Name | ast.Attribute) and isinstance(item.ctx, ast.Store):
+            members.add(item.id if isinstance(item, ast.Name) else item.attr)
+        elif isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
+            members |= {item.name, *(parameters(item) if item.name == "__init__" else ())}
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in classes:
+            members |= fields(classes[base.id], classes)
+    return members
+
+
+def documented(node: ast.AST, section: str) -> set[str]:
+    """Return the names that a section of a docstring describes."""
+    text = ast.get_docstring(node) or ""  # type: ignore[arg-type]
+    body = re.search(rf"^{section}:\n((?:    .*(?:\n|$)|\n)+)", text, re.M)
+    entries = re.findall(r"^    (\S[^:(]*)(?: \([^)]*\))?:(?: |$)", body[1] if body else "", re.M)
+    return {name.strip("*` ") for entry in entries for name in entry.split(",")}
+
+
+def test_docstrings_describe_the_arguments_that_there_are() -> None:
+    """No section describes a name that does not exist; a public function's leaves none out."""
+    trees = {
+        path: ast.parse(path.read_text("utf-8"))
+        for path in sorted((ROOT / "llm_elicit").rglob("*.py"))
+    }
+    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    classes = {node.name: node for _, node in nodes if isinstance(node, ast.ClassDef)}
+    faulty = []
+    for path, node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names, expected = documented(node, "Args"), parameters(node)
+            missing = expected - names if names and not node.name.startswith("_") else set()
+        elif isinstance(node, ast.ClassDef):
+            names, missing = documented(node, "Args") | documented(node, "Attributes"), set()
+            expected = fields(node, classes) if names else names
+        else:
+            continue
+        if names - expected or missing:
+            faulty.append(
+                f"{path.name}:{node.lineno} {names - expected} do not exist, {missing} are missing"
+            )
+    assert not faulty, "\n".join(faulty)

@@ -91,7 +91,7 @@ def joint_of_draws(
 
     Args:
         draws: S samples `(n, d)`.
-        others: samples `(n, d)` that the draws are compared with in turn.
+        samples: `(n, d)` each; draw i is compared with sample i, modulo their number.
         rng: draws the projections, the same for all.
 
     Examples:

@@ -123,8 +123,8 @@ def agreement(
 
     Args:
         names: the raters.
-        one, other: the shares of their answers in each category, `(pairs, k)`; rows of zeros
-            where there are none.
+        first, second: the shares of each rater's answers in each category, `(pairs, k)`; a row
+            of zeros is a pair that the rater has not judged.
         rng: for the bootstrap.
 
     Examples:

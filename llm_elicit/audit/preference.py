@@ -407,9 +407,9 @@ def decide_verdicts(
     """Return the judges of a run with Holm-adjusted p-values, verdicts and reasons.
 
     Args:
-        found: each judge alone.
-        scales: what identifies the power of each one's belief; None if nothing does.
-        level: of the tests.
+        preferences: the judges, each tested alone.
+        scales: what identifies the power of each judge's belief; None if nothing does.
+        level: significance level of the tests.
     """
     positions = adjusted([preference.position for preference in preferences])
     contents = adjusted([None if position is None else position.content for position in positions])

@@ -14,10 +14,12 @@ was asked. The second term is the functional prior of Mikkola, Acerbi and Klami 
 Their paper fixes the prior's form through that tempering; here the winners enter at temperature
 one and its strength is α.
 
-The winners are spread wider than the belief, so a fixed α > 0 biases the estimate: α therefore
-falls geometrically over the fit, from the first to the last of ``prior_weight``. The early fit
-covers every mode where winners lie; the late one follows the choices alone. Held-out choice
-likelihood picks the point on that path, step 0 included.
+The winners are spread wider than the belief, so a fixed α > 0 biases the estimate. Each member is
+fitted in three stages: the linear layer alone, with the last α of ``prior_weight``; all layers from
+the moments of the winners, with the first α; and all layers from the better of these two results,
+while α falls geometrically from the first to the last value over the first 70 % of the steps. So
+the early steps cover every mode where winners lie, and the late ones follow the choices alone.
+The likelihood of held-out choices selects the step to keep, the start of each stage included.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ class BeliefFlow(torch.nn.Module):
 
     @torch.no_grad()
     def push(self, z: Tensor) -> Tensor:
-        """Latent points (n, d) from draws z (n, d) of N(0, I)."""
+        """Return latent points (n, d) from draws z (n, d) of N(0, I)."""
         t = self.splines().transform.inv(z)
         low = self._matrix()
         y: Tensor = torch.linalg.solve_triangular(low, t.T, upper=False).T + self.centre
@@ -157,7 +159,7 @@ class BeliefFlow(torch.nn.Module):
         return torch.tril(self.linear, -1) + torch.diag(self.linear.diagonal().exp())
 
     def _stretch(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """y (n, d), and the logarithm (n,) of |dy/dg|."""
+        """Return the stretched points y (n, d) and the logarithm (n,) of |dy/dg|."""
         if not self.shape.stretched:
             return g, torch.zeros_like(g[:, 0])
         share = torch.sigmoid(self.share)
@@ -196,7 +198,7 @@ class FlowDensity:
 
     @torch.no_grad()
     def log_density(self, g: Tensor) -> Tensor:
-        """Normalized log-density (n,) per scale unit, nats."""
+        """Return the normalized log-density (n,) per scale unit, nats."""
         parts = [
             torch.stack([flow.log_prob(chunk) for flow in self.flows])
             for chunk in torch.split(g, _CHUNK)
@@ -205,7 +207,7 @@ class FlowDensity:
         return log_mixture - self.latent.log_volume(g)
 
     def evaluation_error(self, g: Tensor) -> tuple[float, float]:  # noqa: ARG002 - a protocol
-        """None: the flows' densities are closed forms, in double precision."""
+        """Return (0, 0): the densities are exact, in double precision."""
         return 0.0, 0.0
 
     def tensors(self) -> dict[str, Tensor]:
@@ -217,7 +219,7 @@ class FlowDensity:
         }
 
     def config(self) -> dict[str, Any]:
-        """Number and size of the flows."""
+        """Return the number and size of the flows."""
         return {"members": len(self.flows), "shape": asdict(self.flows[0].shape)}
 
     @classmethod
@@ -236,11 +238,17 @@ class FlowDensity:
         return cls(latent, tuple(flows))
 
 
-_REFERENCE = 2048
-_LAST_RATE = 0.02
-_PRIOR_FALLS_FOR = 0.7
-_CLIP = 5.0
-# Parameters and the rate they learn at.
+_DRAWS = 2048
+"""Draws of a fitted belief that are stored with its normalizing constant."""
+
+_MIN_RATE_FACTOR = 0.02
+"""Smallest factor of the learning rates, at the end of their cosine decay."""
+
+_PRIOR_DECAY_SHARE = 0.7
+"""Share of the steps over which the weight of the prior falls."""
+
+_MAX_GRADIENT_NORM = 5.0
+# Parameters and their learning rate.
 Groups = list[tuple[list[torch.nn.Parameter], float]]
 
 
@@ -252,11 +260,10 @@ class FlowSettings:
         members: flows in the mixture; each holds out its own fold of the pairs, of ``folds``.
         transforms, bins, width: spline layers, bins of each spline, hidden units of each network.
         batch: comparisons per step.
-        affine_steps, short_steps, steps: steps of the linear layer alone, of all layers from the
-            other start, and of all layers from the better of the two.
+        affine_steps, short_steps, steps: steps of the three stages: the linear layer alone, all
+            layers from the winners' moments, and all layers from the better of these two results.
         affine_rate, learning_rate: Adam's rates for the linear layer and for the splines.
-        prior_weight: weight α of the functional prior, first and last; see
-            the module's text.
+        prior_weight: first and last weight α of the functional prior (see the module's docstring).
         averaging: rate of the moving average over the parameters that is kept.
         check_every: steps between evaluations on the held-out comparisons.
 
@@ -385,7 +392,7 @@ class FlowTrainer:
         self.steps += steps
         self._keep_if_best(self.flow, before)
         for step in range(1, steps + 1):
-            fall = min(step / (_PRIOR_FALLS_FOR * steps), 1.0)
+            fall = min(step / (_PRIOR_DECAY_SHARE * steps), 1.0)
             data, n, size = self.train, self.train.size, self.settings.batch
             if n > size:
                 data = data.take(torch.randint(n, (size,), generator=self.generator))
@@ -395,11 +402,11 @@ class FlowTrainer:
             gradients = torch.autograd.grad(loss, parameters)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
-            torch.nn.utils.clip_grad_norm_(parameters, _CLIP)
+            torch.nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM)
             cosine = 0.5 * (1.0 + math.cos(math.pi * step / steps))
             for adam, rate in optimizers:
                 clipped = [p.grad for p in adam.parameters if p.grad is not None]
-                adam.step(clipped, rate * max(cosine, _LAST_RATE))
+                adam.step(clipped, rate * max(cosine, _MIN_RATE_FACTOR))
             # A moving average of the parameters, quick at first.
             keep = min(self.settings.averaging, step / (step + 10.0))
             for mean, parameter in zip(average.parameters(), self.flow.parameters(), strict=True):
@@ -424,13 +431,14 @@ class FlowTrainer:
 def fit_flow(problem: Problem) -> Fitted:
     """Fit the preferential normalizing flow (Mikkola, Acerbi and Klami, 2024).
 
-    Each member is fitted without one fold of the pairs, which chooses where its fit stops; the
-    belief is their mixture. The
-    density is normalized exactly: log Z = 0 with standard error 0.
+    Each member is fitted without one fold of the pairs, and that fold selects the step at which its
+    fit stops. The belief is the mixture of the members.
 
-    Notes: ``held_out_log_likelihood``, the mean log-likelihood of held-out comparisons under
-    the member that never saw them (nats per comparison; random choices score −log 2);
-    ``flow_steps``, where each member stopped.
+    Returns:
+        The density, which is normalized exactly (log Z = 0 with standard error 0), and notes:
+        ``held_out_log_likelihood``, the mean log-likelihood of held-out comparisons under the
+        member fitted without them (nats per comparison; random choices score −log 2), and
+        ``flow_steps``, the step at which each member stopped.
     """
     settings, pairs = (
         methods.external_settings(problem, FlowSettings, "flow"),
@@ -464,7 +472,7 @@ def fit_flow(problem: Problem) -> Fitted:
         flows.append(flow.double())
         masses.append(float(data.weights[held_out].sum()))
     model = FlowDensity(problem.latent, tuple(flows))
-    draws = model.sample_latent(_REFERENCE, problem.generator)
+    draws = model.sample_latent(_DRAWS, problem.generator)
     notes = {
         "held_out_log_likelihood": float(np.average([b.score for b in best], weights=masses)),
         "flow_steps": [b.steps for b in best],

@@ -93,7 +93,10 @@ def for_each(
     An error in one cell does not stop the others; the first error decides the exit code.
 
     Args:
-        last: is called after the cells if there was no error.
+        cells: the run, or the runs of a grid.
+        work: the function.
+        as_json: print one JSON object instead of text.
+        last: called after the cells if there was no error.
     """
     errors: list[ElicitError] = []
     records: list[dict[str, Any]] = []

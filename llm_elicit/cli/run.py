@@ -226,6 +226,8 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
     """Print questions, tokens and cost of the questions that have no answer yet.
 
     Args:
+        cells: the run, or the runs of a grid.
+        as_json: print one JSON object instead of a table.
         with_examples: whether some questions are printed as they would be sent.
     """
     names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")

@@ -151,7 +151,6 @@ class HostedJudge(_ModelJudge):
 
     Attributes:
         base_url: the server's address; None for the provider's own.
-        api_key_env: the environment variable with the API key.
         price: the price of the tokens, in place of that of the price list.
         structured: whether to request answers by a JSON schema, for models and servers that
             support it.

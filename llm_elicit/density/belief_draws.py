@@ -201,6 +201,8 @@ def make_draws(
 
     Args:
         belief: the coordinates, and how beliefs are annealed in them.
+        utilities: the draws.
+        generator: draws the points.
         progress: called as progress("draws", done, total).
         log_level_sd: standard deviation of log factors (normal, mean 0) of the draws' utilities,
             which represent noise levels.

@@ -178,6 +178,8 @@ def find_mode(log_prob: LogProb, draws: Array, reach: Array | None = None) -> Ar
     with L-BFGS, until nothing is higher.
 
     Args:
+        log_prob: the log-density.
+        draws: (n, d) points of the distribution.
         reach: (d,) the largest change of each whole number, 0 of other features; None if there are
             no whole numbers.
 

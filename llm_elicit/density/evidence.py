@@ -465,7 +465,7 @@ def _bounds(
     ends = []
     for name, values, open_end in (("lower", lower, -np.inf), ("upper", upper, np.inf)):
         end = errors.numbers(f"Evidence: {name}", open_end if values is None else values)
-        # An infinity is no number of a column, but an end on the right side is none either.
+        # `column` refuses infinities, but an open end (−∞ below, ∞ above) is allowed.
         finite = errors.column(f"Evidence: {name}", np.where(end == open_end, 0.0, end), n)
         ends.append(np.where(end == open_end, open_end, finite))
     low, high = ends

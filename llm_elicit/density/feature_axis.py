@@ -115,6 +115,7 @@ class FeatureAxis:
         """Return the histogram of a belief (n,), smoothed unless each value has its own share.
 
         Args:
+            values: (n,) of the feature, draws of the belief.
             weights: (n,) that sum to one; equal ones by default.
         """
         return self.smoothed(self._histogram(values, self.edges(self.finer * BINS), weights))
@@ -185,6 +186,9 @@ def without_codes(
     """Return values (..., d) of features, not-a-number for codes of categories.
 
     Args:
+        values: (..., d).
+        sampling: the sampling density, which knows the categories.
+        names: the names and categories of the features.
         ordered: whether to leave out categories in an order, too, which have quantiles and no mean.
     """
     places = range(sampling.dimension)

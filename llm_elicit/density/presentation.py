@@ -208,6 +208,7 @@ class PresentedDensity(Distribution):
         Those of seed 0 and of the last other seed are kept, at the default level.
 
         Args:
+            seed: seed of the draws.
             log_level_sd: standard deviation of the logarithm of the noise level. Each draw gets a
                 level of its own, log-normal about the assumed one. Choices do not determine the
                 level (see `at_noise`), so that this prior is the posterior. The default is that of
@@ -353,10 +354,13 @@ class PresentedDensity(Distribution):
     def to_pandas(
         self, n: int = 10_000, *, seed: int = 0, points: npt.ArrayLike | None = None
     ) -> Any:
-        """Return n draws as a `pandas.DataFrame`, codes as their words and days as dates.
+        """Return n points of the belief as a `pandas.DataFrame`, with categories and dates.
 
         Args:
-            points: (n, d), such as pairs of `llm_elicit.density.suggest_pairs`, in place of draws.
+            n: number of points.
+            seed: seed of the points.
+            points: (n, d), such as pairs of `llm_elicit.density.suggest_pairs`, instead of points
+                of the belief.
 
         Examples:
             >>> import numpy as np

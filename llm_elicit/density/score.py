@@ -389,6 +389,7 @@ def winner_density(belief: Distribution, *, points: int = 8192, seed: int = 0) -
     Args:
         belief: by "score", "score-constant", "utility" or "auto".
         points: of λ, in the quadrature.
+        seed: seed of these points.
 
     Raises:
         DensityError: a belief by another method, which has no gradient.

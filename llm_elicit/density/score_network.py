@@ -67,6 +67,9 @@ def fit_start(
 
     Args:
         sides: features (n, p) of winners and of losers, of unit variance under λ.
+        weights: (n,) of the comparisons.
+        folds: (n,) the fold of each comparison.
+        noise: of the choices.
         category: see `llm_elicit.density.latent.Latent.category`. Products within one feature's
             categories would add nothing, and are left out.
     """
@@ -328,7 +331,8 @@ def train_networks(problem: Problem, folds: Index) -> Trained:
     """Train the networks and keep the averaged weights that predict held-out choices best.
 
     Args:
-        folds: (n,) of the comparisons; each network is trained without one.
+        problem: the comparisons and settings.
+        folds: (n,) the fold of each comparison; each network is trained without one fold.
     """
     trainer, settings = _Trainer(problem, folds), problem.settings.score
     best = trainer.evaluate(0)

@@ -386,8 +386,10 @@ def share_points(
     (Cappé, Douc, Guillin, Marin and Robert, 2008). All draws share the error of the points.
 
     Args:
+        latent: the latent coordinates.
         log_densities: (S, m) at latent points (m, d), per unit of the scales; each unnormalized.
         start: the first mixture; None for λ alone.
+        generator: scrambles the sequences.
     """
     first = weigh_points(latent, log_densities, start, _FIRST_POINTS, generator)
     parents = systematic(first.weights.mean(0).log(), generator)

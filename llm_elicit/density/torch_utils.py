@@ -152,9 +152,12 @@ def ascend(
     Steps are damped as by Marquardt (1963) until the value rises.
 
     Args:
+        start: where to begin.
+        value: the function to maximize.
         derivatives: the gradient (P,), and the curvature (P, P), positive where the value is
             concave.
         moved: the point after a step (P,).
+        steps: the largest number of steps.
         least_gain: the last step is the first that gains less.
 
     Examples:

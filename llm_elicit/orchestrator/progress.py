@@ -294,7 +294,7 @@ class LoggingProgress:
     """A progress that is also logged: every note, and counts at intervals.
 
     Args:
-        shown: the progress to pass every call on to.
+        progress: receives every call, too.
         every: seconds between two log lines of one judge's counts.
     """
 

@@ -103,8 +103,11 @@ def is_circle(words: Sequence[str]) -> bool:
     return any(plain == set(order) for order in _CIRCLES)
 
 
-MOST_WORDS, MOST_NAMED_WORDS = 30, 100
-"""The most categories that are all asked about, and those of a column that is asked for by name."""
+MAX_CATEGORIES = 30
+"""Largest number of categories of a column that is not named by the user."""
+
+MAX_NAMED_CATEGORIES = 100
+"""Largest number of categories of a column that the user names (`--columns`)."""
 
 NOT_STATED = "not stated"
 """The category of empty cells."""
@@ -245,7 +248,7 @@ def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> C
             return _draft_dates(cells.to_days(text, date_format), date_format)
     _refuse_times(looked_at)
     present = text[text.isin(unique)]
-    few = len(written) <= min(MOST_WORDS, len(present) // 2)
+    few = len(written) <= min(MAX_CATEGORIES, len(present) // 2)
     share = present.isin(unique[numeric]).mean()
     if share >= (_MOSTLY if few else 0.5):
         bad = unique[~numeric]
@@ -299,9 +302,10 @@ def _draft_words(
     count = int((~empty).sum())
     if len(written) > max(2, count // 2):
         raise UnusableColumnError(f"text: {len(written):,} different in {count:,} cells")
-    if len(written) > MOST_NAMED_WORDS:
+    if len(written) > MAX_NAMED_CATEGORIES:
         raise UnusableColumnError(
-            f"too many categories: {len(written):,}, and at most {MOST_WORDS} are asked about"
+            f"too many categories: {len(written):,}; at most {MAX_NAMED_CATEGORIES} are possible, "
+            f"and {MAX_CATEGORIES} unless the column is named; group the rare ones"
         )
     unreadable = [word for word in written if not word.isprintable()]
     if unreadable:

@@ -20,7 +20,7 @@ from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces import cells
 from llm_elicit.spaces.column_drafts import (
-    MOST_WORDS,
+    MAX_CATEGORIES,
     ColumnDraft,
     draft_column,
     of_few_numbers,
@@ -239,7 +239,7 @@ def _draft(
     }
     left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
     file_name = visible(about["file"])
-    header = _HEADER.format(file=file_name, most=MOST_WORDS, left_out=left_out)
+    header = _HEADER.format(file=file_name, most=MAX_CATEGORIES, left_out=left_out)
     header += "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in read.notes)
     says = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
     text = header + with_comments(to_yaml(data), says)
@@ -320,7 +320,7 @@ def _columns(
                 "name it in --columns; to keep all rows, name it in --not-stated, which asks "
                 "about ranges"
             )
-        elif words > MOST_WORDS:
+        elif words > MAX_CATEGORIES:
             dropped[heading] = (
                 f"{words} categories are left out by default; to keep them, name the column in "
                 "--columns"

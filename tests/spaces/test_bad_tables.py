@@ -117,7 +117,7 @@ MANY = "c\n" + "\n".join(f"word {i % 5000}" for i in range(20_000)) + "\n"
         (b"x,y\n1,2\n3\n4,5\n", "line 3 has 1 cells, where the header line has 2 names"),
         (b'x,y\n1,"a\nb"\n\n3\n', "line 5 has 1 cells"),
         (bytes(range(256)) * 20, "c.csv"),
-        (MANY.encode(), "too many categories: 5,000, and at most 30 are asked about"),
+        (MANY.encode(), "too many categories: 5,000; at most 100 are possible"),
         (b"id\n4\n8\n15\n16\n", "an identifier, by its name"),
         (b"x\n5\n6\n7\n8\n", "it numbers the rows"),
         (

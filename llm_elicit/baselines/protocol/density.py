@@ -491,7 +491,11 @@ def importance_log_normalizer(
     standard error is by the delta method.
 
     Args:
+        latent: the latent coordinates.
         unnormalized: u (n,) at latent points (n, d), nats per scale unit.
+        draws: of the belief; the proposal is fitted to them.
+        generator: draws the points.
+        points: of the proposal.
     """
     proposal = Proposal.fit(draws.points, 0.5, generator)
     g = proposal.draw(latent, points, generator)

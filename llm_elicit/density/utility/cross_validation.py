@@ -218,6 +218,7 @@ def best_factor(difference: Array, weights: Array, response: Response) -> float:
     Args:
         difference, weights: (m,) predicted f(winner) − f(loser) of the rows, nats, and their
             weights.
+        response: what was answered.
 
     Examples:
         >>> import numpy as np

@@ -175,8 +175,8 @@ def find_separation(
     """Return the linear or quadratic rule that no choice contradicts; None if there is none.
 
     Args:
-        design: (n, P) terms of the winners less those of the losers, the first ``linear`` of them
-            linear.
+        design: (n, P) terms of the winners less those of the losers, the linear terms first.
+        linear: the number of linear terms.
         order: (n, B) columns of position effects, which may explain choices, too.
         pairs: (n,) their numbers; rows of one pair are one answer.
 
@@ -209,6 +209,7 @@ def find_agreement(
 
     Args:
         differ: (n,) whether a row is of two different points.
+        pairs: (n,) their numbers; rows of one pair are one answer.
         fitted: (n,) f(winner) − f(loser) by the fitted utility.
         parameters: the number of its parameters that choices determine.
     """

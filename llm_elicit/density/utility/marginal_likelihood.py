@@ -180,6 +180,7 @@ class Hyperparameters:
 
         Args:
             theta, curvature: the maximum (T,), and the second derivatives (T, T) of the loss there.
+            count: the number of θ.
         """
         moving = [i for i in range(len(theta)) if i != VARIANCES]
         values, vectors = torch.linalg.eigh(curvature[moving][:, moving])

@@ -83,6 +83,8 @@ def fit_mixtures(
     are more columns of categories than `MixtureSettings.most_categories`.
 
     Args:
+        validation: the data and their folds.
+        settings: of the mixtures.
         first: the score of one component, the quadratic form.
         on_step: called with the number of counts that are done.
     """
@@ -123,6 +125,8 @@ def fit_tails(
     (`MixturePrior`), since the core of a belief with heavy tails may be a hundredth as wide as λ.
 
     Args:
+        validation: the data and their folds.
+        settings: of the mixtures.
         first: the score of the quadratic form.
     """
     d, fits, category = validation.dimension, dict[str, MixtureFit](), validation.data.category

@@ -347,6 +347,7 @@ class MixturePosterior:
         and are left out.
 
         Args:
+            mixture: the posterior mode.
             points: (2m, d) features of m winners, then of their losers.
         """
         root = inverse_root(self.derivatives(mixture)[1])

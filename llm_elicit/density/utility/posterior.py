@@ -86,6 +86,9 @@ def sample_hmc(
     Args:
         log_density: maps (S, P) to (S,), differentiable.
         root: (P, F); draws of the normal approximation are root z, z ~ N(0, I).
+        count: the number of draws.
+        generator: draws starts, momenta and acceptances.
+        settings: of the chains.
         guide: given the positions (S, P) at which a window begins, returns a cheaper gradient,
             which maps (S, P) to (S, P) and is used in that window; `slope_of` without. Proposals
             are accepted by ``log_density``, which therefore stays the invariant density.
@@ -220,7 +223,12 @@ def draw_posterior(
 
     Args:
         weights: of the forms by their names, summing to one.
+        quadratic: the quadratic form.
         ridged: the quadratic form under each multiple of its ridges, the best first.
+        smooth: the quadratic form with a Gaussian process; None if it was not fitted.
+        mixtures: the other forms, by name.
+        count: the number of draws.
+        seed: seed of the draws.
     """
     validation, generator = quadratic.validation, torch.Generator().manual_seed(seed)
     likely = np.array([fit.posterior for fit in ridged])

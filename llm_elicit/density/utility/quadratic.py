@@ -349,6 +349,7 @@ def likelier_ridge(ridge: float, rank: int, trace: float, size: float) -> float:
     prior (Gelman, 2006), under which none is so small that the choices could not tell.
 
     Args:
+        ridge: the present value.
         rank, trace, size: the rank of K, tr ΣK with Σ the posterior covariance, and βᵀKβ at the
             mode.
 
