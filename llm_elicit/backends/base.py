@@ -36,7 +36,8 @@ _SHORTEST_SECRET = 6
 
 Notify = Callable[[str], None]
 
-Unscored = Literal["", "another token", "none sent"]
+Unscored = Literal["", "another token", "none sent", "letter not listed", "refused", "not offered"]
+"""Why a choice has no log-probabilities; empty if it has."""
 
 
 def silent(line: str) -> None:

@@ -83,7 +83,9 @@ def _how_to_go_on(cells: Sequence[Run]) -> None:
     for cell in cells:
         for judge, answers in _answers(cell).items():
             named = answers.models_line() if answers.models else None
-            lines = (answers.origin_line() or named, answers.unusable_line())
+            lines = (
+                answers.log_odds.line, answers.origin_line() or named, answers.unusable_line()
+            )  # fmt: skip
             for line in filter(None, lines):
                 out.print(f"{judge}: {line}")
         for judge, groups in _read(cell, judgments.unanswered).items():
@@ -117,6 +119,7 @@ def _facts(cell: Run, alone: bool) -> dict[str, Any]:
         judge: asdict(line)
         | {"planned": line.planned, "unanswered": [asdict(g) for g in reasons.get(judge, ())]}
         | {"models": answers[judge].models if judge in answers else {}}
+        | {"log_odds": answers[judge].log_odds.line if judge in answers else ""}
         for judge, line in _totals(cell, alone).items()
     }
     return run_facts(cell) | {"state": _state(cell), "judges": judges}

@@ -232,11 +232,10 @@ class Campaign(StrictModel):
     @model_validator(mode="after")
     def _judges_give_log_odds(self) -> Campaign:
         for judge in self.judges if self.require else ():
-            settings = [getattr(judge, name, True) for name in ("logprobs", "log_odds")]
-            if judge.backend in ("anthropic", "human") or not all(settings):
+            if judge.choices_only:
                 raise ValueError(
-                    f"require: log_odds: judge {judge.name!r} ({judge.backend}) makes choices "
-                    "only; leave out the judge, or require"
+                    f"require: log_odds: judge {judge.name!r} makes choices only "
+                    f"({judge.choices_only}); leave out the judge, or require"
                 )
         return self
 

@@ -85,6 +85,11 @@ class BaseJudge(StrictModel):
         return str(getattr(self, "model", None) or "")
 
     @property
+    def choices_only(self) -> str:
+        """Why no answer can have log-odds, as far as the settings tell; empty if it may."""
+        return ""
+
+    @property
     def secret_variables(self) -> list[str]:
         """The environment variables whose values must not be shown."""
         name = getattr(self, "api_key_env", None)
@@ -229,6 +234,11 @@ class AnthropicJudge(HostedJudge):
     backend: Literal["anthropic"]
     api_key_env: str = "ANTHROPIC_API_KEY"
 
+    @property
+    def choices_only(self) -> str:
+        """Why no answer can have log-odds."""
+        return "Anthropic's API has no log-probabilities"
+
     @model_validator(mode="after")
     def _claude_takes_them(self) -> Self:
         if self.effort == "minimal":
@@ -257,6 +267,11 @@ class OpenAIJudge(HostedJudge):
     api_key_env: str | None = "OPENAI_API_KEY"
     logprobs: bool = True
     seed: int | None = None
+
+    @property
+    def choices_only(self) -> str:
+        """Why no answer can have log-odds; empty if it may."""
+        return "" if self.logprobs else "logprobs: false"
 
 
 class LocalJudge(_ModelJudge):
@@ -333,6 +348,11 @@ class SimulatedJudge(BaseJudge):
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
     latency: Annotated[float, Field(ge=0, le=60)] = 0.0
 
+    @property
+    def choices_only(self) -> str:
+        """Why no answer can have log-odds; empty if it may."""
+        return "" if self.log_odds else "without log_odds a simulated judge chooses"
+
     def seeded(self, campaign_seed: int = 0) -> Self:
         """Return the judge with a seed of its own, if it has none."""
         if self.seed is not None:
@@ -372,6 +392,11 @@ class HumanJudge(BaseJudge):
     experts: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)]
     repeats: Annotated[float, Field(ge=0, le=1)] = 0.0
     attention: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @property
+    def choices_only(self) -> str:
+        """Why no answer can have log-odds."""
+        return "people choose"
 
     @model_validator(mode="before")
     @classmethod

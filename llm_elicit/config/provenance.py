@@ -89,7 +89,10 @@ def _difference(stored: Mapping[str, str], identity: Mapping[str, str]) -> str |
 def _field(name: str, before: dict[str, Any], after: dict[str, Any]) -> str:
     """Return the first field of a part that differs."""
     merged = {**before, **after}
-    field = next(key for key in merged if before.get(key) != after.get(key))
+    differ = (key for key in merged if before.get(key, ...) != after.get(key, ...))
+    field = next(differ, None)
+    if field is None:  # only its text does, such as after damage to a file
+        return f"the text of its {name} differs"
     old, new = before.get(field), after.get(field)
     if isinstance(old, dict) and isinstance(new, dict):
         return _field(f"{name}.{field}", old, new)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from logging import ERROR
 from typing import Literal
 
 from llm_elicit.backends import provider_of
-from llm_elicit.backends.base import Unscored
 from llm_elicit.backends.batches import (
     BatchClient,
     BatchLimits,
@@ -37,6 +35,7 @@ from llm_elicit.orchestrator.cache import worth_keeping
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, builders_of, log_end
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import (
+    Answer,
     Change,
     Question,
     answered,
@@ -45,8 +44,9 @@ from llm_elicit.orchestrator.journal.schema import (
     submitted,
 )
 from llm_elicit.orchestrator.journal.store import BatchRow, StoredBatchState, batch_rows
+from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.open_run import OpenRun, Study, open_run
-from llm_elicit.orchestrator.progress import LoggingProgress, Progress, Tally, event, unscored_notes
+from llm_elicit.orchestrator.progress import LoggingProgress, Progress, Tally, event
 from llm_elicit.orchestrator.request_builder import RequestBuilder, refusal
 from llm_elicit.orchestrator.tokens import Tokens
 
@@ -95,26 +95,48 @@ class BatchRunner:
         self._cache = run.cache
         self._progress = progress
         self._clock = clock
-        self._unscored: Counter[Unscored] = Counter()
+        self._log_odds = LogOdds.of(builder.judge, run.journal.choices(self._judge))
+        self._required = builder.study.campaign.require is not None
+        self._lack: str | None = None
         builder.usage.raised = Tokens(*run.journal.worst(self._judge))
 
     async def submit(self, resend: bool = False) -> int:
         """Submit every open question; return the number of batches.
 
+        If log-odds are required, the first question is submitted alone, and the others once its
+        answer has shown that there are some.
+
         Args:
             resend: whether to reopen the questions of batches that the provider does not list.
 
         Raises:
-            JudgeError: the provider refuses, or cannot be reached.
+            JudgeError: the provider refuses, or cannot be reached; or log-odds are required, and an
+                answer from the cache has none.
             CapError: the cap leaves no room for another request.
         """
         await self.reconcile(resend)
-        count = 0
-        while questions := self._journal.claim(self._judge, self._client.limits.count):
+        count, most = 0, self._client.limits.count
+        if self._probing and self._journal.batches(self._judge, "submitted"):
+            return 0
+        while questions := self._journal.claim(self._judge, 1 if self._probing else most):
             for pack in packs(self._entries(questions), self._client.limits):
+                self._check_lack()
                 await self._submit_pack(pack)
                 count += 1
+            if count and self._probing:
+                self._progress.note(
+                    self._judge,
+                    "require: log_odds: one question is submitted alone; submit the others when "
+                    "its answer is collected",
+                )
+                break
+        self._check_lack()
         return count
+
+    @property
+    def _probing(self) -> bool:
+        """Whether log-odds are required and no answer has shown yet that there are some."""
+        return self._required and not self._log_odds.scored
 
     def _entries(self, questions: Iterable[Question]) -> Iterator[Entry]:
         """Yield the questions to submit; answer those that the cache knows."""
@@ -128,7 +150,7 @@ class BatchRunner:
                 yield Entry(question, line, self._builder.worst(prepared))
                 continue
             answer = self._builder.answer(prepared, reply, latency=None)
-            changes.append(answered(question.id, answer))
+            changes.append(self._answered(question, answer))
             if len(changes) >= _GROUP:
                 self._journal.commit(changes)
                 changes = []
@@ -239,7 +261,7 @@ class BatchRunner:
 
     async def collect(self) -> int:
         """Collect the results of every batch that ended; return the number of others."""
-        waiting = len(await self.reconcile())
+        waiting, before = len(await self.reconcile()), self._log_odds.unscored
         for row in self._journal.batches(self._judge, "submitted"):
             assert row.batch is not None
             state = await self._client.state(row.batch)
@@ -247,9 +269,26 @@ class BatchRunner:
                 await self._take(row, state)
             else:
                 waiting += 1
-        for note in unscored_notes(self._unscored):
-            self._progress.note(self._judge, note)
+        if self._log_odds.scored and self._log_odds.unscored > before:
+            self._progress.note(self._judge, self._log_odds.line)
+        self._check_lack()
         return waiting
+
+    def _check_lack(self) -> None:
+        """Stop before more is submitted, if answers lack log-odds that are required.
+
+        Raises:
+            JudgeError: they do; the answers collected are kept.
+        """
+        if self._lack is not None:
+            raise JudgeError(f"judge {self._judge!r}: {self._lack}; its answers so far are kept")
+
+    def _answered(self, question: Question, answer: Answer) -> Change:
+        """Return the change that stores an answer, and note whether it has log-odds."""
+        say = partial(self._progress.note, self._judge)
+        lack = self._log_odds.take(answer, say, required=self._required)
+        self._lack = self._lack or lack
+        return answered(question.id, answer)
 
     async def _take(self, row: BatchRow, state: BatchState) -> None:
         """Match results to questions; reopen questions without a result."""
@@ -298,12 +337,11 @@ class BatchRunner:
         prepared = self._builder.prepared(question)
         key, reply = prepared.key, result.reply
         if reply is not None:
-            self._unscored[reply.unscored] += 1
             reply = self._builder.counted(prepared, reply)
             answer = self._builder.answer(prepared, reply, latency=0.0)
             if key and worth_keeping(reply, answer.verdict):
                 self._cache.put(key, reply, answer.asked_at)
-            return answered(question.id, answer)
+            return self._answered(question, answer)
         reason = shortened(self._builder.backend.scrub(result.reason))
         event("question not answered", judge=self._judge, question=question.id, reason=reason)
         if result.prompt_refused:
@@ -444,7 +482,8 @@ async def ask_in_batches(
             return total
 
         submit = partial(BatchRunner.submit, resend=resend)
-        for _ in range(ROUNDS if step == "wait" else 1):
+        rounds = ROUNDS + (study.campaign.require is not None)
+        for _ in range(rounds if step == "wait" else 1):
             sent = await each(submit) if step != "collect" else 0
             waiting = await each(BatchRunner.collect) if step != "submit" else 0
             while step == "wait" and waiting and len(stops) < len(runners):

@@ -21,6 +21,7 @@ from llm_elicit.orchestrator.journal.connection import JournalError, JournalLoca
 from llm_elicit.orchestrator.journal.questions import reading, totals
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.judge_runner import JudgeRunner, RunContext
+from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.open_run import OpenRun, Study, in_thread, open_run
 from llm_elicit.orchestrator.progress import (
     LoggingProgress,
@@ -233,7 +234,8 @@ async def _ask_all(
             totals = await by_judge(journal.totals, name)
             if name in builders:
                 models = await by_judge(journal.models, name)
-                runners[name] = JudgeRunner(builders[name], context, totals, models)
+                log_odds = LogOdds.of(judge, await by_judge(journal.choices, name))
+                runners[name] = JudgeRunner(builders[name], context, totals, models, log_odds)
             else:
                 runners[name] = PeopleRunner(judge, study.location, context, totals)
         async with shared(context.writer, context.limiters):

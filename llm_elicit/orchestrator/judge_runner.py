@@ -15,11 +15,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from logging import ERROR, WARNING
 from typing import Any, Literal
 
 from llm_elicit.backends import Reply
-from llm_elicit.backends.base import SettingDroppedError, Unscored
+from llm_elicit.backends.base import SettingDroppedError
 from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
 from llm_elicit.orchestrator import retries, tokens
@@ -36,15 +37,8 @@ from llm_elicit.orchestrator.journal.schema import (
     quarantined,
 )
 from llm_elicit.orchestrator.judgments import AnswerSummary, worth
-from llm_elicit.orchestrator.progress import (
-    CHOICES_ONLY,
-    NO_LONGER_SCORED,
-    Progress,
-    Tally,
-    event,
-    span,
-    unscored_notes,
-)
+from llm_elicit.orchestrator.log_odds import LogOdds
+from llm_elicit.orchestrator.progress import Progress, Tally, event, span
 from llm_elicit.orchestrator.rate_limiter import allowances
 from llm_elicit.orchestrator.rate_sharing import RunLimiters
 from llm_elicit.orchestrator.request_builder import PreparedQuestion, RequestBuilder, refusal
@@ -113,10 +107,16 @@ class JudgeRunner:
         context: what the judges of the run share.
         so_far: the counts of earlier runs.
         models: the models that answered in them.
+        log_odds: whether their choices have log-odds.
     """
 
     def __init__(
-        self, builder: RequestBuilder, context: RunContext, so_far: Totals, models: Iterable[str]
+        self,
+        builder: RequestBuilder,
+        context: RunContext,
+        so_far: Totals,
+        models: Iterable[str],
+        log_odds: LogOdds,
     ) -> None:
         self._judge = builder.judge
         self._backend = builder.backend
@@ -135,14 +135,13 @@ class JudgeRunner:
         self._was_readable = False
         self._malformed: dict[str, int] = {}
         self._adaptations: set[str] = set()
-        self._unscored: Counter[Unscored] = Counter()
-        self._scored = False
+        self._unscored = log_odds.unscored
         self._server_known = asyncio.Event()
         self._stopped: ElicitError | None = None
         self.tally = Tally(
             total=so_far.total, done=so_far.done, prompt_tokens=so_far.prompt_tokens,
             completion_tokens=so_far.completion_tokens,
-            cost=so_far.cost if builder.price else None,
+            cost=so_far.cost if builder.price else None, log_odds=log_odds,
         )  # fmt: skip
 
     async def run(self) -> ElicitError | None:
@@ -159,8 +158,9 @@ class JudgeRunner:
         except ElicitError as error:
             self._stopped = error
         self._show()
-        for note in unscored_notes(self._unscored):
-            self._context.progress.note(self._judge.name, note)
+        log_odds = self.tally.log_odds
+        if log_odds.scored and log_odds.unscored > self._unscored:
+            self._context.progress.note(self._judge.name, log_odds.line)
         if isinstance(self._stopped, IncompleteError):
             self._stopped = self._unusable()  # with the answers that were in flight
         if self._stopped is not None:
@@ -537,24 +537,7 @@ class JudgeRunner:
         answer = self._builder.answer(prepared, reply, latency)
         await self._context.writer.write(answered(question.id, answer))
         self._count(answer)
-        if prepared.request.answer == "letter" and answer.verdict in ("A", "B"):
-            self._check_scores(reply)
         return answer
-
-    def _check_scores(self, reply: Reply) -> None:
-        """Say at once if a choice has no log-probabilities; stop the judge if they are required."""
-        missing, before = reply.first is None, self._unscored[reply.unscored]
-        self._unscored[reply.unscored] += 1
-        if reply.unscored == "none sent" and not before:
-            line = NO_LONGER_SCORED if self._scored else CHOICES_ONLY
-            self._context.progress.note(self._judge.name, line)
-        if (
-            missing
-            and self._context.require
-            and (not self._scored or reply.unscored == "none sent")
-        ):
-            self._stop(self._ended("require: log_odds, and an answer has no log-probabilities"))
-        self._scored |= not missing
 
     def _count(self, answer: Answer) -> None:
         tally = self.tally
@@ -574,7 +557,7 @@ class JudgeRunner:
         self._check(answer)
 
     def _check(self, answer: Answer) -> None:
-        """Say if another model answers; stop the judge if hardly any answer is usable."""
+        """Say what is new about the answers; stop the judge if they are not as required."""
         model = answer.model_answered
         if model and model not in self._models:
             if self._models:
@@ -582,6 +565,11 @@ class JudgeRunner:
                 line = f"answers now come from {model!r}; before, they came from {before}"
                 self._context.progress.note(self._judge.name, line)
             self._models.add(model)
+        say = partial(self._context.progress.note, self._judge.name)
+        required = self._context.require is not None
+        lack = self.tally.log_odds.take(answer, say, required=required)
+        if lack is not None:
+            self._stop(self._ended(lack))
         value = worth(answer.verdict, answer.probability, answer.reply, answer.finish)
         self._worth.add(value, answer.reply, answer.settings)
         if self._stopped is None and self._worth.hardly_usable(self._context.unusable):

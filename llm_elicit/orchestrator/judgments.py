@@ -36,6 +36,7 @@ from llm_elicit.orchestrator.journal.schema import (
     people,
     questions,
 )
+from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.open_run import Study
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class AnswerSummary:
         cached: answers from the cache.
         old: answers that are older than a day.
         oldest: the UTC time of the oldest one, ISO 8601; empty without answers.
+        log_odds: whether its choices have log-odds.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -101,6 +103,7 @@ class AnswerSummary:
     cached: int = 0
     old: int = 0
     oldest: str = ""
+    log_odds: LogOdds = field(default_factory=LogOdds)
 
     @property
     def total(self) -> int:
@@ -261,7 +264,11 @@ def answer_summaries(folder: Path, campaign: Campaign) -> dict[str, AnswerSummar
     Raises:
         InputError: there is no journal in the folder.
     """
-    return _by_judge(folder, campaign, summarize)
+    with reading(JournalLocation(folder, campaign.journal)) as db:
+        summaries = {judge.name: summarize(db, judge.name) for judge in campaign.judges}
+        for judge in campaign.judges:
+            summaries[judge.name].log_odds = LogOdds.read(db, judge)
+    return summaries
 
 
 def answered(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:

@@ -18,11 +18,10 @@ import math
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -34,9 +33,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 from llm_elicit._util.text import visible
-from llm_elicit.backends.base import Unscored, scrubbed, secrets_of
+from llm_elicit.backends.base import scrubbed, secrets_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.journal.schema import Totals
+from llm_elicit.orchestrator.log_odds import LogOdds
 
 _REDRAW = 0.1
 """Seconds between two redraws of a line: drawing takes longer than counting an answer."""
@@ -60,6 +60,7 @@ class Tally:
         prompt_tokens, completion_tokens: token counts, earlier runs included.
         cost: USD, earlier runs included; None if the price is unknown.
         began: the monotonic clock at the judge's first question.
+        log_odds: whether the judge's choices have log-odds, earlier runs included.
     """
 
     total: int = 0
@@ -74,6 +75,7 @@ class Tally:
     completion_tokens: int = 0
     cost: float | None = 0.0
     began: float = 0.0
+    log_odds: LogOdds = field(default_factory=LogOdds)
 
     @classmethod
     def of(cls, totals: Totals) -> Tally:
@@ -239,24 +241,6 @@ def _short(count: int) -> str:
     return str(count)
 
 
-_UNSCORED: dict[Unscored, str] = {
-    "another token": "log-probabilities belong to another token; answers count as choices",
-    "none sent": "requested log-probabilities are missing; answers count as choices",
-}
-
-
-CHOICES_ONLY = (
-    "choices only: the server sends no log-probabilities; replicates at temperature 1 or the "
-    "template v1/probability recover part of what they tell, for more questions"
-)
-NO_LONGER_SCORED = "answers no longer have log-probabilities; they are used as choices"
-
-
-def unscored_notes(counts: Counter[Unscored]) -> list[str]:
-    """Return the notes on answers without the log-probabilities that were asked for."""
-    return [f"{counts[why]:,} answers: {text}" for why, text in _UNSCORED.items() if counts[why]]
-
-
 LOG = "log.jsonl"
 
 _ROOT = logging.getLogger("llm_elicit")
@@ -322,8 +306,9 @@ class LoggingProgress:
 
 def counted(judge: str, tally: Tally) -> None:
     """Log a judge's counts."""
-    counts = asdict(tally)
+    counts = asdict(replace(tally, log_odds=LogOdds()))
     del counts["began"]  # a monotonic clock says nothing outside its process
+    counts["log_odds"] = tally.log_odds.line
     event("counts", judge=judge, **counts)
 
 

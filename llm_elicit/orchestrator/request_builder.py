@@ -15,6 +15,7 @@ from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import Identity, identify
 from llm_elicit.orchestrator.journal.schema import Answer, Question, digest_of, now
 from llm_elicit.orchestrator.judgments import TEXT
+from llm_elicit.orchestrator.log_odds import unscored_because
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.retries import History
 from llm_elicit.orchestrator.tokens import Price, Tokens, UsageCheck
@@ -65,13 +66,25 @@ class RequestBuilder:
 
         Raises:
             InputError: the plan has direct questions, which the backend does not say it answers;
-                or there is a cap, and a plug-in's requests limit no answer's tokens.
+                log-odds are required, which it or the template cannot give; or there is a cap, and
+                a plug-in's requests limit no answer's tokens.
         """
         judge, limits = self.judge, self.study.campaign.limits
         if self.study.plan.direct and not self.backend.capabilities.text:
             raise InputError(
                 f"direct: judge {judge.name!r}: backend {judge.backend!r} does not say that it "
                 "answers direct questions (capabilities.text); leave out direct, or that judge"
+            )
+        if self.study.campaign.require and not self.backend.capabilities.logprobs:
+            raise InputError(
+                f"require: log_odds: judge {judge.name!r}: backend {judge.backend!r} does not say "
+                "that it gives log-probabilities (capabilities.logprobs); leave out require, or "
+                "that judge"
+            )
+        if self.study.campaign.require and self.study.template.answer != "letter":
+            raise InputError(
+                f"require: log_odds: answers to {self.study.template.id} are not letters, and have "
+                "no log-odds; use another design.template, or leave out require"
             )
         if (limits.max_cost, limits.max_tokens) == (None, None) or provider_of(judge).free:
             return
@@ -81,6 +94,11 @@ class RequestBuilder:
                 f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no "
                 "limit on an answer's tokens, so a cap cannot be held; remove the cap or that judge"
             )
+
+    @property
+    def scores(self) -> bool:
+        """Whether the backend is capable of log-probabilities."""
+        return self.backend.capabilities.logprobs
 
     def prepared(self, question: Question) -> PreparedQuestion:
         """Return a question with its request."""
@@ -209,6 +227,9 @@ class RequestBuilder:
             thinking=reply.thinking,
             format=request.answer,
             censored=reply.censored if request.answer == "letter" and first is not None else 0,
+            unscored=unscored_because(self.judge, reply, body, offered=self.scores)
+            if request.answer == "letter" and verdict in ("A", "B")
+            else "",
         )
         return replace(answer, digest=digest_of(question, answer))
 

@@ -351,6 +351,7 @@ def write_tables(result: Run) -> None:
     result.manifest.record("ask", answers, tables)
     summaries = judgments.answer_summaries(result.folder, result.campaign)
     result.manifest.record_models({name: dict(s.models) for name, s in summaries.items()})
+    result.manifest.record_log_odds({name: s.log_odds.line for name, s in summaries.items()})
 
 
 _WAYS_OUT = {

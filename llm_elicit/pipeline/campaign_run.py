@@ -341,7 +341,7 @@ class CampaignRun:
         for name, empty in every.items():  # take over the counts of earlier processes
             totals = earlier.totals.get(name, empty)
             totals = replace(totals, total=totals.total or empty.total)
-            self._progress.resume(name, totals, failures[name])
+            self._progress.resume(name, totals, failures[name], earlier.choices)
         async with RunControl(
             run.location, self._progress, ceiling=self._sharing.budget, on_change=self._adopt,
             start=self._start, turn=self._turn,

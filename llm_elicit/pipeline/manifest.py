@@ -69,6 +69,16 @@ class Manifest:
         """Record which models answered for each judge, and how many questions."""
         self._write(self._read() | {"models": {name: dict(n) for name, n in models.items()}})
 
+    @property
+    def log_odds(self) -> dict[str, str]:
+        """What each judge was found to give, log-odds or choices, in one line."""
+        return dict(self._read().get("log_odds", {}))
+
+    def record_log_odds(self, lines: Mapping[str, str]) -> None:
+        """Record what each judge was found to give; those without a line are left out."""
+        known = {name: line for name, line in lines.items() if line}
+        self._write(self._read() | {"log_odds": known})
+
     def entry(self, stage: str) -> Entry | None:
         """Return the entry of a stage; None without one."""
         stored = self._read()["stages"].get(stage)

@@ -163,8 +163,9 @@ def _evidence(
 def report_reads(result: Run) -> dict[str, dict[str, str]]:
     """Return digests of all that a report shows; the audit's are those of the beliefs' files."""
     campaign = result.campaign.model_dump(mode="json")
-    contents = [campaign, result.questions, installed_versions()]
-    audited = result.manifest.entry("audit")
+    manifest = result.manifest
+    contents = [campaign, result.questions, installed_versions(), manifest.log_odds]
+    audited = manifest.entry("audit")
     read = {
         run_folder.AUDIT: digest_of_file(result.folder / run_folder.AUDIT),
         "inputs": digest_of({} if audited is None else audited.read),
@@ -186,6 +187,7 @@ def make_report(result: Run, progress: Progress, _: str) -> None:
         prompts={prompt.hash: prompt.text for prompt in prompts},
         missing=result.missing,
         questions=result.questions,
+        log_odds=result.manifest.log_odds,
         created=datetime.now(UTC).isoformat(timespec="minutes"),
     )
     progress.stage("report", "figures", 0, 1)

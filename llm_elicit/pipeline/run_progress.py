@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -17,6 +17,7 @@ from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.schema import Totals
+from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import Progress, Tally
 from llm_elicit.orchestrator.progress import event as log_event
@@ -196,6 +197,7 @@ class JudgeCounts:
         return JudgeSnapshot.of(
             self.judge, self.tally, self.all_failures, cached=self.cached + self.tally.cached,
             requests=self.requests + self.tally.requests, rate=self.rate, cost=self.tally.cost,
+            log_odds=self.tally.log_odds.line,
         )  # fmt: skip
 
 
@@ -223,13 +225,20 @@ class RunProgress:
         """The number of answers of all judges."""
         return sum(counts.tally.done for counts in self.counts.values())
 
-    def resume(self, judge: str, totals: Totals, failures: Mapping[str, int]) -> None:
+    def resume(
+        self,
+        judge: str,
+        totals: Totals,
+        failures: Mapping[str, int],
+        choices: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         """Take over the counts of earlier processes, which need not be reported again.
 
         Args:
             judge: the judge's name.
             totals: its counts by the journal.
             failures: its failed requests by kind.
+            choices: how many of its choices have log-odds, see `LogOdds.of`.
         """
         counts = self.counts[judge]
         counts.requests, counts.cached = totals.requests, totals.cached
@@ -240,6 +249,7 @@ class RunProgress:
             done=totals.done,
             failed=totals.failed,
             cost=totals.cost if priced else None,
+            log_odds=LogOdds.of(counts.judge, choices),
         )
         failed = counts.failures.total() - counts.failures[THROTTLED] + totals.failed
         counts.reported = {

@@ -27,6 +27,7 @@ from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.schema import Totals
+from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.pipeline.manifest import write_atomically
@@ -49,6 +50,7 @@ class JudgeSnapshot(StrictModel):
         throttled: requests that were refused for their rate.
         rate: answers per second over the last ten seconds.
         cost: USD; None if the price is unknown.
+        log_odds: whether its choices have log-odds, in one line; empty before the first.
     """
 
     backend: str
@@ -63,6 +65,7 @@ class JudgeSnapshot(StrictModel):
     throttled: int = 0
     rate: float = 0.0
     cost: float | None = 0.0
+    log_odds: str = ""
 
     @classmethod
     def of(
@@ -178,7 +181,7 @@ def read_snapshot(
         cost = counts.cost if counts.cost or price_of(judge) is not None else None
         judges[judge.name] = JudgeSnapshot.of(
             judge, counts, failures[judge.name], cached=counts.cached, requests=counts.requests,
-            cost=cost,
+            cost=cost, log_odds=LogOdds.of(judge, summary.choices).line,
         )  # fmt: skip
     control = summary.control
     if control is None:

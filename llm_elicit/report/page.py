@@ -46,6 +46,7 @@ class Study:
         created: the time of creation, as text.
         missing: number of unanswered questions, for judges with any.
         questions: total number of questions of each judge in `missing`.
+        log_odds: what judges were found to give, log-odds or choices, in one line.
     """
 
     audit: Audit
@@ -57,6 +58,7 @@ class Study:
     created: str = ""
     missing: Mapping[str, int] = field(default_factory=dict)
     questions: Mapping[str, int] = field(default_factory=dict)
+    log_odds: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_report(study: Study, folder: Path) -> Path:
@@ -88,6 +90,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
                 "audit": audited,
                 "anchor": f"judge-{number}",
                 "settings": _settings(study.campaign, audited.name),
+                "log_odds": study.log_odds.get(audited.name),
                 "power_labels": power_labels(audited.powers, factors),
                 "portrait": portrait,
                 "curves": draw_curves(audited),

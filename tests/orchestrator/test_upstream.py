@@ -1,6 +1,7 @@
 """Failures inside answers with status 200, and answers that nobody can read, in whole runs."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from pydantic import ValidationError
 
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.campaign import Fit
+from llm_elicit.config.campaign import Campaign, Fit
+from llm_elicit.config.judges import HumanJudge, SimulatedJudge
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal.connection import JournalLocation
+from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.testing.provider import Provider, Says, Sends
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import Notes, campaign, run, table
@@ -25,6 +29,12 @@ MALFORMED = {
     "a page": b"<html>Log in</html>",
     "nothing": b"",
 }
+
+
+def line_of(study: Campaign, folder: Path) -> str:
+    """Return what the only judge of a run was found to give."""
+    (summary,) = judgments.answer_summaries(folder, study).values()
+    return summary.log_odds.line
 
 
 @pytest.mark.parametrize("judge", [claude, gpt], ids=["anthropic", "openai"])
@@ -108,10 +118,7 @@ def test_log_probabilities_of_another_token_are_counted_and_said_once(tmp_path: 
     assert not frame["soft"].any()
     assert list(frame["probability"]) == [0.0, 1.0] * 4
     (line,) = (line for line in notes.lines if "token" in line)
-    assert (
-        line
-        == "gpt: 8 answers: log-probabilities belong to another token; answers count as choices"
-    )
+    assert line.startswith("gpt: choices only: the log-probabilities sent are of another token")
 
 
 def test_a_change_of_settings_is_noted_once(tmp_path: Path) -> None:
@@ -185,12 +192,10 @@ def test_log_probabilities_that_were_not_sent_are_said_before_the_second_questio
         notes = _Counted(provider)
         run(study, tmp_path, notes)
     assert not table(study, tmp_path).frame["soft"].any()
-    first, last = (line for line in notes.lines if "log-prob" in line)
-    assert first.startswith("gpt: choices only: the server sends no log-probabilities")
-    assert notes.requests[notes.lines.index(first)] == 1
-    assert last == (
-        "gpt: 8 answers: requested log-probabilities are missing; answers count as choices"
-    )
+    (line,) = (line for line in notes.lines if "choices only" in line)
+    assert line.startswith("gpt: choices only: the server ignores logprobs; ")
+    assert notes.requests[notes.lines.index(line)] == 1
+    assert f"gpt: {line_of(study, tmp_path)}" == line
 
 
 def test_a_server_that_stops_sending_log_probabilities_is_noticed_at_once(tmp_path: Path) -> None:
@@ -202,6 +207,106 @@ def test_a_server_that_stops_sending_log_probabilities_is_noticed_at_once(tmp_pa
     assert table(study, tmp_path).frame["soft"].sum() == 3
     (line,) = (line for line in notes.lines if "no longer" in line)
     assert notes.requests[notes.lines.index(line)] == 4
+    assert (
+        notes.lines[-1]
+        == f"gpt: {line_of(study, tmp_path)}"
+        == (
+            "gpt: log-odds: 3 of 8 choices, 20 alternatives; others have none: the server ignores "
+            "logprobs"
+        )
+    )
+
+
+def test_a_server_that_refuses_log_probabilities_in_the_middle_is_noticed(tmp_path: Path) -> None:
+    """A gateway that routes to another provider; also under `require`, and in a resumed run."""
+    soft = {"A": -0.2, "B": -1.8}
+    refuses = Sends(b'{"error": {"code": 400, "message": "logprobs is not supported"}}')
+
+    def behave(number: int, body: dict[str, Any]) -> Says | Sends:
+        if number <= 3:
+            return Says("A", logprobs=soft)
+        return refuses if body.get("logprobs") else Says("A")
+
+    with Provider(behave) as provider:
+        judges = [gpt(provider.url, concurrency=1)]
+        study = campaign(judges, pairs=4, require="log_odds")
+        assert "require: log_odds" in str(run(study, tmp_path).problems)
+        assert len(table(study, tmp_path)) == 4
+        notes = Notes()
+        assert run(campaign(judges, pairs=4), tmp_path, notes).complete
+    assert not any("no longer" in line or "choices only" in line for line in notes.lines)
+    assert line_of(study, tmp_path) == (
+        "log-odds: 3 of 8 choices, 20 alternatives; others have none: the server refuses logprobs"
+    )
+
+
+def test_letters_that_are_not_listed_are_named_as_the_reason(tmp_path: Path) -> None:
+    with Provider(lambda n, body: Says("A", logprobs={"A": -9.0, "To": -0.1})) as provider:
+        study = campaign([gpt(provider.url)], pairs=4)
+        run(study, tmp_path)
+    assert "letters are not among the alternatives" in line_of(study, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("judge", "line"),
+    [
+        (claude, "choices only: Anthropic's API has no log-probabilities"),
+        (partial(gpt, logprobs=False), "choices only: logprobs: false"),
+    ],
+)
+def test_a_judge_that_gives_no_log_odds_is_known_without_a_question(judge: Any, line: str) -> None:
+    (judge,) = campaign([judge("http://127.0.0.1:1")]).judges
+    assert LogOdds.of(judge).line.startswith(line)
+
+
+def test_people_and_simulated_judges_have_no_line_but_may_not_be_required() -> None:
+    judges = [
+        SimulatedJudge(name="one", backend="simulated"),
+        HumanJudge(name="two", backend="human", experts=("ada",)),
+    ]
+    assert [LogOdds.of(judge).line for judge in judges] == ["", ""]
+    for judge in judges:
+        with pytest.raises(ValidationError, match="makes choices only"):
+            campaign([judge.model_dump(exclude_unset=True)], require="log_odds")
+
+
+def test_answers_from_the_cache_count_as_those_of_the_judge(tmp_path: Path) -> None:
+    with Provider(lambda n, body: Says("A")) as provider:
+        judges = [gpt(provider.url, concurrency=1)]
+        run(campaign(judges, pairs=4, name="first"), tmp_path / "first")
+        study, notes = campaign(judges, pairs=4, name="second", require="log_odds"), Notes()
+        summary = run(study, tmp_path / "second", notes)
+        assert len(provider.seen) == 8
+    assert "(from the cache; --cache fresh asks it again)" in str(summary.problems)
+    assert line_of(study, tmp_path / "second").startswith("choices only: the server ignores")
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_a_batch_may_require_log_odds_before_it_is_submitted(scored: bool, tmp_path: Path) -> None:
+    soft = {"A": -0.2, "B": -1.8}
+    with BatchProvider(lambda body: Says("A", logprobs=soft if scored else None)) as provider:
+        study = _study(gpt, provider.url, pairs=4, require="log_odds")
+        for _ in range(2):
+            _do("submit", study, tmp_path)
+            assert len(provider.submitted) == 1, "until the first is answered"
+        provider.end()
+        summary = _do("collect", study, tmp_path)
+        assert bool(summary.problems) is not scored
+        if not scored:
+            assert "require: log_odds, and an answer" in str(summary.problems)
+            return
+        _do("submit", study, tmp_path)
+        assert len(provider.submitted) == 8
+        provider.end()
+        assert _do("collect", study, tmp_path).complete
+
+
+def test_log_odds_are_not_required_of_a_template_without_letters(tmp_path: Path) -> None:
+    with Provider(lambda n, body: Says("73 %")) as provider:
+        judges, design = [gpt(provider.url)], {"pairs": 4, "template": "v1/probability"}
+        with pytest.raises(InputError, match="are not letters, and have no log-odds"):
+            run(campaign(judges, require="log_odds", design=design), tmp_path)
+        assert not provider.seen
 
 
 @pytest.mark.parametrize("scored", [0, 3])

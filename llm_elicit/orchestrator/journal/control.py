@@ -26,7 +26,7 @@ from llm_elicit.orchestrator.journal.connection import (
     RunInUseError,
     prepare_schema,
 )
-from llm_elicit.orchestrator.journal.questions import TOTALS, totals_of
+from llm_elicit.orchestrator.journal.questions import CHOICES, TOTALS, totals_of
 from llm_elicit.orchestrator.journal.schema import Totals, clock, control, events, now, storable
 
 Wanted = Literal["running", "paused", "cancelled"]
@@ -331,11 +331,13 @@ class JournalSummary:
     Attributes:
         control: what the run should do and does; None if nobody has recorded it.
         totals: the counts of the judges that were asked, by name.
+        choices: rows of `CHOICES`.
         counted: the latest events that say how many requests of a judge failed.
     """
 
     control: Control | None
     totals: dict[str, Totals]
+    choices: list[dict[str, Any]]
     counted: list[RunEvent]
 
 
@@ -347,11 +349,12 @@ def read_summary(location: JournalLocation) -> JournalSummary:
     """
     with location.reading() as db:
         if db is None:
-            return JournalSummary(None, {}, [])
+            return JournalSummary(None, {}, [], [])
         controls = [control_of(row) for row in _rows(db, CONTROL)]
         return JournalSummary(
             controls[0] if controls else None,
             {row["judge"]: totals_of(row) for row in _rows(db, TOTALS)},
+            _rows(db, CHOICES),
             [event_of(row) for row in _rows(db, _COUNTS)],
         )
 

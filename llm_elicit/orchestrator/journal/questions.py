@@ -463,6 +463,25 @@ TOTALS = (
 """The query of every judge's questions by state, and of what they cost."""
 
 
+CHOICES = (
+    select(
+        questions.c.judge,
+        answers.c.unscored,
+        func.count().label("number"),
+        func.max(answers.c.settings).label("settings"),
+    )
+    .join_from(questions, answers, answers.c.question == questions.c.id)
+    .where(answers.c.format == "letter", answers.c.verdict.in_(("A", "B")))
+    .group_by(questions.c.judge, answers.c.unscored)
+)
+"""The query of every judge's choices, by why they have no log-odds."""
+
+
+def choices_of(db: sa.Connection, judge: str) -> list[dict[str, Any]]:
+    """Return the rows of `CHOICES` of a judge."""
+    return [row._asdict() for row in db.execute(CHOICES.where(questions.c.judge == judge))]
+
+
 def unanswered(db: sa.Connection, judge: str) -> list[Unanswered]:
     """Return the questions of a judge that were given up or set aside, the commonest reason first.
 

@@ -32,7 +32,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from llm_elicit.errors import InputError
 from llm_elicit.planning.pairs import Presentation
 
-VERSION = "2"
+VERSION = "3"
 """The version of these tables, which every journal records. It changes with each table, column or
 constraint."""
 
@@ -125,8 +125,8 @@ rounds = _table(
 class Answer:
     """An answer as stored: the columns of the table `answers` except the question.
 
-    `censored` says that the log-odds are a bound, since a letter was not listed. `digest` is over
-    all other columns.
+    `censored` says that the log-odds are a bound, since a letter was not listed; `unscored` why a
+    choice has none. `digest` is over all other columns.
     """
 
     template: str
@@ -151,6 +151,7 @@ class Answer:
     thinking: str = ""
     format: str = "letter"
     censored: int = 0
+    unscored: str = ""
     digest: str = ""
 
 

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial, wraps
-from typing import Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import func, insert, or_, select, update
@@ -377,6 +377,11 @@ class Journal:
     def models(self, judge: str) -> list[str]:
         """Return the models that have answered a judge's questions."""
         return sql.models_answered(self._db, judge)
+
+    @_once
+    def choices(self, judge: str) -> list[dict[str, Any]]:
+        """Return how many choices of a judge have log-odds, and why others have none."""
+        return sql.choices_of(self._db, judge)
 
     def worst(self, judge: str) -> tuple[int, int]:
         """Return the least tokens of prompt and answer to reserve for a request."""
