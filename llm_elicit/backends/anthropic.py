@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import wire
-from llm_elicit.backends.base import (
-    THINKING_ROOM,
-    Capabilities,
-    Reply,
-    Request,
-    answer_schema,
-    extended,
-)
+from llm_elicit.backends.base import THINKING_ROOM, Capabilities, Reply, Request
 from llm_elicit.backends.batches import (
     BatchClient,
     BatchLimits,
@@ -36,14 +29,6 @@ else:
 SAMPLING_VERSION = "2023-06-01"
 """The last version of the API that takes a temperature, which older models understand."""
 
-UNSUPPORTED = {
-    # Sampling parameters ended with Opus 4.6, Sonnet 4.6 and Haiku 4.5.
-    "temperature": r"claude-(opus-4-[7-9]|(opus|sonnet|haiku)-[5-9]|fable|mythos)",
-    # JSON schemas began with Opus 4.1, Sonnet 4.5 and Haiku 4.5.
-    "structured": r"claude-(2|3|instant|(opus|sonnet)-4(-0|-2025\d{4}|$))",
-}
-"""Patterns of the models that do not take a setting."""
-
 
 class AnthropicBackend(SDKBackend):
     """A Claude model behind the Messages API.
@@ -60,7 +45,6 @@ class AnthropicBackend(SDKBackend):
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return the Messages body that `ask` would send."""
-        temperature = request.temperature(self._judge.temperature)
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": request.room(
@@ -70,21 +54,7 @@ class AnthropicBackend(SDKBackend):
         }
         if request.prompt.system:
             body["system"] = request.prompt.system
-        schema = answer_schema(request) if self._judge.structured else None
-        if schema is not None:
-            body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
-        if temperature is not None:
-            body["temperature"] = temperature
-        effort, budget = self._judge.effort, self._judge.thinking_tokens
-        if effort == "none":
-            body["thinking"] = {"type": "disabled"}
-        elif budget is not None:
-            body["thinking"] = {"type": "enabled", "budget_tokens": budget}
-        elif effort is not None:
-            body["thinking"] = {"type": "adaptive"}
-        if effort not in (None, "none"):
-            body["output_config"] = {**body.get("output_config", {}), "effort": effort}
-        return extended(body, self._judge.extra_body)
+        return self._with_settings(body, request)
 
     async def ask(self, request: Request) -> Reply:
         """Ask one question once."""

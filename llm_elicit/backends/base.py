@@ -259,8 +259,8 @@ def server_url(stated: str | None, variable: str, judge: str) -> str | None:
     Raises:
         InputError: the variable holds no address, or a secret.
     """
-    named = os.environ.get(variable) or None
-    if stated is not None or named is None:
+    named = os.environ.get(variable) if variable else None
+    if stated is not None or not named:
         return stated
     try:
         return http_address(named)

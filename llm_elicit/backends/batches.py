@@ -137,10 +137,11 @@ class BatchClient(ABC):
     _row: type[wire.Row]
 
     def __init__(self, judge: SDKJudge, sdk: ModuleType, headers: Headers = None) -> None:
-        with opening(judge.name):
+        with opening(judge):
             http = sdk.DefaultAsyncHttpxClient(follow_redirects=False)
             timeout = max(judge.timeout, LEAST_TIMEOUT)
-            self._client, _ = open_client(judge, sdk, http, timeout, headers)
+            self._client = open_client(judge, sdk, http, timeout, headers)
+        self._path = judge.wire_format.batch
         self._secrets = secrets_of(judge)
 
     @abstractmethod

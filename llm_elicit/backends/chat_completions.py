@@ -111,7 +111,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         letter_mass=soft and soft.mass,
         prompt_tokens=usage.prompt_tokens or 0,
         completion_tokens=usage.completion_tokens or 0,
-        cached_tokens=(details.cached_tokens or 0) if details else 0,
+        cached_tokens=(details and details.cached_tokens) or usage.prompt_cache_hit_tokens or 0,
         body=body,
         thinking=thinking,
         unscored=unscored,

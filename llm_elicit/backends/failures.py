@@ -209,6 +209,8 @@ def complaint(body: object) -> Mapping[str, Any]:
         ...     {"code": "insufficient_quota"})
         True
     """
+    if isinstance(body, list) and body:  # Gemini sends a list of one
+        body = body[0]
     inner = body.get("error", body) if isinstance(body, Mapping) else None
     if isinstance(inner, str):
         return {"message": inner}

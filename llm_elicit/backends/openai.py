@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import wire
@@ -18,8 +18,6 @@ from llm_elicit.backends.base import (
     Reply,
     Request,
     SettingDroppedError,
-    answer_schema,
-    extended,
 )
 from llm_elicit.backends.batches import (
     TAG,
@@ -35,13 +33,15 @@ from llm_elicit.backends.chat_completions import read_completion
 from llm_elicit.backends.failures import UpstreamError, complaint, one_line, refuses_prompt
 from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import OpenAIJudge
+from llm_elicit.config.profiles import filled
+from llm_elicit.questions import Prompt
 
 if TYPE_CHECKING:
     import openai
 else:
     openai = LazyModule("openai")
 
-TOP = 20
+_TOP = 20
 """Number of log-probabilities requested for each token: the API's maximum."""
 
 _FEWER = (5, 1, 0)
@@ -49,14 +49,6 @@ _FEWER = (5, 1, 0)
 
 _JSON_ROOM = 32
 """Tokens of a letter in JSON, with any tokenizer."""
-
-_OFFICIAL = "api.openai.com"
-
-_UNSUPPORTED = {
-    "temperature": r"o[1-9]|gpt-5(-mini|-nano|-pro|-codex)?(-20\d\d-\d\d-\d\d)?$",
-    "logprobs": r"o[1-9]|gpt-5(-mini|-nano|-pro|-codex)?(-20\d\d-\d\d-\d\d)?$",
-    "structured": r"o1-(mini|preview)|gpt-3|gpt-4(-turbo|-32k|-vision|-0|-1106|$)",
-}
 
 _VOCABULARIES = (
     ("o200k_base", re.compile(r"(gpt-4o|gpt-4\.[15]|gpt-5|o[134]\b|chatgpt-4o)")),
@@ -66,8 +58,11 @@ _VOCABULARIES = (
 _REFUSALS, _OTHERS = (400, 403, 422), (404, 500, 501)
 """Statuses of servers that refuse a setting; with the others their message has to say so."""
 
-_LOGPROBS = frozenset({"logprobs", "top_logprobs"})
-_SETTINGS = frozenset({*_LOGPROBS, "max_tokens", "max_completion_tokens"})
+_TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+_LOGPROBS = frozenset({"logprobs", "top_logprobs", "top_n_tokens"})
+"""Names of the settings of log-probabilities, the last in the messages of TGI."""
+
+_SETTINGS = frozenset({*_LOGPROBS, *_TOKEN_LIMITS})
 _PARAMETERS = frozenset({
     "model", "messages", "temperature", "top_p", "seed", "stop", "stream", "n", "response_format",
     "presence_penalty", "frequency_penalty", "logit_bias", "reasoning_effort", *_SETTINGS,
@@ -106,37 +101,27 @@ class OpenAIBackend(SDKBackend):
 
     def __init__(self, judge: OpenAIJudge) -> None:
         super().__init__(judge, openai, "chat/completions")
-        official = self._client.base_url.host == _OFFICIAL
-        names = ("max_completion_tokens", "max_tokens")
-        self._limits = names if official else names[::-1]
-        self._limit = self._limits[0]
-        self._room = THINKING_ROOM if official else _JSON_ROOM if judge.structured else 0
-        self._top = TOP if judge.logprobs else 0
+        wire_format = self._wire_format
+        self._limit: str = wire_format.token_limit
+        self._room = THINKING_ROOM if wire_format.thinks else _JSON_ROOM if judge.structured else 0
+        self._most = wire_format.logprobs or _TOP
+        self._top = self._most if judge.logprobs else 0
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return the chat completions body that `ask` would send now."""
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
+            "messages": _messages(request.prompt, self._wire_format.system_role),
             self._limit: request.room(
                 self._judge.max_tokens, self._room, self._judge.thinking_room
             ),
         }
-        if self._judge.effort is not None:
-            body["reasoning_effort"] = self._judge.effort
-        temperature = request.temperature(self._judge.temperature)
-        if temperature is not None:
-            body["temperature"] = temperature
         if self._judge.seed is not None:
             # Replicates with the same seed would be equal.
-            body["seed"] = self._judge.seed + request.replicate
-        schema = answer_schema(request) if self._judge.structured else None
-        if schema is not None:
-            named = {"name": "choice", "strict": True, "schema": schema}
-            body["response_format"] = {"type": "json_schema", "json_schema": named}
+            body[self._wire_format.seed] = self._judge.seed + request.replicate
         if self._top and request.answer == "letter":
-            body["logprobs"], body["top_logprobs"] = True, self._top
-        return extended(body, self._judge.extra_body)
+            body |= filled(self._wire_format.logprobs_fields, self._top)
+        return self._with_settings(body, request)
 
     async def ask(self, request: Request) -> Reply:
         """Ask one question once."""
@@ -164,42 +149,44 @@ class OpenAIBackend(SDKBackend):
             return
         # A `param` that names no setting, such as "None", says nothing.
         refused = set(re.findall(r"\w+", str(error.get("param")))) & (body.keys() | _PARAMETERS)
-        refused = refused or {name for name in _SETTINGS if re.search(rf"\b{name}\b", text)}
+        refused = refused or {
+            name for name in _SETTINGS if re.search(rf"\b{name}\b", text, re.IGNORECASE)
+        }
         if "logprobs" in body and refused & _LOGPROBS:
-            if body["top_logprobs"] == self._top:
+            if body.get("top_logprobs", body["logprobs"]) == self._top:
                 self._top = _allowed(error, text, self._top)
             if self._top:
                 raise SettingDroppedError(
                     f"{self.model}: the server returns {self._top} log-probabilities per token, "
-                    f"not {TOP}"
+                    f"not {self._most}"
                 ) from None
             raise SettingDroppedError(
                 f"{self.model}: the server returns no log-probabilities; answers count as choices"
             ) from None
-        sent = self._limits[0]
+        sent = self._wire_format.token_limit
         # If the code refers to the value, the name is correct and the user must change the value.
         if sent in body and sent in refused and error.get("code") not in _BAD_VALUES:
-            self._limit = self._limits[1]
+            self._limit = next(name for name in _TOKEN_LIMITS if name != sent)
             raise SettingDroppedError(
                 f"{self.model}: the server accepts {self._limit}, not {sent}"
             ) from None
 
 
-def unsupported(judge: OpenAIJudge) -> dict[str, str] | None:
-    """Return patterns of OpenAI's models that do not take a setting; None for other servers."""
-    official = judge.base_url is None or _OFFICIAL in judge.base_url
-    return _UNSUPPORTED if official else None
-
-
-def price_list(judge: OpenAIJudge) -> dict[str, str]:
-    """Return the arguments that find a judge's model in the price list."""
-    url = judge.base_url or os.environ.get("OPENAI_BASE_URL")
-    return {"provider_api_url": url} if url else {"provider_id": "openai"}
+def _messages(prompt: Prompt, system_role: str) -> list[dict[str, str]]:
+    """Return the messages of a prompt, with the instructions in the role that the server takes."""
+    if system_role == "user" and prompt.system and prompt.turns:
+        first, *others = prompt.turns
+        first = replace(first, content=f"{prompt.system}\n\n{first.content}")
+        return [{"role": m.role, "content": m.content} for m in (first, *others)]
+    return [
+        {"role": system_role if m.role == "system" else m.role, "content": m.content}
+        for m in prompt.messages
+    ]
 
 
 def vocabulary(judge: OpenAIJudge) -> str | None:
     """Return the name of the tokenizer of OpenAI's own models; None for others."""
-    if judge.base_url:
+    if judge.profile or judge.base_url:
         return None
     return next((name for name, models in _VOCABULARIES if models.match(judge.model)), None)
 
@@ -234,7 +221,7 @@ class OpenAIBatchClient(BatchClient):
 
     async def submit(self, requests: Sequence[BatchRequest], tag: str) -> str:
         """Upload the requests, then create the batch. Only the second step costs anything."""
-        url: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+        url: Any = self._path
         rows = (
             {"custom_id": request.custom_id, "method": "POST", "url": url, "body": request.body}
             for request in requests

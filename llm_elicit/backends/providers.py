@@ -6,6 +6,7 @@ plug-in backend gets its record from its entry point.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +19,7 @@ from llm_elicit.backends.batches import BatchClient
 from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.config.judges import (
     AnthropicJudge,
+    HostedJudge,
     HumanJudge,
     Judge,
     LocalJudge,
@@ -33,6 +35,20 @@ from llm_elicit.spaces.features import FeatureSpace
 def _none(judge: Any) -> None:
     """Return None for every judge."""
     del judge
+
+
+def _unsupported(judge: HostedJudge) -> Mapping[str, str] | None:
+    """Return patterns of the models that do not take a setting; None for unknown servers."""
+    return judge.wire_format.unsupported
+
+
+def _price_list(judge: HostedJudge) -> Mapping[str, str]:
+    """Return the arguments that find a judge's model in the price list."""
+    wire_format = judge.wire_format
+    if wire_format.prices and not (judge.base_url and judge.base_url != wire_format.base_url):
+        return {"provider_id": wire_format.prices}
+    address = judge.base_url or os.environ.get(wire_format.base_url_env)
+    return {"provider_api_url": address or ""}
 
 
 def _no_backend(judge: HumanJudge, *_: object) -> Backend:
@@ -90,19 +106,19 @@ PROVIDERS = {
             settings=AnthropicJudge,
             open=lambda judge, _space, _notify: anthropic.AnthropicBackend(judge),
             open_batches=anthropic.AnthropicBatchClient,
-            unsupported=lambda _judge: anthropic.UNSUPPORTED,
-            price_list=lambda _judge: {"provider_id": "anthropic"},
+            unsupported=_unsupported,
+            price_list=_price_list,
         ),
         Provider(
             name="openai",
             settings=OpenAIJudge,
             open=lambda judge, _space, _notify: openai.OpenAIBackend(judge),
             open_batches=openai.OpenAIBatchClient,
-            unsupported=openai.unsupported,
-            price_list=openai.price_list,
+            unsupported=_unsupported,
+            price_list=_price_list,
             vocabulary=openai.vocabulary,
             # OpenAI caches automatically; Anthropic only on request, which is not sent.
-            caches_prompts=lambda judge: not judge.base_url,
+            caches_prompts=lambda judge: judge.wire_format.prices == "openai",
         ),
         Provider(
             name="human",
@@ -197,10 +213,11 @@ def open_batch_client(judge: Judge) -> BatchClient:
         InputError: the backend has no batch mode, or the key is not set.
     """
     open_batches = provider_of(judge).open_batches
-    if open_batches is None:
+    if open_batches is None or not judge.has_batches:
+        named = getattr(judge, "profile", None) or judge.backend
         raise InputError(
-            f"judge {judge.name!r}: the backend {judge.backend!r} has no batch mode; ask it "
-            "without --batch, or leave it out of the campaign"
+            f"judge {judge.name!r}: {named} has no batch mode; ask it without --batch, or leave it "
+            "out of the campaign"
         )
     return open_batches(judge)
 

@@ -8,9 +8,10 @@ the SDK's headers, and raises the SDK's exceptions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,7 +19,10 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
     Reply,
+    Request,
+    answer_schema,
     bare_url,
+    extended,
     limit_headers,
     read_headers,
     read_key,
@@ -34,6 +38,7 @@ from llm_elicit.backends.failures import (
     shortened,
 )
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
+from llm_elicit.config.profiles import Client, filled
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -94,7 +99,7 @@ def _complaint(response: httpx2.Response, content: bytes) -> tuple[str, Any]:
 
 
 @contextmanager
-def opening(judge: str) -> Iterator[None]:
+def opening(judge: SDKJudge) -> Iterator[None]:
     """Turn errors from creating an SDK's client into one line.
 
     Raises:
@@ -106,30 +111,44 @@ def opening(judge: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise InputError(
-            f"judge {judge!r}: its client cannot be set up ({type(error).__name__}: "
+            f"judge {judge.name!r}: its client cannot be set up ({type(error).__name__}: "
             f"{one_line(error)}); check the environment variables of the SDK, of proxies and of "
             "certificates"
         ) from None
 
 
 def open_client(
-    judge: SDKJudge, sdk: ModuleType, http: Any, timeout: float, headers: Headers
-) -> tuple[Any, str | None]:
-    """Return an SDK's client for a judge, without retries, and the judge's API key.
+    judge: SDKJudge, sdk: ModuleType, http: Any, timeout: float, headers: Headers, model: str = ""
+) -> Any:
+    """Return the SDK's client of a judge's provider, without retries.
+
+    Args:
+        judge: the judge.
+        sdk: the SDK.
+        http: the HTTP client.
+        timeout: seconds.
+        headers: further headers of every request.
+        model: the model in the address of every request, where the provider has it there.
 
     Raises:
         InputError: the key or the address is missing or cannot be one.
     """
-    key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
-    client = sdk.AsyncClient(
-        api_key=key or "none",
-        base_url=server_url(judge.base_url, f"{sdk.__name__.upper()}_BASE_URL", judge.name),
+    wire_format = judge.wire_format
+    client = wire_format.client
+    arguments = {client.address: server_url(judge.base_url, wire_format.base_url_env, judge.name)}
+    if judge.api_key_env:
+        arguments[client.key] = read_key(judge.api_key_env, judge.name)
+    elif client == Client():
+        arguments[client.key] = "none"
+    if client.model and model:
+        arguments[client.model] = model
+    return getattr(sdk, client.name)(
+        **{name: value for name, value in arguments.items() if value is not None},
         timeout=timeout,
         max_retries=0,
         default_headers={**(headers or {}), **read_headers(judge)},
         http_client=http,
     )
-    return client, key
 
 
 class WithoutKey:
@@ -178,24 +197,59 @@ class SDKBackend(WithoutKey):
         self, judge: SDKJudge, sdk: ModuleType, path: str, headers: Headers = None
     ) -> None:
         self._judge, self._sdk, self.model = judge, sdk, judge.model
+        self._wire_format = judge.wire_format
         self._secrets = secrets_of(judge)
         self.headers = judge.extra_headers
-        with opening(judge.name):
-            self._http: httpx2.AsyncClient = sdk.DefaultAioHttpClient()
-            self._client, key = open_client(judge, sdk, self._http, judge.timeout, headers)
-            self.endpoint = bare_url(str(self._client.base_url))
-            every = {**self._client.default_headers, **self._client.auth_headers}
-            sent = {name: value for name, value in every.items() if isinstance(value, str)}
-            address = str(self._client.base_url.join(path))
-            self._form = self._http.build_request(
-                "POST", address, headers=sent, timeout=judge.timeout
+        with opening(judge):
+            self._http: httpx2.AsyncClient = sdk.DefaultAioHttpClient(follow_redirects=False)
+            self._client = client = open_client(
+                judge, sdk, self._http, judge.timeout, headers, judge.model
             )
-        # The length differs between requests.
-        self._form.headers.pop("content-length", None)
-        # Otherwise httpx guesses it again for every header.
-        self._form.headers.encoding = "ascii"
+            self.endpoint = bare_url(str(client.base_url))
+            if not self._wire_format.client.signs:
+                self._form = self._request_form(path)
+            elif getattr(client, self._wire_format.client.key) is None:
+                self._check_installed()
         # Python salts hashes in each process, so that the hash does not reveal the key.
-        self.account = f"{hash(key):x}" if key else ""
+        self.account = f"{hash(tuple(self._secrets)):x}" if self._secrets else ""
+
+    def _check_installed(self) -> None:
+        """Refuse a client that finds its key with a package that is not installed."""
+        extra, package = self._wire_format.extra, self._wire_format.client.requires
+        if package and find_spec(package.partition(".")[0]) is None:
+            raise InputError(
+                f"judge {self._judge.name!r}: {self._judge.profile} needs the package {package}; "
+                f"pip install 'llm-elicit[{extra}]'"
+            )
+
+    def _with_settings(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Return a request body with the judge's settings, in the words of its provider."""
+        judge, wire_format = self._judge, self._wire_format
+        temperature = request.temperature(judge.temperature)
+        if temperature is not None:
+            body["temperature"] = temperature
+        body |= wire_format.thinking(judge.effort, judge.thinking_tokens)
+        schema = answer_schema(request) if judge.structured else None
+        if schema is not None:
+            body = extended(body, filled(wire_format.structured or {}, schema))
+        return extended(body, judge.extra_body)
+
+    def _request_form(self, path: str) -> httpx2.Request:
+        """Return a request with what all requests share: the address and the headers."""
+        client = self._client
+        every = {**client.default_headers, **client.auth_headers}
+        form = self._http.build_request(
+            "POST",
+            str(client.base_url.join(path)),
+            params=client.default_query or None,
+            headers={name: value for name, value in every.items() if isinstance(value, str)},
+            timeout=self._judge.timeout,
+        )
+        # The length differs between requests.
+        form.headers.pop("content-length", None)
+        # Otherwise httpx guesses it again for every header.
+        form.headers.encoding = "ascii"
+        return form
 
     async def _send(self, body: dict[str, Any], read: Callable[[object], Reply]) -> Reply:
         """Send a request body and return the reply that `read` makes of the parsed response.
@@ -205,6 +259,33 @@ class SDKBackend(WithoutKey):
                 or it is an error or a redirect.
             MalformedReplyError: the response is not JSON, too long, or no answer.
         """
+        send = self._send_signed if self._wire_format.client.signs else self._send_form
+        headers, content = await send(body)
+        return replace(read(wire.parsed(content)), headers=limit_headers(headers))
+
+    async def _send_signed(self, body: dict[str, Any]) -> tuple[Mapping[str, str], bytes]:
+        """Send a request that the SDK's client signs, to the address of the model."""
+        named = {name: body[name] for name in ("model", "messages", "max_tokens")}
+        # These providers have the version of the API in the body.
+        version = self._client.default_headers.get("anthropic-version")
+        further = {"anthropic_version": version} if version else {}
+        further |= {name: value for name, value in body.items() if name not in named}
+        async with AsyncExitStack() as stack:
+            try:
+                response = await stack.enter_async_context(
+                    self._client.messages.with_streaming_response.create(
+                        **named, extra_body=further, timeout=self._judge.timeout
+                    )
+                )
+            except self._sdk.AnthropicError:
+                raise
+            except Exception as error:  # of a library that finds or renews the key
+                reason = f"{type(error).__name__}: {one_line(error)}"
+                raise self._sdk.AnthropicError(f"no valid key ({reason})") from error
+            return response.headers, await _content(response.http_response)
+
+    async def _send_form(self, body: dict[str, Any]) -> tuple[Mapping[str, str], bytes]:
+        """Send a request over the SDK's HTTP client, with the SDK's headers."""
         form = self._form
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         request = httpx2.Request(
@@ -228,11 +309,12 @@ class SDKBackend(WithoutKey):
             name = _ERRORS.get(response.status_code, "APIStatusError")
             kind = "InternalServerError" if response.status_code >= _SERVER else name
             raise getattr(self._sdk, kind)(message, response=response, body=error_body)
-        return replace(read(wire.parsed(content)), headers=limit_headers(response.headers))
+        return response.headers, content
 
     def scrub(self, text: str) -> str:
         """Return `text` without the key and other secrets."""
-        return scrubbed(text, *self._secrets)
+        token = getattr(getattr(self._client, "credentials", None), "token", None)
+        return scrubbed(text, *self._secrets, *([token] if isinstance(token, str) else []))
 
     async def __aexit__(self, *error: object) -> None:
         await self._client.close()

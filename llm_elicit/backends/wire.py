@@ -142,9 +142,10 @@ class PromptDetails(_Part):
 
 
 class CompletionUsage(_Part):
-    """The tokens of a chat completion."""
+    """The tokens of a chat completion; DeepSeek has a name of its own for those of the cache."""
 
     prompt_tokens: Count = None
+    prompt_cache_hit_tokens: Count = None
     completion_tokens: Count = None
     prompt_tokens_details: Annotated[PromptDetails | None, Lenient] = None
 

@@ -30,7 +30,8 @@ from llm_elicit._util.settings import (
     validated,
 )
 from llm_elicit.config.design import Design, Direct
-from llm_elicit.config.judges import Effort, HumanJudge, Judge, Name
+from llm_elicit.config.judges import HumanJudge, Judge, Name
+from llm_elicit.config.profiles import Effort
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 

@@ -34,6 +34,15 @@ from llm_elicit._util.settings import (
     each_once,
     http_address,
 )
+from llm_elicit.config.profiles import (
+    Client,
+    Effort,
+    Profile,
+    default_profile,
+    profile_named,
+    profiles,
+    with_profile,
+)
 from llm_elicit.errors import InputError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
@@ -95,6 +104,11 @@ class BaseJudge(StrictModel):
         name = getattr(self, "api_key_env", None)
         return [name] if name else []
 
+    @property
+    def has_batches(self) -> bool:
+        """Whether its provider answers batches of questions."""
+        return False
+
     def seeded(self, campaign_seed: int = 0) -> Self:  # noqa: ARG002 - of simulated judges
         """Return the judge with a seed of its own, if it needs one and has none.
 
@@ -131,9 +145,6 @@ class _ModelJudge(BaseJudge):
     max_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""How much a model thinks before it answers; no model takes all of these values."""
-
 _THINKING_ROOM: dict[Effort | None, int] = {
     "minimal": 2048, "low": 4096, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 65_536,
 }  # fmt: skip
@@ -155,7 +166,12 @@ class HostedJudge(_ModelJudge):
     """The settings of models behind a provider's API, or a server with the same wire format.
 
     Attributes:
+        profile: the name of the provider or server, whose profile has the address, the variable
+            with the key and what differs in its wire format; `llm-elicit models profiles` lists
+            them. None for the provider's own service, or a server of the same wire format.
         base_url: the server's address; None for the provider's own.
+        api_key_env: the environment variable with the API key; None where none is needed, or where
+            the SDK finds the key in its usual place.
         price: the price of the tokens, in place of that of the price list.
         structured: whether to request answers by a JSON schema, for models and servers that
             support it.
@@ -171,13 +187,28 @@ class HostedJudge(_ModelJudge):
         16384
     """
 
+    profile: str | None = Field(default=None, exclude_if=operator.not_)
     base_url: str | None = None
+    api_key_env: str | None = None
     price: TokenPrice | None = None
     structured: bool = False
     effort: Effort | None = None
     thinking_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
     extra_body: dict[str, JsonValue] = Field(default={}, exclude_if=operator.not_)
     extra_headers: dict[str, str] = Field(default={}, exclude_if=operator.not_)
+
+    _with_its_profile = model_validator(mode="before")(with_profile)
+
+    @property
+    def wire_format(self) -> Profile:
+        """The profile of the provider or server."""
+        name = self.profile or default_profile(str(getattr(self, "backend", "")), self.base_url)
+        return profile_named(name)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether its provider answers batches of questions."""
+        return self.wire_format.batch is not None
 
     @property
     def thinking_room(self) -> int:
@@ -186,8 +217,9 @@ class HostedJudge(_ModelJudge):
 
     @property
     def secret_variables(self) -> list[str]:
-        """The environment variables of the API key and of further headers."""
-        return [*super().secret_variables, *VARIABLE.findall(" ".join(self.extra_headers.values()))]
+        """The environment variables of the API key, of the client and of further headers."""
+        headers = VARIABLE.findall(" ".join(self.extra_headers.values()))
+        return [*super().secret_variables, *self.wire_format.secrets, *headers]
 
     @field_validator("extra_body")
     @classmethod
@@ -212,6 +244,16 @@ class HostedJudge(_ModelJudge):
         return headers
 
     @model_validator(mode="after")
+    def _profile_fits(self) -> Self:
+        default = default_profile(str(getattr(self, "backend", "")), self.base_url)
+        own = self.wire_format.client != Client() or self.profile in (None, default)
+        if default == "openai" and not own:
+            raise ValueError(f"profile {self.profile} has no base_url; give the server's address")
+        if self.structured and self.wire_format.structured is None:
+            raise ValueError(f"structured: {self.profile} takes no JSON schema; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _thinking_fits(self) -> Self:
         thinking, limit = self.thinking_tokens, self.max_tokens
         if thinking and self.effort == "none":
@@ -232,7 +274,7 @@ class AnthropicJudge(HostedJudge):
     """
 
     backend: Literal["anthropic"]
-    api_key_env: str = "ANTHROPIC_API_KEY"
+    api_key_env: str | None = "ANTHROPIC_API_KEY"
 
     @property
     def choices_only(self) -> str:
@@ -255,7 +297,8 @@ class AnthropicJudge(HostedJudge):
 class OpenAIJudge(HostedJudge):
     """A model behind OpenAI's API or a compatible server (vLLM, llama.cpp, Ollama, ...).
 
-    `effort` is sent as `reasoning_effort`; `thinking_tokens` is added to the token limit.
+    `effort` is sent as `reasoning_effort` or as the profile says; `thinking_tokens` is added to the
+    token limit.
 
     Attributes:
         api_key_env: the environment variable with the key; null for a server that needs none.
@@ -271,7 +314,18 @@ class OpenAIJudge(HostedJudge):
     @property
     def choices_only(self) -> str:
         """Why no answer can have log-odds; empty if it may."""
-        return "" if self.logprobs else "logprobs: false"
+        if self.logprobs:
+            return ""
+        known = self.profile and not self.wire_format.logprobs
+        return f"{self.profile} returns no log-probabilities" if known else "logprobs: false"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_server_does(cls, data: Any) -> Any:
+        """Request no log-probabilities of servers that are known to return none."""
+        name = data.get("profile") if isinstance(data, dict) else None
+        profile = profiles().get(str(name))
+        return {"logprobs": False, **data} if profile and not profile.logprobs else data
 
 
 class LocalJudge(_ModelJudge):

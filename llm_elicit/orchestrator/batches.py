@@ -19,7 +19,6 @@ from functools import partial
 from logging import ERROR
 from typing import Literal
 
-from llm_elicit.backends import provider_of
 from llm_elicit.backends.batches import (
     BatchClient,
     BatchLimits,
@@ -450,7 +449,7 @@ async def ask_in_batches(
     """
     logged = LoggingProgress(progress)
     stops: dict[str, ElicitError] = {}
-    judges = [judge for judge in study.campaign.judges if provider_of(judge).open_batches]
+    judges = [judge for judge in study.campaign.judges if judge.has_batches]
     if not judges:
         raise InputError(
             f"{study.campaign.name}: no judge has a batch mode; ask them without --batch"

@@ -238,7 +238,7 @@ def _of(
         low=cost(price, low),
         high=cost(price, high),
         most=price.cost(length, limit) * requests if price else None,
-        batch=cost(cheaper, total) if provider.open_batches else None,
+        batch=cost(cheaper, total) if judge.has_batches else None,
     )
 
 

@@ -182,27 +182,28 @@ def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
         if further:
             raise InputError(f"{prefix}: {sorted(further)[0]}: this server does not allow it")
     entries = [entry for entry in settings.judges if entry.backend == judge.backend]
-    place = getattr(judge, "base_url", None), getattr(judge, "api_key_env", None)
-    headers = getattr(judge, "extra_headers", {})
+    names = ("profile", "base_url", "api_key_env")
+    place = [*(getattr(judge, name, None) for name in names), getattr(judge, "extra_headers", {})]
     if getattr(judge, "extra_body", {}):
         raise InputError(f"{prefix}: extra_body: this server does not allow it; remove it")
     model = getattr(judge, "model", None)
     for entry in entries:
         own_file = entry.backend == "local" and str(model).endswith(".gguf")
         named = model is None or (model in entry.models if entry.models else not own_file)
-        if named and (*place, headers) == (entry.base_url, entry.api_key_env, entry.extra_headers):
+        if named and place == [*(getattr(entry, name) for name in names), entry.extra_headers]:
             stated = None if entry.price is None else {"price": entry.price}
             return judge if stated is None else judge.model_copy(update=stated)
     allowed = "; ".join(_shown(entry) for entry in entries)
     raise InputError(
-        f"{prefix}: this server does not allow its base_url, api_key_env, extra_headers and model "
-        f"together; for {judge.backend} it allows {allowed}"
+        f"{prefix}: this server does not allow its profile, base_url, api_key_env, extra_headers "
+        f"and model together; for {judge.backend} it allows {allowed}"
     )
 
 
 def _shown(entry: AllowedJudge) -> str:
     """Return an entry of the server's file in a few words."""
-    words = [f"base_url {entry.base_url}" if entry.base_url else "no base_url"]
+    words = [f"profile {entry.profile}"] if entry.profile else []
+    words.append(f"base_url {entry.base_url}" if entry.base_url else "no base_url")
     words.append(f"api_key_env {entry.api_key_env}" if entry.api_key_env else "no api_key_env")
     words.append(f"models {', '.join(entry.models)}" if entry.models else "any model")
     return " with ".join(words)

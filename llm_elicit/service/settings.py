@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from llm_elicit._util.settings import (
     Positive,
@@ -22,6 +22,7 @@ from llm_elicit._util.settings import (
     validated,
 )
 from llm_elicit.config.judges import TokenPrice
+from llm_elicit.config.profiles import with_profile
 
 PATH = r"(/[A-Za-z0-9._~-]+)*"
 """The pattern of a path below which a proxy serves."""
@@ -37,6 +38,7 @@ class AllowedJudge(StrictModel):
 
     Attributes:
         backend: the name of a backend, which may be a plug-in.
+        profile: the profile of a provider, which states the address and the key's variable.
         base_url: the server's address; None for the provider's own.
         api_key_env: the environment variable with its key; None if none is sent.
         models: the allowed models; all if empty.
@@ -50,11 +52,14 @@ class AllowedJudge(StrictModel):
     """
 
     backend: str
+    profile: str | None = None
     base_url: str | None = None
     api_key_env: str | None = None
     models: tuple[str, ...] = ()
     extra_headers: dict[str, str] = Field(default={})
     price: TokenPrice | None = None
+
+    _with_its_profile = model_validator(mode="before")(with_profile)
 
     @field_validator("base_url")
     @classmethod
