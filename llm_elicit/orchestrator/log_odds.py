@@ -105,7 +105,9 @@ class LogOdds:
     def add(self, unscored: Unscored, settings: str = "", count: int = 1) -> None:
         """Count choices, with the settings of their requests as JSON."""
         if not unscored and not self.scored:
-            self.alternatives = json.loads(settings or "{}").get("top_logprobs")
+            asked = json.loads(settings or "{}")
+            number = asked.get("top_logprobs", asked.get("logprobs"))  # the latter at Together
+            self.alternatives = number if type(number) is int else None
         self.counts[unscored] += count
 
     def take(self, answer: Answer, say: Callable[[str], None], *, required: bool) -> str | None:
