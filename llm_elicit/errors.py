@@ -33,18 +33,18 @@ class UnknownNameError(InputError, KeyError):
     __str__ = Exception.__str__  # KeyError's would put the line in quotes
 
     @classmethod
-    def of(cls, where: str, what: str, name: object, known: Iterable[str]) -> UnknownNameError:
+    def of(cls, where: str, kind: str, name: object, choices: Iterable[str]) -> UnknownNameError:
         """Return the error of an unknown name, with the known ones and the nearest of them.
 
         Examples:
             >>> str(UnknownNameError.of("study", "belief of", "qwn", ["qwen", "expert"]))
             "study: no belief of 'qwn'; did you mean 'qwen'? known: qwen, expert"
         """
-        names = list(known)
+        names = list(choices)
         near = get_close_matches(str(name), names, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
         return cls(
-            f"{where}: no {what} {str(name)[:80]!r}; {guess}known: {', '.join(names) or 'none'}"
+            f"{where}: no {kind} {str(name)[:80]!r}; {guess}known: {', '.join(names) or 'none'}"
         )
 
 

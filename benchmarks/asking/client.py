@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.engine import ask
-from llm_elicit.orchestrator.estimates import prompts
+from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.orchestrator.judgments import status, write_judgments
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Silent, Tally
@@ -156,7 +156,7 @@ def _peak() -> float:
 async def _bare(job: Job, plan: Plan, space: FeatureSpace) -> int:
     """Ask the same questions with the SDK alone, without a journal or retries."""
     template = Template.load(job.campaign().design.template)
-    questions = iter(prompts(space, plan, template, len(plan)))
+    questions = iter(first_prompts(space, plan, template, len(plan)))
     client, ask = _sdk(job, template.max_tokens)
     answered = 0
 

@@ -188,7 +188,7 @@ def _ask(campaign: str, patience: RetryPolicy) -> None:
         ElicitError: what stopped the judge.
     """
     run = Run.open(campaign)
-    summary = asyncio.run(ask(run.study, patience=patience))
+    summary = asyncio.run(ask(run.study, retry_policy=patience))
     if summary.problems:
         raise summary.problems[0]
 

@@ -17,7 +17,7 @@ from llm_elicit.backends import (
     limit_headers,
     read_completion,
     read_key,
-    scrubbed,
+    scrub_secrets,
 )
 from llm_elicit.config.judges import PluginJudge
 from llm_elicit.spaces.features import FeatureSpace
@@ -73,7 +73,7 @@ class PlainBackend(WithoutKey):
 
     def scrub(self, text: str) -> str:
         """`text` without the key."""
-        return scrubbed(text, self._key)
+        return scrub_secrets(text, self._key)
 
     async def __aexit__(self, *error: object) -> None:
         await self._http.aclose()

@@ -71,7 +71,7 @@ class StrictModel(BaseModel):
         return copied
 
 
-def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the values of a list, which must differ.
 
     Raises:
@@ -242,7 +242,7 @@ def to_yaml(data: dict[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def validated(model: type[Model], data: dict[str, Any], source: str) -> Model:
+def validate(model: type[Model], data: dict[str, Any], source: str) -> Model:
     """Return `data` as `model`, with pydantic's findings folded into one line.
 
     Args:

@@ -31,14 +31,14 @@ _ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030
                     "`'^~=u.\"rHvc", strict=True))  # fmt: skip
 
 
-def visible(text: str, most: int = 1200) -> str:
+def visible(text: str, max_length: int = 1200) -> str:
     """Return untrusted text with control and format characters replaced by their code points.
 
     Examples:
         >>> visible("A" + chr(27) + "[31m" + chr(0x202E))
         'A\\\\x1b[31m\\\\u202e'
     """
-    cut = text if len(text) <= most else text[:most] + " […]"
+    cut = text if len(text) <= max_length else text[:max_length] + " […]"
     return "".join(
         c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else _code(c)
         for c in cut

@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import logit
 
-from llm_elicit.comparisons.fit_inputs import STATED_TO
+from llm_elicit.comparisons.fit_inputs import PROBABILITY_ROUNDING
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.spaces.features import Floats
 
@@ -139,7 +139,9 @@ def response_of(comparisons: Comparisons, judge: str) -> Response:
     is_used = np.ones(len(judgments.soft), dtype=bool)
     answers = (judgments.preference - 0.5) * judgments.sign
     if kind == "log-odds":  # a stated 0 or 100 % counts half a step inside
-        p = np.clip(judgments.first_shown, 0.5 * STATED_TO, 1.0 - 0.5 * STATED_TO)
+        p = np.clip(
+            judgments.first_shown, 0.5 * PROBABILITY_ROUNDING, 1.0 - 0.5 * PROBABILITY_ROUNDING
+        )
         is_stated = judgments.format == "probability"
         is_used, answers = judgments.soft, np.where(is_stated, logit(p), judgments.log_odds)
     rows = pd.DataFrame({"pair": judgments.pair, "first": judgments.first, "shown": answers})

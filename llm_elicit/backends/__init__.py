@@ -8,7 +8,7 @@ from llm_elicit.backends.base import (
     answer_schema,
     limit_headers,
     read_key,
-    scrubbed,
+    scrub_secrets,
 )
 from llm_elicit.backends.chat_completions import read_completion
 from llm_elicit.backends.failures import Failure, MalformedReplyError, UpstreamError
@@ -34,5 +34,5 @@ __all__ = [
     "provider_of",
     "read_completion",
     "read_key",
-    "scrubbed",
+    "scrub_secrets",
 ]

@@ -17,7 +17,7 @@ from llm_elicit.backends.batches import (
     BatchState,
     Options,
 )
-from llm_elicit.backends.failures import complaint, one_line, refuses_prompt
+from llm_elicit.backends.failures import error_fields, one_line, refuses_prompt
 from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import AnthropicJudge
 
@@ -47,7 +47,7 @@ class AnthropicBackend(SDKBackend):
         """Return the Messages body that `ask` would send."""
         body: dict[str, Any] = {
             "model": self.model,
-            "max_tokens": request.room(
+            "max_tokens": request.token_limit(
                 self._judge.max_tokens, THINKING_ROOM, self._judge.thinking_room
             ),
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.turns],
@@ -111,7 +111,7 @@ class AnthropicBatchClient(BatchClient):
         rows: list[Any] = [
             {"custom_id": request.custom_id, "params": request.body} for request in requests
         ]
-        return wire.read(wire.Created, await self._batches.create(requests=rows)).id
+        return wire.validate_answer(wire.Created, await self._batches.create(requests=rows)).id
 
     def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
         """Yield the results of a batch that ended."""
@@ -122,7 +122,7 @@ class AnthropicBatchClient(BatchClient):
         return self._client.messages.batches
 
     def _state(self, raw: object) -> BatchState:
-        batch = wire.read(wire.AnthropicBatch, raw)
+        batch = wire.validate_answer(wire.AnthropicBatch, raw)
         counts = batch.request_counts
         done = counts.succeeded + counts.errored + counts.canceled + counts.expired
         return BatchState(
@@ -141,7 +141,7 @@ class AnthropicBatchClient(BatchClient):
             return BatchResult(name, reply=read_message(result.message, {}))
         if result.type != "errored":
             return BatchResult(name, reason=result.type)
-        error = complaint(result.error)
+        error = error_fields(result.error)
         kind, message = str(error.get("type")), one_line(error.get("message"))
         refused = kind in ("invalid_request_error", "not_found_error")
         return BatchResult(

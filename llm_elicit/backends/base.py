@@ -40,7 +40,7 @@ Unscored = Literal["", "another token", "none sent", "letter not listed", "refus
 """Why a choice has no log-probabilities; empty if it has."""
 
 
-def silent(line: str) -> None:
+def ignore_note(line: str) -> None:
     """Ignore a notification."""
     del line
 
@@ -90,17 +90,17 @@ class Request:
         """
         return 1.0 if own == 0.0 and self.direct and self.direct.kind == "sample" else own
 
-    def room(self, own: int | None, least: int = 0, thinking: int = 0) -> int:
+    def token_limit(self, judge_limit: int | None, least: int = 0, thinking: int = 0) -> int:
         """Return the token limit of the answer, thinking included.
 
         Args:
-            own: the judge's own limit, which may be too short for answers other than letters.
+            judge_limit: the judge's setting, which may be too short for answers other than letters.
             least: the limit of answers without one.
             thinking: tokens reserved for thinking.
         """
-        if own is not None and self.answer == "letter":
-            return own
-        return max(self.max_tokens + thinking, own if own is not None else least)
+        if judge_limit is not None and self.answer == "letter":
+            return judge_limit
+        return max(self.max_tokens + thinking, judge_limit if judge_limit is not None else least)
 
 
 @dataclass(frozen=True)
@@ -239,12 +239,12 @@ def secrets_of(judge: BaseJudge) -> list[str]:
     return [value for value in values if value]
 
 
-def extended(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+def merge_fields(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request body with a judge's further fields; mappings are merged.
 
     Examples:
-        >>> extended({"output_config": {"effort": "low"}}, {"output_config": {"x": 1}, "top_k": 5})
-        {'output_config': {'effort': 'low', 'x': 1}, 'top_k': 5}
+        >>> merge_fields({"output_config": {"effort": "low"}}, {"output_config": {"x": 1}, "k": 5})
+        {'output_config': {'effort': 'low', 'x': 1}, 'k': 5}
     """
     merged = {
         name: {**body[name], **value} if isinstance(body.get(name), dict) else value
@@ -268,14 +268,14 @@ def server_url(stated: str | None, variable: str, judge: str) -> str | None:
         raise InputError(f"judge {judge!r}: the environment variable {variable} {error}") from None
 
 
-def scrubbed(text: str, *secrets: str) -> str:
+def scrub_secrets(text: str, *secrets: str) -> str:
     """Return `text` with every occurrence of a secret replaced, also if encoded.
 
     The encodings are those of URLs, JSON and base64 (headers of basic authentication). A secret of
     fewer than six characters is not replaced, since it would occur in many answers.
 
     Examples:
-        >>> scrubbed("no access for sk%2Fcanary or sk/canary", "sk/canary")
+        >>> scrub_secrets("no access for sk%2Fcanary or sk/canary", "sk/canary")
         'no access for [key] or [key]'
     """
     for secret in secrets:

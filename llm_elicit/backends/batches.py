@@ -14,21 +14,21 @@ from types import ModuleType
 from typing import Any, Self
 
 from llm_elicit.backends import wire
-from llm_elicit.backends.base import Reply, scrubbed, secrets_of
+from llm_elicit.backends.base import Reply, scrub_secrets, secrets_of
 from llm_elicit.backends.failures import (
     MalformedReplyError,
     UpstreamError,
     one_line,
     read_failure,
     refuses_prompt,
-    shortened,
+    shorten,
 )
-from llm_elicit.backends.sdk import Headers, SDKJudge, open_client, opening
+from llm_elicit.backends.sdk import Headers, SDKJudge, open_client, opening_client
 
 TAG = "llm_elicit"
 """The metadata key under which a batch carries its tag, where the provider keeps metadata."""
 
-LEAST_TIMEOUT = 600.0
+MIN_TIMEOUT = 600.0
 """The shortest timeout of a call, in seconds: uploading 200 MB takes a while."""
 
 Options = Callable[[str], tuple[str, str]]
@@ -107,11 +107,11 @@ class BatchFailure:
     """A failed call of a batch endpoint.
 
     Attributes:
-        said: the error message on one line, without the key.
+        message: the error message on one line, without the key.
         nothing_sent: whether the provider certainly accepted nothing.
     """
 
-    said: str
+    message: str
     nothing_sent: bool
 
 
@@ -137,9 +137,9 @@ class BatchClient(ABC):
     _row: type[wire.Row]
 
     def __init__(self, judge: SDKJudge, sdk: ModuleType, headers: Headers = None) -> None:
-        with opening(judge):
+        with opening_client(judge):
             http = sdk.DefaultAsyncHttpxClient(follow_redirects=False)
-            timeout = max(judge.timeout, LEAST_TIMEOUT)
+            timeout = max(judge.timeout, MIN_TIMEOUT)
             self._client = open_client(judge, sdk, http, timeout, headers)
         self._path = judge.wire_format.batch
         self._secrets = secrets_of(judge)
@@ -178,7 +178,7 @@ class BatchClient(ABC):
         names = set()
         try:
             async for batch in self._batches.list(limit=100):
-                name = wire.read(wire.Created, batch).id
+                name = wire.validate_answer(wire.Created, batch).id
                 if name in names:
                     raise MalformedReplyError(f"batch {name} is listed twice")
                 names.add(name)
@@ -196,7 +196,7 @@ class BatchClient(ABC):
                     continue
                 name = ""
                 try:
-                    row = wire.read(self._row, wire.parsed(text))
+                    row = wire.validate_answer(self._row, wire.parse_json(text))
                     name = row.custom_id
                     yield self._outcome(row, options)
                 except MalformedReplyError:
@@ -214,15 +214,15 @@ class BatchClient(ABC):
         if failure is None:
             return None
         if failure.status is None:
-            nothing_sent = failure.what in ("refused", "unusable")
+            nothing_sent = failure.kind in ("refused", "unusable")
         else:
             # A proxy may send other statuses after the provider has accepted the batch.
             nothing_sent = 300 <= failure.status < 500 and failure.status != 408
-        return BatchFailure(self._clean(failure.said), nothing_sent)
+        return BatchFailure(self._clean(failure.message), nothing_sent)
 
     def _clean(self, text: str) -> str:
         """Return a provider's message on one line of readable length, without the key."""
-        return shortened(scrubbed(one_line(text), *self._secrets))
+        return shorten(scrub_secrets(one_line(text), *self._secrets))
 
     async def __aenter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from llm_elicit.backends.base import Reply, Unscored
 from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.questions import parse
 
-LEAST_MASS = 0.05
+MIN_MASS = 0.05
 """The least probability of both letters together for a soft judgment."""
 
 _CLIPPED = -99.0
@@ -71,7 +71,7 @@ def soft_choice(listed: Sequence[tuple[str, float]], options: tuple[str, str]) -
             mass[letter] += probability
     first, second = mass[options[0]], mass[options[1]]
     total = min(first + second, 1.0)
-    if total < LEAST_MASS or any(math.isnan(logprob) for _, logprob in listed):
+    if total < MIN_MASS or any(math.isnan(logprob) for _, logprob in listed):
         return SoftChoice(None, total)
     censored = int(second == 0.0) - int(first == 0.0)
     if censored:
@@ -119,7 +119,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     )
 
 
-def _spoken(choice: wire.Choice) -> wire.Spoken:
+def _spoken(choice: wire.Choice) -> wire.MessageParts:
     """Return the answer in a choice, the model's thinking if it is shown, and its refusal.
 
     Servers put the thinking in a separate field, under one of two names, in a part of the content,
@@ -134,7 +134,7 @@ def _spoken(choice: wire.Choice) -> wire.Spoken:
         wire.finish_of(choice.finish_reason, "nothing")
         raise MalformedReplyError("choices.0.message: Field required")
     message = turn or wire.Turn(content=choice.text)
-    text, inner, refused = wire.spoken(message.content)
+    text, inner, refused = wire.read_content(message.content)
     candidates = (message.reasoning_content, message.reasoning, inner)
     thinking = next((text for text in candidates if isinstance(text, str) and text), "")
     refusal = message.refusal if isinstance(message.refusal, str) else ""
@@ -143,7 +143,7 @@ def _spoken(choice: wire.Choice) -> wire.Spoken:
         text, thinking = answer.strip(), thought.replace("<think>", "", 1).strip()
     elif text.lstrip().startswith("<think>"):
         text, thinking = "", text.replace("<think>", "", 1).strip()  # truncated before the answer
-    return wire.Spoken(text, thinking, refusal or refused)
+    return wire.MessageParts(text, thinking, refusal or refused)
 
 
 def deciding_token(

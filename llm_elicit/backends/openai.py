@@ -30,7 +30,7 @@ from llm_elicit.backends.batches import (
     due_to_request,
 )
 from llm_elicit.backends.chat_completions import read_completion
-from llm_elicit.backends.failures import UpstreamError, complaint, one_line, refuses_prompt
+from llm_elicit.backends.failures import UpstreamError, error_fields, one_line, refuses_prompt
 from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import OpenAIJudge
 from llm_elicit.config.profiles import filled
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 else:
     openai = LazyModule("openai")
 
-_TOP = 20
+_TOP_LOGPROBS = 20
 """Number of log-probabilities requested for each token: the API's maximum."""
 
 _FEWER = (5, 1, 0)
@@ -104,7 +104,7 @@ class OpenAIBackend(SDKBackend):
         wire_format = self._wire_format
         self._limit: str = wire_format.token_limit
         self._room = THINKING_ROOM if wire_format.thinks else _JSON_ROOM if judge.structured else 0
-        self._most = wire_format.logprobs or _TOP
+        self._most = wire_format.logprobs or _TOP_LOGPROBS
         self._top = self._most if judge.logprobs else 0
 
     def body(self, request: Request) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class OpenAIBackend(SDKBackend):
         body: dict[str, Any] = {
             "model": self.model,
             "messages": _messages(request.prompt, self._wire_format.system_role),
-            self._limit: request.room(
+            self._limit: request.token_limit(
                 self._judge.max_tokens, self._room, self._judge.thinking_room
             ),
         }
@@ -131,10 +131,10 @@ class OpenAIBackend(SDKBackend):
                 body, partial(read_completion, body=body, options=request.options)
             )
         except openai.APIStatusError as error:
-            self._adapt(error.status_code, complaint(error.body), str(error), body)
+            self._adapt(error.status_code, error_fields(error.body), str(error), body)
             raise
         except UpstreamError as error:
-            self._adapt(error.failure.status, {}, error.failure.said, body)
+            self._adapt(error.failure.status, {}, error.failure.message, body)
             raise
 
     def _adapt(
@@ -227,18 +227,18 @@ class OpenAIBatchClient(BatchClient):
             for request in requests
         )
         content = io.BytesIO("\n".join(json.dumps(row) for row in rows).encode())
-        file = wire.read(
+        file = wire.validate_answer(
             wire.Created,
             await self._client.files.create(file=(f"{tag}.jsonl", content), purpose="batch"),
         )
         batch = await self._batches.create(
             input_file_id=file.id, endpoint=url, completion_window="24h", metadata={TAG: tag}
         )
-        return wire.read(wire.Created, batch).id
+        return wire.validate_answer(wire.Created, batch).id
 
     async def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
         """Yield the results of a batch that ended, including requests that expired."""
-        record = wire.read(wire.OpenAIBatch, await self._batches.retrieve(batch))
+        record = wire.validate_answer(wire.OpenAIBatch, await self._batches.retrieve(batch))
         for file in (record.output_file_id, record.error_file_id):
             if file is not None:
                 content = self._client.files.with_streaming_response.content(file)
@@ -250,7 +250,7 @@ class OpenAIBatchClient(BatchClient):
         return self._client.batches
 
     def _state(self, raw: object) -> BatchState:
-        batch = wire.read(wire.OpenAIBatch, raw)
+        batch = wire.validate_answer(wire.OpenAIBatch, raw)
         counts = batch.request_counts or wire.OpenAICounts()
         problems = (batch.errors and batch.errors.data) or []
         return BatchState(
@@ -267,12 +267,12 @@ class OpenAIBatchClient(BatchClient):
     def _outcome(self, row: wire.OpenAIRow, options: Options) -> BatchResult:
         name, response = row.custom_id, row.response
         if response is None:
-            error = complaint(row.error)
+            error = error_fields(row.error)
             reason = str(error.get("message") or error.get("code") or "no answer")
             return BatchResult(name, reason=one_line(reason))
         if response.status_code == 200:
             return BatchResult(name, reply=read_completion(response.body, {}, options(name)))
-        status, named = response.status_code, complaint(response.body)
+        status, named = response.status_code, error_fields(response.body)
         reason = one_line(f"error {status}: {named.get('message', 'no message')}")
         code = f"{named.get('code')} {named.get('type')}"
         return BatchResult(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_elicit.backends import anthropic, local, openai
-from llm_elicit.backends.base import THINKING_ROOM, Backend, Notify, silent
+from llm_elicit.backends.base import THINKING_ROOM, Backend, Notify, ignore_note
 from llm_elicit.backends.batches import BatchClient
 from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.config.judges import (
@@ -132,7 +132,7 @@ PROVIDERS = {
             name="local",
             settings=LocalJudge,
             open=lambda judge, _space, notify: local.LocalBackend(judge, notify),
-            check=lambda judge: local.check(judge.model),
+            check=lambda judge: local.check_model(judge.model),
             free=True,
             letter_tokens=1,
             thinking_room=0,
@@ -187,7 +187,7 @@ def expected_thinking(judge: Judge) -> int:
     return THINKING_ROOM if re.match(reasoning, judge.model_name) else 0
 
 
-def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> Backend:
+def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = ignore_note) -> Backend:
     """Return the backend of a judge, ready for `async with`; nothing is sent or loaded yet.
 
     Args:

@@ -22,11 +22,11 @@ from llm_elicit.backends.base import (
     Request,
     answer_schema,
     bare_url,
-    extended,
     limit_headers,
+    merge_fields,
     read_headers,
     read_key,
-    scrubbed,
+    scrub_secrets,
     secrets_of,
     server_url,
 )
@@ -35,7 +35,7 @@ from llm_elicit.backends.failures import (
     MalformedReplyError,
     one_line,
     read_failure,
-    shortened,
+    shorten,
 )
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.config.profiles import Client, filled
@@ -49,7 +49,7 @@ else:
 SDKJudge = AnthropicJudge | OpenAIJudge
 Headers = dict[str, str] | None
 
-LARGEST = 16 * 2**20
+MAX_BODY_BYTES = 16 * 2**20
 """The limit on the bytes of a response's body; answers have a few thousand."""
 
 _SERVER = 500
@@ -70,14 +70,14 @@ async def _content(response: httpx2.Response) -> bytes:
     """Return the decompressed body of a streamed response.
 
     Raises:
-        MalformedReplyError: it is longer than `LARGEST`.
+        MalformedReplyError: it is longer than `MAX_BODY_BYTES`.
     """
     parts, size = [], 0
     try:
         async for part in response.aiter_bytes():
             size += len(part)
-            if size > LARGEST:
-                raise MalformedReplyError(f"more than {LARGEST >> 20} MiB")
+            if size > MAX_BODY_BYTES:
+                raise MalformedReplyError(f"more than {MAX_BODY_BYTES >> 20} MiB")
             parts.append(part)
     finally:
         await response.aclose()
@@ -92,14 +92,14 @@ def _complaint(response: httpx2.Response, content: bytes) -> tuple[str, Any]:
         return f"{status} - redirects to {target or 'nowhere'}", None
     text = content.decode("utf-8", "replace").strip()
     try:
-        body = wire.parsed(text)
+        body = wire.parse_json(text)
         return f"{status} - {body}", body
     except (MalformedReplyError, RecursionError):
         return text or status, text
 
 
 @contextmanager
-def opening(judge: SDKJudge) -> Iterator[None]:
+def opening_client(judge: SDKJudge) -> Iterator[None]:
     """Turn errors from creating an SDK's client into one line.
 
     Raises:
@@ -163,7 +163,7 @@ class WithoutKey:
     def failure(self, error: Exception) -> Failure | None:
         """Return what an exception means for the request, without the key; None for a bug."""
         failure = read_failure(error)
-        return failure and replace(failure, said=shortened(self.scrub(failure.said)))
+        return failure and replace(failure, message=shorten(self.scrub(failure.message)))
 
     async def __aenter__(self) -> Self:
         return self
@@ -200,7 +200,7 @@ class SDKBackend(WithoutKey):
         self._wire_format = judge.wire_format
         self._secrets = secrets_of(judge)
         self.headers = judge.extra_headers
-        with opening(judge):
+        with opening_client(judge):
             self._http: httpx2.AsyncClient = sdk.DefaultAioHttpClient(follow_redirects=False)
             self._client = client = open_client(
                 judge, sdk, self._http, judge.timeout, headers, judge.model
@@ -231,8 +231,8 @@ class SDKBackend(WithoutKey):
         body |= wire_format.thinking(judge.effort, judge.thinking_tokens)
         schema = answer_schema(request) if judge.structured else None
         if schema is not None:
-            body = extended(body, filled(wire_format.structured or {}, schema))
-        return extended(body, judge.extra_body)
+            body = merge_fields(body, filled(wire_format.structured or {}, schema))
+        return merge_fields(body, judge.extra_body)
 
     def _request_form(self, path: str) -> httpx2.Request:
         """Return a request with what all requests share: the address and the headers."""
@@ -261,7 +261,7 @@ class SDKBackend(WithoutKey):
         """
         send = self._send_signed if self._wire_format.client.signs else self._send_form
         headers, content = await send(body)
-        return replace(read(wire.parsed(content)), headers=limit_headers(headers))
+        return replace(read(wire.parse_json(content)), headers=limit_headers(headers))
 
     async def _send_signed(self, body: dict[str, Any]) -> tuple[Mapping[str, str], bytes]:
         """Send a request that the SDK's client signs, to the address of the model."""
@@ -314,7 +314,7 @@ class SDKBackend(WithoutKey):
     def scrub(self, text: str) -> str:
         """Return `text` without the key and other secrets."""
         token = getattr(getattr(self._client, "credentials", None), "token", None)
-        return scrubbed(text, *self._secrets, *([token] if isinstance(token, str) else []))
+        return scrub_secrets(text, *self._secrets, *([token] if isinstance(token, str) else []))
 
     async def __aexit__(self, *error: object) -> None:
         await self._client.close()

@@ -190,7 +190,7 @@ class Message(_Part):
     stop_reason: Text = ""
 
 
-class Spoken(NamedTuple):
+class MessageParts(NamedTuple):
     """The parts of a message: its answer, the model's thinking, and its refusal."""
 
     text: str = ""
@@ -202,18 +202,18 @@ _TEXTS = ("text", "output_text")
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
 
 
-def spoken(content: object) -> Spoken:
+def read_content(content: object) -> MessageParts:
     """Return the parts of a message's content, which is a text, a list of parts, or nothing.
 
     Raises:
         MalformedReplyError: it is anything else, or a list without a part of text or thinking.
 
     Examples:
-        >>> spoken([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "A"}])
-        Spoken(text='A', thinking='hm', refusal='')
+        >>> read_content([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "A"}])
+        MessageParts(text='A', thinking='hm', refusal='')
     """
     if content is None or isinstance(content, str):
-        return Spoken(content or "")
+        return MessageParts(content or "")
     texts: dict[str, list[str]] = {"text": [], "thinking": [], "refusal": []}
     parts = content if isinstance(content, list) else [content]
     for part in parts:
@@ -229,7 +229,7 @@ def spoken(content: object) -> Spoken:
             texts["text"].append(text)
     if parts and not any(texts.values()):
         raise MalformedReplyError("choices.0.message.content: no text part")
-    return Spoken(*("".join(pieces) for pieces in texts.values()))
+    return MessageParts(*("".join(pieces) for pieces in texts.values()))
 
 
 def _flat(part: object, *names: str) -> str:
@@ -250,14 +250,14 @@ def _fields(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 _decode = json.JSONDecoder().raw_decode
 
 
-def parsed(content: bytes | str) -> object:
+def parse_json(content: bytes | str) -> object:
     r"""Return parsed JSON, also from within server-sent events, which some servers send unasked.
 
     Raises:
         MalformedReplyError: it is not JSON, is nested too deeply, or has too long a number.
 
     Examples:
-        >>> parsed(b'{"a": 1}'), parsed('data: {"a": 1}\n\ndata: [DONE]\n')
+        >>> parse_json(b'{"a": 1}'), parse_json('data: {"a": 1}\n\ndata: [DONE]\n')
         ({'a': 1}, {'a': 1})
     """
     try:
@@ -422,7 +422,7 @@ class AnthropicBatch(_Part):
 Part = TypeVar("Part", bound=_Part)
 
 
-def read(kind: type[Part], answer: object) -> Part:
+def validate_answer(kind: type[Part], answer: object) -> Part:
     """Validate an answer of a provider, and return it as a model.
 
     Args:
@@ -433,7 +433,7 @@ def read(kind: type[Part], answer: object) -> Part:
         MalformedReplyError: it has another shape.
 
     Examples:
-        >>> answer = read(Completion, {"choices": [{"message": {"content": "A"}}]})
+        >>> answer = validate_answer(Completion, {"choices": [{"message": {"content": "A"}}]})
         >>> answer.choices[0].message.content
         'A'
     """
@@ -446,14 +446,14 @@ def read(kind: type[Part], answer: object) -> Part:
 
 
 def read_answer(kind: type[Part], answer: object) -> Part:
-    """Validate the answer to a question, as `read`.
+    """Validate the answer to a question, as `validate_answer`.
 
     Raises:
         UpstreamError: an error stands in its place or beside it.
         MalformedReplyError: it has another shape.
     """
     check_upstream(answer)
-    return read(kind, answer)
+    return validate_answer(kind, answer)
 
 
 def check_upstream(part: object) -> None:

@@ -129,7 +129,7 @@ def prune_command(
 def verify_command(runs: Runs = RUNS, as_json: AsJson = False) -> None:
     """Verify the digests of all requests and answers."""
     with _opened(runs) as cache:
-        damage = cache.damage()
+        damage = cache.integrity_error()
         if damage is not None:
             raise InputError(
                 f"{cache.path}: {damage}; move the file away: only saved answers are lost"

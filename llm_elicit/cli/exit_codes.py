@@ -110,7 +110,7 @@ def _interruptions() -> Iterator[list[int]]:
 
 
 @contextmanager
-def frozen_gc() -> Iterator[None]:
+def frozen_garbage() -> Iterator[None]:
     """Exclude loaded modules from garbage collection, which saves a twentieth of asking."""
     gc.freeze()
     try:

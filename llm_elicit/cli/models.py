@@ -31,14 +31,14 @@ def models_command(context: typer.Context, as_json: AsJson = False) -> None:
         print_json(
             [
                 {"model": name, "megabytes": model.megabytes, "licence": model.licence,
-                 "weights": local.kept(name)}
-                for name, model in local.KNOWN.items()
+                 "weights": local.downloaded_weights(name)}
+                for name, model in local.MODELS.items()
             ]
         )  # fmt: skip
         return
     table = Table("model", "size", "licence", "weights", box=None)
-    for name, model in local.KNOWN.items():
-        weights = local.kept(name) or f"llm-elicit models pull {name}"
+    for name, model in local.MODELS.items():
+        weights = local.downloaded_weights(name) or f"llm-elicit models pull {name}"
         table.add_row(name, f"{model.megabytes} MB", model.licence, str(weights))
     out.print(table)
 

@@ -12,7 +12,7 @@ from rich.rule import Rule
 from rich.table import Table
 
 from llm_elicit._util.text import visible
-from llm_elicit.cli.exit_codes import frozen_gc
+from llm_elicit.cli.exit_codes import frozen_garbage
 from llm_elicit.cli.options import (
     AsJson,
     CacheUse,
@@ -53,7 +53,7 @@ def run_command(
         return
 
     def work(cell: Run) -> Outcome:
-        with frozen_gc():
+        with frozen_garbage():
             result = runtime.run(cell, **asking)
         facts = _report_facts(result)
         lines = [*_verdict_lines(result), f"report: {result.report_path}", *result.remarks]
@@ -128,7 +128,7 @@ def ask_command(
                     cell, batch, max_cost=max_cost, every=every, resend=resend,
                     retry_failed=retry_failed, progress=progress,
                 )  # fmt: skip
-            with frozen_gc():
+            with frozen_garbage():
                 result = asyncio.run(asking)
         if batch == "submit":
             return replace(batches(result), problems=result.problems)
@@ -236,7 +236,7 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
     for cell in cells:
         answered, arguments = cell.answered, (cell.campaign, cell.space, cell.plan)
         judges = estimates.estimate(*arguments, answered, cell.measured_tokens)
-        prompts = estimates.examples(*arguments) if with_examples else []
+        prompts = estimates.example_prompts(*arguments) if with_examples else []
         record = run_facts(cell) | {
             "judges": judges,
             "answered": sum(sum(counts.values()) for counts in answered.values()),

@@ -19,7 +19,7 @@ else:
     density = LazyModule("llm_elicit.density")  # PyTorch, which most commands do not need
 
 
-STATED_TO = 0.01
+PROBABILITY_ROUNDING = 0.01
 """The rounding of stated probabilities."""
 
 _DENSE = 100
@@ -101,7 +101,7 @@ def _measured(judgments: Judgments, judge: str) -> density.Evidence:
         shares = judgments.first_shown[stated]
         parts.append(
             density.Evidence.probabilities(
-                first[stated], second[stated], shares, rounding=STATED_TO, judge=judge
+                first[stated], second[stated], shares, rounding=PROBABILITY_ROUNDING, judge=judge
             )
         )
     return reduce(add, parts)

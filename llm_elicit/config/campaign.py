@@ -25,9 +25,9 @@ from llm_elicit._util.settings import (
     Seed,
     StrictModel,
     database_address,
-    each_once,
+    distinct,
     read_yaml,
-    validated,
+    validate,
 )
 from llm_elicit.config.design import Design, Direct
 from llm_elicit.config.judges import HumanJudge, Judge, Name
@@ -85,7 +85,7 @@ class Fit(StrictModel):
             del data["method"]
         return data
 
-    _differ = field_validator("methods")(each_once)
+    _differ = field_validator("methods")(distinct)
 
     @model_validator(mode="after")
     def _methods_know_orders(self) -> Fit:
@@ -122,7 +122,7 @@ class Grid(StrictModel):
     thinking_tokens: tuple[Annotated[int, Field(ge=1, le=100_000)], ...] = ()
     given: tuple[Given, ...] = Field(default=(), exclude_if=lambda conditions: not conditions)
 
-    _differ = field_validator("temperatures", "efforts", "thinking_tokens")(each_once)
+    _differ = field_validator("temperatures", "efforts", "thinking_tokens")(distinct)
 
     @field_validator("given")
     @classmethod
@@ -191,7 +191,7 @@ class Campaign(StrictModel):
             raise ValueError("space is not in grid.spaces; leave it out")
         return {**data, "space": data.get("space", spaces[0])}
 
-    _differ = field_validator("pilot")(each_once)
+    _differ = field_validator("pilot")(distinct)
 
     @field_validator("judges")
     @classmethod
@@ -248,7 +248,7 @@ class Campaign(StrictModel):
             InputError: no such file, or the first key that breaks a rule.
         """
         path = files.find("examples", str(name), ".yaml")
-        return validated(cls, read_yaml(path), str(path))
+        return validate(cls, read_yaml(path), str(path))
 
     @property
     def people(self) -> dict[str, HumanJudge]:
@@ -360,7 +360,7 @@ def _cell(
         cell["design"] = {**data.get("design", {}), "template": template}
     if condition is not None:
         cell["given"] = condition
-    return validated(Campaign, cell, f"grid {data['name']}")
+    return validate(Campaign, cell, f"grid {data['name']}")
 
 
 def axis_word(axis: str) -> str:

@@ -31,7 +31,7 @@ from llm_elicit._util.settings import (
     Positive,
     Seed,
     StrictModel,
-    each_once,
+    distinct,
     http_address,
 )
 from llm_elicit.config.profiles import (
@@ -459,7 +459,7 @@ class HumanJudge(BaseJudge):
             return {**data, "experts": (data["name"],)}
         return data
 
-    _differ = field_validator("experts")(each_once)
+    _differ = field_validator("experts")(distinct)
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that can change an answer: none, so that experts can be added."""

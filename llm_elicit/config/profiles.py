@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from llm_elicit._util.settings import StrictModel, http_address, read_yaml, validated
+from llm_elicit._util.settings import StrictModel, http_address, read_yaml, validate
 from llm_elicit.errors import InputError
 
 PROFILES_VARIABLE = "LLM_ELICIT_PROFILES"
@@ -157,7 +157,7 @@ def _read(own: str | None) -> dict[str, Profile]:
                     f"{', '.join(sorted(known))}"
                 )
             known[name] = {**known.get(like, {}), **fields}
-            parsed[name] = validated(Profile, known[name], f"{path}: {name}")
+            parsed[name] = validate(Profile, known[name], f"{path}: {name}")
     return parsed
 
 

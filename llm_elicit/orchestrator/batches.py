@@ -26,27 +26,27 @@ from llm_elicit.backends.batches import (
     BatchResult,
     BatchState,
 )
-from llm_elicit.backends.failures import shortened
+from llm_elicit.backends.failures import shorten
 from llm_elicit.backends.providers import open_batch_client
 from llm_elicit.errors import CapError, ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator.budget import Amount
-from llm_elicit.orchestrator.cache import worth_keeping
+from llm_elicit.orchestrator.cache import is_reusable
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, builders_of, log_end
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import (
     Answer,
     Change,
     Question,
-    answered,
-    failed,
-    missed,
-    submitted,
+    record_answer,
+    record_failure,
+    record_loss,
+    record_submission,
 )
 from llm_elicit.orchestrator.journal.store import BatchRow, StoredBatchState, batch_rows
 from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.open_run import OpenRun, Study, open_run
-from llm_elicit.orchestrator.progress import LoggingProgress, Progress, Tally, event
-from llm_elicit.orchestrator.request_builder import RequestBuilder, refusal
+from llm_elicit.orchestrator.progress import LoggingProgress, Progress, Tally, log_event
+from llm_elicit.orchestrator.request_builder import RequestBuilder, refusal_reply
 from llm_elicit.orchestrator.tokens import Tokens
 
 GRACE = 900.0
@@ -97,7 +97,7 @@ class BatchRunner:
         self._log_odds = LogOdds.of(builder.judge, run.journal.choices(self._judge))
         self._required = builder.study.campaign.require is not None
         self._lack: str | None = None
-        builder.usage.raised = Tokens(*run.journal.worst(self._judge))
+        builder.usage.raised = Tokens(*run.journal.worst_case(self._judge))
 
     async def submit(self, resend: bool = False) -> int:
         """Submit every open question; return the number of batches.
@@ -118,7 +118,7 @@ class BatchRunner:
         if self._probing and self._journal.batches(self._judge, "submitted"):
             return 0
         while questions := self._journal.claim(self._judge, 1 if self._probing else most):
-            for pack in packs(self._entries(questions), self._client.limits):
+            for pack in group_entries(self._entries(questions), self._client.limits):
                 self._check_lack()
                 await self._submit_pack(pack)
                 count += 1
@@ -146,7 +146,7 @@ class BatchRunner:
             if reply is None:
                 # The batch's tag is prefixed when the batch is known.
                 line = BatchRequest(str(question.id), prepared.body)
-                yield Entry(question, line, self._builder.worst(prepared))
+                yield Entry(question, line, self._builder.worst_case(prepared))
                 continue
             answer = self._builder.answer(prepared, reply, latency=None)
             changes.append(self._answered(question, answer))
@@ -159,7 +159,7 @@ class BatchRunner:
         """Record the intent, submit the batch, and record its id."""
         tag = uuid.uuid4().hex[:16]
         self._journal.open_batch(BatchRow(tag, self._judge, None, "intended", self._clock()))
-        changes = [submitted(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in pack]
+        changes = [record_submission(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in pack]
         reasons = {change.question: why for change, why in self._journal.commit(changes).items()}
         refused = set(reasons)
         lines = [
@@ -170,7 +170,9 @@ class BatchRunner:
         if lines:
             batch = await self._send(tag, lines)
             self._journal.set_batch(tag, "submitted", batch)
-            event("batch submitted", judge=self._judge, tag=tag, batch=batch, questions=len(lines))
+            log_event(
+                "batch submitted", judge=self._judge, tag=tag, batch=batch, questions=len(lines)
+            )
         else:
             self._journal.set_batch(tag, "released")
         if self._journal.failure is not None:
@@ -192,12 +194,12 @@ class BatchRunner:
             if not failure.nothing_sent:
                 raise JudgeError(
                     f"judge {self._judge!r}: it is unknown whether batch {tag} arrived "
-                    f"({failure.said}); the provider's list is checked before any of it is sent "
+                    f"({failure.message}); the provider's list is checked before any of it is sent "
                     "again"
                 ) from None
-            self._requeue(tag, "refused", failure.said)
+            self._requeue(tag, "refused", failure.message)
             raise JudgeError(
-                f"judge {self._judge!r}: the batch was refused: {failure.said}"
+                f"judge {self._judge!r}: the batch was refused: {failure.message}"
             ) from None
 
     async def reconcile(self, resend: bool = False) -> list[BatchRow]:
@@ -220,7 +222,7 @@ class BatchRunner:
             same = await self._is(state, row, len(questions))
             if same:
                 self._journal.set_batch(row.tag, "submitted", state.id)
-                event("batch found again", judge=self._judge, tag=row.tag, batch=state.id)
+                log_event("batch found again", judge=self._judge, tag=row.tag, batch=state.id)
                 return False
             doubtful = doubtful or same is None
         if not questions:
@@ -287,7 +289,7 @@ class BatchRunner:
         say = partial(self._progress.note, self._judge)
         lack = self._log_odds.take(answer, say, required=self._required)
         self._lack = self._lack or lack
-        return answered(question.id, answer)
+        return record_answer(question.id, answer)
 
     async def _take(self, row: BatchRow, state: BatchState) -> None:
         """Match results to questions; reopen questions without a result."""
@@ -320,7 +322,7 @@ class BatchRunner:
             most = self._builder.usage.raised
             self._journal.raise_worst(self._judge, most.prompt, most.completion)
         self._requeue(row.tag, "collected", state.error or "", unread)
-        event("batch collected", judge=self._judge, tag=row.tag, batch=row.batch,
+        log_event("batch collected", judge=self._judge, tag=row.tag, batch=row.batch,
               status=state.status, answered=answered)  # fmt: skip
         if state.error:
             self._progress.note(self._judge, f"batch {row.batch}: {state.status}: {state.error}")
@@ -336,21 +338,21 @@ class BatchRunner:
         prepared = self._builder.prepared(question)
         key, reply = prepared.key, result.reply
         if reply is not None:
-            reply = self._builder.counted(prepared, reply)
+            reply = self._builder.with_charges(prepared, reply)
             answer = self._builder.answer(prepared, reply, latency=0.0)
-            if key and worth_keeping(reply, answer.verdict):
+            if key and is_reusable(reply, answer.verdict):
                 self._cache.put(key, reply, answer.asked_at)
             return self._answered(question, answer)
-        reason = shortened(self._builder.backend.scrub(result.reason))
-        event("question not answered", judge=self._judge, question=question.id, reason=reason)
+        reason = shorten(self._builder.backend.scrub(result.reason))
+        log_event("question not answered", judge=self._judge, question=question.id, reason=reason)
         if result.prompt_refused:
-            reply = refusal(f"prompt refused: {reason}", prepared.body)
+            reply = refusal_reply(f"prompt refused: {reason}", prepared.body)
             answer = self._builder.answer(prepared, reply, latency=0.0)
-            return answered(question.id, answer)
+            return record_answer(question.id, answer)
         if result.refused:
-            return failed(question.id, reason)
-        lost = self._builder.worst(prepared) if result.billed else Amount()
-        return missed(question.id, lost.usd, lost.tokens)
+            return record_failure(question.id, reason)
+        lost = self._builder.worst_case(prepared) if result.billed else Amount()
+        return record_loss(question.id, lost.usd, lost.tokens)
 
     def _requeue(self, tag: str, state: StoredBatchState, note: str, billed: int = 0) -> None:
         """Reopen the unanswered questions of a batch, then record its state.
@@ -361,18 +363,20 @@ class BatchRunner:
         changes = []
         for number, question in enumerate(self._journal.in_batch(tag)):
             charged = number < billed
-            lost = self._builder.worst(self._builder.prepared(question)) if charged else Amount()
-            changes.append(missed(question.id, lost.usd, lost.tokens))
+            lost = (
+                self._builder.worst_case(self._builder.prepared(question)) if charged else Amount()
+            )
+            changes.append(record_loss(question.id, lost.usd, lost.tokens))
         self._journal.commit(changes)
         self._journal.set_batch(tag, state, note=note)
 
 
-def packs(entries: Iterable[Entry], limits: BatchLimits) -> Iterator[list[Entry]]:
+def group_entries(entries: Iterable[Entry], limits: BatchLimits) -> Iterator[list[Entry]]:
     """Group entries, in order, into as few batches as the provider's limits allow.
 
     Examples:
         >>> entry = Entry(Question(1, 0, "ab", 0, 0, "x"), BatchRequest("1", {}), Amount())
-        >>> [len(pack) for pack in packs([entry] * 5, BatchLimits(count=2, size=10**6))]
+        >>> [len(pack) for pack in group_entries([entry] * 5, BatchLimits(count=2, size=10**6))]
         [2, 2, 1]
     """
     pack: list[Entry] = []
@@ -421,13 +425,13 @@ def _stop(judge: str, client: BatchClient, error: Exception) -> ElicitError:
         return error
     failure = client.failure(error)
     if failure is None:
-        event("defect", ERROR, error, judge=judge)
+        log_event("defect", ERROR, error, judge=judge)
         return JudgeError(
             f"judge {judge!r}: internal error ({type(error).__name__}); please report it with "
             "log.jsonl; its batches are recorded"
         )
     return JudgeError(
-        f"judge {judge!r}: {failure.said}; its batches are recorded; run the command again"
+        f"judge {judge!r}: {failure.message}; its batches are recorded; run the command again"
     )
 
 

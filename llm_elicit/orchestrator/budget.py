@@ -55,7 +55,7 @@ class BudgetLedger:
 
     Examples:
         >>> ledger = BudgetLedger(Limits(max_cost=1.0), Amount(usd=0.5))
-        >>> ledger.take(Amount(usd=0.4)), ledger.take(Amount(usd=0.2))
+        >>> ledger.try_reserve(Amount(usd=0.4)), ledger.try_reserve(Amount(usd=0.2))
         (True, False)
         >>> ledger.settle(Amount(usd=0.4), Amount(usd=0.1)); ledger.spent.usd
         0.6
@@ -77,7 +77,7 @@ class BudgetLedger:
         """Whether nothing is reserved, so that waiting cannot help."""
         return self._held == (0, 0)
 
-    def take(self, worst: Amount) -> bool:
+    def try_reserve(self, worst: Amount) -> bool:
         """Reserve `worst`; return False if a cap has no room for it now."""
         needed = _whole(worst)
         sums = (s + h + a for s, h, a in zip(self._spent, self._held, needed, strict=True))
@@ -129,7 +129,7 @@ class Budget:
                 raise
 
     async def _reserve(self, worst: Amount) -> None:
-        while not self._ledger.take(worst):
+        while not self._ledger.try_reserve(worst):
             if self._ledger.idle:
                 cap, limit, spent = self._limits.max_cost, self._limits.max_tokens, self.spent
                 if cap is not None and worst.usd and spent.usd + worst.usd > cap:

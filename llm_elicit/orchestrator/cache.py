@@ -170,7 +170,7 @@ CacheUse = Literal["reuse", "fresh", "off"]
 """How a run uses the cache: read and write, replace every answer, or not at all."""
 
 
-def worth_keeping(reply: Reply, verdict: str) -> bool:
+def is_reusable(reply: Reply, verdict: str) -> bool:
     """Return whether an answer may be reused: it has a verdict, or is complete."""
     return verdict in ("A", "B", "tie", "refusal") or reply.finish == "stop"
 
@@ -314,7 +314,7 @@ class Cache:
             self._reading.exec_driver_sql("VACUUM")
         return len(gone)
 
-    def damage(self) -> str | None:
+    def integrity_error(self) -> str | None:
         """Return what SQLite's integrity check finds; None if nothing."""
         with self._guarded():
             report = self._reading.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()

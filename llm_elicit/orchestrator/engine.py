@@ -28,8 +28,8 @@ from llm_elicit.orchestrator.progress import (
     Progress,
     Silent,
     Tally,
-    counted,
-    event,
+    log_event,
+    log_tally,
     span,
 )
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, RunLimiters, shared
@@ -149,7 +149,7 @@ class AskSummary:
 async def ask(
     study: Study,
     progress: Progress | None = None,
-    patience: RetryPolicy | None = None,
+    retry_policy: RetryPolicy | None = None,
     reuse: CacheUse = "reuse",
     *,
     stopping: asyncio.Event | None = None,
@@ -172,7 +172,7 @@ async def ask(
         study: the judges and limits, the feature space that words the points, the questions, and
             the run's folder; the cache of answers is in its parent.
         progress: called with every change of the counts.
-        patience: pauses and ceilings of retries.
+        retry_policy: pauses and ceilings of retries.
         reuse: how to use the cache of answers, see `CacheUse`.
         stopping: once it is set, nothing more is sent; the answers in flight are waited for, and
             the summary says `interrupted`.
@@ -200,14 +200,14 @@ async def ask(
         (True, 10)
     """
     logged = LoggingProgress(progress or Silent())
-    patience = patience or RetryPolicy()
+    retry_policy = retry_policy or RetryPolicy()
     builders = await in_thread(partial(builders_of, study, logged))
     limits = study.campaign.limits
-    async with open_run(study, logged, lease=patience.lease, reuse=reuse) as run:
+    async with open_run(study, logged, lease=retry_policy.lease, reuse=reuse) as run:
         context = RunContext(
             writer=Writer(run.journal, run.cache.flush), cache=run.cache,
             budget=Budget(limits, Amount(*await in_thread(run.journal.spent)), ceiling),
-            progress=logged, patience=patience, stopping=stopping or asyncio.Event(),
+            progress=logged, retry_policy=retry_policy, stopping=stopping or asyncio.Event(),
             limiters=RunLimiters(limiters), unusable=limits.unusable,
             require=study.campaign.require,
             deadline=time.monotonic() + (limits.deadline or math.inf),
@@ -325,8 +325,8 @@ def check(study: Study) -> None:
 def log_end(summary: AskSummary) -> None:
     """Log every judge's counts and the result of the run."""
     for name, judge in summary.judges.items():
-        counted(name, judge.tally)
-    event(
+        log_tally(name, judge.tally)
+    log_event(
         "run ended",
         complete=summary.complete,
         interrupted=summary.interrupted,

@@ -17,7 +17,7 @@ from llm_elicit.orchestrator.judgments import MeasuredTokens
 from llm_elicit.orchestrator.open_run import wording_of
 from llm_elicit.orchestrator.tokens import (
     Price,
-    cached_beginning,
+    cached_prefix_tokens,
     counter,
     price_of,
 )
@@ -91,25 +91,25 @@ _SUMMED = (
 )  # fmt: skip
 
 
-def examples(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list[Prompt]:
+def example_prompts(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list[Prompt]:
     """Return three questions about pairs and one of each other kind, as they will be sent.
 
     Raises:
         InputError: a template does not exist or cannot be filled in.
     """
-    some = prompts(space, plan, Template.load(campaign.design.template), 3)
+    some = first_prompts(space, plan, Template.load(campaign.design.template), 3)
     wording = wording_of(campaign, space, plan)
     firsts = {query.kind: query for query in reversed(plan.direct)}
     return some + [wording.question(query).prompt for query in firsts.values()]
 
 
-def prompts(space: FeatureSpace, plan: Plan, template: Template, count: int) -> list[Prompt]:
+def first_prompts(space: FeatureSpace, plan: Plan, template: Template, count: int) -> list[Prompt]:
     """Return the first `count` questions of the plan, as they will be sent.
 
     Raises:
         InputError: the template cannot be filled in.
     """
-    return [render(space, *plan.shown(query), template) for query in islice(plan, count)]
+    return [render(space, *plan.points_in_order(query), template) for query in islice(plan, count)]
 
 
 def estimate(
@@ -147,7 +147,7 @@ def estimate(
     for judge in campaign.judges:
         provider_of(judge).check(judge)
     template = Template.load(campaign.design.template)
-    some = prompts(space, plan, template, samples)
+    some = first_prompts(space, plan, template, samples)
     kinds = [_Kind(("ab", "ba"), campaign.design.questions, some, template)]
     wording = wording_of(campaign, space, plan)
     for kind, form in wording.templates.items():
@@ -200,7 +200,7 @@ def _of(
         return JudgeEstimate(judge.name, provider.name, requests)
     count, exact = counter(judge)
     length = round(sum(count(prompt) for prompt in some) / len(some))
-    cached = cached_beginning(some, judge, count)
+    cached = cached_prefix_tokens(some, judge, count)
     answer = kind.answer or provider.letter_tokens
     if kind.answer is None and kind.template.answer != "letter":
         answer = _A_NUMBER

@@ -25,24 +25,24 @@ from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
 from llm_elicit.orchestrator import retries, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
-from llm_elicit.orchestrator.cache import Identity, RunCache, worth_keeping
+from llm_elicit.orchestrator.cache import Identity, RunCache, is_reusable
 from llm_elicit.orchestrator.journal.schema import (
     Answer,
     Question,
     Totals,
-    answered,
-    failed,
-    intent,
-    missed,
-    quarantined,
+    record_answer,
+    record_failure,
+    record_loss,
+    record_quarantine,
+    record_sending,
 )
-from llm_elicit.orchestrator.judgments import AnswerSummary, worth
+from llm_elicit.orchestrator.judgments import AnswerSummary, usability
 from llm_elicit.orchestrator.log_odds import LogOdds
-from llm_elicit.orchestrator.progress import Progress, Tally, event, span
+from llm_elicit.orchestrator.progress import Progress, Tally, log_event, span
 from llm_elicit.orchestrator.rate_limiter import allowances
 from llm_elicit.orchestrator.rate_sharing import RunLimiters
-from llm_elicit.orchestrator.request_builder import PreparedQuestion, RequestBuilder, refusal
-from llm_elicit.orchestrator.tokens import Tokens, known
+from llm_elicit.orchestrator.request_builder import PreparedQuestion, RequestBuilder, refusal_reply
+from llm_elicit.orchestrator.tokens import Tokens, plausible_tokens
 from llm_elicit.orchestrator.writer import RequestQueue, Writer
 
 _FIRST_ANSWER = 5.0
@@ -57,7 +57,7 @@ class SharedRequest:
     """A request in flight, whose reply answers equal questions; None if it fails."""
 
     reply: Reply | None = None
-    landed: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class RunContext:
     cache: RunCache
     budget: Budget
     progress: Progress
-    patience: retries.RetryPolicy
+    retry_policy: retries.RetryPolicy
     stopping: asyncio.Event
     limiters: RunLimiters
     deadline: float
@@ -94,7 +94,7 @@ class RunContext:
         finally:
             if key is not None:
                 del self.in_flight[key]
-            request.landed.set()
+            request.done.set()
 
 
 class JudgeRunner:
@@ -129,7 +129,7 @@ class JudgeRunner:
         self._refused_alike: Counter[str] = Counter()
         self._worth = AnswerSummary()
         self._models = set(filter(None, models))
-        self._suspicion: ElicitError | None = None
+        self._pending_error: ElicitError | None = None
         self._last_answer = context.clock()
         self._last_failure: str | None = None
         self._was_readable = False
@@ -151,7 +151,7 @@ class JudgeRunner:
             return None
         try:
             writer = self._context.writer
-            worst = await writer.call(writer.journal.worst, self._judge.name)
+            worst = await writer.call(writer.journal.worst_case, self._judge.name)
             self._builder.usage.raised = Tokens(*worst)
             async with self._backend:
                 await self._ask_all()
@@ -162,7 +162,7 @@ class JudgeRunner:
         if log_odds.scored and log_odds.unscored > self._unscored:
             self._context.progress.note(self._judge.name, log_odds.line)
         if isinstance(self._stopped, IncompleteError):
-            self._stopped = self._unusable()  # with the answers that were in flight
+            self._stopped = self._unusable_error()  # with the answers that were in flight
         if self._stopped is not None:
             self._context.progress.note(self._judge.name, str(self._stopped))
         return self._stopped
@@ -201,11 +201,13 @@ class JudgeRunner:
                 )
                 break
             silent = context.clock() - self._last_answer
-            if self._last_failure is not None and silent >= context.patience.stall_timeout:
-                self._stopped = self._ended(f"no answer for {silent:.0f} s: {self._last_failure}")
+            if self._last_failure is not None and silent >= context.retry_policy.stall_timeout:
+                self._stopped = self._stop_error(
+                    f"no answer for {silent:.0f} s: {self._last_failure}"
+                )
                 break
             self._show()
-            self._slow.cut(self.tally)
+            self._slow.cancel_slow(self.tally)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(context.stopping.wait(), min(remaining, _TICK))
         self._close()
@@ -218,7 +220,7 @@ class JudgeRunner:
 
     async def _work(self) -> None:
         try:
-            while (queued := await self._queue.take()) is not None:
+            while (queued := await self._queue.next_request()) is not None:
                 due: float | None = None
                 try:
                     due = await self._attempt(queued)
@@ -226,37 +228,39 @@ class JudgeRunner:
                     # The other answers in flight are still waited for.
                     self._stop(error)
                 except Exception as defect:
-                    await self._broken(queued.question, defect)
+                    await self._give_up_after_defect(queued.question, defect)
                 finally:
                     self._server_known.set()
                     if due is None:
                         self._queue.finish()
                     else:
                         self._queue.put_back(queued, due)
-                    if self._suspicion is not None and self._queue.idle:
-                        self._stop(self._suspicion)
+                    if self._pending_error is not None and self._queue.idle:
+                        self._stop(self._pending_error)
                 self._show()
         except ElicitError as error:
             self._stop(error)
         except Exception as defect:
-            event("judge stopped", ERROR, defect, judge=self._judge.name)
-            self._stop(self._ended(_said(defect)))
+            log_event("judge stopped", ERROR, defect, judge=self._judge.name)
+            self._stop(self._stop_error(_describe_error(defect)))
         finally:
             self._server_known.set()
 
-    async def _broken(self, question: Question, defect: Exception) -> None:
+    async def _give_up_after_defect(self, question: Question, defect: Exception) -> None:
         """End one question after an unexpected exception; the others continue."""
-        event("unexpected error", ERROR, defect, judge=self._judge.name, question=question.id)
-        await self._give_up(question, retries.Decision("no", _said(defect)), refused=False)
+        log_event("unexpected error", ERROR, defect, judge=self._judge.name, question=question.id)
+        await self._give_up(
+            question, retries.Decision("no", _describe_error(defect)), refused=False
+        )
 
-    def _ended(self, reason: str, error: type[ElicitError] = JudgeError) -> ElicitError:
+    def _stop_error(self, reason: str, error: type[ElicitError] = JudgeError) -> ElicitError:
         """Return the error that stops the judge."""
         return error(
             f"judge {self._judge.name!r} ({self._backend.model}): {reason}; "
             "its answers so far are kept: correct this and run again"
         )
 
-    def _unusable(self) -> ElicitError:
+    def _unusable_error(self) -> ElicitError:
         """Return the error that stops a judge whose answers are hardly usable."""
         return IncompleteError(
             f"judge {self._judge.name!r} ({self._backend.model}): {self._worth.unusable_line()} "
@@ -269,20 +273,20 @@ class JudgeRunner:
 
     async def _serve(self, questions: list[Question]) -> list[PreparedQuestion]:
         """Answer questions from the cache, which takes no slot; return the others."""
-        page = await self._prepared(questions)
+        page = await self._prepare(questions)
         replies = self._context.cache.get_all([item.key for item in page if item.key])
         answers = {
             item.question.id: self._builder.answer(item, replies[item.key.key], None)
             for item in page
             if item.key and item.key.key in replies
         }
-        await self._context.writer.write_all([answered(*item) for item in answers.items()])
+        await self._context.writer.write_all([record_answer(*item) for item in answers.items()])
         for answer in answers.values():
             self._count(answer)
         self._show()
         return [item for item in page if item.question.id not in answers]
 
-    async def _prepared(self, questions: list[Question]) -> list[PreparedQuestion]:
+    async def _prepare(self, questions: list[Question]) -> list[PreparedQuestion]:
         """Return the questions with their requests; give up those that cannot be rendered."""
         page = []
         for question in questions:
@@ -291,7 +295,7 @@ class JudgeRunner:
             except ElicitError:
                 raise
             except Exception as defect:
-                await self._broken(question, defect)
+                await self._give_up_after_defect(question, defect)
             if self._halt.is_set():
                 break  # the others stay open
         return page
@@ -308,7 +312,7 @@ class JudgeRunner:
             key = queued.key
             equal = context.in_flight.get(key) if key else None
             if equal is not None:
-                await equal.landed.wait()
+                await equal.done.wait()
                 reply = equal.reply
                 if reply is None:
                     continue  # that request failed
@@ -321,9 +325,9 @@ class JudgeRunner:
                 ending = await self._request(queued)
                 if isinstance(ending, retries.Answered):
                     reply = shared.reply = ending.reply
-                    answer = await self._paid(queued, reply, ending.latency)
+                    answer = await self._record_paid(queued, reply, ending.latency)
                     # Another request may have made the backend drop a setting meanwhile.
-                    if key and reply.body == queued.body and worth_keeping(reply, answer.verdict):
+                    if key and reply.body == queued.body and is_reusable(reply, answer.verdict):
                         context.cache.put(key, reply, answer.asked_at)
             match ending:
                 case retries.SettingDropped(change):
@@ -331,7 +335,7 @@ class JudgeRunner:
                         self._adaptations.add(change)
                         context.progress.note(self._judge.name, change)
                 case retries.Failed():
-                    return await self._failed(queued, ending)
+                    return await self._schedule_retry(queued, ending)
                 case _:
                     return None  # answered, or it stays open
 
@@ -345,32 +349,38 @@ class JudgeRunner:
         """
         context, question, request = self._context, queued.question.id, queued.request
         while True:
-            worst = self._builder.worst(queued)
+            worst = self._builder.worst_case(queued)
             await context.budget.reserve(worst)
             paid, sent_at, reported = Amount(), None, True
             try:
-                sent_at = await self._limiter.enter(self._halt, tokens.most(request.prompt))
+                sent_at = await self._limiter.enter(
+                    self._halt, tokens.max_prompt_tokens(request.prompt)
+                )
                 if sent_at is None:
                     return retries.NotSent()
                 reported = False
                 history = queued.history = queued.history or retries.History(began=sent_at)
-                if worst != self._builder.worst(queued):
+                if worst != self._builder.worst_case(queued):
                     continue  # it rose while the request waited, so more must be reserved
                 paid = worst  # until it is known: the request may have been answered
-                if not await context.writer.write(intent(question, worst.usd, worst.tokens)):
+                if not await context.writer.write(
+                    record_sending(question, worst.usd, worst.tokens)
+                ):
                     paid = Amount()
                     return retries.NotSent()
                 self.tally.requests += 1
-                async with self._under_way(first=not history.attempts) as current:
+                async with self._answer_under_way(first=not history.attempts) as current:
                     reply = await self._backend.ask(request)
                     current.set_attribute("gen_ai.response.model", self._backend.scrub(reply.model))
                     current.set_attribute("gen_ai.usage.input_tokens", reply.prompt_tokens)
                     current.set_attribute("gen_ai.usage.output_tokens", reply.completion_tokens)
                 self._slow.latencies.append(context.clock() - sent_at)
-                self._limiter.answered(sent_at, left=allowances(reply.headers), tokens=known(reply))
+                self._limiter.answered(
+                    sent_at, left=allowances(reply.headers), tokens=plausible_tokens(reply)
+                )
                 reported = True
-                reply = await self._counted(queued, reply)
-                paid = self._builder.paid(reply)
+                reply = await self._charge_tokens(queued, reply)
+                paid = self._builder.amount_of(reply)
                 return retries.Answered(reply, context.clock() - sent_at)
             except SettingDroppedError as change:
                 ending: retries.Failed | retries.SettingDropped = retries.SettingDropped(
@@ -383,23 +393,23 @@ class JudgeRunner:
                     if isinstance(error, ElicitError):
                         paid = Amount()
                     elif sent_at is not None:  # a bug between sending and reading
-                        await context.writer.write(missed(question, worst.usd, worst.tokens))
+                        await context.writer.write(record_loss(question, worst.usd, worst.tokens))
                     raise
                 decision = retries.classify(failure)
-                reported = self._refused(sent_at, decision, failure)
+                reported = self._report_failure(sent_at, decision, failure)
                 ending = retries.Failed(
                     replace(decision, reason=self._backend.scrub(decision.reason)), failure
                 )
-                paid = self._maybe_paid(queued, decision)
+                paid = self._record_possible_cost(queued, decision)
             finally:
                 if not reported:
                     self._limiter.lost()
                 context.budget.settle(worst, paid)
-            await context.writer.write(missed(question, paid.usd, paid.tokens))
+            await context.writer.write(record_loss(question, paid.usd, paid.tokens))
             return ending
 
     @contextlib.asynccontextmanager
-    async def _under_way(self, *, first: bool) -> AsyncIterator[Any]:
+    async def _answer_under_way(self, *, first: bool) -> AsyncIterator[Any]:
         """Open the span of a request, and limit its time."""
         model = self._backend.model
         with span(f"chat {model}", {
@@ -411,61 +421,65 @@ class JudgeRunner:
             async with self._slow.timeout(self._judge.timeout, first=first):
                 yield current
 
-    def _maybe_paid(self, queued: PreparedQuestion, decision: retries.Decision) -> Amount:
+    def _record_possible_cost(self, queued: PreparedQuestion, decision: retries.Decision) -> Amount:
         """Return what a failed request may have cost."""
         if decision.kind == "prompt refused":
-            return self._builder.worst_prompt(queued.request)  # filters may be charged
-        return self._builder.worst(queued) if decision.maybe_paid else Amount()
+            return self._builder.worst_prompt_case(queued.request)  # filters may be charged
+        return self._builder.worst_case(queued) if decision.maybe_paid else Amount()
 
-    def _refused(self, sent_at: float, decision: retries.Decision, failure: Failure) -> bool:
+    def _report_failure(self, sent_at: float, decision: retries.Decision, failure: Failure) -> bool:
         """Report a failure to the rate limiter; return whether it was about the rate at all."""
         limited = decision.kind == "rate limited"
-        if not limited and (decision.kind != "transient" or failure.what == "malformed"):
+        if not limited and (decision.kind != "transient" or failure.kind == "malformed"):
             return False
         wait = (
-            None if decision.wait is None else min(decision.wait, self._context.patience.provider)
+            None
+            if decision.wait is None
+            else min(decision.wait, self._context.retry_policy.provider)
         )
         self._limiter.refused(sent_at, wait=wait, left=allowances(failure.headers), limit=limited)
         return True
 
-    async def _counted(self, queued: PreparedQuestion, reply: Reply) -> Reply:
+    async def _charge_tokens(self, queued: PreparedQuestion, reply: Reply) -> Reply:
         """Return the reply with the tokens charged; record a worst case that rose."""
         usage = self._builder.usage
         before = usage.raised
-        counted = self._builder.counted(queued, reply)
+        counted = self._builder.with_charges(queued, reply)
         if usage.raised != before:
             most, writer = usage.raised, self._context.writer
             raised = self._judge.name, most.prompt, most.completion
             await writer.call(writer.journal.raise_worst, *raised)
         return counted
 
-    async def _failed(self, queued: PreparedQuestion, ending: retries.Failed) -> float | None:
+    async def _schedule_retry(
+        self, queued: PreparedQuestion, ending: retries.Failed
+    ) -> float | None:
         """Return the time of the question's next attempt, or None if there is none."""
         history, context = queued.history, self._context
         assert history is not None
         if ending.decision.kind == "prompt refused":
-            reply = refusal(ending.decision.reason, queued.body)
+            reply = refusal_reply(ending.decision.reason, queued.body)
             await self._record(queued, reply, latency=0.0)
             return None
         kind = ending.decision.kind
         self.tally.errors += 1
         self.tally.failures[kind] = self.tally.failures.get(kind, 0) + 1
-        event("request failed", WARNING, judge=self._judge.name, question=queued.question.id,
+        log_event("request failed", WARNING, judge=self._judge.name, question=queued.question.id,
               kind=kind, reason=ending.decision.reason)  # fmt: skip
         self._suspect_malformed(queued.question, ending)
         history.add(ending.decision, ending.failure, self.tally.answered)
         now = context.clock()
         decision = retries.decide(
-            ending.decision, history, self._judge.attempts, context.patience, now
+            ending.decision, history, self._judge.attempts, context.retry_policy, now
         )
         self._last_failure = decision.reason
         if decision.kind in ("transient", "rate limited"):
             failures = history.refusals or history.attempts
             # Only this question waits; the rate limiter decides about others.
-            return now + context.patience.pause(decision, max(failures, 1), self._rng)
+            return now + context.retry_policy.pause(decision, max(failures, 1), self._rng)
         if self._halt.is_set() and ending.decision.kind in ("transient", "rate limited"):
             return None  # interrupted, not given up: the next run asks it
-        lasting = ending.decision.kind == "no" or ending.failure.what == "malformed"
+        lasting = ending.decision.kind == "no" or ending.failure.kind == "malformed"
         if lasting and decision.kind == "no" and queued.question.given_up and self.tally.done:
             reason = f"in two runs: {decision.reason}"
             decision = replace(decision, kind="question is set aside", reason=reason)
@@ -478,13 +492,13 @@ class JudgeRunner:
         After a readable answer of this run it may be an outage, in which a proxy answers; if
         earlier runs have answers, it may be the question.
         """
-        if ending.failure.what != "malformed" or self._was_readable:
+        if ending.failure.kind != "malformed" or self._was_readable:
             return
-        first = self._malformed.get(ending.failure.said)
-        self._malformed.setdefault(ending.failure.said, question.id)
+        first = self._malformed.get(ending.failure.message)
+        self._malformed.setdefault(ending.failure.message, question.id)
         if first is not None and (first != question.id or not self.tally.done):
             reason = f"the same failure twice: {ending.decision.reason}"
-            self._suspicion = self._suspicion or self._ended(reason)
+            self._pending_error = self._pending_error or self._stop_error(reason)
             self._queue.held = self._queue.retries_held = True
 
     async def _give_up(self, question: Question, decision: retries.Decision, refused: bool) -> None:
@@ -497,34 +511,36 @@ class JudgeRunner:
                 outcome of the other requests in flight is awaited first.
         """
         set_aside = decision.kind == "question is set aside"
-        change = quarantined if set_aside else failed
+        change = record_quarantine if set_aside else record_failure
         if not await self._context.writer.write(change(question.id, decision.reason)):
             return  # another worker has answered it or asks it now
         self.tally.failed += 1
-        event("question given up", WARNING, judge=self._judge.name, question=question.id,
+        log_event("question given up", WARNING, judge=self._judge.name, question=question.id,
               kind=decision.kind, reason=decision.reason)  # fmt: skip
         self._in_a_row += 1
-        patience, alike = self._context.patience, retries.wording(decision.reason)
+        patience, alike = self._context.retry_policy, retries.strip_numbers(decision.reason)
         self._refused_alike[alike] += refused and not self.tally.answered
         if decision.stops is not None:
-            self._stop(self._ended(decision.reason, decision.stops))
+            self._stop(self._stop_error(decision.reason, decision.stops))
         elif (
             self._in_a_row >= patience.down or self._refused_alike[alike] >= patience.same_refusals
         ):
             if not refused:
-                self._stop(self._ended(decision.reason))
-            elif self._suspicion is None:
-                self._suspicion, self._queue.held = self._ended(decision.reason), True
+                self._stop(self._stop_error(decision.reason))
+            elif self._pending_error is None:
+                self._pending_error, self._queue.held = self._stop_error(decision.reason), True
 
-    async def _paid(self, prepared: PreparedQuestion, reply: Reply, latency: float) -> Answer:
+    async def _record_paid(
+        self, prepared: PreparedQuestion, reply: Reply, latency: float
+    ) -> Answer:
         """Record an answer that was paid; if it cannot be recorded, record its cost."""
         try:
             return await self._record(prepared, reply, latency)
         except ElicitError:
             raise
         except Exception:
-            paid = self._builder.paid(reply)
-            change = missed(prepared.question.id, paid.usd, paid.tokens)
+            paid = self._builder.amount_of(reply)
+            change = record_loss(prepared.question.id, paid.usd, paid.tokens)
             await self._context.writer.write(change)
             raise
 
@@ -535,15 +551,15 @@ class JudgeRunner:
         question = prepared.question
         self._was_readable |= latency is not None
         answer = self._builder.answer(prepared, reply, latency)
-        await self._context.writer.write(answered(question.id, answer))
+        await self._context.writer.write(record_answer(question.id, answer))
         self._count(answer)
         return answer
 
     def _count(self, answer: Answer) -> None:
         tally = self.tally
         self._in_a_row = 0
-        if self._suspicion is not None:
-            self._suspicion = None
+        if self._pending_error is not None:
+            self._pending_error = None
             self._queue.held = self._queue.retries_held = False
             self._queue.wake()
         self._last_answer, self._last_failure = self._context.clock(), None
@@ -569,17 +585,17 @@ class JudgeRunner:
         required = self._context.require is not None
         lack = self.tally.log_odds.take(answer, say, required=required)
         if lack is not None:
-            self._stop(self._ended(lack))
-        value = worth(answer.verdict, answer.probability, answer.reply, answer.finish)
+            self._stop(self._stop_error(lack))
+        value = usability(answer.verdict, answer.probability, answer.reply, answer.finish)
         self._worth.add(value, answer.reply, answer.settings)
-        if self._stopped is None and self._worth.hardly_usable(self._context.unusable):
-            self._stop(self._unusable())
+        if self._stopped is None and self._worth.mostly_unusable(self._context.unusable):
+            self._stop(self._unusable_error())
 
     def _show(self) -> None:
         self._context.progress.tally(self._judge.name, self.tally)
 
 
-def _said(defect: Exception) -> str:
+def _describe_error(defect: Exception) -> str:
     """Return an unexpected exception on one line."""
     text = " ".join(str(defect).split())[:200]
     return f"unexpected {type(defect).__name__}: {text}" if text else type(defect).__name__

@@ -65,11 +65,11 @@ _EXAMPLE_LENGTH = 40
 """Characters of an unparsable answer that a message quotes."""
 
 
-def worth(verdict: str, probability: float | None, reply: str, finish: str) -> str:
+def usability(verdict: str, probability: float | None, reply: str, finish: str) -> str:
     """Return `USABLE` for a usable answer, else the reason why it is not usable.
 
     Examples:
-        >>> worth("A", 1.0, "A", "stop"), worth("truncated", None, "Let me", "length")
+        >>> usability("A", 1.0, "A", "stop"), usability("truncated", None, "Let me", "length")
         ('usable', 'truncated')
     """
     if probability is not None or (verdict == TEXT and reply.strip() and finish != REFUSED):
@@ -84,7 +84,7 @@ class AnswerSummary:
     """Counts of a judge's answers.
 
     Attributes:
-        counts: answers by the result of `worth`: usable, or the reason why not.
+        counts: answers by the result of `usability`: usable, or the reason why not.
         empty: truncated answers without any visible text, whose tokens went to thinking.
         limit: the smallest token limit of truncated answers; None if it is unknown.
         example: the text of an unparsable answer.
@@ -115,17 +115,17 @@ class AnswerSummary:
         """The number of usable answers."""
         return self.counts[USABLE]
 
-    def add(self, worth_: str, reply: str, settings: str, count: int = 1) -> None:
+    def add(self, usability_: str, reply: str, settings: str, count: int = 1) -> None:
         """Count `count` answers that have the same worth."""
-        self.counts[worth_] += count
-        if worth_ == TRUNCATED:
+        self.counts[usability_] += count
+        if usability_ == TRUNCATED:
             self.empty += 0 if reply.strip() else count
             limit = token_limit(json.loads(settings or "{}"))
             self.limit = min(filter(None, (self.limit, limit)), default=None)
-        elif worth_ == UNPARSABLE:
+        elif usability_ == UNPARSABLE:
             self.example = self.example or reply
 
-    def hardly_usable(self, least: int | None) -> bool:
+    def mostly_unusable(self, least: int | None) -> bool:
         """Return whether there are at least `least` answers, and hardly any is usable."""
         return (
             least is not None and self.total >= least and self.usable <= _HARDLY_USABLE * self.total
@@ -200,7 +200,7 @@ def summarize(db: sa.Connection, judge: str) -> AnswerSummary:
         func.count(),
     ).group_by(*groups)  # fmt: skip
     for verdict, finish, chosen, reply, settings, count in db.execute(query):
-        result_worth = worth(verdict, 1.0 if chosen else None, reply, finish)
+        result_worth = usability(verdict, 1.0 if chosen else None, reply, finish)
         result.add(result_worth, reply, settings, count)
     yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="milliseconds")
     ages = select(
@@ -271,7 +271,7 @@ def answer_summaries(folder: Path, campaign: Campaign) -> dict[str, AnswerSummar
     return summaries
 
 
-def answered(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:
+def answered_counts(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:
     """Return how many questions each judge has answered, by presentation ("ab", ..., "row").
 
     Raises:

@@ -17,7 +17,7 @@ from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import CacheUse, RunCache
 from llm_elicit.orchestrator.journal.connection import LEASE, JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.orchestrator.progress import Progress, event, logged
+from llm_elicit.orchestrator.progress import Progress, log_event, logging_to
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions import DirectWording, Template
 from llm_elicit.spaces.features import FeatureSpace
@@ -135,8 +135,10 @@ async def open_run(
     campaign, folder, location = study.campaign, study.folder, study.location
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(RunLock(folder, shared=shared and location.shared))
-        stack.enter_context(logged(folder, campaign))
-        event("run began", campaign=campaign.name, judges=study.judges, questions=len(study.plan))
+        stack.enter_context(logging_to(folder, campaign))
+        log_event(
+            "run began", campaign=campaign.name, judges=study.judges, questions=len(study.plan)
+        )
 
         def prepared() -> OpenRun:
             journal = Journal(location, study.identity, campaign.limits, lease)

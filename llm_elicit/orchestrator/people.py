@@ -25,7 +25,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import check_same, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import people as cards
-from llm_elicit.orchestrator.journal.connection import JournalLocation, passes, prepare_schema
+from llm_elicit.orchestrator.journal.connection import JournalLocation, is_transient, prepare_schema
 from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
 from llm_elicit.orchestrator.journal.questions import planned_rounds
 from llm_elicit.orchestrator.journal.schema import Answer, clock, digest_of, meta, now
@@ -182,7 +182,7 @@ class People:
         return card
 
     def _next(self, who: Expert, db: sa.Connection) -> Card | None:
-        row = cards.held(db, who)
+        row = cards.held_card(db, who)
         if row is not None:
             cards.renew(db, row, self._lease)
             return self._card(row, who, cards.answered_cards(db, who))
@@ -254,7 +254,7 @@ class People:
         )
 
         def work(db: sa.Connection) -> None:
-            row = cards.card(db, card)
+            row = cards.read_card(db, card)
             if row is None or (row.judge, row.expert) != (judge, expert):
                 raise InputError(f"card {card}: not one of {expert}'s; answer the one shown now")
             if row.state == "released":
@@ -297,9 +297,9 @@ class People:
                 name = ALL_JUDGES if rounds is not None and rounds.shared else judge
                 spans = schedule_of(name, self._campaign).pairs
                 pairs = next(span for span in spans if last.pair in span)
-                if not cards.waiting(db, judge, pairs):
+                if not cards.count_waiting(db, judge, pairs):
                     return None
-            current = cards.held(db, who)
+            current = cards.held_card(db, who)
             if current is not None:
                 cards.release(db, current)
             cards.reopen(db, last)
@@ -322,7 +322,7 @@ class People:
         def work(db: sa.Connection) -> PeopleProgress:
             counts = cards.answered_cards(db, who)
             done = counts.pop("question", 0)
-            remaining = cards.left(db, who, self._plan.end(judge))
+            remaining = cards.count_left(db, who, self._plan.end(judge))
             additional = sum(counts.values())
             return PeopleProgress(
                 answered=done, wanted=done + remaining, left=remaining, additional=additional
@@ -367,7 +367,7 @@ class People:
             return first, second
         if row.pair >= self._plan.end(row.judge):
             self._longer_plan()  # of a round that another process knows already
-        return self._plan.shown(Query(row.pair, row.presentation, 0))
+        return self._plan.points_in_order(Query(row.pair, row.presentation, 0))
 
     def _longer_plan(self) -> bool:
         """Read the rounds that were planned since; return whether there are any."""
@@ -401,11 +401,11 @@ class People:
 
         def attempt() -> T:
             with self._db.begin():
-                cards.alone(self._db, self._location, judge)
+                cards.lock_cards(self._db, self._location, judge)
                 return work(self._db)
 
         patient = Retrying(
-            retry=retry_if_exception(lambda e: again and self._location.shared and passes(e)),
+            retry=retry_if_exception(lambda e: again and self._location.shared and is_transient(e)),
             stop=stop_after_delay(_MAX_OUTAGE),
             wait=wait_random_exponential(0.1, max=1.0),
             reraise=True,

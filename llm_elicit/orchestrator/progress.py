@@ -33,7 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 
 from llm_elicit._util.text import visible
-from llm_elicit.backends.base import scrubbed, secrets_of
+from llm_elicit.backends.base import scrub_secrets, secrets_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.log_odds import LogOdds
@@ -251,14 +251,14 @@ _FOLDER: ContextVar[Path | None] = ContextVar("run folder", default=None)
 """The run of the current task: one process may ask two campaigns at the same time."""
 
 
-def event(name: str, level: int = logging.INFO, error: BaseException | None = None,
+def log_event(name: str, level: int = logging.INFO, error: BaseException | None = None,
           **fields: Any) -> None:  # fmt: skip
     """Log an event of the current run."""
     _ROOT.log(level, name, extra={"fields": fields}, exc_info=error)
 
 
 @contextmanager
-def logged(folder: Path, campaign: Campaign) -> Iterator[None]:
+def logging_to(folder: Path, campaign: Campaign) -> Iterator[None]:
     """Write events logged inside to the folder's log; log exceptions with their traceback."""
     handler = _LogFile(folder, _keys(campaign))
     token = _FOLDER.set(folder)
@@ -266,7 +266,7 @@ def logged(folder: Path, campaign: Campaign) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        event("run failed", logging.ERROR, error)
+        log_event("run failed", logging.ERROR, error)
         raise
     finally:
         _ROOT.removeHandler(handler)
@@ -292,7 +292,7 @@ class LoggingProgress:
         self._progress.tally(judge, tally)
         if time.monotonic() >= self._due.get(judge, 0.0):
             self._due[judge] = time.monotonic() + self._every
-            counted(judge, tally)
+            log_tally(judge, tally)
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Pass a stage's progress on."""
@@ -301,15 +301,15 @@ class LoggingProgress:
     def note(self, judge: str, line: str) -> None:
         """Pass a note on."""
         self._progress.note(judge, line)
-        event("note", logging.WARNING, judge=judge, line=line)
+        log_event("note", logging.WARNING, judge=judge, line=line)
 
 
-def counted(judge: str, tally: Tally) -> None:
+def log_tally(judge: str, tally: Tally) -> None:
     """Log a judge's counts."""
     counts = asdict(replace(tally, log_odds=LogOdds()))
     del counts["began"]  # a monotonic clock says nothing outside its process
     counts["log_odds"] = tally.log_odds.line
-    event("counts", judge=judge, **counts)
+    log_event("counts", judge=judge, **counts)
 
 
 def _keys(campaign: Campaign) -> list[str]:
@@ -339,7 +339,7 @@ class _LogFile(logging.FileHandler):
         }
         if record.exc_info:
             line["traceback"] = logging.Formatter().formatException(record.exc_info)
-        return scrubbed(json.dumps(line, ensure_ascii=False, default=str), *self._keys)
+        return scrub_secrets(json.dumps(line, ensure_ascii=False, default=str), *self._keys)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Ignore errors: a log that cannot be written must not end a paid run."""

@@ -31,10 +31,10 @@ from llm_elicit.orchestrator.writer import Writer
 LOW_START, START = 8.0, 32.0
 """Initial requests in flight: LOW_START for a server on this machine or network, else START."""
 
-KEPT = 60.0
+UNUSED_SECONDS = 60.0
 """Seconds for which an unused limiter is kept."""
 
-LOOK = 2.0
+COUNT_WORKERS_SECONDS = 2.0
 """Seconds between two counts of the workers."""
 
 Key = tuple[str, str, str]
@@ -214,7 +214,7 @@ class RateLimiters:
 
 
 def _is_expired(limiter: SharedLimiter, now: float) -> bool:
-    return limiter.unused and now - (limiter.unused_since or now) > KEPT
+    return limiter.unused and now - (limiter.unused_since or now) > UNUSED_SECONDS
 
 
 class RunLimiters:
@@ -280,7 +280,7 @@ async def shared(writer: Writer, limiters: RunLimiters) -> AsyncIterator[None]:
 
     async def update_share() -> None:
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(COUNT_WORKERS_SECONDS)
             limiters.share(await writer.workers())
 
     task: asyncio.Task[None] | None = None
@@ -289,7 +289,7 @@ async def shared(writer: Writer, limiters: RunLimiters) -> AsyncIterator[None]:
             workers = await writer.workers()
             limiters.share(workers)
             if workers > 1:
-                limiters.hold(2.0 * LOOK)
+                limiters.hold(2.0 * COUNT_WORKERS_SECONDS)
             task = asyncio.create_task(update_share())
         yield
     finally:

@@ -89,7 +89,7 @@ class RequestBuilder:
         if (limits.max_cost, limits.max_tokens) == (None, None) or provider_of(judge).free:
             return
         first = Question(id=0, pair=0, order="ab", replicate=0, attempts=0, judge=judge.name)
-        if not self.worst(self.prepared(first)).tokens:
+        if not self.worst_case(self.prepared(first)).tokens:
             raise InputError(
                 f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no "
                 "limit on an answer's tokens, so a cap cannot be held; remove the cap or that judge"
@@ -130,7 +130,7 @@ class RequestBuilder:
                 direct=direct, answer=direct.template.answer,
             )  # fmt: skip
         space, plan, template = self.study.space, self.study.plan, self.study.template
-        first, second = plan.shown(query)
+        first, second = plan.points_in_order(query)
         replicate = question.replicate
         if not len(space.numeric):
             # Categories alone make few distinct points. A pair drawn again is asked again;
@@ -147,33 +147,33 @@ class RequestBuilder:
         kind = Query(question.pair, question.order, question.replicate).kind
         return (self.study.template if kind is None else self.study.direct.templates[kind]).options
 
-    def worst(self, prepared: PreparedQuestion) -> Amount:
+    def worst_case(self, prepared: PreparedQuestion) -> Amount:
         """Return the worst case of a request."""
         bound = self._bound(prepared.request, prepared.body)
         if bound is None:
             return Amount()  # not a language model
-        most = self.usage.worst(bound)
-        usd = self.price.most(most.prompt, most.completion) if self.price else 0.0
+        most = self.usage.worst_case(bound)
+        usd = self.price.max_cost(most.prompt, most.completion) if self.price else 0.0
         return Amount(usd, most.prompt + most.completion)
 
-    def worst_prompt(self, request: Request) -> Amount:
+    def worst_prompt_case(self, request: Request) -> Amount:
         """Return the most that a prompt may cost if it is read and not answered."""
-        most = tokens.most(request.prompt)
-        return Amount(self.price.most(most, 0) if self.price else 0.0, most)
+        most = tokens.max_prompt_tokens(request.prompt)
+        return Amount(self.price.max_cost(most, 0) if self.price else 0.0, most)
 
     @staticmethod
     def _bound(request: Request, body: dict[str, Any]) -> Tokens | None:
         """Return the most tokens, if they are counted correctly and the limit is kept."""
         answer = token_limit(body)
-        return None if answer is None else Tokens(tokens.most(request.prompt), answer)
+        return None if answer is None else Tokens(tokens.max_prompt_tokens(request.prompt), answer)
 
-    def counted(self, prepared: PreparedQuestion, reply: Reply) -> Reply:
+    def with_charges(self, prepared: PreparedQuestion, reply: Reply) -> Reply:
         """Return the reply with the tokens charged, without the judge's secrets."""
         whole = without_key(reply, self.backend.scrub)
         body = reply.body or prepared.body  # replies from batches do not hold it
-        return self.usage.counted(whole, self._bound(prepared.request, body))
+        return self.usage.with_charges(whole, self._bound(prepared.request, body))
 
-    def paid(self, reply: Reply) -> Amount:
+    def amount_of(self, reply: Reply) -> Amount:
         """Return what the reply cost."""
         used = reply.prompt_tokens + reply.completion_tokens
         return Amount(self.cost(reply) or 0.0, used)
@@ -234,7 +234,7 @@ class RequestBuilder:
         return replace(answer, digest=digest_of(question, answer))
 
 
-def refusal(reason: str, body: dict[str, Any]) -> Reply:
+def refusal_reply(reason: str, body: dict[str, Any]) -> Reply:
     """Return the reply that a refused prompt counts as, with the provider's reason as its text."""
     return Reply(
         text=reason, finish="refusal", model="", first=None, letter_mass=None,

@@ -179,11 +179,11 @@ class History:
         else:
             self.refusals = 0
             self.attempts += 1
-        if failure.what == "malformed":
-            message, before = self._last_malformed or (failure.said, -1)
+        if failure.kind == "malformed":
+            message, before = self._last_malformed or (failure.message, -1)
             # If nothing else was answered meanwhile, it may be an outage.
-            self.malformed += failure.said == message and answered > before
-            self._last_malformed = failure.said, answered
+            self.malformed += failure.message == message and answered > before
+            self._last_malformed = failure.message, answered
 
 
 def classify(failure: Failure) -> Decision:
@@ -194,8 +194,8 @@ def classify(failure: Failure) -> Decision:
         >>> decision.kind, decision.wait
         ('rate limited', 3.0)
     """
-    message = failure.said
-    match failure.what:
+    message = failure.message
+    match failure.kind:
         case "status":
             return _status(failure)
         case "timeout":
@@ -211,7 +211,7 @@ def classify(failure: Failure) -> Decision:
 
 
 def _status(failure: Failure) -> Decision:
-    status, message = failure.status or 0, failure.said
+    status, message = failure.status or 0, failure.message
     if refuses_prompt(status, failure.code, message):
         return Decision("prompt refused", f"prompt refused: {message}")
     if _NO_CREDIT in failure.code.split():
@@ -230,7 +230,7 @@ def _status(failure: Failure) -> Decision:
 
 
 def decide(
-    decision: Decision, history: History, attempts: int, patience: RetryPolicy, now: float
+    decision: Decision, history: History, attempts: int, policy: RetryPolicy, now: float
 ) -> Decision:
     """Return the decision, given all failures of the question.
 
@@ -238,16 +238,16 @@ def decide(
         decision: the decision for the last failure alone.
         history: the question's failures, including the last one.
         attempts: the most requests for one question.
-        patience: the limits on time.
+        policy: the limits on time.
         now: the current time, by the clock of `history.began`.
     """
     if decision.kind not in ("transient", "rate limited"):
         return decision
-    if history.malformed >= patience.same_malformed:
+    if history.malformed >= policy.same_malformed:
         return _given_up(decision, f"the same failure {history.malformed} times")
     if history.attempts >= attempts:
         return _given_up(decision, f"given up after {history.attempts} attempts")
-    if now - history.began >= patience.total:
+    if now - history.began >= policy.total:
         return _given_up(decision, f"given up after {now - history.began:.0f} s")
     return decision
 
@@ -257,11 +257,11 @@ def _given_up(decision: Decision, why: str) -> Decision:
     return replace(decision, kind="no", reason=f"{why}: {decision.reason}")
 
 
-def wording(reason: str) -> str:
+def strip_numbers(reason: str) -> str:
     """Return a reason without numbers and identifiers, in which equal refusals may differ.
 
     Examples:
-        >>> wording("8,191 tokens (req_0a1)"), wording("8,200 tokens (req_2)")
+        >>> strip_numbers("8,191 tokens (req_0a1)"), strip_numbers("8,200 tokens (req_2)")
         ('# tokens (#)', '# tokens (#)')
     """
     return re.sub(r"\b\w*\d[\w,.-]*", "#", reason)
@@ -295,7 +295,7 @@ class SlowRequests:
             finally:
                 self._first_attempts.pop(limit, None)
 
-    def cut(self, tally: Tally) -> None:
+    def cancel_slow(self, tally: Tally) -> None:
         """Cancel what takes too long; call it once a second."""
         now = asyncio.get_running_loop().time()
         stalled, self._checked = now - self._checked > _STALLED, now

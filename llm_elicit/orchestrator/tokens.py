@@ -21,11 +21,11 @@ from typing import Any
 from genai_prices import Usage, calc_price
 
 from llm_elicit.backends import Reply, provider_of
-from llm_elicit.backends.base import silent
+from llm_elicit.backends.base import ignore_note
 from llm_elicit.config.judges import Judge, TokenPrice
 from llm_elicit.questions import Prompt
 
-MOST = 10_000_000
+MAX_TOKENS = 10_000_000
 """More tokens than any model reads or writes at once; a larger count is implausible."""
 
 PICO = 10**12
@@ -82,7 +82,7 @@ def counter(judge: Judge) -> tuple[Counter, bool]:
     return chat, True
 
 
-def most(prompt: Prompt) -> int:
+def max_prompt_tokens(prompt: Prompt) -> int:
     """Return an upper bound of a prompt's tokens, for any tokenizer.
 
     A token holds at least one byte of text; each message has a few further tokens.
@@ -91,7 +91,7 @@ def most(prompt: Prompt) -> int:
     return texts + _MOST_TOKENS_PER_TURN * (len(prompt.messages) + 1)
 
 
-def cached_beginning(prompts: Sequence[Prompt], judge: Judge, count: Counter) -> int:
+def cached_prefix_tokens(prompts: Sequence[Prompt], judge: Judge, count: Counter) -> int:
     """Return the tokens at the beginning of every prompt that the provider bills as cached."""
     if len(prompts) < 2 or not provider_of(judge).caches_prompts(judge):
         return 0
@@ -124,7 +124,7 @@ class Tokens:
 class UsageCheck:
     """Compares the token counts of one judge's replies with the worst case of their requests.
 
-    **An implausible count** (missing, zero, negative, not a whole number, above `MOST`) is
+    **An implausible count** (missing, zero, negative, not a whole number, above `MAX_TOKENS`) is
     replaced by the worst case. **A count above the worst case** is accepted, and raises the worst
     case of the judge's further requests to twice its value. Requests already in flight have
     reserved less, so they may exceed a cap.
@@ -135,26 +135,30 @@ class UsageCheck:
 
     Examples:
         >>> check = UsageCheck()
-        >>> check.worst(Tokens(100, 8))
+        >>> check.worst_case(Tokens(100, 8))
         Tokens(prompt=100, completion=8)
         >>> reply = Reply("A", "stop", "m", None, None, 60, 900, 0, {})
-        >>> check.counted(reply, Tokens(100, 8)).completion_tokens, check.worst(Tokens(100, 8))
-        (900, Tokens(prompt=100, completion=1800))
+        >>> check.with_charges(reply, Tokens(100, 8)).completion_tokens
+        900
+        >>> check.worst_case(Tokens(100, 8))
+        Tokens(prompt=100, completion=1800)
         >>> mute = Reply("A", "stop", "m", None, None, 0, 0, 0, {})
-        >>> check.counted(mute, Tokens(100, 8)).completion_tokens
+        >>> check.with_charges(mute, Tokens(100, 8)).completion_tokens
         1800
     """
 
-    def __init__(self, notify: Callable[[str], None] = silent, raised: Tokens = Tokens()) -> None:
+    def __init__(
+        self, notify: Callable[[str], None] = ignore_note, raised: Tokens = Tokens()
+    ) -> None:
         self.raised = raised
         self._notify = notify
         self._notified = False
 
-    def worst(self, bound: Tokens) -> Tokens:
+    def worst_case(self, bound: Tokens) -> Tokens:
         """Return the worst case of a request: its `bound`, or more if earlier replies took more."""
         return bound.max(self.raised)
 
-    def counted(self, reply: Reply, bound: Tokens | None) -> Reply:
+    def with_charges(self, reply: Reply, bound: Tokens | None) -> Reply:
         """Return the reply with the tokens charged.
 
         Args:
@@ -163,7 +167,7 @@ class UsageCheck:
                 model.
         """
         if not _is_plausible(reply):
-            charged = self.worst(bound) if bound else Tokens()
+            charged = self.worst_case(bound) if bound else Tokens()
             if bound and not self._notified:
                 self._notified = True
                 self._notify(
@@ -176,7 +180,7 @@ class UsageCheck:
             )  # fmt: skip
         used, worst = (
             Tokens(reply.prompt_tokens, reply.completion_tokens),
-            self.worst(bound or Tokens(MOST, MOST)),
+            self.worst_case(bound or Tokens(MAX_TOKENS, MAX_TOKENS)),
         )
         over = Tokens(
             _HEADROOM * used.prompt if used.prompt > worst.prompt else 0,
@@ -184,7 +188,7 @@ class UsageCheck:
         )
         if over != Tokens():
             self.raised = self.raised.max(over)
-            reserve = self.worst(worst)
+            reserve = self.worst_case(worst)
             self._notify(
                 f"a reply took {used.prompt:,} + {used.completion:,} tokens (prompt + answer) "
                 f"where {worst.prompt:,} + {worst.completion:,} was the expected maximum: "
@@ -195,7 +199,7 @@ class UsageCheck:
         return replace(reply, cached_tokens=min(cached, reply.prompt_tokens))
 
 
-def known(reply: Reply) -> tuple[float, float]:
+def plausible_tokens(reply: Reply) -> tuple[float, float]:
     """Return the plausible token counts of prompt and answer; zeros if they are implausible."""
     if not _is_plausible(reply):
         return 0.0, 0.0
@@ -212,7 +216,7 @@ def _is_plausible(reply: Reply) -> bool:
 
 def _is_count(value: object) -> bool:
     """Return whether a value is a number of tokens; plug-ins may return anything."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
 
 
 @dataclass(frozen=True)
@@ -258,7 +262,7 @@ class Price:
         rates = next(r for r in reversed(self.tiers) if prompt > r.above or r.above == 0)
         return rates.cost(prompt, completion, min(cached, prompt)) / PICO
 
-    def most(self, prompt: int, completion: int) -> float:
+    def max_cost(self, prompt: int, completion: int) -> float:
         """Return the highest cost in USD of a request with at most these numbers of tokens."""
         reached = (r for r in self.tiers if prompt > r.above or r.above == 0)
         return max(r.cost(prompt, completion, 0) for r in reached) / PICO

@@ -15,7 +15,7 @@ from llm_elicit.errors import CapError, ElicitError
 from llm_elicit.orchestrator.journal.connection import JournalError
 from llm_elicit.orchestrator.journal.schema import Change, Question, Refusal
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.orchestrator.progress import event
+from llm_elicit.orchestrator.progress import log_event
 from llm_elicit.orchestrator.request_builder import PreparedQuestion
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Writer:
             if self.journal.failure is not None:
                 raise self.journal.failure
             # Requests in flight at the refusal may have ended since: check once more.
-            was_idle, idle = idle, not any(await self.call(self.journal.held))
+            was_idle, idle = idle, not any(await self.call(self.journal.reserved))
             if was_idle and idle:
                 raise CapError(
                     "limits: the spending of all workers leaves no room for the next request, "
@@ -137,7 +137,7 @@ class Writer:
             self._workers = await self.call(self.journal.workers)
         except JournalError as error:
             # The next write fails too, or the trouble has passed.
-            event("workers not counted", WARNING, reason=str(error))
+            log_event("workers not counted", WARNING, reason=str(error))
         return self._workers
 
     async def call(self, work: Callable[..., T], *arguments: object) -> T:
@@ -155,7 +155,7 @@ class Writer:
                     await self.call(self.journal.commit, [])
                 except ElicitError as error:
                     # The next write fails too, or the trouble has passed.
-                    event("heartbeat failed", WARNING, reason=str(error))
+                    log_event("heartbeat failed", WARNING, reason=str(error))
 
         self._pulse = asyncio.create_task(beat())
         return self
@@ -214,7 +214,7 @@ class RequestQueue:
         self._error: Exception | None = None
         self._changed = asyncio.Event()
 
-    async def take(self) -> PreparedQuestion | None:
+    async def next_request(self) -> PreparedQuestion | None:
         """Return the next request that is due; None when all are done or the queue is closed.
 
         Raises:
@@ -264,7 +264,7 @@ class RequestQueue:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), _LOOK_AGAIN)
             self._exhausted = not self._page
-        except Exception as error:  # passed on to the callers of `take`
+        except Exception as error:  # passed on to the callers of `next_request`
             self._error, self._exhausted = error, True
         self._claiming = None
         self._changed.set()
@@ -275,7 +275,7 @@ class RequestQueue:
         return not self._out and (self.retries_held or not self._later)
 
     def wake(self) -> None:
-        """Let those that wait in `take` look again."""
+        """Let those that wait in `next_request` look again."""
         self._changed.set()
 
     def put_back(self, queued: PreparedQuestion, due: float) -> None:

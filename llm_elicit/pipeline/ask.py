@@ -29,7 +29,14 @@ from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.manifest import replacing
 from llm_elicit.pipeline.run_control import RunControl
 from llm_elicit.pipeline.run_folder import ANSWERS, COMPARISONS, DIRECT, PEOPLE, Run
-from llm_elicit.planning.rounds import ALL_JUDGES, Answers, Pairs, RoundDesign, design_of, stopped
+from llm_elicit.planning.rounds import (
+    ALL_JUDGES,
+    Answers,
+    Pairs,
+    RoundDesign,
+    design_of,
+    stopped_round,
+)
 
 _MAX_OUTAGE = 60.0
 """Seconds that a journal's server may be unreachable between two rounds."""
@@ -97,7 +104,7 @@ async def ask_under(
     """Ask as `ask` does, while `control` follows what other processes ask of the run."""
     limiters = options.get("limiters") or RateLimiters()  # for all rounds
     retry_failed = options.get("retry_failed", False)
-    result = replace(result, campaign=capped_at(result.campaign, options.get("max_cost")))
+    result = replace(result, campaign=with_cap(result.campaign, options.get("max_cost")))
     with within_grid_caps(result.campaign, result.folder) as campaign:
         began = time.monotonic()
         while True:
@@ -181,7 +188,10 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
 
 def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
     """Return the answers of each judge so far."""
-    from llm_elicit.pipeline.power_sources import read_sources, scaled  # with PyTorch
+    from llm_elicit.pipeline.power_sources import (  # with PyTorch
+        read_sources,
+        scale_by_answers,
+    )
 
     campaign, space = result.campaign, result.space
     table = judgments.comparisons(result.study)
@@ -194,12 +204,12 @@ def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
         sources = read_sources(
             direct if len(direct) else None, judge, space, campaign.seed, result.plan
         )
-        scale = partial(scaled, sources=sources, measured=measured, seed=campaign.seed)
+        scale = partial(scale_by_answers, sources=sources, measured=measured, seed=campaign.seed)
         answers.append(
             Answers(
                 **vars(choices),
                 evidence=evidence if measured else None,
-                scale=scale if measured or sources.given else None,
+                scale=scale if measured or sources.available else None,
             )
         )
     return answers
@@ -214,7 +224,7 @@ def _due(result: Run) -> Iterator[tuple[str, int]]:
     groups = {ALL_JUDGES: names} if rounds.shared else {name: [name] for name in names}
     for name, judges in groups.items():
         number = 2 + sum(judge == name for judge, _ in planned)
-        more = number <= rounds.count and stopped(planned, name) is None
+        more = number <= rounds.count and stopped_round(planned, name) is None
         if more and all(journal.settled(result.location, judge) for judge in judges):
             yield name, number
 
@@ -248,7 +258,7 @@ async def ask_in_batches(
     """
     result.check_journal()
     result = _up_to_date(result)
-    with within_grid_caps(capped_at(result.campaign, max_cost), result.folder) as campaign:
+    with within_grid_caps(with_cap(result.campaign, max_cost), result.folder) as campaign:
         while True:
             study = Study(campaign, result.space, result.plan, result.folder, retry_failed)
             retry_failed = False
@@ -266,7 +276,7 @@ async def ask_in_batches(
     return await _asked(result, summary)
 
 
-def capped_at(campaign: Campaign, max_cost: float | None) -> Campaign:
+def with_cap(campaign: Campaign, max_cost: float | None) -> Campaign:
     """Return the campaign with another cap, if one is given."""
     if max_cost is None:
         return campaign

@@ -23,7 +23,7 @@ from llm_elicit.pipeline.run_control import RunControl, Turn, Turns, check_limit
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import INTERVAL, EventLog, RunProgress
 from llm_elicit.pipeline.snapshot import RunSnapshot, failures_of
-from llm_elicit.pipeline.stage_process import LIVE, make_views, run_stages, run_until, to_its_end
+from llm_elicit.pipeline.stage_process import LIVE, make_views, run_stages, run_to_end, run_until
 from llm_elicit.pipeline.stages import BEFORE, make, plan_run
 
 AFTER_ASKING = tuple(BEFORE)
@@ -296,7 +296,7 @@ class CampaignRun:
         async def tell() -> None:
             while True:
                 await asyncio.sleep(INTERVAL)
-                self._progress.tell()
+                self._progress.add_events()
                 await self._log.record()
 
         self._log.begin()
@@ -312,7 +312,7 @@ class CampaignRun:
             self._begun.set()
             try:
                 await asyncio.wait([telling])
-                self._progress.tell()
+                self._progress.add_events()
                 location = self.run.location
                 # A run that was refused does not make a journal, nor write into that of another.
                 if not self.elsewhere and (location.shared or (self.folder / JOURNAL).is_file()):
@@ -334,7 +334,7 @@ class CampaignRun:
 
     async def _stages(self) -> None:
         run = self.run
-        await to_its_end(lambda _: plan_run(run), self._progress)
+        await run_to_end(lambda _: plan_run(run), self._progress)
         await in_thread(run.check_journal)
         earlier = await in_thread(partial(journal.read_summary, run.location))
         failures, every = failures_of(earlier), await in_thread(lambda: run.empty_totals)
@@ -372,8 +372,8 @@ class CampaignRun:
             await control.until_running()
             if self._sharing.here:
                 await control.record(stage=due[0])
-                work = partial(make, self.run, due[0], anew=False)
-                if await to_its_end(work, self._progress, control.stopping):
+                work = partial(make, self.run, due[0], force=False)
+                if await run_to_end(work, self._progress, control.stopping):
                     self._log.add(_EVENT_OF[due.pop(0)])
             else:
                 await run_until(control.stopping, self._follow(due, control))

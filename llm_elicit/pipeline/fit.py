@@ -30,7 +30,12 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.pipeline import run_folder
 from llm_elicit.pipeline.manifest import digest_of
-from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
+from llm_elicit.pipeline.power_sources import (
+    PowerSources,
+    estimate_power,
+    read_sources,
+    scale_to_power,
+)
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -226,13 +231,13 @@ class _Fit:
         samples = folder / run_folder.SAMPLES
         samples.unlink(missing_ok=True)
         show("power", 0, 1)
-        pinned = pin_power(belief, answers.sources, seed)
+        pinned = estimate_power(belief, answers.sources, seed)
         for line in pinned.notes:
             progress.note(judge, f"fit: no power from {line}")
         for warning in density.fit_warnings(belief.diagnostics):
             progress.note(judge, f"fit: {warning}")
         measured = len(answers.pairs.measured) > 0
-        belief = at_stated_power(belief, pinned, measured=measured, seed=seed)
+        belief = scale_to_power(belief, pinned, measured=measured, seed=seed)
         words = {j: f.categories for j, f in enumerate(space.features) if f.categories}
         dates = [j for j, f in enumerate(space.features) if f.kind == "date"]
         belief = belief.named(space.names, words, dates)

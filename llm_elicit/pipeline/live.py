@@ -1,6 +1,6 @@
 """The view of a run while it asks: its judges' reliability, and a quick fit of their beliefs.
 
-It is computed from the journal at any time, from at most `MOST` pairs of each judge, in a few
+It is computed from the journal at any time, from at most `MAX_PAIRS` pairs of each judge, in a few
 seconds. Once all answers are there and the run has its report, the view shows its own beliefs.
 """
 
@@ -24,12 +24,12 @@ from llm_elicit.orchestrator.judgments import comparisons, direct_answers
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.pipeline import snapshot
 from llm_elicit.pipeline.manifest import write_atomically
-from llm_elicit.pipeline.power_sources import read_sources, scaled
+from llm_elicit.pipeline.power_sources import read_sources, scale_by_answers
 from llm_elicit.pipeline.results import read_samples
 from llm_elicit.pipeline.run_folder import ANSWERS, Run
 from llm_elicit.report import figures, layers
 
-MOST = 400
+MAX_PAIRS = 400
 """The most pairs of a judge that a quick fit uses, spread evenly over those answered."""
 
 _POINTS = 4000
@@ -102,10 +102,10 @@ def _judge(
     used = 0
     points, bands = samples.beliefs.get(judge), samples.bands.get(judge)
     if points is None:
-        used = min(measures.pairs, MOST)
+        used = min(measures.pairs, MAX_PAIRS)
         try:
             count = len(choices.pair)
-            evenly = np.linspace(0, count - 1, min(count, MOST)).round().astype(int)
+            evenly = np.linspace(0, count - 1, min(count, MAX_PAIRS)).round().astype(int)
             sample = choices.pair[evenly]
             rows = table.answers_of(judge)
             some = Comparisons(rows[rows["pair"].isin(sample)], table.features)
@@ -151,7 +151,7 @@ def _belief(
         progress=show,
     )
     sources = read_sources(direct, judge, space, campaign.seed, run.first_round)
-    return scaled(belief, sources, len(evidence.measured) > 0, campaign.seed)
+    return scale_by_answers(belief, sources, len(evidence.measured) > 0, campaign.seed)
 
 
 def _interval(interval: inference.Interval | None) -> snapshot.LiveInterval | None:

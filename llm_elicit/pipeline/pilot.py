@@ -34,7 +34,7 @@ import pandas as pd
 from scipy import stats
 
 from llm_elicit._util.files import available, find
-from llm_elicit._util.settings import StrictModel, validated
+from llm_elicit._util.settings import StrictModel, validate
 from llm_elicit.audit.inference import Interval, holm
 from llm_elicit.audit.preference import share_explained
 from llm_elicit.audit.randomization import (
@@ -53,10 +53,10 @@ from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.questions import Template
-from llm_elicit.questions.template import OF_PAIRS
+from llm_elicit.questions.template import PAIR_ANSWERS
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-FEWEST = 10
+MIN_PAIRS = 10
 """The least number of pairs of a pilot; correlations of fewer are too uncertain."""
 
 _CEILING = 0.999
@@ -164,7 +164,7 @@ def candidates(campaign: Campaign) -> tuple[str, ...]:
         return campaign.pilot
     names = available("prompts", ".md")
     return tuple(
-        name for name in names if Template.read(find("prompts", name, ".md")).answer in OF_PAIRS
+        name for name in names if Template.read(find("prompts", name, ".md")).answer in PAIR_ANSWERS
     )
 
 
@@ -181,9 +181,9 @@ def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
     most = campaign.design.sizes[0] - 3 * campaign.design.triads
     if campaign.grid is not None:
         raise InputError(f"pilot: {campaign.name} is a grid; name one of its cells")
-    if not FEWEST <= pairs <= most:
+    if not MIN_PAIRS <= pairs <= most:
         raise InputError(
-            f"pilot: {pairs} pairs; a pilot takes from {FEWEST} to {most} pairs, the campaign's "
+            f"pilot: {pairs} pairs; a pilot takes from {MIN_PAIRS} to {most} pairs, the campaign's "
             "first ones"
         )
     return tuple(_run(campaign, pairs, template) for template in candidates(campaign))
@@ -207,7 +207,7 @@ def _run(campaign: Campaign, pairs: int, template: str) -> Run:
     data["part_of"] = whole
     data["limits"] |= {"unusable": None}  # a pilot counts them
     data["design"] = Design(pairs=pairs, template=template).model_dump(mode="json")
-    cell = validated(Campaign, data, whole)
+    cell = validate(Campaign, data, whole)
     return Run(cell.folder, cell, cell.load_space())
 
 
@@ -313,7 +313,7 @@ def _p_unrelated(first: Floats, second: Floats, rng: np.random.Generator) -> flo
 
 
 def _predicted(response: Response, space: FeatureSpace) -> Interval | None:
-    if len(response) < FEWEST or not response.value.any():
+    if len(response) < MIN_PAIRS or not response.value.any():
         return None
     design, side = feature_differences(response, space)[0], response.centred_side
     residual = leave_one_out_residuals(design, response.value, side)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from llm_elicit import density
 from llm_elicit.audit.direct_answers import DirectEvidence
-from llm_elicit.comparisons.fit_inputs import STATED_TO
+from llm_elicit.comparisons.fit_inputs import PROBABILITY_ROUNDING
 from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions.numbers import LEVELS
@@ -29,12 +29,12 @@ ASSUMED, CONVENTION = "assumed noise level", "convention"
 """The source of a belief's power without direct answers: of choices, and of log-odds or choices
 that bound it from below only."""
 
-LEAST = 5
+MIN_ANSWERS = 5
 """The least number of answers of a kind that are used."""
 
-_BELOW = 1.92
-_FACTOR = 10.0
-_LEAST_SHARE = 1e-9
+_MIN_LOG_RATIO = 1.92
+_MAX_INTERVAL_RATIO = 10.0
+_MIN_PROBABILITY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ class PowerSources:
         quantiles: the median of the stated quantiles of each feature, by its index and level.
         ranges: pairs of ranges with their log-odds.
         ratios: two points each and the logarithm of how many times as plausible the first is.
-        left_out: a line for each kind of answers that cannot be used.
+        notes: a line for each kind of answers that cannot be used.
     """
 
     points: Floats | None = None
     quantiles: Mapping[int, Mapping[float, float]] = field(default_factory=dict)
     ranges: density.Ranges | None = None
     ratios: tuple[Floats, Floats, Floats] | None = None
-    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
-    def given(self) -> dict[str, Any]:
+    def available(self) -> dict[str, Any]:
         """The sources that are present, by the names of `fit_power`'s arguments."""
         names = ("points", "quantiles", "ranges", "ratios")
         sources = {name: getattr(self, name) for name in names}
@@ -64,7 +64,7 @@ class PowerSources:
 
     def arrays(self) -> Iterator[Floats]:
         """Yield every number of the answers as arrays, for a digest."""
-        for name, value in self.given.items():
+        for name, value in self.available.items():
             yield np.frombuffer(name.encode(), dtype=np.uint8).astype(np.float64)
             if isinstance(value, np.ndarray):
                 yield value
@@ -110,14 +110,14 @@ def _ranges(
     if not len(measured):
         return None, "ranges: the answers are letters without probabilities"
     pairs = measured["number"].to_numpy(np.int64)
-    if len(np.unique(pairs)) < LEAST:
-        return None, f"ranges: {len(np.unique(pairs))} pairs answered, fewer than {LEAST}"
+    if len(np.unique(pairs)) < MIN_ANSWERS:
+        return None, f"ranges: {len(np.unique(pairs))} pairs answered, fewer than {MIN_ANSWERS}"
     a, b = range_pairs(space, int(pairs.max()) + 1, seed)
     swapped = (measured["order"] == "ba").to_numpy()[:, None, None]
     first = np.where(swapped, b[pairs], a[pairs])
     second = np.where(swapped, a[pairs], b[pairs])
     stated = measured["template"].str.contains("probability").to_numpy()
-    least = np.where(stated, 0.5 * STATED_TO, _LEAST_SHARE)
+    least = np.where(stated, 0.5 * PROBABILITY_ROUNDING, _MIN_PROBABILITY)
     share = np.clip(measured["first"].to_numpy(np.float64), least, 1.0 - least)
     return density.Ranges(first, second, np.log(share / (1.0 - share))), None
 
@@ -129,8 +129,8 @@ def _ratios(
         return None, None
     read = [read_ratio(reply) for reply in rows["reply"]]
     is_read = np.array([ratio is not None for ratio in read])
-    if is_read.sum() < LEAST:
-        return None, f"ratios: {is_read.sum()} could be read, fewer than {LEAST}"
+    if is_read.sum() < MIN_ANSWERS:
+        return None, f"ratios: {is_read.sum()} could be read, fewer than {MIN_ANSWERS}"
     pairs = rows["number"].to_numpy(np.int64)[is_read]
     ratios = np.array([ratio for ratio in read if ratio is not None])
     return (plan.a[pairs], plan.b[pairs], np.log(ratios)), None
@@ -140,9 +140,9 @@ def _points(points: Floats, space: FeatureSpace) -> tuple[Floats | None, str | N
     if not len(points):
         return None, None
     inside = points[space.contains(points)]
-    if len(inside) < LEAST:
+    if len(inside) < MIN_ANSWERS:
         line = f"{len(inside)} of {len(points)} lie in the range asked about"
-        return None, f"points: {line}, fewer than {LEAST}"
+        return None, f"points: {line}, fewer than {MIN_ANSWERS}"
     return inside, None
 
 
@@ -190,16 +190,18 @@ def is_identified(power: density.Power) -> bool:
     5 % point of a likelihood-ratio test of one parameter), and the 90 % interval spans less than a
     factor of 10.
     """
-    return power.above_flat >= _BELOW and power.high < _FACTOR * power.low
+    return power.above_flat >= _MIN_LOG_RATIO and power.high < _MAX_INTERVAL_RATIO * power.low
 
 
-def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -> EstimatedPower:
+def estimate_power(
+    belief: density.BeliefDensity, sources: PowerSources, seed: int
+) -> EstimatedPower:
     """Return the power of a belief by a judge's direct answers.
 
     Ranges determine no power if the judge's answers do not depend on their width as a density
     would. Their coherence is kept then, and the power is that of the other sources, if any.
     """
-    stated, notes = sources.given, list(sources.left_out)
+    stated, notes = sources.available, list(sources.notes)
     if not stated or not belief.has_noise_levels:
         return EstimatedPower(notes=tuple(notes))
     power, refused = _fitted(belief, stated, seed)
@@ -241,7 +243,7 @@ def _fitted(
     return (_fitted(belief, usable, seed)[0] if usable else None), notes
 
 
-def at_stated_power(
+def scale_to_power(
     belief: density.BeliefDensity, pinned: EstimatedPower, *, measured: bool, seed: int
 ) -> density.BeliefDensity:
     """Scale a fitted belief to its power, whose source its diagnostics name.
@@ -263,9 +265,9 @@ def at_stated_power(
     return belief
 
 
-def scaled(
+def scale_by_answers(
     belief: density.BeliefDensity, sources: PowerSources, measured: bool, seed: int
 ) -> density.BeliefDensity:
     """Scale a belief to the power that a judge's other answers imply."""
-    pinned = pin_power(belief, sources, seed)
-    return at_stated_power(belief, pinned, measured=measured, seed=seed)
+    pinned = estimate_power(belief, sources, seed)
+    return scale_to_power(belief, pinned, measured=measured, seed=seed)

@@ -98,7 +98,7 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
     for run in runs:
         table, beliefs = run.comparisons, run.beliefs
         verdicts = {judge.name: judge.verdict for judge in run.audit.judges}
-        reference = Reference(run.space, points_of_sampling(run), data_points(run))
+        reference = Reference(run.space, sampling_points(run), data_points(run))
         for judge in run.campaign.judges:
             name = judge.name
             full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
@@ -177,7 +177,9 @@ def report_reads(result: Run) -> dict[str, dict[str, str]]:
 def make_report(result: Run, progress: Progress, _: str) -> None:
     """Write report.html, its figures and its tables, and record them."""
     template = Template.load(result.campaign.design.template)
-    prompts = (render(result.space, *result.plan.shown(query), template) for query in result.plan)
+    prompts = (
+        render(result.space, *result.plan.points_in_order(query), template) for query in result.plan
+    )
     study = report_package.Study(
         audit=result.audit,
         campaign=result.campaign,
@@ -228,7 +230,7 @@ def write_conditions(runs: Sequence[Run]) -> list[Path]:
     return written
 
 
-def points_of_sampling(run: Run) -> Floats:
+def sampling_points(run: Run) -> Floats:
     """Return points of λ."""
     rng = np.random.default_rng([run.campaign.seed, 0xA0D17])
     return run.space.sample(run.campaign.fit.samples, rng)
@@ -252,7 +254,7 @@ def read_samples(result: Run) -> report_package.Samples:
 
     return report_package.Samples(
         space=space,
-        sampling=points_of_sampling(result),
+        sampling=sampling_points(result),
         data=data_points(result),
         beliefs=read(lambda folder: read_points(folder, space)),
         bands=read(

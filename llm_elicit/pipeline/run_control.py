@@ -36,20 +36,20 @@ from llm_elicit.orchestrator.journal.control import (
     Control,
     begin_control,
     read_control,
-    sign_of_life,
+    record_heartbeat,
     write_control,
 )
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.orchestrator.tokens import price_of
 
-MOST_CONCURRENT = 1_000
+MAX_CONCURRENT = 1_000
 """The most concurrent requests of a judge."""
 
-SIGNS = 2.0
+HEARTBEAT_SECONDS = 2.0
 """Seconds between two heartbeats."""
 
-POLL = 0.4
+POLL_SECONDS = 0.4
 """Seconds between two reads of the control requests."""
 
 START: dict[str, Any] = {
@@ -123,8 +123,8 @@ def check_limits(campaign: Campaign, max_cost: float | None, concurrency: int | 
     Raises:
         InputError: one is out of its range, or there is a cap and a judge of unknown price.
     """
-    if concurrency is not None and not 1 <= concurrency <= MOST_CONCURRENT:
-        raise InputError(f"concurrency = {concurrency}; it must be 1 to {MOST_CONCURRENT:,}")
+    if concurrency is not None and not 1 <= concurrency <= MAX_CONCURRENT:
+        raise InputError(f"concurrency = {concurrency}; it must be 1 to {MAX_CONCURRENT:,}")
     if max_cost is None:
         return
     if not 0.0 < max_cost < float("inf"):
@@ -280,7 +280,7 @@ class RunControl:
 
     async def _follow_requests(self) -> None:
         while True:
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(POLL_SECONDS)
             # The journal's writer reports a failure; the next read may succeed.
             with contextlib.suppress(ElicitError):
                 control = await in_thread(partial(read_control, self._location))
@@ -293,7 +293,7 @@ class RunControl:
             try:
                 # In a thread that is awaited: no write may follow the end of the run, since the
                 # run may be deleted then.
-                await in_thread(partial(sign_of_life, self._location, self.now.takeovers))
+                await in_thread(partial(record_heartbeat, self._location, self.now.takeovers))
             except RunInUseError as error:
                 self._takeover_error = error
                 self.stopping.set()
@@ -301,7 +301,7 @@ class RunControl:
                 return
             except ElicitError:
                 pass  # the next write may succeed
-            await asyncio.sleep(SIGNS)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def adopt(self, control: Control) -> None:
         """Adopt a recorded state, and stop sending if it requests something else."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from llm_elicit._util.files import read_parquet
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.settings import read_yaml, validated
+from llm_elicit._util.settings import read_yaml, validate
 from llm_elicit._util.text import brief_repr
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign, axis_word, cells
@@ -29,7 +29,7 @@ from llm_elicit.orchestrator.journal.questions import (
     planned_rounds,
 )
 from llm_elicit.orchestrator.journal.schema import Totals
-from llm_elicit.orchestrator.judgments import MeasuredTokens, answered, measured_tokens
+from llm_elicit.orchestrator.judgments import MeasuredTokens, answered_counts, measured_tokens
 from llm_elicit.orchestrator.open_run import Study, worded_identity
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
@@ -176,7 +176,7 @@ class Run:
         """Answered questions by judge and presentation; empty before the first answer."""
         if not (self.folder / JOURNAL).is_file():
             return {}
-        return answered(self.folder, self.campaign)
+        return answered_counts(self.folder, self.campaign)
 
     @cached_property
     def measured_tokens(self) -> dict[str, MeasuredTokens]:
@@ -419,7 +419,7 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
 def _campaign(copy: Path, changed: tuple[int, ...]) -> Campaign:
     """Read a run's copy of its campaign; again if the file was changed."""
     del changed
-    return validated(Campaign, read_yaml(copy), str(copy))
+    return validate(Campaign, read_yaml(copy), str(copy))
 
 
 def open_runs(where: str | Path | Campaign) -> tuple[Run, ...]:

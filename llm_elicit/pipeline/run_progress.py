@@ -19,8 +19,7 @@ from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.open_run import in_thread
-from llm_elicit.orchestrator.progress import Progress, Tally
-from llm_elicit.orchestrator.progress import event as log_event
+from llm_elicit.orchestrator.progress import Progress, Tally, log_event
 from llm_elicit.pipeline.snapshot import THROTTLED, JudgeSnapshot
 
 INTERVAL = 0.25
@@ -274,7 +273,7 @@ class RunProgress:
         self._log.add("note", judge, line=line)
         self._progress.note(judge, line)
 
-    def tell(self) -> None:
+    def add_events(self) -> None:
         """Add events for what was counted since the last time."""
         for name, counts in self.counts.items():
             counts.measure()

@@ -63,7 +63,7 @@ class Recovery:
         self._sort_keys: dict[Path, tuple[bool, float]] = {}
         self._scans = 0
 
-    def take(self, names: set[str]) -> tuple[list[Run], bool]:
+    def take_over(self, names: set[str]) -> tuple[list[Run], bool]:
         """Take over abandoned runs; the caller should begin to work on them at once.
 
         Args:
@@ -84,7 +84,7 @@ class Recovery:
                 run = Run.open(path) if abandoned else None
             except (ElicitError, OSError):
                 continue  # the run is being written or deleted, or cannot be read
-            if run is not None and self._take(run.location):
+            if run is not None and self._take_over_run(run.location):
                 runs.append(run)
             elif abandoned is not False:
                 unsure = True
@@ -106,7 +106,7 @@ class Recovery:
         self._sort_keys[path] = control.state != "running", control.changed
         return None if control.at_work else True
 
-    def _take(self, location: JournalLocation) -> bool:
+    def _take_over_run(self, location: JournalLocation) -> bool:
         """Take a run over; return False if a process holds its lock or has taken it over."""
         try:
             with RunLock(location.folder, shared=location.shared, name=AT_WORK):
@@ -266,7 +266,7 @@ class Runtime:
             await self._take_over()
 
     async def _take_over(self) -> tuple[list[CampaignRun], bool]:
-        runs, unsure = await in_thread(partial(self._recovery.take, set(self.runs)))
+        runs, unsure = await in_thread(partial(self._recovery.take_over, set(self.runs)))
         free = [run for run in runs if run.campaign.name not in self.runs]
         return [self._add(run, {"error": None}) for run in free], unsure
 

@@ -177,7 +177,7 @@ class _StoppingProgress(Silent):
             raise _StoppedError
 
 
-async def to_its_end(
+async def run_to_end(
     work: Callable[[Progress], object], progress: Progress, stopping: asyncio.Event | None = None
 ) -> bool:
     """Call `work` in a thread, and return whether it was done to its end.
@@ -237,7 +237,7 @@ def main(folder: str, *stages: str) -> int:
 
                 write_live(run, progress)
             else:
-                make(run, name, progress, anew=False)
+                make(run, name, progress, force=False)
             progress.write(ended=name)
     except ElicitError as error:
         progress.write(error=str(error))

@@ -59,14 +59,14 @@ def _stage(name: str) -> _Stage:
     }[name]
 
 
-def make(run: Run, goal: str, progress: Progress = SILENT, *, anew: bool = True) -> None:
+def make(run: Run, goal: str, progress: Progress = SILENT, *, force: bool = True) -> None:
     """Make the files of a stage, after updating the stale files that it reads.
 
     Args:
         run: the run.
         goal: the stage.
         progress: receives every change.
-        anew: whether to make the files even if they are up to date; beliefs that are up to date
+        force: whether to make the files even if they are up to date; beliefs that are up to date
             are never fitted again.
     """
     with span(goal):
@@ -74,7 +74,7 @@ def make(run: Run, goal: str, progress: Progress = SILENT, *, anew: bool = True)
         _update(run, BEFORE[goal], goal, progress)
         warn_of_gaps(run, goal, progress)
         stage = _stage(goal)
-        if anew or run.manifest.stale(stage.reads(run), unknown=True):
+        if force or run.manifest.stale(stage.reads(run), unknown=True):
             stage.make(run, progress, goal)
 
 

@@ -146,14 +146,16 @@ class Plan:
         for pair in self._known():
             for order in self.orders:
                 whose = owner.get(pair, "")
-                points = b"".join(point.tobytes() for point in self.shown(Query(pair, order, 0)))
+                points = b"".join(
+                    point.tobytes() for point in self.points_in_order(Query(pair, order, 0))
+                )
                 count = sum(counts[name, points] for name in {"", whose})
                 if count:
                     earlier[pair, order] = count
                 counts[whose, points] += 1
         return earlier
 
-    def shown(self, query: Query) -> tuple[Floats, Floats]:
+    def points_in_order(self, query: Query) -> tuple[Floats, Floats]:
         """Return the two points of a query in the order they are shown: option A, option B."""
         a, b = self.a[query.pair], self.b[query.pair]
         return (a, b) if query.order == "ab" else (b, a)

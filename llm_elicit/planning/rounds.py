@@ -254,7 +254,7 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
     return replace(first, a=a, b=b, own={} if rounds.shared else own)
 
 
-def stopped(planned: Planned, name: str) -> int | None:
+def stopped_round(planned: Planned, name: str) -> int | None:
     """Return the first round that the stopping rule left out, of a judge or of `ALL_JUDGES`."""
     empty = [number for (who, number), pairs in planned.items() if who == name and not len(pairs.a)]
     return min(empty, default=None)
@@ -265,6 +265,6 @@ def questions_of(judge: str, campaign: Campaign, planned: Planned) -> int:
     design = campaign.design
     if design.rounds is None:
         return design.questions
-    last = stopped(planned, ALL_JUDGES if design.rounds.shared else judge)
+    last = stopped_round(planned, ALL_JUDGES if design.rounds.shared else judge)
     left_out = 0 if last is None else sum(design.sizes[last - 1 :])
     return design.questions * (design.pairs - left_out) // design.pairs

@@ -22,10 +22,10 @@ import jinja2
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-SECONDS = 2
+MAX_SECONDS = 2
 """The limit on the processor time of a trial, in seconds."""
 
-LONGEST = 1_000_000
+MAX_CHARACTERS = 1_000_000
 """The limit on the characters of a rendered template."""
 
 _PATIENCE = 60.0
@@ -66,11 +66,11 @@ def fill_in(parts: Sequence[str], samples: Sequence[Mapping[str, Any]]) -> list[
     Raises:
         TrialError: the template is invalid, fails, or exceeds a limit.
     """
-    return _tried(json.dumps({"parts": parts, "samples": samples}))
+    return _render_in_child(json.dumps({"parts": parts, "samples": samples}))
 
 
 @lru_cache(maxsize=64)
-def _tried(request: str) -> list[list[str]]:
+def _render_in_child(request: str) -> list[list[str]]:
     try:
         process = subprocess.run(
             # -P: modules in this folder have the same names as some of the standard library.
@@ -88,7 +88,7 @@ def _tried(request: str) -> list[list[str]]:
             f"it takes more than {_PATIENCE:.0f} s to fill in; check its loops"
         ) from None
     if process.returncode or not process.stdout:
-        raise TrialError(f"it takes more than {SECONDS} s or 1 GB to fill in; check its loops")
+        raise TrialError(f"it takes more than {MAX_SECONDS} s or 1 GB to fill in; check its loops")
     answer = json.loads(process.stdout)
     if "error" in answer:
         raise TrialError(answer["error"])
@@ -106,7 +106,7 @@ def _serve() -> None:
         texts = [[_text(source, sample) for source in sources] for sample in request["samples"]]
         answer: dict[str, Any] = {"texts": texts}
     except Exception as error:
-        answer = {"error": explained(error)}
+        answer = {"error": describe_error(error)}
     json.dump(answer, sys.stdout)
 
 
@@ -114,13 +114,13 @@ def _text(source: jinja2.Template, sample: Mapping[str, Any]) -> str:
     pieces, length = [], 0
     for piece in source.generate(sample):
         length += len(piece)
-        if length > LONGEST:
-            raise ValueError(f"the question has more than {LONGEST:,} characters")
+        if length > MAX_CHARACTERS:
+            raise ValueError(f"the question has more than {MAX_CHARACTERS:,} characters")
         pieces.append(piece)
     return "".join(pieces).strip()
 
 
-def explained(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return an error in a template as a short phrase."""
     if isinstance(error, jinja2.TemplateSyntaxError):
         return f"not valid Jinja2: {error.message}"
@@ -135,7 +135,7 @@ def _limit() -> None:
     """Limit this process's time and memory, if the system supports that."""
     with suppress(ImportError, ValueError, OSError):
         resource = import_module("resource")
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS))
         resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from llm_elicit._util import files
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.settings import StrictModel, parse_yaml, validated
+from llm_elicit._util.settings import StrictModel, parse_yaml, validate
 from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -43,7 +43,7 @@ Answer = Literal["letter", "probability", "ratio", "text"]
 """The answer format: an option's letter, the probability that the first is the more plausible one,
 the ratio of its plausibility to the second's, or free text."""
 
-OF_PAIRS: tuple[Answer, ...] = ("letter", "probability", "ratio")
+PAIR_ANSWERS: tuple[Answer, ...] = ("letter", "probability", "ratio")
 """The answer formats of questions about two options."""
 
 _HEADING = re.compile(r"^# (system|user|assistant)[ \t]*$", re.MULTILINE)
@@ -168,7 +168,7 @@ class Template:
     answer: Answer = "letter"
 
     @classmethod
-    def load(cls, name: str, answers: Sequence[Answer] = OF_PAIRS) -> Template:
+    def load(cls, name: str, answers: Sequence[Answer] = PAIR_ANSWERS) -> Template:
         """Read a template by name (from prompts/) or by path.
 
         Args:
@@ -211,7 +211,7 @@ class Template:
         data = parse_yaml(match[1], f"{where}: front matter")
         if not isinstance(data, dict):
             raise InputError(f"{where}: front matter must be a mapping with id and wording")
-        front = validated(_FrontMatter, data, where)
+        front = validate(_FrontMatter, data, where)
         sections = _HEADING.split(match[2])
         if sections[0].strip():
             raise InputError(f"{where}: text before the first heading; put it under # user")
@@ -317,7 +317,7 @@ def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Te
 
 
 def _message_of(error: Exception) -> str:
-    return visible(sandbox.explained(error), 300)
+    return visible(sandbox.describe_error(error), 300)
 
 
 def _samples(answer: Answer) -> list[dict[str, Any]]:

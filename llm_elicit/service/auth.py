@@ -39,7 +39,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from llm_elicit._util.files import unfinished
-from llm_elicit.backends.base import scrubbed
+from llm_elicit.backends.base import scrub_secrets
 from llm_elicit.errors import InputError
 from llm_elicit.service.responses import ROOT, ProblemError
 
@@ -66,7 +66,7 @@ _MOST_ADDRESSES = 10_000
 LINKS_FILE = "links.sqlite"
 
 _DAY = 86_400.0
-LONGEST_DAYS = 366.0
+MAX_DAYS = 366.0
 """Longest validity of a link."""
 
 _LINKS_TABLE = """
@@ -134,7 +134,7 @@ class Keys:
     def scrub(self, text: str) -> str:
         """Return a text without the secrets, whether they are encoded or not."""
         for secret in (self.secret, *self.tokens.values(), *self.others):
-            text = scrubbed(text, secret)
+            text = scrub_secrets(text, secret)
         return text
 
 
@@ -187,7 +187,7 @@ def _create_secret(path: Path) -> None:
 
 
 @contextmanager
-def opened(path: Path, table: str) -> Iterator[sqlite3.Connection]:
+def open_table(path: Path, table: str) -> Iterator[sqlite3.Connection]:
     """Open an SQLite file for one transaction.
 
     Args:
@@ -270,7 +270,7 @@ class Sessions:
     def end(self, session: Session) -> None:
         """End a session for good, for every copy of its cookie."""
         ended_at = time.time()
-        with opened(self._path, _ENDED_TABLE) as db:
+        with open_table(self._path, _ENDED_TABLE) as db:
             db.execute("DELETE FROM ended WHERE until < ?", (ended_at,))
             values = (session.id, ended_at + self._seconds)
             db.execute("INSERT OR IGNORE INTO ended (id, until) VALUES (?, ?)", values)
@@ -279,7 +279,7 @@ class Sessions:
         """Return whether a session was ended, by this or another service of the folder."""
         if not self._path.exists():
             return False
-        with opened(self._path, _ENDED_TABLE) as db:
+        with open_table(self._path, _ENDED_TABLE) as db:
             query = "SELECT 1 FROM ended WHERE id = ?"
             return db.execute(query, (session.id,)).fetchone() is not None
 
@@ -366,15 +366,15 @@ class LoginThrottle:
     filling the log.
 
     Args:
-        most: the number of wrong tokens that an address may send in the period.
+        max_attempts: the number of wrong tokens that an address may send in the period.
         seconds: the length of the period.
         clock: returns the time in seconds.
 
     Examples:
-        >>> attempts = LoginThrottle(most=1)
+        >>> attempts = LoginThrottle(max_attempts=1)
         >>> for _ in range(2):
         ...     try:
-        ...         attempts.refuse("192.0.2.1", ProblemError(401, "the token is wrong"))
+        ...         attempts.raise_after_count("192.0.2.1", ProblemError(401, "the token is wrong"))
         ...     except ProblemError as error:
         ...         print(error.status_code)
         401
@@ -382,12 +382,15 @@ class LoginThrottle:
     """
 
     def __init__(
-        self, most: int = 10, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+        self,
+        max_attempts: int = 10,
+        seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most, self._seconds, self._clock = most, seconds, clock
+        self._most, self._seconds, self._clock = max_attempts, seconds, clock
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def refuse(self, address: str, error: Exception) -> NoReturn:
+    def raise_after_count(self, address: str, error: Exception) -> NoReturn:
         """Count a wrong token and raise its error.
 
         Raises:
@@ -482,8 +485,8 @@ class Links:
         Raises:
             InputError: it would expire at once, or after more than a year.
         """
-        if not 0.0 < days <= LONGEST_DAYS:
-            raise InputError(f"days: {days:g} is not above 0 and at most {LONGEST_DAYS:g}")
+        if not 0.0 < days <= MAX_DAYS:
+            raise InputError(f"days: {days:g} is not above 0 and at most {MAX_DAYS:g}")
         issued = time.time()
         link = Link(
             secrets.token_urlsafe(12), campaign, judge, expert, issued, issued + days * _DAY
@@ -549,4 +552,4 @@ class Links:
         return None if row is None else Link(*row)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
-        return opened(self._path, _LINKS_TABLE)
+        return open_table(self._path, _LINKS_TABLE)

@@ -18,7 +18,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from llm_elicit._util import files
-from llm_elicit._util.settings import StrictModel, parse_yaml, to_yaml, validated
+from llm_elicit._util.settings import StrictModel, parse_yaml, to_yaml, validate
 from llm_elicit.backends import provider_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import OWN_BACKENDS, Judge, PluginJudge
@@ -33,7 +33,7 @@ from llm_elicit.questions import Message
 from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
-from llm_elicit.service.spaces import Library, library_of
+from llm_elicit.service.spaces import SpaceLibrary, library_of
 from llm_elicit.service.state import CampaignName, Catalog, NamedRun, Runs, Service, service_of
 
 WHERE = "campaign"
@@ -46,7 +46,9 @@ _OPERATORS = {
 }
 
 
-def read_untrusted(body: bytes, kind: str, settings: ServerSettings, library: Library) -> Campaign:
+def read_untrusted(
+    body: bytes, kind: str, settings: ServerSettings, library: SpaceLibrary
+) -> Campaign:
     """Return the campaign in a request, ready to run.
 
     Args:
@@ -69,13 +71,13 @@ def read_untrusted(body: bytes, kind: str, settings: ServerSettings, library: Li
             data = json.loads(text, parse_constant=_no_number, object_pairs_hook=_each_key_once)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{WHERE}: not valid JSON: {error}") from None
-    campaign = checked(data, settings, library)
+    campaign = validate_campaign(data, settings, library)
     run = Run.open(campaign)
     run.identity  # noqa: B018 - this reads the templates, and tries those of the operator
     return campaign
 
 
-def checked(data: Any, settings: ServerSettings, library: Library) -> Campaign:
+def validate_campaign(data: Any, settings: ServerSettings, library: SpaceLibrary) -> Campaign:
     """Return the campaign of parsed data; nothing is read but lists of names.
 
     Raises:
@@ -85,7 +87,7 @@ def checked(data: Any, settings: ServerSettings, library: Library) -> Campaign:
         >>> from pathlib import Path
         >>> data = {"name": "try", "space": "penguins",
         ...         "judges": [{"name": "gpt", "backend": "openai", "model": "m"}]}
-        >>> checked(data, ServerSettings(), Library(Path("none")))
+        >>> validate_campaign(data, ServerSettings(), Library(Path("none")))
         Traceback (most recent call last):
         ...
         llm_elicit.errors.InputError: campaign: judge 'gpt': this server allows no backend \
@@ -99,7 +101,7 @@ def checked(data: Any, settings: ServerSettings, library: Library) -> Campaign:
     if data.get("journal", settings.journal) != settings.journal:
         raise InputError(f"{WHERE}: journal: this server has its own; remove it")
     _check_backends(data.get("judges"), settings)
-    campaign = validated(Campaign, data, WHERE)
+    campaign = validate(Campaign, data, WHERE)
     judges = tuple(_allowed(judge, settings) for judge in campaign.judges)
     _check_size(campaign, settings.bounds)
     most, stated = settings.bounds.max_cost, campaign.limits.max_cost
@@ -280,7 +282,7 @@ class Limits(StrictModel):
         return self
 
 
-class CampaignText(BaseModel):
+class CampaignYaml(BaseModel):
     """A campaign as YAML."""
 
     name: str
@@ -288,7 +290,7 @@ class CampaignText(BaseModel):
 
 
 @router.get("", summary="Campaigns", dependencies=_READ)
-async def listed(runs: Runs) -> list[RunSnapshot]:
+async def list_campaigns(runs: Runs) -> list[RunSnapshot]:
     """Return the snapshots of all campaigns."""
     return await runs.snapshots()
 
@@ -327,10 +329,10 @@ async def read(name: CampaignName, runs: Runs) -> RunSnapshot:
 
 
 @router.get("/{name}/campaign", summary="A campaign's settings", dependencies=_READ)
-async def settings(run: NamedRun) -> CampaignText:
+async def settings(run: NamedRun) -> CampaignYaml:
     """Return a campaign's settings as YAML."""
     text = await asyncio.to_thread(yaml_of, run)
-    return CampaignText(name=run.campaign.name, yaml=text)
+    return CampaignYaml(name=run.campaign.name, yaml=text)
 
 
 @router.get(
@@ -352,13 +354,13 @@ async def start(
 ) -> RunSnapshot:
     """Start a campaign that waits, is paused, or has ended before its report."""
     service = service_of(request)
-    job = runs.here(name)
+    job = runs.local_run(name)
     if job is not None:
         await _check_askable(service, job.run)
         await job.resume(retry_failed=retry_failed)
         return job.snapshot()
     run = await runs.run(name)
-    if await runs.at_work_elsewhere(name):
+    if await runs.runs_elsewhere(name):
         await runs.request(name, "running")
         return await runs.snapshot(name)
     await _check_askable(service, run)
@@ -368,7 +370,7 @@ async def start(
 @router.post("/{name}/resume", summary="Resume a paused campaign", dependencies=_ADMIN)
 async def resume(request: Request, name: CampaignName, runs: Runs) -> RunSnapshot:
     """Go on with a campaign that is paused."""
-    job = runs.here(name)
+    job = runs.local_run(name)
     if job is None:
         await runs.request(name, "running")
     else:
@@ -382,7 +384,7 @@ async def pause(
     request: Request, response: Response, name: CampaignName, runs: Runs, wait: WaitSeconds = 5.0
 ) -> RunSnapshot:
     """Pause a campaign; 202 if answers in flight have not arrived yet."""
-    job = runs.here(name)
+    job = runs.local_run(name)
     followed = False
     if job is None:
         await runs.request(name, "paused")
@@ -402,7 +404,7 @@ async def cancel(
     wait: WaitSeconds = 5.0,
 ) -> RunSnapshot:
     """Cancel a campaign; 202 if it has not ended yet."""
-    job = runs.here(name)
+    job = runs.local_run(name)
     followed = False
     if job is None:
         await runs.request(name, "cancelled")
@@ -417,7 +419,7 @@ async def retune(request: Request, name: CampaignName, runs: Runs, limits: Limit
     """Change the number of concurrent requests or the cap on the cost."""
     bounds = service_of(request).settings.bounds
     check_limits(limits.max_cost, limits.concurrency, bounds)
-    job = runs.here(name)
+    job = runs.local_run(name)
     if job is None:
         await runs.request(name, **limits.model_dump())
     else:
@@ -454,9 +456,9 @@ async def begin(
         InputError: it is to start, and a key is missing, or a cap cannot be held.
     """
     run = await asyncio.to_thread(Run.open, campaign)
-    if not (paused or runs.taken(campaign.name)):
+    if not (paused or runs.exists(campaign.name)):
         await _check_askable(service, run)
-    if runs.taken(campaign.name):
+    if runs.exists(campaign.name):
         raise ProblemError(409, f"a campaign {campaign.name!r} already exists; choose another name")
     return service.runtime.start(run, paused=paused, owner="service")
 
@@ -471,10 +473,10 @@ async def _campaign(request: Request) -> Campaign:
     kind = _KINDS.get(media_type(request))
     if kind is None:
         raise ProblemError(415, "send the campaign as application/json or application/yaml")
-    return await understood(service_of(request), await request.body(), kind)
+    return await parse_campaign(service_of(request), await request.body(), kind)
 
 
-async def understood(service: Service, body: bytes, kind: str) -> Campaign:
+async def parse_campaign(service: Service, body: bytes, kind: str) -> Campaign:
     """Return the campaign of a text, "json" or "yaml".
 
     Raises:
@@ -508,7 +510,7 @@ def _estimated(campaign: Campaign, *, examples: bool) -> DryRun:
     run = Run.open(campaign)
     arguments = campaign, run.space, run.plan
     lines = estimates.estimate(*arguments, run.answered, run.measured_tokens)
-    prompts = estimates.examples(*arguments) if examples else []
+    prompts = estimates.example_prompts(*arguments) if examples else []
     return DryRun(
         campaign.name, len(run.plan.a), list(lines), [prompt.messages for prompt in prompts]
     )

@@ -151,7 +151,7 @@ async def create(
     """Create a campaign."""
     service = service_of(request)
     try:
-        campaign = await campaigns.understood(service, yaml.encode(), "yaml")
+        campaign = await campaigns.parse_campaign(service, yaml.encode(), "yaml")
         job = await campaigns.begin(service, runs, campaign, paused=bool(waits))
     except (ElicitError, ProblemError) as error:
         text = await _home_page(
@@ -312,7 +312,9 @@ async def _allowed_examples(service: Service) -> dict[str, str]:
         for name in files.available("examples", ".yaml"):
             text = files.find("examples", name, ".yaml").read_text("utf-8")
             with suppress(ElicitError):
-                campaigns.checked(parse_yaml(text, name), service.settings, library_of(service))
+                campaigns.validate_campaign(
+                    parse_yaml(text, name), service.settings, library_of(service)
+                )
                 yield name, text
 
     if not service.examples:

@@ -24,7 +24,7 @@ from llm_elicit.orchestrator.people import Choice, People, PeopleProgress
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import security
-from llm_elicit.service.auth import LONGEST_DAYS, Link
+from llm_elicit.service.auth import MAX_DAYS, Link
 from llm_elicit.service.guard import host_name, is_address
 from llm_elicit.service.responses import ROOT, ProblemError, render, sentence, status_of
 from llm_elicit.service.security import Text, csrf_token, require
@@ -40,7 +40,7 @@ class Invitation(StrictModel):
 
     judge: Annotated[str, Field(max_length=80)]
     expert: Annotated[str, Field(max_length=80)] = ""
-    days: Annotated[float, Field(gt=0, le=LONGEST_DAYS)] = 30.0
+    days: Annotated[float, Field(gt=0, le=MAX_DAYS)] = 30.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Issued:
 
 
 @router.get("", summary="The links of a campaign")
-async def listed(request: Request, run: NamedRun) -> list[Link]:
+async def list_links(request: Request, run: NamedRun) -> list[Link]:
     """Return the links that were issued, without their addresses."""
     return await asyncio.to_thread(service_of(request).links.list, run.campaign.name)
 
@@ -222,7 +222,7 @@ class _Visit:
         return await asyncio.to_thread(call)
 
     @property
-    def asks(self) -> bool:
+    def takes_answers(self) -> bool:
         """Whether the run takes answers now."""
         return self.run.state == "running" and self.run.stage in ("plan", "ask")
 
@@ -247,7 +247,7 @@ class _Visit:
         )
         return HTMLResponse(text, status)
 
-    def to(self, note: str = "") -> Response:
+    def redirect(self, note: str = "") -> Response:
         """Lead to the question that is next."""
         query = f"?note={note}" if note else ""
         return RedirectResponse(f"/judge/{self.token}/question{query}", 303)
@@ -284,7 +284,7 @@ async def answer(
         await security.check_judge(request, visit.link)
         if choice not in _CHOICES or not re.fullmatch(_NUMBER, card):
             raise ProblemError(422, "choose A, B, equal or cannot say")
-        if visit.asks:
+        if visit.takes_answers:
             await visit.call(
                 visit.people.answer,
                 int(card),
@@ -294,7 +294,7 @@ async def answer(
             )
     except (ElicitError, ProblemError) as error:
         return await _question(visit, sentence(error), status_of(error))
-    return visit.to()
+    return visit.redirect()
 
 
 @judging.post("/undo")
@@ -303,19 +303,19 @@ async def undo(request: Request, token: str, runs: Runs) -> Response:
     visit = await _visit(request, token, runs)
     try:
         await security.check_judge(request, visit.link)
-        card = await visit.call(visit.people.undo) if visit.asks else None
+        card = await visit.call(visit.people.undo) if visit.takes_answers else None
     except (ElicitError, ProblemError) as error:
         return await _question(visit, sentence(error), status_of(error))
-    return visit.to("kept" if card is None else "undone")
+    return visit.redirect("kept" if card is None else "undone")
 
 
 async def _question(visit: _Visit, note: str | None, status: int = 200) -> Response:
     """Return the question that is next, or why there is none."""
     if visit.ended:
         return await visit.page("judge_end", status, message=note)
-    card = await visit.call(visit.people.next) if visit.asks else None
+    card = await visit.call(visit.people.next) if visit.takes_answers else None
     if card is None:
-        reason = "paused" if not visit.asks else "nothing"
+        reason = "paused" if not visit.takes_answers else "nothing"
         return await visit.page("judge_wait", status, reason=reason, message=note)
     return await visit.page("judge_question", status, card=card, message=note)
 
@@ -326,7 +326,7 @@ async def _visit(request: Request, token: str, runs: Catalog) -> _Visit:
     Raises:
         ProblemError, LinkError: the link cannot be used, or its campaign is gone.
     """
-    link = await security.judge(token, request)
+    link = await security.judging_link(token, request)
     service, run = service_of(request), await runs.run(link.campaign)
     snapshot = await runs.snapshot(link.campaign)
     people = await asyncio.to_thread(service.experts.of, run)

@@ -90,7 +90,7 @@ async def events(
     """Return all events after a number, and those to come until the run ends."""
     service = service_of(request)
     last_event = int(last_event_id) if re.fullmatch(r"[0-9]{1,15}", last_event_id) else since
-    job = runs.here(name)
+    job = runs.local_run(name)
     if job is not None and job.state in ENDED and 0 < job.snapshot().seq <= last_event:
         return Response(status_code=204)  # a browser does not connect again then
     run = await runs.run(name)
@@ -204,7 +204,7 @@ _HEAD = 20_000
 
 
 @dataclass(frozen=True)
-class BeliefLine:
+class BeliefSummary:
     """A belief that was fitted."""
 
     judge: str
@@ -279,9 +279,9 @@ async def comparisons(
 
 
 @router.get("/beliefs", summary="The judges whose beliefs are fitted")
-async def beliefs(run: NamedRun) -> list[BeliefLine]:
+async def beliefs(run: NamedRun) -> list[BeliefSummary]:
     """Return the judges that have a belief."""
-    return [BeliefLine(judge) for judge in await asyncio.to_thread(lambda: list(run.beliefs))]
+    return [BeliefSummary(judge) for judge in await asyncio.to_thread(lambda: list(run.beliefs))]
 
 
 @router.get("/beliefs/{judge}", summary="A belief's marginals")

@@ -2,7 +2,7 @@
 
 A route names the scope that it needs: ``Depends(require("read"))``. A caller gets a scope from a
 token (`Authorization: Bearer ...`), from the session of a browser that signed in or, if the service
-requires no token, without either. `judge` is the dependency of routes under a personal link.
+requires no token, without either. `judging_link` is the dependency of routes under a personal link.
 
 If a request changes something and is authenticated by a cookie, which a browser sends without being
 asked, it must repeat the session's CSRF token in the header `X-CSRF-Token` or the form field
@@ -123,7 +123,7 @@ Admin = Annotated[Caller, Depends(require("admin"))]
 Reader = Annotated[Caller, Depends(require("read"))]
 
 
-async def judge(token: str, request: Request) -> Link:
+async def judging_link(token: str, request: Request) -> Link:
     """Return the link in a path `/judge/{token}...`.
 
     Raises:
@@ -134,7 +134,7 @@ async def judge(token: str, request: Request) -> Link:
     try:
         return await asyncio.to_thread(service.links.verify, token)
     except ForgedLinkError as error:
-        service.attempts.refuse(_address(request), error)
+        service.attempts.raise_after_count(_address(request), error)
 
 
 async def check_judge(request: Request, link: Link) -> None:
@@ -231,7 +231,7 @@ def _scope_of(request: Request, token: str) -> Scope:
     scope = service.keys.scope_of(token)
     if scope is None:
         error = ProblemError(401, "the token is wrong", {"www-authenticate": "Bearer"})
-        service.attempts.refuse(_address(request), error)
+        service.attempts.raise_after_count(_address(request), error)
     return scope
 
 

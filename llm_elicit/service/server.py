@@ -21,7 +21,7 @@ from starlette.middleware import Middleware
 from llm_elicit._util import files
 from llm_elicit._util.packages import package_version
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.backends.local import KNOWN
+from llm_elicit.backends.local import MODELS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.run_folder import Run
@@ -61,7 +61,7 @@ class SignedIn:
 
 
 @dataclass(frozen=True)
-class TemplateLine:
+class TemplateSummary:
     """A question template that a campaign can name."""
 
     name: str
@@ -105,13 +105,13 @@ async def sign_out(request: Request) -> Response:
 
 
 @router.get("/api/templates", summary="Question templates", dependencies=_READ)
-def templates() -> list[TemplateLine]:
+def templates() -> list[TemplateSummary]:
     """Return the templates that a campaign can name; those that break a rule are left out."""
     lines = []
     for name in files.available("prompts", ".md"):
         with suppress(InputError):
             template = Template.read(files.find("prompts", name, ".md"))
-            lines.append(TemplateLine(name, template.wording, template.answer))
+            lines.append(TemplateSummary(name, template.wording, template.answer))
     return lines
 
 
@@ -120,7 +120,7 @@ async def models(request: Request) -> Models:
     """Return what the server's file allows."""
     settings = service_of(request).settings
     local = any(judge.backend == "local" for judge in settings.judges)
-    return Models(list(settings.judges), sorted(KNOWN) if local else [], settings.bounds)
+    return Models(list(settings.judges), sorted(MODELS) if local else [], settings.bounds)
 
 
 _ROUTERS = (

@@ -19,7 +19,7 @@ from llm_elicit._util.settings import (
     database_address,
     http_address,
     read_yaml,
-    validated,
+    validate,
 )
 from llm_elicit.config.judges import TokenPrice
 from llm_elicit.config.profiles import with_profile
@@ -178,7 +178,7 @@ class ServerSettings(StrictModel):
         Raises:
             InputError: it cannot be read, or breaks a rule.
         """
-        return validated(cls, read_yaml(path), str(path))
+        return validate(cls, read_yaml(path), str(path))
 
     def changed(self, values: dict[str, Any]) -> Self:
         """Return these settings with some of them replaced, such as by a command's options.
@@ -186,7 +186,7 @@ class ServerSettings(StrictModel):
         Raises:
             InputError: one breaks a rule.
         """
-        return validated(type(self), {**self.model_dump(), **values}, "llm-elicit serve")
+        return validate(type(self), {**self.model_dump(), **values}, "llm-elicit serve")
 
     @property
     def loopback(self) -> bool:

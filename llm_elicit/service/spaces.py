@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from llm_elicit._util import files
-from llm_elicit._util.settings import parse_yaml, read_yaml, validated
+from llm_elicit._util.settings import parse_yaml, read_yaml, validate
 from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.run_folder import CAMPAIGN, run_folders
 from llm_elicit.service.responses import ProblemError
@@ -36,7 +36,7 @@ _READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
 
 
 @dataclass(frozen=True)
-class SpaceLine:
+class SpaceSummary:
     """A feature space that a campaign can name."""
 
     name: str
@@ -44,7 +44,7 @@ class SpaceLine:
 
 
 @dataclass(frozen=True)
-class SpaceText:
+class SpaceYaml:
     """A feature space as YAML."""
 
     name: str
@@ -52,7 +52,7 @@ class SpaceText:
 
 
 @dataclass(frozen=True)
-class SpaceDraft(SpaceText):
+class SpaceDraft(SpaceYaml):
     """A drafted feature space: its YAML to edit, its columns, and which rows are used.
 
     Attributes:
@@ -65,10 +65,10 @@ class SpaceDraft(SpaceText):
 
 
 @router.get("", summary="Feature spaces", dependencies=_READ)
-async def listed(request: Request) -> list[SpaceLine]:
+async def list_spaces(request: Request) -> list[SpaceSummary]:
     """Return the spaces that a campaign can name."""
     names = await asyncio.to_thread(_library(request).names)
-    return [SpaceLine(name=name, uploaded=uploaded) for name, uploaded in sorted(names.items())]
+    return [SpaceSummary(name=name, uploaded=uploaded) for name, uploaded in sorted(names.items())]
 
 
 @router.post(
@@ -95,7 +95,7 @@ async def upload(
     kind = media_type(request)
     if kind != "text/csv":
         raise ProblemError(415, "send the table as text/csv; other formats are not read")
-    with _library(request).added(name) as folder:
+    with _library(request).adding(name) as folder:
         await _receive(request, folder / f"{name}.csv")
         return await service.workers.call(
             draft, folder, name, _names(columns), _names(not_stated), encoding,
@@ -104,14 +104,14 @@ async def upload(
 
 
 @router.get("/{name:path}", summary="A feature space as YAML", dependencies=_READ)
-async def read(request: Request, name: str) -> SpaceText:
+async def read(request: Request, name: str) -> SpaceYaml:
     """Return a space's YAML text."""
     path = await asyncio.to_thread(_library(request).path, name)
-    return SpaceText(name=name, yaml=await asyncio.to_thread(path.read_text, "utf-8"))
+    return SpaceYaml(name=name, yaml=await asyncio.to_thread(path.read_text, "utf-8"))
 
 
 @router.put("/{name}", summary="Edit an uploaded space", dependencies=_ADMIN)
-async def edit(request: Request, name: str) -> SpaceText:
+async def edit(request: Request, name: str) -> SpaceYaml:
     """Replace a space's YAML, which is the body of the request."""
     body = await request.body()
     try:
@@ -121,7 +121,7 @@ async def edit(request: Request, name: str) -> SpaceText:
     service = service_of(request)
     await _check_unused(service, name)
     await service.workers.call(library_of(service).replace, name, text)
-    return SpaceText(name=name, yaml=text)
+    return SpaceYaml(name=name, yaml=text)
 
 
 @router.delete("/{name}", summary="Remove an uploaded space", status_code=204, dependencies=_ADMIN)
@@ -132,12 +132,12 @@ async def remove(request: Request, name: str) -> Response:
     return Response(status_code=204)
 
 
-def library_of(service: Service) -> Library:
+def library_of(service: Service) -> SpaceLibrary:
     """Return the feature spaces of a service."""
-    return Library(_folder(service))
+    return SpaceLibrary(_folder(service))
 
 
-def _library(request: Request) -> Library:
+def _library(request: Request) -> SpaceLibrary:
     return library_of(service_of(request))
 
 
@@ -198,7 +198,7 @@ _MOST_COLUMNS = 1_000
 _LINE = 1_000_000
 
 
-class Library:
+class SpaceLibrary:
     """The feature spaces that a campaign which comes over HTTP can name.
 
     Args:
@@ -241,7 +241,7 @@ class Library:
             raise ProblemError(404, str(error)) from None
 
     @contextmanager
-    def added(self, name: str) -> Iterator[Path]:
+    def adding(self, name: str) -> Iterator[Path]:
         """Yield an empty folder for a new space, which is put in its place at the end.
 
         Raises:
@@ -274,7 +274,7 @@ class Library:
             InputError: the text breaks a rule.
         """
         folder = self._uploaded(name)
-        checked(text, name, folder)
+        validate_space(text, name, folder)
         beside = folder / f".{secrets.token_hex(8)}"
         beside.write_text(text, encoding="utf-8")
         beside.replace(folder / f"{name}.yaml")
@@ -332,7 +332,7 @@ def draft(
     return SpaceDraft(name, text, space.draft.columns, rows, space.draft.notes)
 
 
-def checked(text: str, name: str, folder: Path) -> FeatureSpace:
+def validate_space(text: str, name: str, folder: Path) -> FeatureSpace:
     """Return the space of a YAML text that came over HTTP.
 
     Raises:
@@ -350,7 +350,7 @@ def checked(text: str, name: str, folder: Path) -> FeatureSpace:
     table = data.get("table")
     if table is not None and (not isinstance(table, dict) or table.get("file") != f"{name}.csv"):
         raise InputError(f"{file}: table.file: must be '{name}.csv', the uploaded table")
-    space = validated(FeatureSpace, {**data, "folder": folder}, file)
+    space = validate(FeatureSpace, {**data, "folder": folder}, file)
     if table is not None:
         space.table_points()
     return space

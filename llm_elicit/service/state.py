@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 _NICENESS = 5
 _WAITING, _WAITING_READERS = 32, 16
-_MOST_OF_A_READER = 3
+_MAX_PER_READER = 3
 _SPARE_SECONDS = 120.0
 _MODULES = ("llm_elicit.service.campaigns", "llm_elicit.service.results")
 """What a process imports before it can work, which takes a second or more."""
@@ -82,10 +82,10 @@ class Workers:
     def __init__(self, count: int, seconds: float) -> None:
         self._slots, self._seconds = asyncio.Semaphore(count), seconds
         self._limiter: anyio.CapacityLimiter | None = None
-        self._of_readers = asyncio.Semaphore(max(count - 1, 1))
+        self._reader_slots = asyncio.Semaphore(max(count - 1, 1))
         self._count, self._waiting = count, 0
         self._readers: Tally[str] = Tally()
-        self._spared, self._sparing = -math.inf, set[asyncio.Task[None]]()
+        self._last_spare, self._spare_tasks = -math.inf, set[asyncio.Task[None]]()
 
     async def call(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Return the result of a function of a module, called in another process.
@@ -107,10 +107,10 @@ class Workers:
             self._waiting -= 1
 
     async def _called_by_reader(self, reader: str, work: Callable[[], T]) -> T:
-        if self._readers[reader] >= _MOST_OF_A_READER:
+        if self._readers[reader] >= _MAX_PER_READER:
             raise ProblemError(
                 429,
-                f"{_MOST_OF_A_READER} of your requests are running; wait for one to end",
+                f"{_MAX_PER_READER} of your requests are running; wait for one to end",
                 {"retry-after": "5"},
             )
         if self._readers.total() >= _WAITING_READERS:
@@ -118,7 +118,7 @@ class Workers:
         self._readers[reader] += 1
         self._keep_spare()
         try:
-            async with self._of_readers, self._slots:
+            async with self._reader_slots, self._slots:
                 return await self._called(work)
         finally:
             self._readers[reader] -= 1
@@ -133,12 +133,12 @@ class Workers:
                 async with self._slots:
                     await self._called(_import_modules)
 
-        if self._count < 2 or time.monotonic() - self._spared < _SPARE_SECONDS:
+        if self._count < 2 or time.monotonic() - self._last_spare < _SPARE_SECONDS:
             return
-        self._spared = time.monotonic()
+        self._last_spare = time.monotonic()
         task = asyncio.create_task(spare())
-        self._sparing.add(task)
-        task.add_done_callback(self._sparing.discard)
+        self._spare_tasks.add(task)
+        task.add_done_callback(self._spare_tasks.discard)
 
     async def _called(self, work: Callable[[], T]) -> T:
         limiter = self._limiter = self._limiter or anyio.CapacityLimiter(self._count)
@@ -386,11 +386,11 @@ class Catalog:
     runtime: Runtime
     index: RunIndex
 
-    def here(self, name: str) -> CampaignRun | None:
+    def local_run(self, name: str) -> CampaignRun | None:
         """Return a run of this process; None if there is none of that name."""
         return self.runtime.runs.get(name)
 
-    def taken(self, name: str) -> bool:
+    def exists(self, name: str) -> bool:
         """Whether there is a run of that name."""
         return name in self.runtime.runs or (self.runtime.folder / name).exists()
 
@@ -400,7 +400,7 @@ class Catalog:
         Raises:
             ProblemError: there is none.
         """
-        job = self.here(name)
+        job = self.local_run(name)
         return job.run if job else await asyncio.to_thread(_open, self.runtime.folder, name)
 
     async def snapshot(self, name: str) -> RunSnapshot:
@@ -409,7 +409,7 @@ class Catalog:
         Raises:
             ProblemError: there is none.
         """
-        job = self.here(name)
+        job = self.local_run(name)
         if job is not None:
             return job.snapshot()
         return await asyncio.to_thread(stored_snapshot, await self.run(name))
@@ -422,7 +422,7 @@ class Catalog:
         snapshots = [*named, *(run.snapshot() for run in jobs.values())]
         return sorted(snapshots, key=lambda run: run.name)
 
-    async def at_work_elsewhere(self, name: str) -> bool:
+    async def runs_elsewhere(self, name: str) -> bool:
         """Whether another process works on a run.
 
         Raises:
@@ -430,7 +430,7 @@ class Catalog:
         """
         run = await self.run(name)
         at_work = await asyncio.to_thread(is_active, run.location)
-        return at_work and self.here(name) is None
+        return at_work and self.local_run(name) is None
 
     async def request(self, name: str, state: Wanted | None = None, **limits: Any) -> None:
         """Ask a run that is not of this process to do something, or to have other limits.
@@ -447,7 +447,7 @@ class Catalog:
         Raises:
             ConflictError: another process is at work on it.
         """
-        if self.here(name) is not None:
+        if self.local_run(name) is not None:
             await self.runtime.delete(name)
         else:
             await asyncio.to_thread(_delete, self.runtime.folder, name)

@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from llm_elicit._util import files
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.settings import Sampling, StrictModel, read_yaml, to_yaml, validated
+from llm_elicit._util.settings import Sampling, StrictModel, read_yaml, to_yaml, validate
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.constraints import Constraint, density_constraint, involved
 from llm_elicit.spaces.feature import NAME, Feature, Floats, Locale, column_values
@@ -134,7 +134,7 @@ class FeatureSpace(StrictModel):
         """
         path = files.find("datasets", name, ".yaml")
         data = read_yaml(path)
-        return validated(cls, {**data, "folder": path.parent}, str(path))
+        return validate(cls, {**data, "folder": path.parent}, str(path))
 
     @classmethod
     def from_frame(
@@ -189,7 +189,7 @@ class FeatureSpace(StrictModel):
     @classmethod
     def _of_draft(cls, draft: Draft) -> FeatureSpace:
         source = str(draft.folder / draft.data["table"]["file"])
-        space = validated(cls, {**draft.data, "folder": draft.folder}, source)
+        space = validate(cls, {**draft.data, "folder": draft.folder}, source)
         space._draft, space._content = draft, draft.content
         return space
 

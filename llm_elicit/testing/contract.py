@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llm_elicit._util.settings import validated
+from llm_elicit._util.settings import validate
 from llm_elicit.backends import Backend, Capabilities, Reply, Request, open_backend, provider_of
 from llm_elicit.backends.base import token_limit
 from llm_elicit.backends.failures import Failure
@@ -82,7 +82,7 @@ class BackendContract(ABC):
         assert backend.failure(KeyError("a bug")) is None
         failure = backend.failure(TimeoutError())
         assert failure is not None
-        assert failure.what == "timeout"
+        assert failure.kind == "timeout"
 
 
 class ServedContract(BackendContract):
@@ -126,10 +126,10 @@ class ServedContract(BackendContract):
         fails = Fails(status, f"no, {KEY}", headers=(("Retry-After", "7"),))
         provider = loopback(lambda _number, _body: fails)
         failure = self.failed(provider.url)
-        assert (failure.what, failure.status) == ("status", status)
+        assert (failure.kind, failure.status) == ("status", status)
         assert failure.headers["retry-after"] == "7"
         assert len(provider.seen) == 1
-        assert KEY not in self.backend(provider.url).scrub(failure.said)
+        assert KEY not in self.backend(provider.url).scrub(failure.message)
 
     @pytest.mark.parametrize(
         ("action", "kind"),
@@ -141,7 +141,7 @@ class ServedContract(BackendContract):
     ) -> None:
         """A broken connection, invalid JSON, and JSON of another form."""
         provider = loopback(lambda _number, _body: action)
-        assert self.failed(provider.url).what == kind
+        assert self.failed(provider.url).kind == kind
         assert len(provider.seen) == 1
 
     @pytest.mark.parametrize("text", ["", "A"])
@@ -149,7 +149,7 @@ class ServedContract(BackendContract):
         """A failure of the server behind the provider may come with status 200, and beside text."""
         provider = loopback(lambda _number, _body: Says(text, stop="error"))
         failure = self.failed(provider.url)
-        assert failure.what == "status"
+        assert failure.kind == "status"
         assert (failure.status or 0) >= 500
 
     def test_usage_that_is_missing_costs_no_answer(self, loopback: Loopback) -> None:
@@ -160,7 +160,7 @@ class ServedContract(BackendContract):
 
     def test_nobody_there_is_told_apart(self) -> None:
         """Nothing can have been charged for such a request."""
-        assert self.failed(NOWHERE).what == "refused"
+        assert self.failed(NOWHERE).kind == "refused"
 
     def test_what_the_provider_says_of_limits_is_handed_on(self, loopback: Loopback) -> None:
         """The rate limiter uses it."""
@@ -188,7 +188,7 @@ class InCampaigns(BackendContract):
         """Return a campaign with this judge only."""
         judge = {"name": "mine", **self.settings(url), **settings}
         data = {"name": "contract", "space": "penguins", "judges": [judge]}
-        return validated(Campaign, data, "contract.yaml")
+        return validate(Campaign, data, "contract.yaml")
 
     def judge(self, url: str = NOWHERE, **settings: Any) -> Judge:
         """Return the judge of that campaign."""
@@ -202,7 +202,7 @@ class InCampaigns(BackendContract):
         """A run resumes from its folder, so no setting may be lost in it."""
         campaign = self.campaign()
         stored = json.loads(json.dumps(campaign.model_dump(mode="json")))
-        again = validated(Campaign, stored, "kept.yaml")
+        again = validate(Campaign, stored, "kept.yaml")
         space = campaign.load_space()
         assert again.judges == campaign.judges
         assert identity_of(again, space) == identity_of(campaign, space)

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from llm_elicit._util.settings import validated
+from llm_elicit._util.settings import validate
 from llm_elicit.backends import open_backend
-from llm_elicit.backends.base import scrubbed
+from llm_elicit.backends.base import scrub_secrets
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 
@@ -18,7 +18,7 @@ SECRET = "hunter2-hunter2"
 
 def _campaign(**judge: Any) -> Campaign:
     data = {"name": "mine", "backend": "openai", "model": "m", **judge}
-    return validated(Campaign, {"name": "try", "space": "penguins", "judges": [data]}, "c.yaml")
+    return validate(Campaign, {"name": "try", "space": "penguins", "judges": [data]}, "c.yaml")
 
 
 @pytest.mark.parametrize("backend", ["openai", "anthropic"])
@@ -74,7 +74,7 @@ def test_a_journal_s_address_is_checked_at_load(address: str) -> None:
         "judges": [{"name": "expert", "backend": "simulated"}],
     }  # fmt: skip
     with pytest.raises(InputError, match=r"c.yaml: journal: ") as raised:
-        validated(Campaign, data, "c.yaml")
+        validate(Campaign, data, "c.yaml")
     assert SECRET not in str(raised.value)
 
 
@@ -120,6 +120,6 @@ def test_a_key_is_blotted_out_in_every_form() -> None:
         *(base64.b64encode(f"{before}{key}{after}".encode()).decode()
           for before in ("", "u:", "me:", "you:") for after in ("", ":", "xy")),
     ):  # fmt: skip
-        assert "[key]" in scrubbed(f"before {text} after", key), text
-    assert scrubbed("A, or B", "A") == "A, or B", "no key is that short, and answers are"
-    assert scrubbed("text") == "text"
+        assert "[key]" in scrub_secrets(f"before {text} after", key), text
+    assert scrub_secrets("A, or B", "A") == "A, or B", "no key is that short, and answers are"
+    assert scrub_secrets("text") == "text"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llm_elicit._util.settings import read_yaml, to_yaml, validated
+from llm_elicit._util.settings import read_yaml, to_yaml, validate
 from llm_elicit.audit.inference import Interval
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
@@ -106,14 +106,14 @@ def test_one_kind_of_value_is_not_taken_for_another(
 ) -> None:
     data = {"name": "try", "space": "penguins", "judges": [JUDGE], **changes}
     with pytest.raises(InputError) as refused:
-        validated(Campaign, data, "c.yaml")
+        validate(Campaign, data, "c.yaml")
     message = str(refused.value)
     assert all(words in message for words in named), message
 
 
 def test_a_whole_number_in_another_notation_counts() -> None:
     data = {"name": "try", "space": "penguins", "judges": [JUDGE], "design": {"pairs": 200.0}}
-    assert validated(Campaign, data, "c.yaml").design.pairs == 200
+    assert validate(Campaign, data, "c.yaml").design.pairs == 200
 
 
 def test_every_number_of_a_record_comes_back_from_its_json() -> None:

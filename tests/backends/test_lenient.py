@@ -10,7 +10,7 @@ from llm_elicit.backends import Reply
 from llm_elicit.backends.anthropic import read_message
 from llm_elicit.backends.chat_completions import read_completion
 from llm_elicit.backends.failures import Failure, MalformedReplyError, UpstreamError, read_failure
-from llm_elicit.backends.wire import parsed
+from llm_elicit.backends.wire import parse_json
 from llm_elicit.testing.provider import Says, completion, message
 
 AB = ("A", "B")
@@ -144,7 +144,7 @@ BODIES = {
 
 @pytest.mark.parametrize("body", BODIES)
 def test_an_answer_within_a_frame_is_read(body: str) -> None:
-    reply = _read(parsed(BODIES[body].encode()))
+    reply = _read(parse_json(BODIES[body].encode()))
     assert (reply.text, reply.finish, reply.model[:1]) == ("A", "stop", "m")
     if "stream" in body:
         assert (reply.first, reply.thinking) == (pytest.approx(0.75), "hm")
@@ -154,14 +154,14 @@ def test_an_answer_within_a_frame_is_read(body: str) -> None:
 @pytest.mark.parametrize("tail", [WHOLE, "x", "\x00", "\n\ndata: {", "\n\ndone"])
 def test_an_answer_and_something_else_is_malformed(tail: str) -> None:
     with pytest.raises(MalformedReplyError, match="not JSON"):
-        parsed((WHOLE + tail).encode())
+        parse_json((WHOLE + tail).encode())
 
 
 def test_a_stream_of_another_kind_is_named() -> None:
     events = [{"type": "message_start", "message": {}}, {"type": "message_stop"}]
     body = "".join(f"event: x\ndata: {json.dumps(event)}\n\n" for event in events)
     with pytest.raises(MalformedReplyError, match=r"streams its answers.* turn streaming off"):
-        read_message(parsed(body), {})
+        read_message(parse_json(body), {})
 
 
 def _failure(answer: object, read: Any = read_completion) -> Failure:
@@ -179,14 +179,14 @@ ERRORS = [
     ({"error": {**GONE, "code": "server_error"}}, 500), ({"error": {**GONE, "code": 429}}, 429),
     (_with(error=GONE), 502), ({"error": {"type": "rate_limit_exceeded", "message": "x"}}, 429),
     ({"error": {"code": "insufficient_quota", "type": "insufficient_quota"}}, 429),
-    (parsed(f'{WHOLE}\n\ndata: {json.dumps({"error": GONE})}\n\n'), 502),
+    (parse_json(f'{WHOLE}\n\ndata: {json.dumps({"error": GONE})}\n\n'), 502),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("answer", "status"), ERRORS)
 def test_an_error_with_status_200_is_that_error(answer: Any, status: int) -> None:
     failure = _failure(answer)
-    assert (failure.what, failure.status) == ("status", status)
+    assert (failure.kind, failure.status) == ("status", status)
 
 
 @pytest.mark.parametrize("text", ["", "A"])
@@ -195,7 +195,7 @@ def test_an_error_of_the_choice_is_no_answer(text: str) -> None:
     whole = _whole(text)
     whole["choices"][0]["error"] = GONE
     failure = _failure(whole)
-    assert "upstream is gone" in failure.said
+    assert "upstream is gone" in failure.message
 
 
 @pytest.mark.parametrize(

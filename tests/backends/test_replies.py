@@ -10,7 +10,7 @@ import pytest
 from llm_elicit.backends import Reply, Request, open_backend
 from llm_elicit.backends.base import SettingDroppedError
 from llm_elicit.backends.failures import Failure
-from llm_elicit.backends.sdk import LARGEST
+from llm_elicit.backends.sdk import MAX_BODY_BYTES
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import Fails, Provider, Says, Sends, completion, message
@@ -89,7 +89,7 @@ def _bomb() -> Sends:
 
 
 # Made by the test that sends them: every process of a test run imports this file.
-LARGE = {"a gzip of 200 MB": _bomb, "too long": lambda: Sends(b" " * (LARGEST + 1))}
+LARGE = {"a gzip of 200 MB": _bomb, "too long": lambda: Sends(b" " * (MAX_BODY_BYTES + 1))}
 
 
 @pytest.mark.parametrize("make", [_claude, _gpt])
@@ -101,9 +101,9 @@ def test_a_reply_that_is_none_is_one_question_s_failure(
     with Provider(lambda n, body: sent) as provider:
         (failure,) = _asked(make(provider.url), request_, space)
     assert isinstance(failure, Failure), failure
-    assert failure.what == "malformed"
-    assert "\n" not in failure.said
-    assert len(failure.said) <= 300
+    assert failure.kind == "malformed"
+    assert "\n" not in failure.message
+    assert len(failure.message) <= 300
 
 
 @pytest.mark.parametrize("make", [_claude, _gpt])
@@ -120,10 +120,10 @@ def test_a_length_that_is_not_true_breaks_one_connection(
         short, long, *others = _asked(judge, request_, space, times=6)
     for failure in (short, long):
         assert isinstance(failure, Failure)
-        assert failure.what in ("malformed", "timeout", "connection")
+        assert failure.kind in ("malformed", "timeout", "connection")
     # What the first ones left breaks the next one at most; a stall of the machine is a timeout.
     assert any(isinstance(reply, Reply) for reply in others)
-    broken = [reply.what for reply in others if isinstance(reply, Failure)]
+    broken = [reply.kind for reply in others if isinstance(reply, Failure)]
     assert set(broken) <= {"connection", "timeout", "malformed", "refused"}
 
 
@@ -143,9 +143,9 @@ def test_a_redirect_is_not_followed(make: Any, space: FeatureSpace, request_: Re
         with Provider(lambda n, body, s=status, t=target: Sends(b"", "", s, t)) as provider:
             (failure,) = _asked(make(provider.url), request_, space)
             assert len(provider.seen) == 1
-        assert (failure.what, failure.status) == ("status", status)
-        assert "redirects to https://new.example/v1" in failure.said
-        assert KEY not in failure.said
+        assert (failure.kind, failure.status) == ("status", status)
+        assert "redirects to https://new.example/v1" in failure.message
+        assert KEY not in failure.message
 
 
 def test_a_refused_setting_is_read_from_its_field(space: FeatureSpace, request_: Request) -> None:
@@ -198,5 +198,5 @@ def test_an_error_with_status_200_is_told(
     whole = json.dumps({"error": {"code": 502, "message": f"upstream is gone, {KEY}"}}).encode()
     with Provider(lambda n, body: Sends(whole)) as provider:
         (failure,) = _asked(make(provider.url), request_, space)
-    assert (failure.what, failure.status) == ("status", 502)
-    assert failure.said == "an error in place of an answer: upstream is gone, [key]"
+    assert (failure.kind, failure.status) == ("status", 502)
+    assert failure.message == "an error in place of an answer: upstream is gone, [key]"

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from llm_elicit._util.files import available
-from llm_elicit._util.settings import validated
+from llm_elicit._util.settings import validate
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import identity_of
 from llm_elicit.errors import InputError
@@ -110,7 +110,7 @@ def test_what_people_cannot_be_is_one_line(
 
 def _judges(*judges: dict[str, Any], **rest: Any) -> tuple[Any, ...]:
     data = {"name": "try", "space": "penguins", "judges": list(judges), **rest}
-    return validated(Campaign, data, "try.yaml").judges
+    return validate(Campaign, data, "try.yaml").judges
 
 
 def test_no_two_simulated_judges_share_their_noise() -> None:
@@ -159,4 +159,4 @@ def test_settings_of_thinking_and_of_requests_that_cannot_be(
 ) -> None:
     judge = {"name": "j", "backend": "openai", "model": "m", **settings}
     with pytest.raises(InputError, match=said):
-        validated(Campaign, {"name": "x", "space": "penguins", "judges": [judge]}, "x.yaml")
+        validate(Campaign, {"name": "x", "space": "penguins", "judges": [judge]}, "x.yaml")

@@ -11,11 +11,11 @@ import yaml
 
 import llm_elicit as le
 from llm_elicit._util.files import find
-from llm_elicit._util.settings import validated
+from llm_elicit._util.settings import validate
 from llm_elicit.cli import main as cli
 from llm_elicit.config.campaign import Campaign, cells
 from llm_elicit.errors import CapError, InputError
-from llm_elicit.orchestrator.estimates import prompts
+from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.orchestrator.journal.connection import RunLock
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run, open_runs
@@ -70,12 +70,12 @@ def _call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_cells_have_stable_names_and_the_same_pairs() -> None:
-    small = validated(Campaign, _grid(), "study.yaml")
+    small = validate(Campaign, _grid(), "study.yaml")
     axes = {"spaces": ["penguins", "california_housing"], "templates": [*TEMPLATES, "v1/few-shot"]}
     with pytest.raises(InputError, match=r"two cells would be called 'study\.penguins\.v1-few-"):
-        cells(validated(Campaign, _grid(grid=axes), "study.yaml"))
+        cells(validate(Campaign, _grid(grid=axes), "study.yaml"))
     axes["templates"] = TEMPLATES
-    large = validated(Campaign, _grid(grid=axes, design={"pairs": 9}), "study.yaml")
+    large = validate(Campaign, _grid(grid=axes, design={"pairs": 9}), "study.yaml")
     names = [cell.name for cell in cells(large)]
     assert names[:2] == [cell.name for cell in cells(small)]
     assert len(set(names)) == 4
@@ -101,13 +101,13 @@ def test_cells_have_stable_names_and_the_same_pairs() -> None:
 )
 def test_a_grid_that_cannot_be_is_one_line(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
-        cells(validated(Campaign, {"space": "penguins", **_grid(), **change}, "study.yaml"))
+        cells(validate(Campaign, {"space": "penguins", **_grid(), **change}, "study.yaml"))
     assert "\n" not in str(caught.value)
 
 
 def test_a_grid_of_temperatures_alone_is_a_campaign_with_more_judges() -> None:
     data = _grid(grid={"temperatures": [0, 1]}, space="penguins")
-    (cell,) = cells(validated(Campaign, data, "study.yaml"))
+    (cell,) = cells(validate(Campaign, data, "study.yaml"))
     assert (cell.name, cell.part_of, len(cell.judges)) == ("study", None, 2)
 
 
@@ -200,14 +200,14 @@ def test_trouble_in_one_cell_leaves_the_others_running(monkeypatch: pytest.Monke
 
 def _first_prompt(cell: Run) -> tuple[Any, ...]:
     template = Template.load(cell.campaign.design.template)
-    return prompts(cell.space, cell.plan, template, 1)[0].messages
+    return first_prompts(cell.space, cell.plan, template, 1)[0].messages
 
 
 def test_efforts_and_thinking_tokens_are_axes() -> None:
     judge = {"name": "gpt", "backend": "openai", "model": "m"}
     axes = {"efforts": ["low", "high"], "thinking_tokens": [500, 16_000]}
     study = {"name": "study", "space": "penguins", "judges": [judge], "grid": axes}
-    (cell,) = cells(validated(Campaign, study, "study.yaml"))
+    (cell,) = cells(validate(Campaign, study, "study.yaml"))
     names = ["gpt-low-thinking500", "gpt-low-thinking16000", "gpt-high-thinking500"]
     assert [judge.name for judge in cell.judges] == [*names, "gpt-high-thinking16000"]
     assert [getattr(judge, "effort", None) for judge in cell.judges] == ["low"] * 2 + ["high"] * 2
@@ -215,4 +215,4 @@ def test_efforts_and_thinking_tokens_are_axes() -> None:
     with pytest.raises(
         InputError, match=r"grid.efforts: judge 's' \(simulated\) does not support effort"
     ):
-        cells(validated(Campaign, simulated, "study.yaml"))
+        cells(validate(Campaign, simulated, "study.yaml"))

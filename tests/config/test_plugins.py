@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes.plugins import EXAMPLE, install, place
 
-from llm_elicit._util.settings import validated
+from llm_elicit._util.settings import validate
 from llm_elicit.cli.exit_codes import run_app
 from llm_elicit.cli.main import app
 from llm_elicit.config.campaign import Campaign
@@ -203,4 +203,4 @@ def test_a_cap_that_could_not_be_held_is_refused(
 
 def _judge(backend: str) -> None:
     judge = {"name": "mine", "backend": backend, "model": "m"}
-    validated(Campaign, {"name": "try", "space": "penguins", "judges": [judge]}, "c.yaml")
+    validate(Campaign, {"name": "try", "space": "penguins", "judges": [judge]}, "c.yaml")

@@ -70,7 +70,9 @@ def _asked(study: Campaign, folder: Path, sender: Sender) -> Outcome:
 
     def work() -> None:
         space = study.load_space()
-        said.append(asyncio.run(ask(Study(study, space, plan_of(study), folder), patience=SWIFT)))
+        said.append(
+            asyncio.run(ask(Study(study, space, plan_of(study), folder), retry_policy=SWIFT))
+        )
 
     outcome = attempt(work)
     if outcome.kind != "success":

@@ -28,7 +28,7 @@ from sqlalchemy import func, select
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator.estimates import prompts
+from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import answers, questions
@@ -217,7 +217,7 @@ def _on_disk(location: JournalLocation) -> tuple[int, set[str]]:
 def _hashes(what: Campaign) -> dict[str, str]:
     """Each question's last turn and its prompt's hash."""
     plan = plan_of(what)
-    asked = prompts(what.load_space(), plan, Template.load("v1/zero-shot"), len(plan))
+    asked = first_prompts(what.load_space(), plan, Template.load("v1/zero-shot"), len(plan))
     return {prompt.messages[-1].content: prompt.hash for prompt in asked}
 
 

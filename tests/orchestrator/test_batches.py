@@ -24,10 +24,16 @@ from llm_elicit.backends.openai import OpenAIBatchClient
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, InputError, JudgeError
 from llm_elicit.orchestrator import batches
-from llm_elicit.orchestrator.batches import Entry, Step, ask_in_batches, batch_statuses, packs
+from llm_elicit.orchestrator.batches import (
+    Entry,
+    Step,
+    ask_in_batches,
+    batch_statuses,
+    group_entries,
+)
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.engine import AskSummary
-from llm_elicit.orchestrator.estimates import prompts
+from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.orchestrator.journal.schema import Question
 from llm_elicit.orchestrator.judgments import direct_answers, status
 from llm_elicit.orchestrator.open_run import Study
@@ -86,7 +92,7 @@ def _right(study: Campaign, folder: Path) -> int:
     """How many answers there are; each must be its own question's."""
     frame = table(study, folder).frame
     plan = plan_of(study)
-    asked = prompts(space_of(study), plan, Template.load("v1/zero-shot"), len(plan))
+    asked = first_prompts(space_of(study), plan, Template.load("v1/zero-shot"), len(plan))
     expected = {
         prompt.hash: _letter({"messages": [{"content": prompt.messages[-1].content}]})
         for prompt in asked
@@ -168,7 +174,7 @@ def test_packs_hold_everything_in_order_within_the_limits(
         Entry(Question(n, 0, "ab", 0, 0, "x"), BatchRequest(str(n), {"x": "y" * length}), Amount())
         for n, length in enumerate(sizes)
     ]
-    made = list(packs(entries, BatchLimits(count, size)))
+    made = list(group_entries(entries, BatchLimits(count, size)))
     assert [entry for pack in made for entry in pack] == entries
     for pack in made:
         assert 0 < len(pack) <= count

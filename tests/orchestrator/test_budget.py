@@ -13,7 +13,7 @@ from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.budget import Amount, Budget, BudgetLedger, check_cap, within_grid_caps
 from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock
-from llm_elicit.orchestrator.journal.schema import answered, intent, submitted
+from llm_elicit.orchestrator.journal.schema import record_answer, record_sending, record_submission
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.tokens import Price
 from orchestrator.conftest import EXPERT
@@ -32,15 +32,15 @@ def test_a_cap_in_usd_needs_every_price() -> None:
 
 def test_a_ledger_is_filled_to_the_cap_exactly() -> None:
     ledger = BudgetLedger(Limits(max_cost=0.3, max_tokens=30), Amount(0.1, 10))
-    assert ledger.take(Amount(0.1, 10))
-    assert not ledger.take(Amount(0.1, 11))
-    assert not ledger.take(Amount(0.1 + 1e-12, 10))
-    assert ledger.take(Amount(0.1, 10))  # in floats, 0.1 + 0.1 + 0.1 is more than 0.3
-    assert not ledger.take(Amount(1e-12, 0))
-    assert not ledger.take(Amount(0.0, 1))
+    assert ledger.try_reserve(Amount(0.1, 10))
+    assert not ledger.try_reserve(Amount(0.1, 11))
+    assert not ledger.try_reserve(Amount(0.1 + 1e-12, 10))
+    assert ledger.try_reserve(Amount(0.1, 10))  # in floats, 0.1 + 0.1 + 0.1 is more than 0.3
+    assert not ledger.try_reserve(Amount(1e-12, 0))
+    assert not ledger.try_reserve(Amount(0.0, 1))
     ledger.settle(Amount(0.1, 10), Amount(0.025, 4))
     assert ledger.spent == Amount(0.125, 14)
-    assert ledger.take(Amount(0.075, 6))
+    assert ledger.try_reserve(Amount(0.075, 6))
     ledger.settle(Amount(0.1, 10), NOTHING)
     ledger.settle(Amount(0.075, 6), NOTHING)
     assert ledger.idle
@@ -48,9 +48,9 @@ def test_a_ledger_is_filled_to_the_cap_exactly() -> None:
 
 def test_a_cap_does_not_hold_up_what_costs_nothing_of_its_kind() -> None:
     ledger = BudgetLedger(Limits(max_cost=1.0), Amount(2.0, 10))
-    assert ledger.take(Amount(0.0, 1000))
-    assert not ledger.take(Amount(0.5, 0))
-    assert BudgetLedger(Limits(max_tokens=1), Amount(0.0, 2)).take(Amount(100.0, 0))
+    assert ledger.try_reserve(Amount(0.0, 1000))
+    assert not ledger.try_reserve(Amount(0.5, 0))
+    assert BudgetLedger(Limits(max_tokens=1), Amount(0.0, 2)).try_reserve(Amount(100.0, 0))
 
 
 async def _soon(waiting: asyncio.Task[None]) -> bool:
@@ -159,8 +159,8 @@ def _cell(folder: Path, grid: str = "grid") -> Path:
     journal = Journal(JournalLocation(folder), {"fingerprint": "x"})
     journal.prepare(["expert"], plan_of(campaign([EXPERT], pairs=4)))
     first, second, third = (question.id for question in journal.claim("expert", 3))
-    journal.commit([answered(first, ANSWER), intent(second, 0.125, 20)])
-    journal.commit([submitted(third, 0.375, 30, "batch")])
+    journal.commit([record_answer(first, ANSWER), record_sending(second, 0.125, 20)])
+    journal.commit([record_submission(third, 0.375, 30, "batch")])
     journal.close()
     return folder
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from llm_elicit.backends import Reply, Request, open_backend
-from llm_elicit.backends.base import silent
+from llm_elicit.backends.base import ignore_note
 from llm_elicit.cli.cache import cache_app
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.cache import (
@@ -23,7 +23,7 @@ from llm_elicit.orchestrator.cache import (
     Identity,
     differences,
     identify,
-    worth_keeping,
+    is_reusable,
 )
 from llm_elicit.questions import Template, render
 from llm_elicit.testing.provider import Provider, Says
@@ -142,9 +142,13 @@ def _identities(judge: dict[str, Any]) -> list[Identity]:
     study = campaign([judge], pairs=4)
     space, plan = study.load_space(), plan_of(study)
     template = Template.load("v1/zero-shot")
-    backend = open_backend(study.judges[0], space, silent)
+    backend = open_backend(study.judges[0], space, ignore_note)
     requests = [
-        Request(render(space, *plan.shown(query), template), plan.shown(query), query.replicate)
+        Request(
+            render(space, *plan.points_in_order(query), template),
+            plan.points_in_order(query),
+            query.replicate,
+        )
         for query in plan
     ]
     return [
@@ -206,12 +210,12 @@ def test_a_damaged_cache_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_is_worth_keeping() -> None:
-    assert worth_keeping(_reply("A"), "A")
-    assert worth_keeping(_reply("x"), "unparsable")
-    assert worth_keeping(_reply("", "refusal"), "refusal")
-    assert worth_keeping(_reply("A", "length"), "A")
-    assert not worth_keeping(_reply("Let", "length"), "truncated")
-    assert not worth_keeping(_reply("", "pause_turn"), "unparsable")
+    assert is_reusable(_reply("A"), "A")
+    assert is_reusable(_reply("x"), "unparsable")
+    assert is_reusable(_reply("", "refusal"), "refusal")
+    assert is_reusable(_reply("A", "length"), "A")
+    assert not is_reusable(_reply("Let", "length"), "truncated")
+    assert not is_reusable(_reply("", "pause_turn"), "unparsable")
 
 
 def _cli(*arguments: str) -> str:

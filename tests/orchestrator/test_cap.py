@@ -46,7 +46,7 @@ def test_no_order_of_reservations_and_settlements_passes_a_cap(
         worst = Amount(usd, tokens)
         room = max_cost - ledger.spent.usd - sum(w.usd for w, _ in held)
         left = max_tokens - ledger.spent.tokens - sum(w.tokens for w, _ in held)
-        taken = ledger.take(worst)
+        taken = ledger.try_reserve(worst)
         if taken:
             held.append((worst, share))
         elif usd <= room - 1e-9 and tokens <= left:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
-from llm_elicit.orchestrator.journal.schema import Question, answered, answers, questions
+from llm_elicit.orchestrator.journal.schema import Question, answers, questions, record_answer
 from llm_elicit.orchestrator.journal.store import Journal
 from orchestrator.test_journal import ANSWER
 from orchestrator.test_people import PANEL, prepare, study_of
@@ -89,15 +89,15 @@ def test_questions_follow_the_polynomials_of_the_expert(location: JournalLocatio
 def test_a_card_is_returned_as_it_is_kept(location: JournalLocation) -> None:
     with _opened(location) as db:
         question = cards.lease(db, BEN, 60.0, "question", (1, 0, "ab"), choice="equal")
-        assert cards.held(db, BEN) == cards.card(db, question.id) == question
+        assert cards.held_card(db, BEN) == cards.read_card(db, question.id) == question
         assert (question.kind, question.state, question.choice) == ("question", "leased", "equal")
         assert (question.judge, question.expert, question.expected) == ("panel", "ben", None)
         assert question.shown > 1e9
         attention = cards.lease(db, CLEO, 60.0, "attention", (None, 3, "ba"), expected="b")
-        assert cards.card(db, attention.id) == attention
+        assert cards.read_card(db, attention.id) == attention
         assert (attention.question, attention.pair, attention.presentation) == (None, 3, "ba")
         assert (attention.kind, attention.expected, attention.choice) == ("attention", "b", None)
-        assert cards.held(db, OTHER) is None
+        assert cards.held_card(db, OTHER) is None
 
 
 def test_what_may_be_asked_again(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_what_may_be_asked_again(tmp_path: Path) -> None:
         cards.lease(db, BEN, 60.0, "question", (7, 3, "ab"))
         for gap, expected in ((0, [3, 1, 5, 2]), (1, [3, 1, 5]), (3, [3]), (4, []), (9, [])):
             assert [row.question for row in cards.repeatable(db, BEN, gap)] == expected
-        cards.release(db, cards.held(db, BEN))  # type: ignore[arg-type]
+        cards.release(db, cards.held_card(db, BEN))  # type: ignore[arg-type]
         _settled(db, BEN, "repeat", 1)
         assert [row.question for row in cards.repeatable(db, BEN, 1)] == [3, 5]
 
@@ -123,12 +123,12 @@ def test_a_question_that_is_settled_otherwise_keeps_its_answer(tmp_path: Path) -
     with _opened(location) as db:
         row = cards.lease(db, BEN, 60.0, "question", (1, 0, "ab"))
     journal = Journal(location, {"key": "x"})
-    journal.commit([answered(1, ANSWER)])
+    journal.commit([record_answer(1, ANSWER)])
     journal.close()
     with location.writable().connect() as db, db.begin():
         late = replace(ANSWER, reply="b", cost=0.0)
         assert not cards.settle(db, row, "b", 1.0, answer=late)
-        assert cards.held(db, BEN) == row
+        assert cards.held_card(db, BEN) == row
         assert db.execute(sa.select(answers.c.reply)).scalars().all() == ["A"]
 
 
@@ -154,12 +154,12 @@ def test_the_question_of_a_card(tmp_path: Path) -> None:
 def test_what_waits_of_a_round(tmp_path: Path) -> None:
     c = questions.c
     with _opened(JournalLocation(tmp_path)) as db:
-        assert cards.waiting(db, "panel", range(4)) == 8
-        assert cards.waiting(db, "panel", range(1, 3)) == 4
+        assert cards.count_waiting(db, "panel", range(4)) == 8
+        assert cards.count_waiting(db, "panel", range(1, 3)) == 4
         _set_aside(db, (c.judge == "panel") & (c.pair == 1))
-        assert cards.waiting(db, "panel", range(1, 3)) == 2
-        assert cards.waiting(db, "panel", range(2, 4)) == 4
-        assert cards.waiting(db, "other", range(1, 3)) == 4
+        assert cards.count_waiting(db, "panel", range(1, 3)) == 2
+        assert cards.count_waiting(db, "panel", range(2, 4)) == 4
+        assert cards.count_waiting(db, "other", range(1, 3)) == 4
 
 
 @pytest.mark.parametrize("spread", [False, True])
@@ -168,9 +168,9 @@ def test_what_an_expert_may_still_answer(tmp_path: Path, spread: bool) -> None:
     ben, c = replace(BEN, spread=spread), questions.c
     with _opened(JournalLocation(tmp_path), replicates=2) as db:
         for known in range(5):
-            assert cards.left(db, ben, known) == (2 if spread else 4) * known
+            assert cards.count_left(db, ben, known) == (2 if spread else 4) * known
         _set_aside(db, (c.judge == "panel") & (c.pair == 1))
-        assert cards.left(db, ben, 4) == (6 if spread else 12)
+        assert cards.count_left(db, ben, 4) == (6 if spread else 12)
 
 
 def test_one_judges_cards_are_changed_by_one_transaction(postgres: str, tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_one_judges_cards_are_changed_by_one_transaction(postgres: str, tmp_path
     engine = location.writable()
     with engine.connect() as first, first.begin(), engine.connect() as second, second.begin():
         second.exec_driver_sql("SET LOCAL lock_timeout = '20ms'")
-        cards.alone(first, location, "panel")
-        cards.alone(second, location, "other")
-        cards.alone(second, other, "panel")
+        cards.lock_cards(first, location, "panel")
+        cards.lock_cards(second, location, "other")
+        cards.lock_cards(second, other, "panel")
         with pytest.raises(OperationalError, match="lock timeout"):
-            cards.alone(second, location, "panel")
+            cards.lock_cards(second, location, "panel")

@@ -19,8 +19,8 @@ from llm_elicit.orchestrator.journal.control import (
     read_control,
     read_events,
     record_events,
+    record_heartbeat,
     request,
-    sign_of_life,
     take_over,
     visible_state,
     write_control,
@@ -42,7 +42,7 @@ def test_what_is_asked_of_a_run_and_its_events_survive_in_either_database(
     assert [event.seq for event in first + second] == [1, 2, 3]
     assert read_events(location, since=1) == [first[1], *second]
     assert read_events(location, since=3) == []
-    assert read_events(location, most=2) == first
+    assert read_events(location, limit=2) == first
     assert record_events(location, []) == []
 
 
@@ -75,7 +75,7 @@ def test_of_many_services_one_takes_a_run_over_once_its_own_is_silent(
     assert found.at_work
     assert found.takeovers == begun.takeovers + 1
     for late in (
-        lambda: sign_of_life(location, begun.takeovers),
+        lambda: record_heartbeat(location, begun.takeovers),
         lambda: write_control(location, takeovers=begun.takeovers, state="failed"),
     ):
         with pytest.raises(RunInUseError, match="another took over the run"):
@@ -101,7 +101,7 @@ def test_a_run_whose_process_is_gone_is_interrupted(location: JournalLocation) -
     assert found is not None
     assert visible_state(found) == "interrupted"
     assert not is_active(location)
-    sign_of_life(location, found.takeovers)
+    record_heartbeat(location, found.takeovers)
     assert is_active(location)
     assert visible_state(write_control(location, state="done")) == "done"
     assert not is_active(location)
@@ -159,7 +159,7 @@ def test_a_late_write_does_not_bring_a_deleted_run_back(tmp_path: Path) -> None:
     begin_control(location)
     shutil.rmtree(location.folder)
     for write in (
-        lambda: sign_of_life(location, 0),
+        lambda: record_heartbeat(location, 0),
         lambda: request(location, "paused"),
         lambda: record_events(location, [RunEvent(kind="state")]),
     ):

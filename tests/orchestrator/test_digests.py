@@ -13,7 +13,13 @@ import sqlalchemy as sa
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import planned_rounds, record_rounds
-from llm_elicit.orchestrator.journal.schema import Answer, Question, answered, digest_of, intent
+from llm_elicit.orchestrator.journal.schema import (
+    Answer,
+    Question,
+    digest_of,
+    record_answer,
+    record_sending,
+)
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import direct_answers
 from llm_elicit.orchestrator.open_run import Study
@@ -87,8 +93,8 @@ def test_numbers_come_back_with_the_digest_they_left_with(
         0.1, value, 1, 10, 2, 0, 0.25, 0.05, False, "2026-01-01T00:00:00.000+00:00",
     )  # fmt: skip
     answer = Answer(**vars(answer) | {"digest": digest_of(question, answer)})
-    journal.commit([intent(question.id, 0.0)])
-    journal.commit([answered(question.id, answer)])
+    journal.commit([record_sending(question.id, 0.0)])
+    journal.commit([record_answer(question.id, answer)])
     journal.close()
     assert len(table(study, location.folder)) == 8
 

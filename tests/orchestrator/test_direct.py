@@ -21,10 +21,10 @@ from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import identity_of
 from llm_elicit.errors import CapError, InputError
-from llm_elicit.orchestrator.estimates import estimate, examples
+from llm_elicit.orchestrator.estimates import estimate, example_prompts
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import committed, reading
-from llm_elicit.orchestrator.judgments import answered, direct_answers, status
+from llm_elicit.orchestrator.judgments import answered_counts, direct_answers, status
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.request_builder import RequestBuilder
 from llm_elicit.orchestrator.tokens import Price, UsageCheck
@@ -106,7 +106,7 @@ def test_they_are_added_to_a_run_that_is_asked_and_taken_back(tmp_path: Path) ->
         # The cache serves other runs too.
         assert run(more, tmp_path / "other").judges["claude"].tally.cached == 10 + COUNT + 2
     assert table(more, folder).frame.equals(before)
-    assert answered(folder, more)["claude"] == {
+    assert answered_counts(folder, more)["claude"] == {
         "ab": 5, "ba": 5, "quantiles": 8, "sample": 7, "row": 4
     }  # fmt: skip
 
@@ -195,9 +195,9 @@ def test_an_estimate_and_a_dry_run_tell_of_them() -> None:
     done = {"claude": {"ab": 5, "ba": 5, "quantiles": 8, "sample": 5, "row": 3}}
     left, _ = estimate(study, space, plan_of(study), done)
     assert left.requests == 1
-    last = {prompt.turns[-1].content for prompt in examples(study, space, plan_of(study))}
+    last = {prompt.turns[-1].content for prompt in example_prompts(study, space, plan_of(study))}
     assert len(last) == 6
-    assert sum("CSV" in p.system for p in examples(study, space, plan_of(study))) == 1
+    assert sum("CSV" in p.system for p in example_prompts(study, space, plan_of(study))) == 1
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_an_estimate_tells_of_ranges_in_both_orders_and_ratios() -> None:
     done = {"claude": {"ab": 5, "ba": 5, "range-ab": 6, "range-ba": 5, "ratio": 4}}
     (left,) = estimate(study, space, plan_of(study), done)
     assert left.requests == 1
-    shown = examples(study, space, plan_of(study))
+    shown = example_prompts(study, space, plan_of(study))
     assert len(shown) == 3 + 2
 
 

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.config.provenance import identity_of
-from llm_elicit.orchestrator.estimates import estimate, prompts
-from llm_elicit.orchestrator.tokens import Price, cached_beginning, counter, most, price_of
+from llm_elicit.orchestrator.estimates import estimate, first_prompts
+from llm_elicit.orchestrator.tokens import (
+    Price,
+    cached_prefix_tokens,
+    counter,
+    max_prompt_tokens,
+    price_of,
+)
 from llm_elicit.questions import Message, Prompt, Template
 from llm_elicit.testing.provider import Provider
 from orchestrator.conftest import EXPERT, claude, gpt
@@ -64,7 +70,7 @@ def test_a_price_is_the_list_s_own(
     assert price is not None
     assert price.cost(prompt, completion, cached) == pytest.approx(float(listed), abs=1e-12)
     if price.tiers[0].cached <= price.tiers[0].input:
-        assert price.most(prompt, completion) >= price.cost(prompt, completion, cached) - 1e-12
+        assert price.max_cost(prompt, completion) >= price.cost(prompt, completion, cached) - 1e-12
 
 
 def test_a_batch_costs_half() -> None:
@@ -101,10 +107,10 @@ def test_the_worst_case_is_above_what_is_paid(tmp_path: Path) -> None:
     price = price_of(study.judges[0])
     space, plan = study.load_space(), plan_of(study)
     for prompt, cost in zip(
-        prompts(space, plan, Template.load("v1/zero-shot"), 10), frame["cost"], strict=True
+        first_prompts(space, plan, Template.load("v1/zero-shot"), 10), frame["cost"], strict=True
     ):
         assert price is not None
-        assert price.most(most(prompt), 2048) > cost > 0
+        assert price.max_cost(max_prompt_tokens(prompt), 2048) > cost > 0
 
 
 def test_an_estimate_needs_no_key_and_comes_near(
@@ -164,7 +170,7 @@ def test_openai_s_prompts_are_counted_by_its_own_tokenizer(
         assert count(prompt) == answered - 14
     estimated, rough = counter(_judge("openai", "another-model"))
     assert not rough
-    assert count(prompt) < estimated(prompt) < most(prompt)
+    assert count(prompt) < estimated(prompt) < max_prompt_tokens(prompt)
     judge = OpenAIJudge(name="j", backend="openai", model="gpt-4o")
     assert counter(judge.model_copy(update={"base_url": "http://x.example"}))[1] is False
     monkeypatch.setitem(sys.modules, "bpe_openai", None)
@@ -178,7 +184,7 @@ def test_no_tokenizer_makes_more_tokens_than_the_bound(text: str) -> None:
     for model in ("gpt-4", "gpt-5-mini"):
         count, exact = counter(_judge("openai", model))
         assert exact
-        assert count(prompt) <= most(prompt)
+        assert count(prompt) <= max_prompt_tokens(prompt)
 
 
 def test_a_long_beginning_that_prompts_share_is_cached_by_openai() -> None:
@@ -187,12 +193,12 @@ def test_a_long_beginning_that_prompts_share_is_cached_by_openai() -> None:
     some = [Prompt((shared, Message("user", f"question {n}"))) for n in range(3)]
     judge = _judge("openai", "gpt-4o-mini")
     count, _ = counter(judge)
-    cached = cached_beginning(some, judge, count)
+    cached = cached_prefix_tokens(some, judge, count)
     assert 1024 <= cached <= count(some[0])
     assert cached % 128 == 0
-    assert cached_beginning(some, _judge("anthropic", "claude-haiku-4-5"), count) == 0
+    assert cached_prefix_tokens(some, _judge("anthropic", "claude-haiku-4-5"), count) == 0
     short = [Prompt((Message("system", "short"), Message("user", str(n)))) for n in range(3)]
-    assert cached_beginning(short, judge, count) == 0
+    assert cached_prefix_tokens(short, judge, count) == 0
 
 
 def test_a_price_without_a_model_is_free() -> None:

@@ -18,9 +18,9 @@ from sqlalchemy.exc import (
 from llm_elicit.orchestrator.journal.connection import (
     JournalError,
     JournalLocation,
-    explained,
+    explain_error,
     is_full,
-    passes,
+    is_transient,
 )
 from llm_elicit.orchestrator.journal.questions import planned_rounds
 
@@ -66,7 +66,7 @@ def _wrapped(
 )
 def test_a_file_that_cannot_be_used(code: int | None, way_out: str, wrapped: bool) -> None:
     error: Exception = _wrapped(_of_file(code)) if wrapped else _of_file(code)
-    said = explained(error, "try/journal.sqlite", shared=False)
+    said = explain_error(error, "try/journal.sqlite", shared=False)
     begins = "try/journal.sqlite: the journal cannot be used (what SQLite says): "
     assert str(said).startswith(begins + way_out)
     assert str(said).endswith("; committed answers are kept")
@@ -83,11 +83,11 @@ def test_a_file_that_cannot_be_used(code: int | None, way_out: str, wrapped: boo
     ],
 )
 def test_text_that_is_none_means_a_damaged_file(error: Exception) -> None:
-    assert ": the file is damaged; restore a copy" in str(explained(error, "x", shared=False))
+    assert ": the file is damaged; restore a copy" in str(explain_error(error, "x", shared=False))
 
 
 def test_a_long_reason_is_one_short_line() -> None:
-    said = str(explained(_of_file(None, "a\n  b" + "c" * 1000), "x", shared=False))
+    said = str(explain_error(_of_file(None, "a\n  b" + "c" * 1000), "x", shared=False))
     assert f"({'a b' + 'c' * 297})" in said
 
 
@@ -103,7 +103,7 @@ def test_a_long_reason_is_one_short_line() -> None:
     ],
 )
 def test_a_server_that_cannot_be_used(state: str | None, way_out: str) -> None:
-    said = explained(_wrapped(_ServerError(state)), "try (elicit)", shared=True)
+    said = explain_error(_wrapped(_ServerError(state)), "try (elicit)", shared=True)
     begins = "try (elicit): the journal cannot be used (what the server says): "
     assert str(said).startswith(begins + way_out)
 
@@ -124,9 +124,9 @@ def test_a_server_that_cannot_be_used(state: str | None, way_out: str) -> None:
     ],
 )
 def test_what_may_pass(error: Exception, again: bool) -> None:
-    assert passes(error) is again
-    assert explained(error, "x", shared=True).passes is again
-    assert not explained(error, "x", shared=False).passes, "of a file nothing does"
+    assert is_transient(error) is again
+    assert explain_error(error, "x", shared=True).passes is again
+    assert not explain_error(error, "x", shared=False).passes, "of a file nothing does"
 
 
 @pytest.mark.parametrize(

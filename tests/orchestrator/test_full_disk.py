@@ -13,7 +13,11 @@ from sqlalchemy import event
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import connection
 from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
-from llm_elicit.orchestrator.journal.schema import answered, intent, missed
+from llm_elicit.orchestrator.journal.schema import (
+    record_answer,
+    record_loss,
+    record_sending,
+)
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.testing.provider import Provider, Says
 from orchestrator.chaos import Nursery, study
@@ -87,7 +91,7 @@ def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) 
     journal = Journal(location, {"fingerprint": "x"})
     journal.prepare(["expert"], plan)
     first, second, third = journal.claim("expert", 3)
-    journal.commit([intent(first.id, 0.25), intent(second.id, 0.25)])
+    journal.commit([record_sending(first.id, 0.25), record_sending(second.id, 0.25)])
     with contextlib.closing(journal._db.connection.cursor()) as db:
         db.execute("PRAGMA max_page_count = 1")
     kept = tmp_path / "journal.reserve"
@@ -97,11 +101,11 @@ def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) 
         if not kept.exists():
             connection.exec_driver_sql("PRAGMA max_page_count = 100000")  # type: ignore[attr-defined]
 
-    long = [answered(q.id, ANSWER) for q in (first, second)]
+    long = [record_answer(q.id, ANSWER) for q in (first, second)]
     for change in long:
         assert change.answer is not None
         change.answer["reply"] = "A" * 100_000
-    unsent = intent(third.id, 0.25)
+    unsent = record_sending(third.id, 0.25)
     assert kept.stat().st_size == connection.SIZE
     assert journal.commit([*long, unsent]) == {unsent: "journal failed"}
     assert not kept.exists()
@@ -134,10 +138,10 @@ def test_unsaved_answers_come_back_with_their_cost(tmp_path: Path) -> None:
     """A cached answer used no tokens, and one without a price cost nothing that is known."""
     unsaved = connection.Unsaved(tmp_path, "this")
     changes = [
-        answered(3, ANSWER),
-        missed(4, 0.5),
-        answered(5, replace(ANSWER, cached=True, reply="\u2028 é")),
-        answered(6, replace(ANSWER, cost=None)),
+        record_answer(3, ANSWER),
+        record_loss(4, 0.5),
+        record_answer(5, replace(ANSWER, cached=True, reply="\u2028 é")),
+        record_answer(6, replace(ANSWER, cost=None)),
     ]
     assert unsaved.keep(changes) == 0
     assert connection.Unsaved(tmp_path, "another").answers() == []
@@ -156,8 +160,8 @@ def test_unsaved_answers_come_back_with_their_cost(tmp_path: Path) -> None:
 def test_answers_after_an_incomplete_line_are_kept(tmp_path: Path) -> None:
     """The disk was full within a line, and had room again later."""
     unsaved = connection.Unsaved(tmp_path, "this")
-    unsaved.keep([answered(1, ANSWER)])
+    unsaved.keep([record_answer(1, ANSWER)])
     with (tmp_path / "unsaved.jsonl").open("ab") as file:
         file.write('{"journal": "this", "answer": {"reply": "é'.encode()[:-1])
-    unsaved.keep([answered(2, ANSWER), answered(3, ANSWER)])
+    unsaved.keep([record_answer(2, ANSWER), record_answer(3, ANSWER)])
     assert [change.question for change in unsaved.answers()] == [1, 2, 3]

@@ -32,17 +32,17 @@ from llm_elicit.orchestrator.journal.schema import (
     METADATA,
     VERSION,
     Answer,
-    answered,
     answers,
-    failed,
-    intent,
     meta,
-    missed,
     now,
-    quarantined,
     questions,
+    record_answer,
+    record_failure,
+    record_loss,
+    record_quarantine,
+    record_sending,
+    record_submission,
     storable,
-    submitted,
 )
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.writer import Writer
@@ -114,12 +114,12 @@ def test_a_failed_commit_changes_nothing(location: JournalLocation) -> None:
     journal = _open(location)
     journal.prepare(["expert"], _plan())
     first, second = journal.claim("expert", 2)
-    bad = intent(second.id, 0.0)
+    bad = record_sending(second.id, 0.0)
     bad.values["reserved"] = None  # the column takes no NULL: the database itself refuses
     with pytest.raises(InputError, match="journal cannot be used"):
-        journal.commit([intent(first.id, 0.1), bad])
+        journal.commit([record_sending(first.id, 0.1), bad])
     assert set(_states(location)) == {"planned"}
-    journal.commit([intent(first.id, 0.1)])
+    journal.commit([record_sending(first.id, 0.1)])
     assert _states(location)[0] == "in flight"
     journal.close()
 
@@ -128,12 +128,12 @@ def test_a_question_goes_from_state_to_state(location: JournalLocation) -> None:
     journal = _open(location)
     assert journal.prepare(["expert"], _plan()) == 0
     q = [question.id for question in journal.claim("expert", 6)]
-    journal.commit([intent(number, 0.5) for number in q[:4]])
-    assert journal.held() == (pytest.approx(2.0), 0)
+    journal.commit([record_sending(number, 0.5) for number in q[:4]])
+    assert journal.reserved() == (pytest.approx(2.0), 0)
     journal.commit(
         [
-            answered(q[0], ANSWER), missed(q[1], 0.125), failed(q[2], "no\0"),
-            quarantined(q[3], "boom"), submitted(q[4], 0.5, 7, "tag"),
+            record_answer(q[0], ANSWER), record_loss(q[1], 0.125), record_failure(q[2], "no\0"),
+            record_quarantine(q[3], "boom"), record_submission(q[4], 0.5, 7, "tag"),
         ]
     )  # fmt: skip
     assert _states(location)[:6] == [
@@ -141,7 +141,7 @@ def test_a_question_goes_from_state_to_state(location: JournalLocation) -> None:
     ]  # fmt: skip
     totals = journal.totals("expert")
     assert (totals.done, totals.failed, totals.quarantined, totals.requests) == (1, 1, 1, 5)
-    assert journal.held() == (0.0, 0)
+    assert journal.reserved() == (0.0, 0)
     assert journal.spent() == (pytest.approx(0.375), 12)
     _accounts_agree(journal)
     # What this worker holds is not given out again, what it let go of is.
@@ -159,7 +159,7 @@ def test_an_answer_committed_twice_is_kept_once(location: JournalLocation) -> No
     journal.prepare(["expert"], _plan())
     (question,) = journal.claim("expert", 1)
     for _ in range(2):
-        journal.commit([answered(question.id, ANSWER)])
+        journal.commit([record_answer(question.id, ANSWER)])
     assert journal.totals("expert").done == 1
     journal.close()
 
@@ -171,7 +171,7 @@ def test_what_an_answer_costs() -> None:
         (replace(ANSWER, cost=0.0, cached=True), 0.0, 0),
         (replace(ANSWER, cost=None), 0.0, 12),
     ):
-        change = answered(1, answer)
+        change = record_answer(1, answer)
         assert (change.spent, change.tokens) == (spent, tokens)
 
 
@@ -196,15 +196,15 @@ def test_no_intent_passes_the_cap(location: JournalLocation) -> None:
     journal = _open(location, max_cost=1.0)
     journal.prepare(["expert"], _plan())
     q = [question.id for question in journal.claim("expert", 10)]
-    intents = [intent(number, 0.3) for number in q[:5]]
+    intents = [record_sending(number, 0.3) for number in q[:5]]
     assert list(journal.commit(intents)) == intents[3:]
     assert _states(location)[:5] == ["in flight"] * 3 + ["planned"] * 2
     # Answers that cost less than was set aside make room for one more.
     cheap = replace(ANSWER, cost=0.1)
-    journal.commit([answered(q[0], cheap), answered(q[1], cheap)])
+    journal.commit([record_answer(q[0], cheap), record_answer(q[1], cheap)])
     assert list(journal.commit(intents[3:])) == [intents[4]]
-    assert journal.commit([intent(q[9], 0.0)]) == {}
-    assert journal.spent()[0] + journal.held()[0] <= 1.0
+    assert journal.commit([record_sending(q[9], 0.0)]) == {}
+    assert journal.spent()[0] + journal.reserved()[0] <= 1.0
     _accounts_agree(journal)
     journal.close()
 
@@ -213,9 +213,9 @@ def test_no_intent_passes_the_cap_on_tokens(location: JournalLocation) -> None:
     journal = _open(location, max_tokens=100)
     journal.prepare(["expert"], _plan())
     q = [question.id for question in journal.claim("expert", 10)]
-    intents = [intent(number, 0.0, 40) for number in q[:4]]
+    intents = [record_sending(number, 0.0, 40) for number in q[:4]]
     assert list(journal.commit(intents)) == intents[2:]
-    journal.commit([missed(q[0], 0.0, 40), answered(q[1], ANSWER)])
+    journal.commit([record_loss(q[0], 0.0, 40), record_answer(q[1], ANSWER)])
     assert journal.spent() == (0.25, 52)
     assert list(journal.commit(intents[2:])) == intents[3:]
     _accounts_agree(journal)
@@ -240,9 +240,9 @@ def test_many_writers_share_a_commit(
     async def go() -> None:
         numbers = [q.id for q in journal.claim("expert", 1000)]
         async with Writer(journal) as writer:
-            await asyncio.gather(*(writer.write(intent(n, 0.1)) for n in numbers))
-            await asyncio.gather(*(writer.write(missed(n, 0.1)) for n in numbers[:50]))
-            await asyncio.gather(*(writer.write(failed(n, "no")) for n in numbers[:10]))
+            await asyncio.gather(*(writer.write(record_sending(n, 0.1)) for n in numbers))
+            await asyncio.gather(*(writer.write(record_loss(n, 0.1)) for n in numbers[:50]))
+            await asyncio.gather(*(writer.write(record_failure(n, "no")) for n in numbers[:10]))
 
     asyncio.run(go())
     assert commits < 20
@@ -265,12 +265,12 @@ def test_a_worker_that_was_taken_for_gone_keeps_its_answers_and_sends_no_more(
     asleep = _open(location, lease=0.2)
     asleep.prepare(["expert"], _plan())
     paid, unsent = asleep.claim("expert", 2)
-    asleep.commit([intent(paid.id, 0.25)])
+    asleep.commit([record_sending(paid.id, 0.25)])
     time.sleep(0.3)
     other = _open(location)
     assert other.prepare(["expert"], _plan()) == 1
     with pytest.raises(InputError, match="lost its lease"):
-        asleep.commit([answered(paid.id, ANSWER), intent(unsent.id, 0.25)])
+        asleep.commit([record_answer(paid.id, ANSWER), record_sending(unsent.id, 0.25)])
     with pytest.raises(InputError, match="lost its lease"):
         asleep.claim("expert", 1)
     asleep.close()
@@ -293,7 +293,9 @@ def test_an_answer_with_half_a_character_is_kept(location: JournalLocation) -> N
     journal.prepare(["expert"], _plan())
     (question,) = journal.claim("expert", 1)
     names = ("reply", "thinking", "finish", "model_answered")
-    journal.commit([answered(question.id, replace(ANSWER, **dict.fromkeys(names, "B\0 \ud83d")))])
+    journal.commit(
+        [record_answer(question.id, replace(ANSWER, **dict.fromkeys(names, "B\0 \ud83d")))]
+    )
     with reading(location) as db:
         kept = db.execute(select(*(answers.c[name] for name in names))).one()
         assert set(kept) == {"B\ufffd \ufffd"}
@@ -352,7 +354,7 @@ def test_a_round_waits_for_every_question_before_it(location: JournalLocation) -
     for left in range(7, -1, -1):
         assert not settled(location, "expert")
         (question, *_) = journal.claim("expert", 1)
-        journal.commit([intent(question.id, 0.0)])
-        journal.commit([answered(question.id, ANSWER)])
+        journal.commit([record_sending(question.id, 0.0)])
+        journal.commit([record_answer(question.id, ANSWER)])
         assert settled(location, "expert") is (left == 0)
     journal.close()

@@ -16,12 +16,12 @@ from llm_elicit.orchestrator.journal import questions as plan_of_journal
 from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.questions import planned_rounds, reading, record_rounds
 from llm_elicit.orchestrator.journal.schema import (
-    answered,
-    failed,
-    intent,
-    missed,
-    quarantined,
     questions,
+    record_answer,
+    record_failure,
+    record_loss,
+    record_quarantine,
+    record_sending,
 )
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.planning.pairs import Plan, Query
@@ -85,8 +85,8 @@ def test_direct_questions_that_are_still_asked_stay(location: JournalLocation) -
     journal = _prepared(location, plan)
     asked = journal.claim("expert", 100)
     for question in (q for q in asked if q.order not in ("ab", "ba")):
-        journal.commit([intent(question.id, 0.5, 10)])
-        journal.commit([missed(question.id, 0.25, 5)])
+        journal.commit([record_sending(question.id, 0.5, 10)])
+        journal.commit([record_loss(question.id, 0.25, 5)])
     journal.close()
     journal = _prepared(location, plan)
     again = [replace(question, attempts=0) for question in journal.claim("expert", 100)]
@@ -97,7 +97,9 @@ def test_direct_questions_that_are_still_asked_stay(location: JournalLocation) -
 def test_as_many_other_direct_questions_are_asked_too(location: JournalLocation) -> None:
     """Answered ones stay, so that the journal has as many rows as the new plan has questions."""
     journal = _prepared(location, replace(_plan(4), direct=_samples(0, 1, 2)))
-    journal.commit([answered(question.id, ANSWER) for question in journal.claim("expert", 100)])
+    journal.commit(
+        [record_answer(question.id, ANSWER) for question in journal.claim("expert", 100)]
+    )
     journal.close()
     journal = _prepared(location, replace(_plan(4), direct=_quantiles(0, 1, 99)))
     asked = [(q.order, q.pair) for q in journal.claim("expert", 100)]
@@ -111,10 +113,16 @@ def test_direct_questions_that_are_not_asked_any_more(location: JournalLocation)
     journal = _prepared(location, plan, "expert", "other")
     numbers = [q.id for q in journal.claim("expert", 100) if q.order == "sample"]
     done, dear, used, given_up, aside, _untouched = numbers
-    journal.commit([answered(done, ANSWER), quarantined(aside, "boom"), failed(given_up, "no")])
+    journal.commit(
+        [
+            record_answer(done, ANSWER),
+            record_quarantine(aside, "boom"),
+            record_failure(given_up, "no"),
+        ]
+    )
     for number, lost, tokens in ((dear, 0.25, 0), (used, 0.0, 9)):
-        journal.commit([intent(number, 0.5, 10)])
-        journal.commit([missed(number, lost, tokens)])
+        journal.commit([record_sending(number, 0.5, 10)])
+        journal.commit([record_loss(number, lost, tokens)])
     spent = journal.spent()
     journal.close()
     journal = _prepared(location, replace(plan, direct=()))

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from llm_elicit.orchestrator.journal.connection import JournalLocation
-from llm_elicit.orchestrator.journal.people import Expert, Shuffle, left, next_question
+from llm_elicit.orchestrator.journal.people import Expert, Shuffle, count_left, next_question
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import people as table_of_people
 from llm_elicit.orchestrator.journal.schema import questions
@@ -131,4 +131,4 @@ def test_pairs_of_a_round_that_is_not_known_yet_are_not_given(tmp_path: Path) ->
             found = next_question(db, ada, known)
             assert (found is None) == (known == 0)
             assert found is None or found[1] < known
-            assert left(db, ada, known) == 2 * known
+            assert count_left(db, ada, known) == 2 * known

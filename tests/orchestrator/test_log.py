@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from llm_elicit.orchestrator.progress import LOG, event, logged
+from llm_elicit.orchestrator.progress import LOG, log_event, logging_to
 from llm_elicit.testing.provider import Action, Fails, Provider, Resets, Says, Sends
 from orchestrator.conftest import EXPERT, KEY, claude, gpt
 from orchestrator.running import campaign, run
@@ -67,18 +67,18 @@ def test_two_runs_in_one_process_have_a_log_each(tmp_path: Path) -> None:
     study = campaign([EXPERT])
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    with logged(tmp_path / "one", study):
-        event("outer")
-        with logged(tmp_path / "two", study):
-            event("inner")
-        event("outer again")
+    with logging_to(tmp_path / "one", study):
+        log_event("outer")
+        with logging_to(tmp_path / "two", study):
+            log_event("inner")
+        log_event("outer again")
     assert [e["event"] for e in _events(tmp_path / "one")] == ["outer", "outer again"]
     assert [e["event"] for e in _events(tmp_path / "two")] == ["inner"]
 
 
 def test_a_traceback_is_in_the_log_without_the_key(tmp_path: Path) -> None:
     study = campaign([claude("http://127.0.0.1:9")])
-    with pytest.raises(ZeroDivisionError), logged(tmp_path, study):
+    with pytest.raises(ZeroDivisionError), logging_to(tmp_path, study):
         raise ZeroDivisionError(f"a defect that shows {KEY}")
     (failed,) = _events(tmp_path)
     assert failed["event"] == "run failed"

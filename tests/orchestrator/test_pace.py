@@ -371,7 +371,7 @@ def test_after_a_stall_of_this_process_no_answer_counts_as_late() -> None:
         with pytest.MonkeyPatch.context() as patch:
             for now in (1.0, 6.0, 7.0):
                 patch.setattr(asyncio.get_running_loop(), "time", lambda now=now: now)
-                slow.cut(tally)
+                slow.cancel_slow(tally)
                 cut.append(request.reschedule.called)
         return cut
 

@@ -25,12 +25,12 @@ from llm_elicit.orchestrator.journal.questions import (
 )
 from llm_elicit.orchestrator.journal.schema import (
     Totals,
-    answered,
-    failed,
-    intent,
-    missed,
-    quarantined,
-    submitted,
+    record_answer,
+    record_failure,
+    record_loss,
+    record_quarantine,
+    record_sending,
+    record_submission,
 )
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import summarize
@@ -48,17 +48,18 @@ def journal(location: JournalLocation) -> Journal:
     journal.prepare(["expert", "other"], PLAN)
     q = [question.id for question in journal.claim("expert", 14)]
     others = [question.id for question in journal.claim("other", 3)]
-    journal.commit([intent(number, 0.5, 20) for number in (*q[:5], q[12], others[0])])
+    journal.commit([record_sending(number, 0.5, 20) for number in (*q[:5], q[12], others[0])])
     journal.commit([
-        answered(q[0], ANSWER),
-        answered(q[1], replace(ANSWER, cost=0.5, asked_at=LATE, prompt_tokens=100)),
+        record_answer(q[0], ANSWER),
+        record_answer(q[1], replace(ANSWER, cost=0.5, asked_at=LATE, prompt_tokens=100)),
         # From the cache: it costs nothing, and its tokens were not used now.
-        answered(q[2], replace(ANSWER, cost=None, cached=True)),
-        missed(q[3], 0.125, 7), failed(q[4], "no"), quarantined(q[5], "no"),
-        submitted(q[6], 0.25, 10, "tag"), submitted(q[7], 0.25, 10, "tag"),
-        answered(q[12], ANSWER), answered(others[0], ANSWER), failed(others[1], "no"),
+        record_answer(q[2], replace(ANSWER, cost=None, cached=True)),
+        record_loss(q[3], 0.125, 7), record_failure(q[4], "no"), record_quarantine(q[5], "no"),
+        record_submission(q[6], 0.25, 10, "tag"), record_submission(q[7], 0.25, 10, "tag"),
+        record_answer(q[12], ANSWER), record_answer(others[0], ANSWER),
+        record_failure(others[1], "no"),
     ])  # fmt: skip
-    journal.commit([intent(q[8], 1.0, 40), intent(others[2], 2.0, 80)])
+    journal.commit([record_sending(q[8], 1.0, 40), record_sending(others[2], 2.0, 80)])
     return journal
 
 
@@ -84,13 +85,14 @@ def test_what_answers_are_worth_and_why_there_are_none(location: JournalLocation
     cut = replace(ANSWER, verdict="truncated", probability=None, reply="", settings=settings)
     text = replace(ANSWER, verdict="text", probability=None, reply="4", model_answered="m-2")
     journal.commit([
-        answered(q[0], ANSWER), answered(q[1], cut), answered(q[2], cut),
-        answered(q[3], replace(cut, reply="Let", settings='{"max_tokens": 8}')),
-        answered(q[4], replace(cut, verdict="refusal", reply="no")),
-        answered(q[5], replace(cut, verdict="unparsable", reply="ba  nana")),
-        answered(q[12], text), answered(q[13], replace(text, reply=" ", finish="length")),
-        failed(q[6], "no"), failed(q[7], "no"), failed(q[8], "other"), quarantined(q[9], "no"),
-        quarantined(q[10], WITHDRAWN),
+        record_answer(q[0], ANSWER), record_answer(q[1], cut), record_answer(q[2], cut),
+        record_answer(q[3], replace(cut, reply="Let", settings='{"max_tokens": 8}')),
+        record_answer(q[4], replace(cut, verdict="refusal", reply="no")),
+        record_answer(q[5], replace(cut, verdict="unparsable", reply="ba  nana")),
+        record_answer(q[12], text), record_answer(q[13], replace(text, reply=" ", finish="length")),
+        record_failure(q[6], "no"), record_failure(q[7], "no"), record_failure(q[8], "other"),
+        record_quarantine(q[9], "no"),
+        record_quarantine(q[10], WITHDRAWN),
     ])  # fmt: skip
     with reading(location) as db:
         summary = summarize(db, "expert")
@@ -121,7 +123,7 @@ def test_what_is_spent_and_what_may_be(journal: Journal) -> None:
     spent = (0.25 + 0.5 + 0.25 + 0.25 + 0.125, 12 + 102 + 12 + 12 + 7)
     assert journal.spent() == spent
     _accounts_agree(journal)
-    assert journal.held() == (3.0, 120)
+    assert journal.reserved() == (3.0, 120)
     with reading(journal.location) as db:
         assert committed(db) == (spent[0] + 3.0 + 0.5, spent[1] + 120 + 20)
     assert spent_in(journal.location) == spent[0] + 3.5
@@ -135,10 +137,10 @@ def test_a_judge_is_settled_when_its_pairs_are(location: JournalLocation) -> Non
     journal = _open(location)
     journal.prepare(["expert", "other"], PLAN)
     q = [question.id for question in journal.claim("expert", 12)]
-    journal.commit([answered(number, ANSWER) for number in q[:10]])
-    journal.commit([quarantined(q[10], "no"), failed(q[11], "no")])
+    journal.commit([record_answer(number, ANSWER) for number in q[:10]])
+    journal.commit([record_quarantine(q[10], "no"), record_failure(q[11], "no")])
     assert not settled(location, "expert")
-    journal.commit([answered(q[11], ANSWER)])
+    journal.commit([record_answer(q[11], ANSWER)])
     assert settled(location, "expert")
     assert not settled(location, "other")
     journal.close()

@@ -135,7 +135,7 @@ def test_nobody_there_is_told_from_a_broken_connection(make: Any) -> None:
 
     failure = asyncio.run(go())
     assert failure is not None
-    assert failure.what == "refused"
+    assert failure.kind == "refused"
     assert not classify(failure).maybe_paid
 
 
@@ -164,7 +164,7 @@ def test_the_http_clients_own_exceptions_are_read() -> None:
     for error, what in whats.items():
         failure = read_failure(error)
         assert failure is not None
-        assert failure.what == what
+        assert failure.kind == what
     assert read_failure(ValueError("a bug")) is None
 
 

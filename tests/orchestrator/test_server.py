@@ -18,11 +18,11 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
 from llm_elicit.orchestrator.journal.questions import SPENT, amounts, reading
 from llm_elicit.orchestrator.journal.schema import (
-    answered,
     answers,
     clock,
-    intent,
     questions,
+    record_answer,
+    record_sending,
     workers,
 )
 from llm_elicit.orchestrator.journal.store import Journal
@@ -150,7 +150,7 @@ def test_a_commit_of_which_nobody_heard_is_not_counted_twice(
     journal._db.dialect.do_commit = cut  # type: ignore[method-assign]
     (question,) = journal.claim("expert", 1)
     assert question.id == 1, "the first claim was committed, and is what it returned"
-    for change in (intent(question.id, 0.5), answered(question.id, ANSWER)):
+    for change in (record_sending(question.id, 0.5), record_answer(question.id, ANSWER)):
         journal._db.dialect.do_commit = cut  # type: ignore[method-assign]
         assert journal.commit([change]) == {}
     assert journal.spent()[0] == pytest.approx(0.25)
@@ -165,18 +165,18 @@ def test_answers_of_a_server_that_stays_away_are_kept(own: PostgreSQL, tmp_path:
     journal = Journal(location, {"fingerprint": "x"}, lease=1.0)
     journal.prepare(["expert"], _plan())
     (question,) = journal.claim("expert", 1)
-    journal.commit([intent(question.id, 0.5)])
+    journal.commit([record_sending(question.id, 0.5)])
     own.stop()
 
     async def go() -> None:
         async with Writer(journal) as writer:
             with pytest.raises(JournalError, match="check that the server runs") as caught:
-                await writer.write(answered(question.id, ANSWER))
+                await writer.write(record_answer(question.id, ANSWER))
             assert "\n" not in str(caught.value)
             pauses: list[float] = []
             journal._transactions._patient.sleep = pauses.append
             with pytest.raises(JournalError):
-                await writer.write(intent(2, 0.5))
+                await writer.write(record_sending(2, 0.5))
             assert not pauses, "the lease is over: nothing is waited for"
 
     try:
@@ -220,7 +220,7 @@ def test_who_stops_a_run_does_not_wait_for_a_server(own: PostgreSQL, tmp_path: P
 
     async def go() -> None:
         async with Writer(journal) as writer:
-            await asyncio.wait_for(writer.write(intent(question.id, 0.5)), 0.5)
+            await asyncio.wait_for(writer.write(record_sending(question.id, 0.5)), 0.5)
 
     own.stop()
     try:

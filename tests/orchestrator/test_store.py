@@ -18,14 +18,14 @@ from llm_elicit.orchestrator.journal.connection import JournalError, JournalLoca
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import (
     Change,
-    answered,
     clock,
-    failed,
-    intent,
-    missed,
-    quarantined,
     questions,
-    submitted,
+    record_answer,
+    record_failure,
+    record_loss,
+    record_quarantine,
+    record_sending,
+    record_submission,
     workers,
 )
 from llm_elicit.orchestrator.journal.store import BatchRow, Journal
@@ -73,18 +73,22 @@ def test_what_is_in_a_batch_waits_for_its_outcome(location: JournalLocation) -> 
     journal.prepare(["expert"], _plan())
     asked = journal.claim("expert", 4)
     q = [question.id for question in asked]
-    journal.commit([submitted(number, 0.5, 10, "one") for number in reversed(q[:3])])
-    journal.commit([submitted(q[3], 0.5, 10, "two")])
+    journal.commit([record_submission(number, 0.5, 10, "one") for number in reversed(q[:3])])
+    journal.commit([record_submission(q[3], 0.5, 10, "two")])
     assert journal.in_batch("one") == [replace(question, attempts=1) for question in asked[:3]]
     assert journal.in_batch("three") == []
-    assert journal.held() == (0.0, 0), "requests in flight alone"
+    assert journal.reserved() == (0.0, 0), "requests in flight alone"
     assert not set(q) & set(_claimed(journal))
     journal.close()
     # The outcome comes to another process than the one that handed it in.
     other = _open(location)
     assert other.prepare(["expert"], _plan()) == 0
     assert not set(q) & set(_claimed(other))
-    changes = [answered(q[0], ANSWER), missed(q[1], 0.125, 5), failed(q[2], "no")]
+    changes = [
+        record_answer(q[0], ANSWER),
+        record_loss(q[1], 0.125, 5),
+        record_failure(q[2], "no"),
+    ]
     assert other.commit(changes) == {}
     assert other.in_batch("one") == []
     assert _states(location)[:4] == ["done", "planned", "failed", "submitted"]
@@ -97,14 +101,17 @@ def test_a_cap_counts_what_is_in_batches_and_with_other_workers(location: Journa
     journal = _open(location, max_cost=1.0)
     journal.prepare(["expert"], _plan())
     q = _claimed(journal)
-    assert journal.commit([submitted(q[0], 0.5, 10, "tag"), intent(q[1], 0.25, 10)]) == {}
-    too_much = [submitted(q[2], 0.5, 10, "tag"), intent(q[3], 0.375, 10)]
+    assert (
+        journal.commit([record_submission(q[0], 0.5, 10, "tag"), record_sending(q[1], 0.25, 10)])
+        == {}
+    )
+    too_much = [record_submission(q[2], 0.5, 10, "tag"), record_sending(q[3], 0.375, 10)]
     assert journal.commit(too_much) == dict.fromkeys(too_much, "no room")
-    assert journal.commit([intent(q[4], 0.25, 10)]) == {}, "to the cap exactly"
+    assert journal.commit([record_sending(q[4], 0.25, 10)]) == {}, "to the cap exactly"
     # Spent is more than the cap: what costs nothing goes on, and nothing else.
-    journal.commit([answered(q[1], replace(ANSWER, cost=2.0))])
-    dear = intent(q[5], 0.001)
-    assert journal.commit([dear, intent(q[6], 0.0, 10)]) == {dear: "no room"}
+    journal.commit([record_answer(q[1], replace(ANSWER, cost=2.0))])
+    dear = record_sending(q[5], 0.001)
+    assert journal.commit([dear, record_sending(q[6], 0.0, 10)]) == {dear: "no room"}
     journal.close()
 
 
@@ -130,7 +137,13 @@ def test_only_questions_of_ones_own_plan_are_claimed_or_waited_for(
     other = _open(location)
     other.prepare(["expert", "second"], _plan(10))
     taken = _claimed(other, 3)
-    other.commit([intent(taken[0], 0.0), answered(taken[1], FREE), quarantined(taken[2], "no")])
+    other.commit(
+        [
+            record_sending(taken[0], 0.0),
+            record_answer(taken[1], FREE),
+            record_quarantine(taken[2], "no"),
+        ]
+    )
     other.close()
     worker = _open(location)
     assert worker.prepare(["expert"], _plan(4)) == 1
@@ -139,7 +152,7 @@ def test_only_questions_of_ones_own_plan_are_claimed_or_waited_for(
     assert worker.held_elsewhere("expert") == 4
     assert _claimed(worker) == [5, 6, 7, 8]
     assert worker.held_elsewhere("expert") == 0
-    worker.commit([intent(1, 0.0), failed(4, "no")])
+    worker.commit([record_sending(1, 0.0), record_failure(4, "no")])
     assert worker.held_elsewhere("expert") == 0
     worker.close()
 
@@ -150,10 +163,12 @@ def test_what_others_at_work_hold_is_waited_for(postgres: str, tmp_path: Path) -
     for journal in (other, worker):
         journal.prepare(["expert", "second"], _plan(4))
     first, second, third = _claimed(other, 3)
-    other.commit([intent(first, 0.0)])
+    other.commit([record_sending(first, 0.0)])
     assert len(_claimed(worker)) == 5
     assert worker.held_elsewhere("expert") == 3
-    other.commit([answered(first, FREE), intent(second, 0.0), quarantined(third, "no")])
+    other.commit(
+        [record_answer(first, FREE), record_sending(second, 0.0), record_quarantine(third, "no")]
+    )
     assert worker.held_elsewhere("expert") == 1
     worker.close()
     other.close()
@@ -168,8 +183,8 @@ def test_questions_of_a_dead_worker_are_reopened_beside_ones_own(
         assert journal.prepare(["expert"], _plan(4)) == 0
     assert not list(tmp_path.glob("journal*")), "no space is reserved for a server's disk"
     mine, theirs = _claimed(worker, 2), _claimed(other)
-    worker.commit([intent(mine[0], 0.5, 7)])
-    other.commit([intent(theirs[0], 0.25, 3)])
+    worker.commit([record_sending(mine[0], 0.5, 7)])
+    other.commit([record_sending(theirs[0], 0.25, 3)])
     assert worker.held_elsewhere("expert") == 6
     _lapse(other)
     assert worker.held_elsewhere("expert") == 6, "not any more, but not held here either"
@@ -196,10 +211,11 @@ def test_a_commit_of_ones_own_questions_is_one_statement_a_kind(
     journal.prepare(["expert"], _plan())
     q = _claimed(journal)
     monkeypatch.delattr(store.sql, "apply_each")
-    journal.commit([intent(number, 0.5) for number in q[:4]])
-    journal.commit([submitted(q[4], 0.5, 10, "tag")])
-    journal.commit([answered(q[0], ANSWER), missed(q[1], 0.25), failed(q[2], "no"),
-                    quarantined(q[3], "no")])  # fmt: skip
+    journal.commit([record_sending(number, 0.5) for number in q[:4]])
+    journal.commit([record_submission(q[4], 0.5, 10, "tag")])
+    journal.commit([record_answer(q[0], ANSWER), record_loss(q[1], 0.25),
+                    record_failure(q[2], "no"),
+                    record_quarantine(q[3], "no")])  # fmt: skip
     assert _states(journal.location)[:5] == [
         "done",
         "planned",
@@ -244,7 +260,7 @@ def test_a_closed_worker_lets_go_of_what_it_did_not_send(location: JournalLocati
     journal = _open(location)
     journal.prepare(["expert"], _plan(4))
     sent, *_ = _claimed(journal, 3)
-    journal.commit([intent(sent, 0.5, 7)])
+    journal.commit([record_sending(sent, 0.5, 7)])
     journal.close()
     with reading(location) as db:
         rows = db.execute(select(questions.c.state, questions.c.worker).order_by(questions.c.id))
@@ -261,14 +277,14 @@ def test_a_closed_worker_lets_go_of_what_it_did_not_send(location: JournalLocati
 
 def test_the_least_to_reserve_only_rises(location: JournalLocation) -> None:
     journal = _open(location)
-    assert journal.worst("expert") == (0, 0)
+    assert journal.worst_case("expert") == (0, 0)
     journal.raise_worst("expert", 10, 5)
     journal.raise_worst("expert", 7, 20)
     journal.raise_worst("other", 1, 2)
-    assert (journal.worst("expert"), journal.worst("other")) == ((10, 20), (1, 2))
+    assert (journal.worst_case("expert"), journal.worst_case("other")) == ((10, 20), (1, 2))
     journal.close()
     again = _open(location)
-    assert again.worst("expert") == (10, 20)
+    assert again.worst_case("expert") == (10, 20)
     again.close()
 
 
@@ -280,7 +296,7 @@ def _fill(journal: Journal) -> None:
 
 def _long(number: int) -> Change:
     """An answer that needs further pages."""
-    return answered(number, replace(ANSWER, reply="A" * 100_000))
+    return record_answer(number, replace(ANSWER, reply="A" * 100_000))
 
 
 def test_answers_that_a_full_disk_refuses_are_kept_for_the_next_run(tmp_path: Path) -> None:
@@ -288,9 +304,9 @@ def test_answers_that_a_full_disk_refuses_are_kept_for_the_next_run(tmp_path: Pa
     journal = _open(location)
     journal.prepare(["expert"], _plan())
     q = _claimed(journal, 4)
-    journal.commit([intent(number, 0.25, 10) for number in q[:3]])
+    journal.commit([record_sending(number, 0.25, 10) for number in q[:3]])
     _fill(journal)
-    changes = [_long(q[0]), _long(q[1]), missed(q[2], 0.25)]
+    changes = [_long(q[0]), _long(q[1]), record_loss(q[2], 0.25)]
     with pytest.raises(JournalError, match="the disk is full") as caught:
         journal.commit(changes)
     assert "could not be kept" not in str(caught.value)
@@ -333,12 +349,12 @@ def test_answers_that_can_be_kept_nowhere_are_counted(tmp_path: Path) -> None:
     _claimed(journal)
     _fill(journal)
     with pytest.raises(JournalError) as caught:
-        journal.commit([failed(1, "no" * 100_000)])
+        journal.commit([record_failure(1, "no" * 100_000)])
     assert "could not be kept" not in str(caught.value)
     assert not (tmp_path / "unsaved.jsonl").exists(), "there was no answer"
     (tmp_path / "unsaved.jsonl").mkdir()
     with pytest.raises(JournalError, match=r"disk is full.*; 2 answers could not be saved$"):
-        journal.commit([_long(2), _long(3), failed(4, "no")])
+        journal.commit([_long(2), _long(3), record_failure(4, "no")])
     journal.close()
 
 
@@ -357,11 +373,11 @@ def test_what_no_room_helps_is_tried_once(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(journal._db.dialect, "do_commit", broken)
         with pytest.raises(JournalError, match="disk I/O error"):
-            journal.commit([intent(first, 0.25)])
+            journal.commit([record_sending(first, 0.25)])
     assert len(tried) == 1
     assert journal.failure is None
     assert (tmp_path / "journal.reserve").exists()
-    assert journal.commit([intent(first, 0.25)]) == {}
+    assert journal.commit([record_sending(first, 0.25)]) == {}
     journal.close()
     assert not (tmp_path / "journal.reserve").exists()
 
@@ -390,12 +406,12 @@ def test_a_full_disk_is_tried_three_times(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(journal._db.dialect, "do_commit", full)
     with pytest.raises(JournalError, match="the disk is full"):
-        journal.commit([answered(q[0], ANSWER)])
+        journal.commit([record_answer(q[0], ANSWER)])
     assert len(tried) == 3
     for number, once in ((q[1], full_once), (q[2], committed_all_the_same)):
         monkeypatch.setattr(journal._db.dialect, "do_commit", once)
-        unsent = intent(q[3], 0.25)
-        assert journal.commit([answered(number, ANSWER), unsent]) == {unsent: "journal failed"}
+        unsent = record_sending(q[3], 0.25)
+        assert journal.commit([record_answer(number, ANSWER), unsent]) == {unsent: "journal failed"}
     assert journal.totals("expert").done == 2
     assert journal.spent() == (0.5, 24)
     _accounts_agree(journal)

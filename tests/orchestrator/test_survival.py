@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.estimates import prompts
+from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading
 from llm_elicit.orchestrator.journal.schema import questions
@@ -57,7 +57,7 @@ def _on_disk(folder: Path) -> set[int]:
 def _texts(campaign: Campaign) -> dict[int, str]:
     """The last turn of each claude question, by its number in the journal."""
     plan = plan_of(campaign)
-    asked = prompts(campaign.load_space(), plan, Template.load("v1/zero-shot"), len(plan))
+    asked = first_prompts(campaign.load_space(), plan, Template.load("v1/zero-shot"), len(plan))
     return {number: prompt.messages[-1].content for number, prompt in enumerate(asked, 1)}
 
 

@@ -17,14 +17,14 @@ from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import SPENT, amounts, reading
 from llm_elicit.orchestrator.journal.schema import (
     Change,
-    answered,
     answers,
-    failed,
-    intent,
-    missed,
-    quarantined,
     questions,
-    submitted,
+    record_answer,
+    record_failure,
+    record_loss,
+    record_quarantine,
+    record_sending,
+    record_submission,
     workers,
 )
 from llm_elicit.orchestrator.journal.store import Journal
@@ -91,25 +91,25 @@ UNANSWERED = {(state, owner) for state in STATES if state != "done" for owner in
 @pytest.mark.parametrize(
     ("change", "allowed", "after"),
     [
-        (intent(1, 0.75, 30), MINE, {"state": "in flight", **RESERVED}),
+        (record_sending(1, 0.75, 30), MINE, {"state": "in flight", **RESERVED}),
         (
-            submitted(1, 0.75, 30, "new"), MINE,
+            record_submission(1, 0.75, 30, "new"), MINE,
             {"state": "submitted", "worker": None, "batch": "new", **RESERVED},
         ),
         (
-            answered(1, ANSWER), UNANSWERED,
+            record_answer(1, ANSWER), UNANSWERED,
             {"state": "done", "worker": None, "error": None, **NOTHING},
         ),
         (
-            missed(1, 0.25, 10), SENT,
+            record_loss(1, 0.25, 10), SENT,
             {"state": "planned", "lost": 0.375, "lost_tokens": 15, **NOTHING},
         ),
         (
-            failed(1, "no"), MINE | SENT,
+            record_failure(1, "no"), MINE | SENT,
             {"state": "failed", "worker": None, "error": "no", **NOTHING},
         ),
         (
-            quarantined(1, "no"), MINE | SENT,
+            record_quarantine(1, "no"), MINE | SENT,
             {"state": "quarantined", "worker": None, "error": "no", **NOTHING},
         ),
     ],
@@ -123,7 +123,7 @@ def test_a_step_applies_in_its_states_alone(
     location = JournalLocation(tmp_path)
     other, journal = _open(location), _open(location)
     ids = {"me": journal._me, "other": other._me, None: None}
-    more = [quarantined(8, "no")] if beside else []  # which never applies
+    more = [record_quarantine(8, "no")] if beside else []  # which never applies
     for case in [(state, owner) for state in STATES for owner in OWNERS]:
         before = {"state": case[0], "worker": ids[case[1]], **BEFORE}
         with journal._db.begin():
@@ -148,21 +148,21 @@ def test_a_late_answer_is_kept_and_nothing_undoes_it(location: JournalLocation) 
     """One worker sleeps for longer than its lease, another asks again, both are answered."""
     asleep = _open(location)
     (question,) = asleep.claim("expert", 1)
-    asleep.commit([intent(question.id, 0.5)])
+    asleep.commit([record_sending(question.id, 0.5)])
     _gone(asleep)
     other = _open(location)
     assert question in [replace(q, attempts=0) for q in other.claim("expert", 8)]
-    assert other.commit([intent(question.id, 0.5)]) == {}
+    assert other.commit([record_sending(question.id, 0.5)]) == {}
     with pytest.raises(InputError, match="lost its lease"):
-        asleep.commit([answered(question.id, ANSWER)])
+        asleep.commit([record_answer(question.id, ANSWER)])
     assert _rows(location)[0][0] == "done"
     # The request of the other comes to nothing, is put again, given up, or answered after all.
-    assert other.commit([missed(question.id, 0.125)]) == {}
-    again = intent(question.id, 0.5)
+    assert other.commit([record_loss(question.id, 0.125)]) == {}
+    again = record_sending(question.id, 0.5)
     assert other.commit([again]) == {again: "settled elsewhere"}
-    for change in (failed(question.id, "no"), quarantined(question.id, "no")):
+    for change in (record_failure(question.id, "no"), record_quarantine(question.id, "no")):
         assert other.commit([change]) == {change: "settled elsewhere"}
-    other.commit([answered(question.id, replace(ANSWER, reply="B"))])
+    other.commit([record_answer(question.id, replace(ANSWER, reply="B"))])
     state, worker, attempts, lost, cost = _rows(location)[0]
     assert (state, worker, attempts, cost) == ("done", None, 2, 0.25)
     # Set aside for the sleeper, the time-out, and the second answer.
@@ -179,13 +179,17 @@ def test_a_worker_that_was_taken_for_gone_changes_no_others_question(
 ) -> None:
     asleep = _open(location)
     first, second, third = asleep.claim("expert", 3)
-    asleep.commit([intent(first.id, 0.5), intent(second.id, 0.5)])
+    asleep.commit([record_sending(first.id, 0.5), record_sending(second.id, 0.5)])
     _gone(asleep)
     other = _open(location)
     other.claim("expert", 8)
-    other.commit([intent(first.id, 0.5)])
+    other.commit([record_sending(first.id, 0.5)])
     before = _rows(location)
-    changes = [missed(first.id, 0.1), failed(second.id, "no"), intent(third.id, 0.5)]
+    changes = [
+        record_loss(first.id, 0.1),
+        record_failure(second.id, "no"),
+        record_sending(third.id, 0.5),
+    ]
     with pytest.raises(InputError, match="lost its lease"):
         asleep.commit(changes)
     assert _rows(location) == before
@@ -215,9 +219,9 @@ class Workers(RuleBasedStateMachine):
           first=st.integers(1, 6))  # fmt: skip
     def commits(self, who: int, kinds: list[int], first: int) -> None:
         makes = (
-            lambda q: intent(q, 0.5, 20), lambda q: answered(q, ANSWER),
-            lambda q: missed(q, 0.125, 5), lambda q: failed(q, "no"),
-            lambda q: quarantined(q, "no"),
+            lambda q: record_sending(q, 0.5, 20), lambda q: record_answer(q, ANSWER),
+            lambda q: record_loss(q, 0.125, 5), lambda q: record_failure(q, "no"),
+            lambda q: record_quarantine(q, "no"),
         )  # fmt: skip
         changes: list[Change] = [makes[kind](first + n) for n, kind in enumerate(kinds)]
         try:

@@ -11,7 +11,7 @@ from llm_elicit.backends import Reply
 from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.batches import ask_in_batches
 from llm_elicit.orchestrator.open_run import Study
-from llm_elicit.orchestrator.tokens import MOST, Tokens, UsageCheck, known
+from llm_elicit.orchestrator.tokens import MAX_TOKENS, Tokens, UsageCheck, plausible_tokens
 from llm_elicit.testing.provider import Action, Provider, Says
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import Notes, campaign, plan_of, run, table
@@ -137,21 +137,23 @@ def test_what_plug_ins_may_put_there() -> None:
     reply = Reply("A", "stop", "m", None, None, 60, 2, 0, {})
     for name, value in (
         ("prompt_tokens", None), ("prompt_tokens", "60"), ("completion_tokens", 2.0),
-        ("completion_tokens", MOST + 1), ("prompt_tokens", float("nan")),
+        ("completion_tokens", MAX_TOKENS + 1), ("prompt_tokens", float("nan")),
     ):  # fmt: skip
         odd = Reply(**{**vars(reply), name: value})
         check = UsageCheck()
-        counted = check.counted(odd, bound)
+        counted = check.with_charges(odd, bound)
         assert (counted.prompt_tokens, counted.completion_tokens) == (100, 8)
         assert check.raised == Tokens()
-        assert known(odd) == (0.0, 0.0)
-        assert UsageCheck().counted(odd, None).prompt_tokens == 0
+        assert plausible_tokens(odd) == (0.0, 0.0)
+        assert UsageCheck().with_charges(odd, None).prompt_tokens == 0
     for cached in (-5, "3", 10**19, None):
         odd = Reply(**{**vars(reply), "cached_tokens": cached})
-        assert 0 <= UsageCheck().counted(odd, bound).cached_tokens <= 60
+        assert 0 <= UsageCheck().with_charges(odd, bound).cached_tokens <= 60
     refused = Reply("", "refusal", "m", None, None, 60, 0, 0, {})
-    assert UsageCheck().counted(refused, bound) == refused
+    assert UsageCheck().with_charges(refused, bound) == refused
     hidden = Reply("A", "stop", "m", None, None, 5000, 2, 0, {})
     check = UsageCheck()
-    assert check.counted(hidden, bound) == hidden, "a server may put words of its own before ours"
-    assert check.worst(bound) == Tokens(10_000, 8)
+    assert check.with_charges(hidden, bound) == hidden, (
+        "a server may put words of its own before ours"
+    )
+    assert check.worst_case(bound) == Tokens(10_000, 8)

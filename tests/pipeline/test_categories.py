@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import llm_elicit as le
-from llm_elicit._util.settings import validated
+from llm_elicit._util.settings import validate
 from llm_elicit.audit.summaries import correlation_columns, correlation_pairs
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design, Direct
@@ -28,7 +28,7 @@ HEIGHT = {"name": "height", "label": "height", "unit": "m", "low": 0, "high": 30
 def space_of(features, folder=None):
     data = {"name": "trees", "title": "trees", "subject": "a tree", "features": features}
     if folder is None:
-        return validated(FeatureSpace, data, "trees")
+        return validate(FeatureSpace, data, "trees")
     rng = np.random.default_rng(0)
     codes = rng.choice(3, 400, p=SHARES)
     height = rng.normal(np.array([22.0, 12.0, 6.0])[codes], 2.0).clip(0, 30)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import llm_elicit as le
-from llm_elicit._util.settings import validated
+from llm_elicit._util.settings import validate
 from llm_elicit.audit.responses import Response
 from llm_elicit.cli import main as cli
 from llm_elicit.config.campaign import Campaign
@@ -43,7 +43,7 @@ def _data(url: str = "http://127.0.0.1:9", **rest: Any) -> dict[str, Any]:
 
 
 def _campaign(url: str = "http://127.0.0.1:9", **rest: Any) -> Campaign:
-    return validated(Campaign, _data(url, **rest), "study.yaml")
+    return validate(Campaign, _data(url, **rest), "study.yaml")
 
 
 def _call(
@@ -361,7 +361,7 @@ def test_an_estimate_rests_on_the_tokens_that_a_pilot_measured(
         Path("study.yaml").write_text(yaml.safe_dump(data))
         before = estimate()
         assert "by assumed answer tokens" in basis()
-        pilot.run_pilot(validated(Campaign, data, "study.yaml"), 20)
+        pilot.run_pilot(validate(Campaign, data, "study.yaml"), 20)
         after = estimate()
         assert "by the tokens of 40 answers (95 %)" in basis()
         run = asyncio.run(stages.ask(stages.plan("study.yaml")))

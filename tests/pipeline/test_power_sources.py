@@ -18,10 +18,10 @@ from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.power_sources import (
     PowerSources,
-    at_stated_power,
+    estimate_power,
     is_identified,
-    pin_power,
     read_sources,
+    scale_to_power,
 )
 from llm_elicit.pipeline.run_folder import POWER, Run, fit_of
 from llm_elicit.planning.direct_pairs import range_pairs
@@ -82,7 +82,7 @@ def test_quantiles_are_the_medians_of_what_was_stated_of_a_feature() -> None:
     rows += [_row("quantiles", 1, "14; 14; 17; 18; 20"), _row("quantiles", 3, "1; 2; 3; 4; 5")]
     found = _read(rows)
     assert found.quantiles == {0: {0.05: 36, 0.25: 39, 0.5: 45, 0.75: 49, 0.95: 53}}
-    (line,) = found.left_out
+    (line,) = found.notes
     assert line.startswith("quantiles of bill_depth_mm, body_mass_g do not increase within")
 
 
@@ -97,7 +97,7 @@ def test_points_outside_the_range_are_left_out() -> None:
     assert _read(rows).points.shape == (6, 4)
     few = _read(rows[-3:])
     assert few.points is None
-    assert few.left_out == ("points: 2 of 3 lie in the range asked about, fewer than 5",)
+    assert few.notes == ("points: 2 of 3 lie in the range asked about, fewer than 5",)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_points_outside_the_range_are_left_out() -> None:
 )
 def test_what_cannot_be_used_is_left_out_with_a_line(rows: list[Any], line: str) -> None:
     found = _read(rows)
-    assert not found.given
-    assert len(found.left_out) == 1
-    assert line in found.left_out[0]
+    assert not found.available
+    assert len(found.notes) == 1
+    assert line in found.notes[0]
 
 
 def test_nothing_asked_is_no_source() -> None:
@@ -157,10 +157,10 @@ def _ratios(count: int, gain: float = 1.0) -> tuple[Any, Any, Any]:
 
 
 def test_a_belief_is_kept_at_the_power_that_answers_tell(faint: BeliefDensity) -> None:
-    pinned = pin_power(faint, PowerSources(ratios=_ratios(20)), 0)
+    pinned = estimate_power(faint, PowerSources(ratios=_ratios(20)), 0)
     assert pinned.used
     assert pinned.power.low < 1 / GAIN < pinned.power.high
-    kept = at_stated_power(faint, pinned, measured=True, seed=0)
+    kept = scale_to_power(faint, pinned, measured=True, seed=0)
     assert kept.diagnostics["power"] == {
         "value": pinned.power.value, "log_sd": pinned.power.log_sd, "source": "ratios"
     }  # fmt: skip
@@ -168,13 +168,13 @@ def test_a_belief_is_kept_at_the_power_that_answers_tell(faint: BeliefDensity) -
 
 
 def test_log_odds_without_a_scale_have_one_nat_by_convention(faint: BeliefDensity) -> None:
-    kept = at_stated_power(faint, pin_power(faint, PowerSources(), 0), measured=True, seed=0)
+    kept = scale_to_power(faint, estimate_power(faint, PowerSources(), 0), measured=True, seed=0)
     assert kept.diagnostics["power"]["source"] == "convention"
     points = LINE.sample(4000, np.random.default_rng(3))
     assert kept.utility(points).std() == pytest.approx(1.0, rel=0.05)
     # Whatever all log-odds are multiplied by, the belief is the same.
     fainter = faint.tempered(0.01)
-    again = at_stated_power(fainter, pin_power(faint, PowerSources(), 0), measured=True, seed=0)
+    again = scale_to_power(fainter, estimate_power(faint, PowerSources(), 0), measured=True, seed=0)
     x = np.linspace(-2.9, 2.9, 30)[:, None]
     assert again.log_prob(x) == pytest.approx(kept.log_prob(x), abs=0.05)
 
@@ -191,7 +191,7 @@ def chosen(sharpness: float) -> BeliefDensity:
 def test_choices_that_bound_the_sharpness_from_below_have_one_nat_by_convention() -> None:
     belief = chosen(1e6)
     assert belief.diagnostics["separation"]["complete"]
-    kept = at_stated_power(belief, pin_power(belief, PowerSources(), 0), measured=False, seed=0)
+    kept = scale_to_power(belief, estimate_power(belief, PowerSources(), 0), measured=False, seed=0)
     assert kept.diagnostics["power"]["source"] == "convention"
     points = LINE.sample(4000, np.random.default_rng(3))
     assert kept.utility(points).std() == pytest.approx(1.0, rel=0.05)
@@ -200,7 +200,7 @@ def test_choices_that_bound_the_sharpness_from_below_have_one_nat_by_convention(
 def test_choices_keep_the_assumed_noise_level() -> None:
     belief = chosen(0.5)
     assert belief.diagnostics["separation"] is None
-    kept = at_stated_power(belief, pin_power(belief, PowerSources(), 0), measured=False, seed=0)
+    kept = scale_to_power(belief, estimate_power(belief, PowerSources(), 0), measured=False, seed=0)
     assert kept.diagnostics["power"] == {
         "value": 1.0, "log_sd": 0.0, "source": "assumed noise level"
     }  # fmt: skip
@@ -209,7 +209,7 @@ def test_choices_keep_the_assumed_noise_level() -> None:
 
 def test_a_source_that_cannot_be_used_leaves_the_others(faint: BeliefDensity) -> None:
     outside = Ranges([[(-9.0, -8.0)]] * 6, [[(0.0, 1.0)]] * 6, np.zeros(6))
-    pinned = pin_power(faint, PowerSources(ratios=_ratios(20), ranges=outside), 0)
+    pinned = estimate_power(faint, PowerSources(ratios=_ratios(20), ranges=outside), 0)
     assert pinned.used
     assert pinned.power.source == "ratios"
     (line,) = pinned.notes
@@ -218,9 +218,9 @@ def test_a_source_that_cannot_be_used_leaves_the_others(faint: BeliefDensity) ->
 
 
 def test_ratios_of_a_judge_who_says_nothing_by_them_tell_no_power(faint: BeliefDensity) -> None:
-    pinned = pin_power(faint, PowerSources(ratios=_ratios(20, gain=0.0)), 0)
+    pinned = estimate_power(faint, PowerSources(ratios=_ratios(20, gain=0.0)), 0)
     assert not pinned.used
-    kept = at_stated_power(faint, pinned, measured=True, seed=0)
+    kept = scale_to_power(faint, pinned, measured=True, seed=0)
     assert kept.diagnostics["power"]["source"] == "convention"
 
 

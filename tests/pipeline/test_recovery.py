@@ -42,17 +42,17 @@ def test_one_of_two_services_takes_a_run_over(tmp_path: Path) -> None:
     _begun(tmp_path, "command", owner="process")
     _begun(tmp_path, "ended", state="done")
     one, other = Recovery(tmp_path), Recovery(tmp_path)
-    assert _taken(one.take(set())) == (["one"], False)
-    assert _taken(other.take(set())) == ([], True)
-    assert _taken(one.take({"one"})) == ([], False)
+    assert _taken(one.take_over(set())) == (["one"], False)
+    assert _taken(other.take_over(set())) == ([], True)
+    assert _taken(one.take_over({"one"})) == ([], False)
 
 
 def test_a_run_of_a_process_that_is_only_suspended_is_left_alone(tmp_path: Path) -> None:
     """It holds the lock of the run's folder, and goes on once it wakes."""
     run = _begun(tmp_path)
     with RunLock(run.folder, name=AT_WORK):
-        assert _taken(Recovery(tmp_path).take(set())) == ([], True)
-    assert _taken(Recovery(tmp_path).take(set())) == (["one"], False)
+        assert _taken(Recovery(tmp_path).take_over(set())) == ([], True)
+    assert _taken(Recovery(tmp_path).take_over(set())) == (["one"], False)
 
 
 def test_ended_runs_are_not_read_again_until_their_journal_changes(
@@ -60,7 +60,7 @@ def test_ended_runs_are_not_read_again_until_their_journal_changes(
 ) -> None:
     run = _begun(tmp_path, state="done")
     found = Recovery(tmp_path)
-    assert _taken(found.take(set())) == ([], False)
+    assert _taken(found.take_over(set())) == ([], False)
     read: list[Path] = []
 
     def counted(location: object) -> None:
@@ -68,10 +68,10 @@ def test_ended_runs_are_not_read_again_until_their_journal_changes(
 
     with monkeypatch.context() as patched:
         patched.setattr(runtime, "read_control", counted)
-        found.take(set())
+        found.take_over(set())
     assert not read
     write_control(run.location, state="running", alive=0.0)
-    assert _taken(found.take(set())) == (["one"], False)
+    assert _taken(found.take_over(set())) == (["one"], False)
 
 
 def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
     for name, text in (("empty", ""), ("other", "name: [1"), ("gone", "name: gone\nspace: none")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "campaign.yaml").write_text(text)
-    assert _taken(Recovery(tmp_path).take(set())) == (["one"], False)
+    assert _taken(Recovery(tmp_path).take_over(set())) == (["one"], False)
     control = read_control(lost.location)
     assert control is not None
     assert not control.at_work  # or it would read as if someone worked on it

@@ -16,7 +16,7 @@ from planning.test_rounds import Told, _gpt, _letter, _plan
 from benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.engine import ask
-from llm_elicit.orchestrator.journal.schema import answered, digest_of, intent
+from llm_elicit.orchestrator.journal.schema import digest_of, record_answer, record_sending
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import StalePlanError, comparisons
 from llm_elicit.orchestrator.open_run import Study
@@ -59,9 +59,9 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         other = Journal(longer.location, study.identity, longer.campaign.limits)
         other.prepare(["gpt"], longer.plan)
         (held,) = other.claim("gpt", 1)
-        other.commit([intent(held.id, 0.0)])
+        other.commit([record_sending(held.id, 0.0)])
         answer = replace(ANSWER, digest=digest_of(held, ANSWER))
-        other.commit([answered(held.id, answer)])
+        other.commit([record_answer(held.id, answer)])
         # It ends its part without waiting for what it does not know.
         summary = asyncio.run(ask(old.study))
         assert not summary.problems

@@ -19,7 +19,7 @@ from fakes.batches import BatchProvider
 from fakes.warm import WarmPopen
 
 from llm_elicit import density
-from llm_elicit._util.settings import validated
+from llm_elicit._util.settings import validate
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import response_of
@@ -240,7 +240,7 @@ def test_judges_who_share_a_round_each_have_a_part_of_it() -> None:
 
 def test_adaptive_is_short_for_rounds() -> None:
     data = {"name": "try", "space": "penguins", "judges": [EXPERT], "design": "adaptive"}
-    assert validated(Campaign, data, "c.yaml").design.sizes == (40, 40, 40, 40, 40)
+    assert validate(Campaign, data, "c.yaml").design.sizes == (40, 40, 40, 40, 40)
 
 
 def test_methods_that_take_pairs_for_draws_are_refused() -> None:
@@ -249,13 +249,13 @@ def test_methods_that_take_pairs_for_draws_are_refused() -> None:
         "design": {"pairs": 14, "rounds": {"count": 3}}, "fit": {"methods": ["utility", "score"]},
     }  # fmt: skip
     with pytest.raises(InputError, match=r"'score' needs pairs drawn independently .* use util"):
-        validated(Campaign, data, "c.yaml")
+        validate(Campaign, data, "c.yaml")
     data["fit"] = {"methods": ["auto"]}
     data["design"] = {"pairs": 10, "rounds": {"count": 4}}
-    assert validated(Campaign, data, "c.yaml").design.sizes == (4, 2, 2, 2)
+    assert validate(Campaign, data, "c.yaml").design.sizes == (4, 2, 2, 2)
     data["design"] = {"pairs": 3, "rounds": {"count": 4}}
     with pytest.raises(InputError, match="4 rounds of 3 pairs"):
-        validated(Campaign, data, "c.yaml")
+        validate(Campaign, data, "c.yaml")
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ def test_a_judge_is_not_asked_beyond_what_the_rule_says() -> None:
 
 def test_a_rule_that_says_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="give max_band_width or no_signal_after"):
-        validated(
+        validate(
             Campaign,
             {
                 "name": "try", "space": "penguins", "judges": [EXPERT],
@@ -344,17 +344,17 @@ def test_every_pair_of_a_judge_is_in_one_round() -> None:
         "name": "try", "space": "penguins", "judges": [{**EXPERT, "name": n} for n in "ab"],
         "design": {"pairs": 14, "rounds": {"count": 3, "stop": {"max_band_width": 1.0}}},
     }  # fmt: skip
-    shared = validated(Campaign, data, "c.yaml")
+    shared = validate(Campaign, data, "c.yaml")
     assert schedule_of("a", shared) == schedule_of("b", shared)
     assert schedule_of("a", shared).may_end
     data["design"]["rounds"] = {"count": 3, "shared": False}
-    apart = validated(Campaign, data, "c.yaml")
+    apart = validate(Campaign, data, "c.yaml")
     pairs = {judge: schedule_of(judge, apart).pairs for judge in "ab"}
     assert pairs["a"] == (range(6), range(6, 10), range(14, 18))
     assert pairs["b"] == (range(6), range(10, 14), range(18, 22))
     assert not schedule_of("a", apart).may_end
     del data["design"]["rounds"]
-    assert schedule_of("a", validated(Campaign, data, "c.yaml")).pairs == (range(14),)
+    assert schedule_of("a", validate(Campaign, data, "c.yaml")).pairs == (range(14),)
 
 
 SOFT = {"name": "soft", "backend": "simulated", "log_odds": {"gain": 0.04, "noise": 0.05}}

@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from llm_elicit._util.settings import parse_yaml, validated
+from llm_elicit._util.settings import parse_yaml, validate
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.service.campaigns import checked
+from llm_elicit.service.campaigns import validate_campaign
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
-from llm_elicit.service.spaces import Library
+from llm_elicit.service.spaces import SpaceLibrary
 from tests.service.serving import Served
 from tests.service.test_campaigns import campaign, wait_for
 from tests.service.test_security import CSV, problem
@@ -41,7 +41,7 @@ PAID = ServerSettings(
 
 
 def read(data: Any, settings: ServerSettings = PAID, folder: Path = Path("none")) -> Campaign:
-    return checked(data, settings, Library(folder))
+    return validate_campaign(data, settings, SpaceLibrary(folder))
 
 
 def refused(data: Any, said: str, settings: ServerSettings = PAID) -> None:
@@ -259,7 +259,7 @@ def test_text_that_is_no_campaign(served: Served, kind: str, body: Any, said: st
 def test_a_message_is_the_command_lines(served: Served) -> None:
     data = campaign(design={"pairs": 1})
     with pytest.raises(InputError) as error:
-        checked(data, ServerSettings(), Library(Path("none")))
+        validate_campaign(data, ServerSettings(), SpaceLibrary(Path("none")))
     with served.client() as client:
         assert problem(client.post("/api/campaigns", json=data), 422) == str(error.value)
 
@@ -437,7 +437,7 @@ def test_a_space_is_uploaded_once(uploaded: httpx.Client) -> None:
 def test_the_servers_file_of_the_documentation_is_valid() -> None:
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.S | re.M)
-    settings = validated(ServerSettings, parse_yaml(text, "server.yaml"), "server.yaml")
+    settings = validate(ServerSettings, parse_yaml(text, "server.yaml"), "server.yaml")
     assert settings.bounds.max_cost == 20.0
     claude = {"name": "c", "backend": "anthropic", "model": "claude-haiku-4-5"}
     assert read(campaign(judges=[claude], limits={"max_cost": 20}), settings).judges

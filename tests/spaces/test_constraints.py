@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llm_elicit as le
-from llm_elicit._util.settings import to_yaml, validated
+from llm_elicit._util.settings import to_yaml, validate
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.constraints import inequality
 from llm_elicit.spaces.features import FeatureSpace
@@ -140,7 +140,7 @@ def test_a_polygon_that_is_refused_says_why_in_its_line(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"^s\.yaml: constraints\.0\.region\.features: a polygon on"
     ):
-        validated(FeatureSpace, data, "s.yaml")
+        validate(FeatureSpace, data, "s.yaml")
 
 
 def test_constraints_that_hold_nowhere_are_refused(tmp_path: Path) -> None:

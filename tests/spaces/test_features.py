@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from llm_elicit._util.files import available
-from llm_elicit._util.settings import read_yaml, validated
+from llm_elicit._util.settings import read_yaml, validate
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
@@ -189,7 +189,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
 
 def test_validation_counts_further_findings():
     with pytest.raises(InputError, match=r"here: name: Field required \(and \d more\)"):
-        validated(Feature, {}, "here")
+        validate(Feature, {}, "here")
 
 
 def kind(words, **more):
@@ -257,7 +257,7 @@ def test_categories_are_drawn_alike_and_are_whole():
 )
 def test_what_does_not_go_with_categories_is_refused_in_one_line(given, match):
     with pytest.raises(InputError, match=match) as caught:
-        validated(Feature, given, "f.yaml")
+        validate(Feature, given, "f.yaml")
     assert "\n" not in str(caught.value)
 
 

@@ -77,7 +77,7 @@ _REFUSED = (
 )
 
 
-def explained(error: Exception, name: str, *, shared: bool) -> JournalError:
+def explain_error(error: Exception, name: str, *, shared: bool) -> JournalError:
     """Return an error of the database, explained in one line.
 
     Args:
@@ -95,7 +95,7 @@ def explained(error: Exception, name: str, *, shared: bool) -> JournalError:
         f"{name}: the journal cannot be used ({reason[:300]}): {way_out}; committed answers are "
         "kept"
     )
-    explained.passes = shared and passes(error)
+    explained.passes = shared and is_transient(error)
     return explained
 
 
@@ -104,7 +104,7 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and _code(error) == sqlite3.SQLITE_FULL
 
 
-def passes(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Return whether a retry may succeed later, for instance after a restart of the server."""
     if not isinstance(error, DBAPIError) or _state(error) == "53100":
         return False
@@ -197,7 +197,7 @@ class JournalLocation:
         """Return an engine that only reads, possibly while another process writes."""
         if self.address is not None:
             return _postgresql(self.address, self.schema, LEASE)
-        return sqlite_engine(self.only_read, begin="BEGIN")
+        return sqlite_engine(self.read_only_address, begin="BEGIN")
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection | None]:
@@ -213,7 +213,7 @@ class JournalLocation:
             yield db if sa.inspect(db).has_table("meta") else None
 
     @property
-    def only_read(self) -> str:
+    def read_only_address(self) -> str:
         """The address of the SQLite file for a connection that only reads."""
         path = self.folder / FILE
         effective = os.access in os.supports_effective_ids
@@ -233,11 +233,11 @@ class JournalLocation:
         try:
             yield
         except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
-            raise self.explained(error) from None
+            raise self.explain_error(error) from None
 
-    def explained(self, error: Exception) -> JournalError:
+    def explain_error(self, error: Exception) -> JournalError:
         """Return an exception of the database, explained in one line."""
-        return explained(error, self.name, shared=self.shared)
+        return explain_error(error, self.name, shared=self.shared)
 
 
 def _postgresql(address: str, schema: str, lease: float) -> sa.Engine:
@@ -509,7 +509,7 @@ class Transactions:
         """The number of the current transaction."""
         return self._number
 
-    def once(self, work: Callable[[], T]) -> T:
+    def run_once(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, committed exactly once in one transaction.
 
         If the work changes anything, it must write the number to the worker's row as well.
@@ -537,11 +537,11 @@ class Transactions:
 
     def _worth_another(self, error: BaseException) -> bool:
         if self.location.shared:
-            return passes(error)
+            return is_transient(error)
         if not is_full(error):
             return False
         if self.failure is None and isinstance(error, SQLAlchemyError):
-            self.failure = self.location.explained(error)
+            self.failure = self.location.explain_error(error)
         self._release()
         return True
 

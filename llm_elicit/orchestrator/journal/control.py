@@ -189,7 +189,7 @@ def write_control(
         return _changed(db, {**changes, "changed": clock()}, takeovers)
 
 
-def sign_of_life(location: JournalLocation, takeovers: int) -> None:
+def record_heartbeat(location: JournalLocation, takeovers: int) -> None:
     """Record that a process works on the run; it counts as dead `SILENCE` seconds later.
 
     Raises:
@@ -268,13 +268,13 @@ def record_events(location: JournalLocation, happened: Sequence[RunEvent]) -> li
         return numbered
 
 
-def read_events(location: JournalLocation, since: int = 0, most: int = _PAGE) -> list[RunEvent]:
-    """Return the recorded events with numbers above `since`, at most `most` of them.
+def read_events(location: JournalLocation, since: int = 0, limit: int = _PAGE) -> list[RunEvent]:
+    """Return the recorded events with numbers above `since`, at most `limit` of them.
 
     Raises:
         JournalError: the journal cannot be read.
     """
-    query = select(events).where(events.c.seq > since).order_by(events.c.seq).limit(most)
+    query = select(events).where(events.c.seq > since).order_by(events.c.seq).limit(limit)
     with location.reading() as db:
         return [] if db is None else [event_of(row._asdict()) for row in db.execute(query)]
 

@@ -1,7 +1,7 @@
 """The cards that people are given, in the journal: leases, answers, and answers that were undone.
 
 A card is one question on one expert's screen. All functions are called within a transaction that
-`alone` has begun with, so that no two of them run at the same time for one judge. The unique
+`lock_cards` has begun with, so that no two of them run at the same time for one judge. The unique
 indexes of the table hold the two rules as well: a question is with one person, and a person has one
 card.
 """
@@ -25,12 +25,12 @@ from llm_elicit.orchestrator.journal.schema import (
     QUESTION,
     Answer,
     Question,
-    answered,
     answers,
     clock,
     now,
     people,
     questions,
+    record_answer,
 )
 from llm_elicit.planning.pairs import Order
 
@@ -160,14 +160,14 @@ def _open(judge: str) -> sa.ColumnElement[bool]:
     return (c.judge == judge) & ~settled & c.presentation.in_(("ab", "ba"))
 
 
-def alone(db: sa.Connection, location: JournalLocation, judge: str) -> None:
+def lock_cards(db: sa.Connection, location: JournalLocation, judge: str) -> None:
     """Wait until no other transaction works on a judge's cards; in SQLite none ever does."""
     if location.shared:
         name = f"people of {judge} in {location.schema}"
         db.execute(select(func.pg_advisory_xact_lock(func.hashtext(name))))
 
 
-def card(db: sa.Connection, number: int) -> CardRow | None:
+def read_card(db: sa.Connection, number: int) -> CardRow | None:
     """Return a card by its number."""
     return _row(db, people.c.id == number)
 
@@ -179,7 +179,7 @@ def _row(db: sa.Connection, *of: sa.ColumnElement[bool]) -> CardRow | None:
     return None if row is None else CardRow(**row._mapping)
 
 
-def held(db: sa.Connection, expert: Expert) -> CardRow | None:
+def held_card(db: sa.Connection, expert: Expert) -> CardRow | None:
     """Return the card that an expert has; only its answer settles the question meanwhile."""
     return _row(db, expert.cards, people.c.state == LEASED)
 
@@ -303,7 +303,7 @@ def settle(
     """
     if answer is not None:
         assert row.question is not None
-        if apply_each(db, [answered(row.question, answer)], row.expert):
+        if apply_each(db, [record_answer(row.question, answer)], row.expert):
             return False
     settled = _update(row).where(people.c.state == LEASED)
     values = {"choice": choice, "seconds": seconds, "confidence": confidence, "answered_at": now()}
@@ -315,7 +315,7 @@ def last_answered(db: sa.Connection, expert: Expert) -> CardRow | None:
     return _row(db, expert.cards, people.c.state == ANSWERED)
 
 
-def waiting(db: sa.Connection, judge: str, pairs: range) -> int:
+def count_waiting(db: sa.Connection, judge: str, pairs: range) -> int:
     """Return how many questions about some pairs wait for an answer of a judge."""
     about = questions.c.pair.between(pairs.start, pairs[-1])
     return int(db.execute(select(func.count()).where(_open(judge), about)).scalar_one())
@@ -330,7 +330,7 @@ def reopen(db: sa.Connection, row: CardRow) -> None:
     db.execute(_update(row).values(state="undone"))
 
 
-def left(db: sa.Connection, expert: Expert, end: int) -> int:
+def count_left(db: sa.Connection, expert: Expert, end: int) -> int:
     """Return how many questions wait for an answer that this expert may give."""
     may = _open(expert.judge) & (questions.c.pair < end)
     count = select(func.count()).where(may)

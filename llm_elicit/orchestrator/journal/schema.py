@@ -346,12 +346,12 @@ class Change:
     tokens: int = 0
 
 
-def intent(question: int, reserved: float, tokens: int = 0) -> Change:
+def record_sending(question: int, reserved: float, tokens: int = 0) -> Change:
     """Return the change before a request is sent; its worst case is `reserved` USD, `tokens`."""
     return Change("intent", question, {"reserved": reserved, "tokens": tokens})
 
 
-def submitted(question: int, reserved: float, tokens: int, batch: str) -> Change:
+def record_submission(question: int, reserved: float, tokens: int, batch: str) -> Change:
     """Return the change before a question is submitted in a batch.
 
     It is not asked again before the outcome of the batch is known. `reserved` USD and `tokens` are
@@ -361,7 +361,7 @@ def submitted(question: int, reserved: float, tokens: int, batch: str) -> Change
     return Change("submitted", question, values)
 
 
-def answered(question: int, answer: Answer) -> Change:
+def record_answer(question: int, answer: Answer) -> Change:
     """Return the change that stores an answer."""
     # A JSON string may hold characters that a database does not accept.
     row = vars(answer) | {
@@ -376,17 +376,17 @@ def answered(question: int, answer: Answer) -> Change:
     return Change("answered", question, answer=row, spent=answer.cost or 0.0, tokens=tokens)
 
 
-def missed(question: int, lost: float, tokens: int = 0) -> Change:
+def record_loss(question: int, lost: float, tokens: int = 0) -> Change:
     """Return the change after a failed request; `lost` USD and `tokens` may have been charged."""
     return Change("missed", question, {"lost": lost, "tokens": tokens}, spent=lost, tokens=tokens)
 
 
-def failed(question: int, reason: str) -> Change:
+def record_failure(question: int, reason: str) -> Change:
     """Return the change that gives a question up; the next run tries it again."""
     return Change("failed", question, {"error": storable(reason)})
 
 
-def quarantined(question: int, reason: str) -> Change:
+def record_quarantine(question: int, reason: str) -> Change:
     """Return the change that sets a question aside: it is asked again only on request."""
     return Change("quarantined", question, {"error": storable(reason)})
 

@@ -98,7 +98,7 @@ def _once(
 
     @wraps(work)
     def once(journal: Journal, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return journal._transactions.once(lambda: work(journal, *args, **kwargs))
+        return journal._transactions.run_once(lambda: work(journal, *args, **kwargs))
 
     return once
 
@@ -188,7 +188,7 @@ class Journal:
             self._renew(sum(change.spent for change in late), sum(change.tokens for change in late))
             return lost
 
-        lost = self._transactions.once(work)
+        lost = self._transactions.run_once(work)
         self._unsaved.clear()
         return lost
 
@@ -280,9 +280,9 @@ class Journal:
         """
         try:
             try:
-                done = self._transactions.once(partial(self._commit, changes, sql.apply))
+                done = self._transactions.run_once(partial(self._commit, changes, sql.apply))
             except sql.UnexpectedError:
-                done = self._transactions.once(partial(self._commit, changes, sql.apply_each))
+                done = self._transactions.run_once(partial(self._commit, changes, sql.apply_each))
         except JournalError as error:
             lost = self._unsaved.keep(changes) if any(c.answer for c in changes) else 0
             if lost:
@@ -328,7 +328,7 @@ class Journal:
         return int(self._db.execute(select(func.count()).where(living)).scalar_one())
 
     @_once
-    def held(self) -> tuple[float, int]:
+    def reserved(self) -> tuple[float, int]:
         """Return the USD and tokens reserved for requests in flight, of all workers."""
         return sql.amounts(self._db, sql.HELD)
 
@@ -383,7 +383,7 @@ class Journal:
         """Return how many choices of a judge have log-odds, and why others have none."""
         return sql.choices_of(self._db, judge)
 
-    def worst(self, judge: str) -> tuple[int, int]:
+    def worst_case(self, judge: str) -> tuple[int, int]:
         """Return the least tokens of prompt and answer to reserve for a request."""
         with self.location.guarded(), self._db.begin():
             return sql.worst_case(self._db, judge)
