@@ -63,7 +63,7 @@ class Profile(StrictModel):
         extra: the extra of this package that installs what the client needs.
         prices: its name in the price list.
         token_limit: the field of the token limit.
-        thinks: whether its models may think without being told to, which takes tokens.
+        thinks: whether its models may think unasked, which takes tokens.
         system_role: the role of the instructions; "user" puts them before the first question.
         effort: the fields for each `effort` of a judge, or for "any" other.
         thinking_tokens: the fields for a judge's `thinking_tokens`, which replace those of `effort`
