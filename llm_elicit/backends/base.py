@@ -116,6 +116,7 @@ class Reply:
         prompt_tokens: as counted by the provider, or 0.
         completion_tokens: as counted by the provider, or 0.
         cached_tokens: as counted by the provider, or 0; included in the prompt's.
+        thinking_tokens: as counted by the provider, or 0; included in the completion's.
         body: the request body that was sent.
         headers: the response's headers on rate limits; they are not stored.
         thinking: the thinking that a reasoning model returned; never parsed as an answer.
@@ -134,6 +135,7 @@ class Reply:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    thinking_tokens: int = 0
     body: dict[str, Any] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
     thinking: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -90,7 +90,10 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         MalformedReplyError: it is not a chat completion with a choice.
         UpstreamError: it is an error, or was interrupted.
     """
-    completion = wire.read_answer(wire.Completion, answer)
+    wire.check_upstream(answer)
+    if isinstance(answer, Mapping) and answer.get("choices") == []:
+        raise MalformedReplyError("no choices; the server may have filtered the prompt")
+    completion = wire.read(wire.Completion, answer)
     choice = completion.choices[0]
     wire.check_upstream(choice)
     text, thinking, refusal = _spoken(choice)
@@ -102,7 +105,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     if soft is None and _chosen(text, options, finish) is not None:
         unscored = "another token" if tokens else "none sent" if body.get("logprobs") else ""
     usage = completion.usage or wire.CompletionUsage()
-    details = usage.prompt_tokens_details
+    details, used_for = usage.prompt_tokens_details, usage.completion_tokens_details
     return Reply(
         text=text or refusal,
         finish=finish,
@@ -112,6 +115,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         prompt_tokens=usage.prompt_tokens or 0,
         completion_tokens=usage.completion_tokens or 0,
         cached_tokens=(details and details.cached_tokens) or usage.prompt_cache_hit_tokens or 0,
+        thinking_tokens=(used_for and used_for.reasoning_tokens) or 0,
         body=body,
         thinking=thinking,
         unscored=unscored,

@@ -141,6 +141,12 @@ class PromptDetails(_Part):
     cached_tokens: Count = None
 
 
+class CompletionDetails(_Part):
+    """What the tokens of an answer were used for."""
+
+    reasoning_tokens: Count = None
+
+
 class CompletionUsage(_Part):
     """The tokens of a chat completion; DeepSeek has a name of its own for those of the cache."""
 
@@ -148,6 +154,7 @@ class CompletionUsage(_Part):
     prompt_cache_hit_tokens: Count = None
     completion_tokens: Count = None
     prompt_tokens_details: Annotated[PromptDetails | None, Lenient] = None
+    completion_tokens_details: Annotated[CompletionDetails | None, Lenient] = None
 
 
 class Completion(_Part):

@@ -30,7 +30,7 @@ COMMANDS = {
     "serve.bundle": "Write the live page of a run, finished or not, as one HTML file.",
     "serve.serve": "Serve campaigns over HTTP; Ctrl-C waits for answers in flight.",
     "models.backends": "List the backends that a campaign can name.",
-    "models.models": "List the local models, or download the weights of one.",
+    "models.models": "List the local models, download one, list providers, or check a judge.",
     "models.space": "Draft feature spaces from tables.",
     "cache.cache": "List, compare, verify or delete the answers kept across runs.",
 }

@@ -1,21 +1,29 @@
-"""`llm-elicit models`, `backends` and `space`: what a campaign can name on this machine."""
+"""`llm-elicit models`, `backends` and `space`: what a campaign can name, and what a judge gives."""
 
 from __future__ import annotations
 
+import asyncio
 import shlex
+from collections.abc import Iterator
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from llm_elicit._util.packages import package_version
+from llm_elicit._util.settings import StrictModel, validated
 from llm_elicit._util.text import visible
-from llm_elicit.backends import local
+from llm_elicit.backends import Request, local
 from llm_elicit.cli.options import AsJson, out, print_json
-from llm_elicit.config import judges
+from llm_elicit.config import judges, profiles
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.design import Design
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
+from llm_elicit.orchestrator.model_check import ModelCheck, check_model
+from llm_elicit.planning.pairs import make_plan
+from llm_elicit.questions import Template, render
 from llm_elicit.spaces import features
 from llm_elicit.spaces.naming import ColumnReport
 
@@ -24,7 +32,7 @@ models_app = typer.Typer(add_completion=False)
 
 @models_app.callback(invoke_without_command=True)
 def models_command(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the local models, or download the weights of one."""
+    """List the local models, download one, list providers, or check a judge."""
     if context.invoked_subcommand:
         return
     if as_json:
@@ -49,6 +57,132 @@ def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
     with displays.Display() as progress:
         path = local.pull(name, partial(progress.note, name))
     out.print(path)
+
+
+@models_app.command("profiles")
+def profiles_command(as_json: AsJson = False) -> None:
+    """List the providers and servers that a judge can name as its profile."""
+    rows = [
+        {"profile": name, "backend": profile.backend, "base_url": profile.base_url or "",
+         "key": profile.api_key_env or ", ".join(profile.secrets[:1]),
+         "log_odds": profile.logprobs, "batches": profile.batch is not None}
+        for name, profile in profiles.profiles().items()
+    ]  # fmt: skip
+    if as_json:
+        print_json(rows)
+        return
+    table = Table("profile", "backend", "address", "key", "alternatives", "batches", box=None)
+    for row in rows:
+        *texts, batches = row.values()
+        table.add_row(*map(str, texts), "yes" if batches else "no")
+    out.print(table)
+
+
+_CHECKED = "penguins"
+"""The feature space of a question that belongs to no campaign."""
+
+
+class _Named(StrictModel):
+    """One judge."""
+
+    judge: judges.Judge
+
+
+@models_app.command("check")
+def check_command(
+    judge: Annotated[
+        str,
+        typer.Argument(
+            metavar="JUDGE", help="PROFILE/MODEL or BACKEND/MODEL; a judge's name with --campaign."
+        ),
+    ],
+    campaign: Annotated[
+        str, typer.Option(metavar="FILE", help="Campaign that has the judge, and the question.")
+    ] = "",
+    base_url: Annotated[
+        str, typer.Option(metavar="URL", help="Address of the server, if it is another.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Ask a judge one question; print its version, log-odds, tokens, latency, price and limits."""
+    asked = Campaign.load(campaign) if campaign else None
+    design = asked.design if asked else Design(pairs=10)
+    space = asked.load_space() if asked else features.FeatureSpace.load(_CHECKED)
+    checked = _of_campaign(asked, judge) if asked else _stated(judge, base_url)
+    plan = make_plan(space, design, asked.seed if asked else 0)
+    template, pair = Template.load(design.template), (plan.a[0], plan.b[0])
+    request = Request(
+        render(space, *pair, template), pair, options=template.options,
+        max_tokens=template.max_tokens, answer=template.answer,
+    )  # fmt: skip
+    with displays.Display() as progress:
+        notify = partial(progress.note, checked.name)
+        shown = asyncio.run(check_model(checked, space, request, notify))
+    if as_json:
+        print_json(shown)
+        return
+    table = Table(box=None, show_header=False)
+    for name, value in _facts(shown):
+        table.add_row(name, visible(value, 400))
+    out.print(table)
+
+
+def _of_campaign(campaign: Campaign, name: str) -> judges.Judge:
+    """Return a judge of a campaign.
+
+    Raises:
+        InputError: it has none of this name.
+    """
+    found = {judge.name: judge for judge in campaign.judges}
+    if name not in found:
+        raise InputError(f"{campaign.name}: no judge {name!r}; its judges are {', '.join(found)}")
+    return found[name]
+
+
+def _stated(text: str, base_url: str) -> judges.Judge:
+    """Return the judge that PROFILE/MODEL or BACKEND/MODEL stands for.
+
+    Raises:
+        InputError: there is none.
+    """
+    name, slash, model = text.partition("/")
+    if not slash or not model:
+        raise InputError(
+            f"{text!r} is no PROFILE/MODEL, such as groq/openai/gpt-oss-20b; `llm-elicit models "
+            "profiles` lists profiles, and --campaign FILE checks a judge of a campaign"
+        )
+    profile = None
+    if name not in (*judges.OWN_BACKENDS, *judges.installed_backends()):
+        profile = profiles.profile_named(name)
+    data: dict[str, Any] = {"name": name, "backend": name, "model": model}
+    if profile is not None:
+        data |= {"backend": profile.backend, "profile": name}
+    if base_url:
+        data["base_url"] = base_url
+    return validated(_Named, {"judge": data}, text).judge
+
+
+def _facts(shown: ModelCheck) -> Iterator[tuple[str, str]]:
+    """Yield what is printed of a check, with its names."""
+    yield "endpoint", shown.endpoint
+    yield "model", shown.model
+    yield "version", shown.version or "not reported"
+    yield "answer", shown.verdict
+    none = "none" if shown.verdict in ("A", "B") else "not known: the answer is no choice"
+    yield "log-odds", shown.log_odds.removeprefix("log-odds: ") or none
+    cached = f" ({shown.cached_tokens:,} cached)" if shown.cached_tokens else ""
+    yield (
+        "tokens",
+        f"{shown.prompt_tokens:,} prompt{cached}, {shown.thinking_tokens:,} thinking, "
+        f"{shown.answer_tokens:,} answer",
+    )
+    yield "latency", f"{shown.seconds:.2f} s"
+    unknown = "unknown; give the judge a price"
+    yield "price", unknown if shown.cost is None else f"${shown.cost:.6f} for this question"
+    limits = [f"{item.remaining:,.0f} of {item.limit:,.0f} {item.kind}" for item in shown.limits]
+    yield "limits", f"{', '.join(limits)} left" if limits else "none in the headers"
+    for change in shown.changes:
+        yield "changed", change
 
 
 def backends_command(as_json: AsJson = False) -> None:

@@ -251,6 +251,8 @@ class HostedJudge(_ModelJudge):
             raise ValueError(f"profile {self.profile} has no base_url; give the server's address")
         if self.structured and self.wire_format.structured is None:
             raise ValueError(f"structured: {self.profile} takes no JSON schema; leave it out")
+        if self.effort is not None and not self.wire_format.thinking(self.effort, None):
+            raise ValueError(f"effort: {self.profile} has no such setting; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""A loopback provider with the wire formats of Anthropic and OpenAI.
+"""A loopback provider with the wire formats of Anthropic and OpenAI, and of servers like them.
 
 It runs in a thread of the test's process and answers real sockets; what it does with a request
 is decided by a function of (number of the request, its body), so that faults can be placed, and
@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, Self
 
 Style = Literal["bucket", "window", "sliding"]
@@ -187,8 +188,9 @@ class Says:
     """A complete answer.
 
     `before` are tokens before the one whose log-probabilities are given. `thinking` is a separate
-    block for Anthropic; otherwise the field `thinking_in`, or between "tags". `usage` replaces the
-    true usage; None omits it.
+    block for Anthropic; otherwise the field `thinking_in`, or between "tags", or a part of the
+    content ("parts"). `parts` sends the content as a list of parts, `columns` the log-probabilities
+    as lists of tokens and of values. `usage` replaces the true usage; None omits it.
     """
 
     text: str = "A"
@@ -202,6 +204,8 @@ class Says:
     before: tuple[str, ...] = ()
     thinking: str = ""
     thinking_in: str = "reasoning_content"
+    parts: bool = False
+    columns: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     usage: Any = ...
 
@@ -275,6 +279,11 @@ class Seen:
         """The last turn, which identifies the question."""
         return str(self.body["messages"][-1]["content"])
 
+    @property
+    def of_messages(self) -> bool:
+        """Whether it is of the Messages API, at Anthropic, Amazon or Google."""
+        return self.path.endswith(("/messages", "/invoke", ":rawPredict"))
+
 
 @dataclass
 class Provider:
@@ -283,6 +292,7 @@ class Provider:
     Attributes:
         behave: returns the action for a request.
         gate: limits that it enforces and sends in headers; None for none.
+        error: returns the body of an error response; None for that of OpenAI or Anthropic.
         seen: the requests so far.
         url: its address.
 
@@ -294,6 +304,7 @@ class Provider:
 
     behave: Behaviour = lambda _number, _body: Says()
     gate: Gate | None = None
+    error: Callable[[Fails], Any] | None = None
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
 
@@ -364,10 +375,11 @@ class Provider:
             return False
         headers = tuple(limits.items())
         status, kind, length = 200, "application/json", None
-        anthropic = request.path.endswith("/messages")
+        anthropic = request.of_messages
         if isinstance(action, Fails):
             status, headers = action.status, headers + action.headers
-            payload = json.dumps(error_body(action, anthropic)).encode()
+            form = self.error or partial(error_body, anthropic=anthropic)
+            payload = json.dumps(form(action)).encode()
         elif isinstance(action, Sends):
             payload, kind, length = action.payload, action.content_type, action.length
             status, headers = action.status, headers + action.headers
@@ -414,7 +426,7 @@ def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
-        "model": f"{body['model']}-20260101",
+        "model": f"{body.get('model', 'claude')}-20260101",
         "content": [*thoughts, *([{"type": "text", "text": says.text}] if says.text else [])],
         "stop_reason": ANTHROPIC_STOPS.get(says.stop, says.stop),
         "stop_sequence": None,
@@ -430,12 +442,19 @@ def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
 
 def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
     """Return an answer in the form of chat completions."""
-    logprobs, tags = None, bool(says.thinking) and says.thinking_in == "tags"
+    logprobs: dict[str, Any] | None = None
     if says.logprobs is not None and body.get("logprobs"):
         top = [{"token": t, "logprob": p, "bytes": None} for t, p in says.logprobs.items()]
         ahead = [{"token": t, "logprob": 0.0, "bytes": None} for t in says.before]
         tokens = [{**token, "top_logprobs": [token]} for token in ahead]
         logprobs = {"content": [*tokens, {**top[0], "top_logprobs": top}], "refusal": None}
+        if says.columns:
+            token, value = next(iter(says.logprobs.items()))
+            logprobs = {
+                "tokens": [*says.before, token],
+                "token_logprobs": [*(0.0 for _ in says.before), value],
+                "top_logprobs": [*({name: 0.0} for name in says.before), says.logprobs],
+            }
     whole = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -448,9 +467,8 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
                 "logprobs": logprobs,
                 "message": {
                     "role": "assistant",
-                    "content": f"<think>{says.thinking}</think>{says.text}" if tags else says.text,
                     "refusal": says.refusal,
-                    **({says.thinking_in: says.thinking} if says.thinking and not tags else {}),
+                    **_content(says),
                 },
             }
         ],
@@ -462,6 +480,18 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
         },
     }
     return _with_usage(whole, says.usage)
+
+
+def _content(says: Says) -> dict[str, Any]:
+    """Return the fields of a message with its answer and its thinking."""
+    text = {"type": "text", "text": says.text}
+    if says.thinking and says.thinking_in == "parts":
+        thought = [{"type": "text", "text": says.thinking}]
+        return {"content": [{"type": "thinking", "thinking": thought}, text]}
+    if says.thinking and says.thinking_in == "tags":
+        return {"content": f"<think>{says.thinking}</think>{says.text}"}
+    field = {says.thinking_in: says.thinking} if says.thinking else {}
+    return {"content": [text] if says.parts else says.text, **field}
 
 
 def _with_usage(whole: dict[str, Any], usage: Any) -> dict[str, Any]:

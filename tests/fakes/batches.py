@@ -42,6 +42,7 @@ class BatchProvider:
     """The server. `with BatchProvider() as provider: provider.url`."""
 
     answer: Callable[[dict[str, Any]], Outcome] = lambda body: Says("A")
+    endpoint: str = "/v1/chat/completions"
     max_count: int = 100_000
     max_bytes: int = 200_000_000
     page: int = 2
@@ -99,7 +100,7 @@ class BatchProvider:
         if wire == "openai":
             raw = self._files[body["input_file_id"]]
             lines = [json.loads(line) for line in raw.splitlines()]
-            assert all(line["url"] == body["endpoint"] == "/v1/chat/completions" for line in lines)
+            assert all(line["url"] == body["endpoint"] == self.endpoint for line in lines)
             asked = {line["custom_id"]: line["body"] for line in lines}
         else:
             lines = body["requests"]
@@ -233,19 +234,26 @@ class BatchProvider:
         return "\n".join(lines).encode()
 
 
+def _below(path: str) -> str:
+    """The path as at OpenAI; other providers have its endpoints below another one."""
+    return re.sub(r"^/openai(/v1)?/", "/v1/", path.partition("?")[0])
+
+
 class _Handler(BaseHTTPRequestHandler):
     provider: BatchProvider
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        self.provider.requests.append(("GET", parts.path))
-        self._send(self.provider.get(parts.path, parse_qs(parts.query)))
+        path = _below(parts.path)
+        self.provider.requests.append(("GET", path))
+        self._send(self.provider.get(path, parse_qs(parts.query)))
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers["content-length"]))
-        self.provider.requests.append(("POST", self.path))
-        self._send(self.provider.post(self.path, self.headers["content-type"], raw))
+        path = _below(self.path)
+        self.provider.requests.append(("POST", path))
+        self._send(self.provider.post(path, self.headers["content-type"], raw))
 
     def _send(self, answer: tuple[int, Any] | None) -> None:
         if answer is None:
