@@ -93,7 +93,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     wire.check_upstream(answer)
     if isinstance(answer, Mapping) and answer.get("choices") == []:
         raise MalformedReplyError("no choices; the server may have filtered the prompt")
-    completion = wire.read(wire.Completion, answer)
+    completion = wire.validate_answer(wire.Completion, answer)
     choice = completion.choices[0]
     wire.check_upstream(choice)
     text, thinking, refusal = _spoken(choice)

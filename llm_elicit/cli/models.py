@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from llm_elicit._util.packages import package_version
-from llm_elicit._util.settings import StrictModel, validated
+from llm_elicit._util.settings import StrictModel, validate
 from llm_elicit._util.text import visible
 from llm_elicit.backends import Request, local
 from llm_elicit.cli.options import AsJson, out, print_json
@@ -159,7 +159,7 @@ def _stated(text: str, base_url: str) -> judges.Judge:
         data |= {"backend": profile.backend, "profile": name}
     if base_url:
         data["base_url"] = base_url
-    return validated(_Named, {"judge": data}, text).judge
+    return validate(_Named, {"judge": data}, text).judge
 
 
 def _facts(shown: ModelCheck) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_elicit.backends import Request, open_backend, provider_of
-from llm_elicit.backends.base import Notify, SettingDroppedError, silent, without_key
+from llm_elicit.backends.base import Notify, SettingDroppedError, ignore_note, without_key
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import JudgeError
 from llm_elicit.orchestrator.log_odds import LogOdds, unscored_because
@@ -59,7 +59,7 @@ class ModelCheck:
 
 
 async def check_model(
-    judge: Judge, space: FeatureSpace, request: Request, notify: Notify = silent
+    judge: Judge, space: FeatureSpace, request: Request, notify: Notify = ignore_note
 ) -> ModelCheck:
     """Ask one question once, and return what the answer shows; nothing is stored.
 

@@ -116,7 +116,7 @@ class Asked:
                 continue
             except Exception as error:
                 failure = self.backend.failure(error)
-                if failure is None or KEY in failure.said:
+                if failure is None or KEY in failure.message:
                     raise
                 return classify(failure).kind
             assert self.provider.seen[-1].path == self.server.path
