@@ -99,6 +99,12 @@ class CapError(JudgeError):
     exit_code = 4
 
 
+class VersionChangedError(JudgeError):
+    """Another version of a model answers than before, and the run is to have one only."""
+
+    exit_code = 6
+
+
 class IncompleteError(ElicitError):
     """Questions have no answer although every judge was asked; the other answers are kept."""
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus, urlsplit, urlunsplit
 
 from llm_elicit._util.settings import http_address
 from llm_elicit.backends.failures import Failure
-from llm_elicit.config.judges import VARIABLE, BaseJudge, HostedJudge
+from llm_elicit.config.judges import VARIABLE, BaseJudge, HostedJudge, without_folders
 from llm_elicit.errors import InputError
 from llm_elicit.questions import DirectQuestion, Prompt
 from llm_elicit.questions.template import Answer
@@ -111,6 +111,7 @@ class Reply:
         text: the visible text of the answer.
         finish: "stop", "length", "refusal", or another reason in the provider's own words.
         model: the model that answered, as the provider reports it.
+        fingerprint: the version of the system around the model, if the provider reports one.
         first: P(first option shown) from token log-probabilities; None without them.
         letter_mass: the probability that the model gave to the two letters together.
         prompt_tokens: as counted by the provider, or 0.
@@ -141,6 +142,7 @@ class Reply:
     thinking: str = ""
     unscored: Unscored = ""
     censored: int = 0
+    fingerprint: str = ""
     kept_at: str = field(default="", compare=False)
 
 
@@ -299,10 +301,13 @@ def _forms(key: str) -> re.Pattern[str]:
 
 
 def without_key(reply: Reply, scrub: Callable[[str], str]) -> Reply:
-    """Return a reply with the key removed from all its text fields, and without headers."""
+    """Return a reply without the key in any text field, without headers and without folders.
+
+    Some servers name a model by the path of its weights.
+    """
     return replace(
         reply, text=scrub(reply.text), thinking=scrub(reply.thinking), finish=scrub(reply.finish),
-        model=scrub(reply.model), headers={},
+        model=without_folders(scrub(reply.model)), fingerprint=scrub(reply.fingerprint), headers={},
     )  # fmt: skip
 
 

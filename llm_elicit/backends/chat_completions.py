@@ -110,6 +110,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         text=text or refusal,
         finish=finish,
         model=completion.model,
+        fingerprint=completion.system_fingerprint,
         first=soft and soft.first,
         letter_mass=soft and soft.mass,
         prompt_tokens=usage.prompt_tokens or 0,

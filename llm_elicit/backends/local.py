@@ -89,7 +89,7 @@ class LocalBackend(WithoutKey):
         self._notify = notify
         self.model = judge.model_name
         self.endpoint = "local"
-        self._model_answered = self.model
+        self.weights_version = self.model
         self._servers: list[Any] = []
         self._idle: asyncio.Queue[openai.AsyncOpenAI] = asyncio.Queue()
         self._cached_messages: dict[openai.AsyncOpenAI, list[dict[str, str]]] = {}
@@ -135,7 +135,7 @@ class LocalBackend(WithoutKey):
             self._cached_messages[client] = shared
             reply = read_completion(await self._send(client, body), body, request.options)
             # The engine reports the path of the weights as the model's name.
-            return replace(reply, model=self._model_answered)
+            return replace(reply, model=self.weights_version)
         finally:
             self._idle.put_nowait(client)
 
@@ -161,7 +161,7 @@ class LocalBackend(WithoutKey):
         path = find_weights(self._judge.model, self._notify)
         version, digest = importlib.metadata.version("xllamacpp"), sha256(path)
         self.endpoint = f"local/xllamacpp-{version}/{digest[:16]}"
-        self._model_answered = f"{self.model}@{digest[:12]}"
+        self.weights_version = f"{self.model}@{digest[:12]}"
         try:
             self._servers = [
                 self._engine.Server(self._settings(path)) for _ in range(self._judge.concurrency)

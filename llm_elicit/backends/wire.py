@@ -162,6 +162,7 @@ class Completion(_Part):
 
     choices: Annotated[list[Choice], Field(min_length=1)]
     model: Text = ""
+    system_fingerprint: Text = ""
     usage: Annotated[CompletionUsage | None, Lenient] = None
 
 
@@ -316,7 +317,8 @@ def _joined(values: Sequence[object]) -> object:
     choice: dict[str, Any] = {"message": message}
     tokens: list[object] = []
     for chunk in chunks:
-        whole |= {name: chunk[name] for name in ("model", "usage", "error") if chunk.get(name)}
+        kept = ("model", "system_fingerprint", "usage", "error")
+        whole |= {name: chunk[name] for name in kept if chunk.get(name)}
         first = next(iter(chunk.get("choices") or ()), None)
         if not isinstance(first, dict):
             continue

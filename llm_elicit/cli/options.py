@@ -34,6 +34,12 @@ CacheUse = Annotated[
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Ask again the questions that were set aside.")
 ]
+StrictVersion = Annotated[
+    bool,
+    typer.Option(
+        "--strict-version", help="Stop a judge once another version of its model answers."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _UNBOUNDED = 100_000

@@ -21,6 +21,7 @@ from llm_elicit.cli.options import (
     Outcome,
     RetryFailed,
     RunName,
+    StrictVersion,
     cell_name,
     cell_table,
     for_each,
@@ -45,6 +46,7 @@ def run_command(
     max_cost: MaxCost = None,
     cache: CacheUse = "reuse",
     retry_failed: RetryFailed = False,
+    strict_version: StrictVersion = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan, ask, fit, audit and report. Run it again to resume."""
@@ -60,7 +62,7 @@ def run_command(
         return Outcome(lines, facts | {"remarks": result.remarks}, result.problems)
 
     asking: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "retry_failed": retry_failed}
-    asking["limiters"] = rate_sharing.RateLimiters()
+    asking |= {"limiters": rate_sharing.RateLimiters(), "strict_version": strict_version}
     cells = stages.plan_grid(campaign)
     runtime.ask_conditions(cells, **asking)
     for_each(cells, work, as_json, lambda: _condition_pages(cells))
@@ -101,6 +103,7 @@ def ask_command(
         bool, typer.Option("--resend", help="Resubmit batches that the provider does not list.")
     ] = False,
     retry_failed: RetryFailed = False,
+    strict_version: StrictVersion = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask the questions that have no answer yet."""
@@ -121,12 +124,12 @@ def ask_command(
             if batch is None:
                 asking = stages.ask(
                     cell, max_cost=max_cost, progress=progress, cache=cache, limiters=limiters,
-                    retry_failed=retry_failed,
+                    retry_failed=retry_failed, strict_version=strict_version,
                 )  # fmt: skip
             else:
                 asking = stages.ask_in_batches(
                     cell, batch, max_cost=max_cost, every=every, resend=resend,
-                    retry_failed=retry_failed, progress=progress,
+                    retry_failed=retry_failed, strict_version=strict_version, progress=progress,
                 )  # fmt: skip
             with frozen_garbage():
                 result = asyncio.run(asking)

@@ -23,6 +23,7 @@ from llm_elicit.cli.options import (
     print_json,
     run_facts,
 )
+from llm_elicit.comparisons.versions import VersionChange
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import judgments
@@ -88,6 +89,8 @@ def _how_to_go_on(cells: Sequence[Run]) -> None:
             )  # fmt: skip
             for line in filter(None, lines):
                 out.print(f"{judge}: {line}")
+        for change in _version_changes(cell):
+            out.print(f"{', '.join(change.judges)}: {change.line}")
         for judge, groups in _read(cell, judgments.unanswered).items():
             for group in groups:
                 noun, them = ("question", "it") if group.count == 1 else ("questions", "them")
@@ -96,6 +99,14 @@ def _how_to_go_on(cells: Sequence[Run]) -> None:
                 out.print(f"{judge}: {group.count:,} {noun} {way_out} ({reason})")
         if _state(cell) == "interrupted":
             out.print(f"{cell.campaign.name}: interrupted; llm-elicit run {cell.folder} resumes it")
+
+
+def _version_changes(cell: Run) -> list[VersionChange]:
+    """Return the changes of versions in a run; none before it was started."""
+    try:
+        return judgments.version_changes(cell.folder, cell.campaign)
+    except InputError:
+        return []
 
 
 def _read(cell: Run, read: Callable[[Path, Campaign], dict[str, T]]) -> dict[str, T]:
@@ -122,7 +133,8 @@ def _facts(cell: Run, alone: bool) -> dict[str, Any]:
         | {"log_odds": answers[judge].log_odds.line if judge in answers else ""}
         for judge, line in _totals(cell, alone).items()
     }
-    return run_facts(cell) | {"state": _state(cell), "judges": judges}
+    changes = [asdict(change) | {"line": change.line} for change in _version_changes(cell)]
+    return run_facts(cell) | {"state": _state(cell), "judges": judges, "version_changes": changes}
 
 
 def _status_table(cells: Sequence[Run]) -> Table:

@@ -9,6 +9,7 @@ a_<feature>, b_<...>    the two points: numbers in natural units, words of categ
 template, prompt_hash   the template's id; SHA-256 of the rendered messages
 model_asked             the model the campaign named
 model_answered          the model that answered, as the provider reports it
+fingerprint             the version of the system around it, if the provider reports one
 reply                   the raw text of the answer
 verdict                 "A", "B", "tie", "refusal", "truncated" or "unparsable"
 probability             P(a preferred to b) in either order of presentation; empty without a choice

@@ -56,7 +56,9 @@ COLUMNS = {
     "cached": "bool",
     "asked_at": "string",
 }
-OPTIONAL = {"thinking": "string", "format": "string", "censored": "int64"}
+OPTIONAL = {
+    "thinking": "string", "format": "string", "censored": "int64", "fingerprint": "string",
+}  # fmt: skip
 _TYPES = {**COLUMNS, **OPTIONAL}
 
 

@@ -257,6 +257,11 @@ class Campaign(StrictModel):
         return {judge.name: cast(HumanJudge, judge) for judge in people}
 
     @property
+    def aliases(self) -> dict[str, str]:
+        """The alias of each judge that is a model, see `BaseJudge.alias`."""
+        return {j.name: j.alias for j in self.judges if j.name not in self.people}
+
+    @property
     def folder(self) -> Path:
         """The folder of this campaign's run."""
         return self.runs / self.name

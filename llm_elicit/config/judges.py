@@ -12,7 +12,6 @@ import operator
 import re
 from collections import defaultdict
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -67,6 +66,31 @@ class TokenPrice(StrictModel):
     batch: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
+_PATH = re.compile(r"[/\\~]|\.{1,2}[/\\]|[A-Za-z]:[/\\]|file:")
+_WEIGHTS = (".gguf", ".ggml", ".safetensors", ".bin", ".pt", ".pth")
+
+
+def without_folders(model: str) -> str:
+    """Return a model's name without the folders of a machine.
+
+    A model in the cache of Hugging Face has the name that it has there, with its revision.
+
+    Examples:
+        >>> [without_folders(path) for path in ("/home/me/qwen.gguf", "C:/me/llama", "org/llama")]
+        ['qwen.gguf', 'llama', 'org/llama']
+        >>> without_folders("~/hub/models--org--llama/snapshots/0a1b")
+        'org/llama@0a1b'
+    """
+    if not _PATH.match(model) and not model.lower().endswith(_WEIGHTS):
+        return model
+    folders = [part for part in re.split(r"[/\\]", model) if part]
+    hub = next((part for part in folders[:-1] if part.startswith("models--")), None)
+    if hub is not None and "snapshots" in folders[:-1]:
+        revision = folders[folders.index("snapshots") + 1]
+        return f"{hub.removeprefix('models--').replace('--', '/')}@{revision}"
+    return folders[-1] if folders else model
+
+
 class BaseJudge(StrictModel):
     """The settings that every judge has.
 
@@ -91,7 +115,12 @@ class BaseJudge(StrictModel):
     @property
     def model_name(self) -> str:
         """The name of the model, without the folders of this machine; empty if it has none."""
-        return str(getattr(self, "model", None) or "")
+        return without_folders(str(getattr(self, "model", None) or ""))
+
+    @property
+    def alias(self) -> str:
+        """What judges have in common that the same version of a model should answer."""
+        return self.name
 
     @property
     def choices_only(self) -> str:
@@ -123,7 +152,9 @@ class BaseJudge(StrictModel):
         """Return the settings that can change an answer, without the judge's name."""
         operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
         operational |= {"requests_per_minute", "tokens_per_minute", "latency"}
-        return self.model_dump(mode="json", exclude=operational)
+        settings = self.model_dump(mode="json", exclude=operational)
+        # The weights may be in any folder.
+        return settings | ({"model": self.model_name} if "model" in settings else {})
 
 
 class _ModelJudge(BaseJudge):
@@ -143,6 +174,12 @@ class _ModelJudge(BaseJudge):
     tokens_per_minute: Positive | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
+
+    @property
+    def alias(self) -> str:
+        """The backend, its address and the model's name, whatever the other settings."""
+        address = getattr(self, "base_url", None) or ""
+        return " ".join(filter(None, (str(getattr(self, "backend", "")), address, self.model_name)))
 
 
 _THINKING_ROOM: dict[Effort | None, int] = {
@@ -343,15 +380,6 @@ class LocalJudge(_ModelJudge):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
     concurrency: Annotated[int, Field(ge=1, le=64)] = 2
     timeout: Positive = 300.0
-
-    @property
-    def model_name(self) -> str:
-        """The name of a known model, or that of the file."""
-        return Path(self.model).name if self.model.endswith(".gguf") else self.model
-
-    def identity(self) -> dict[str, Any]:
-        """Return the settings that can change an answer; the weights may be in any folder."""
-        return super().identity() | {"model": self.model_name}
 
 
 class LogOddsResponse(StrictModel):

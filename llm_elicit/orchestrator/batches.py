@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from functools import partial
 from logging import ERROR
 from typing import Literal
 
+from llm_elicit._util.text import visible
 from llm_elicit.backends.batches import (
     BatchClient,
     BatchLimits,
@@ -28,6 +30,7 @@ from llm_elicit.backends.batches import (
 )
 from llm_elicit.backends.failures import shorten
 from llm_elicit.backends.providers import open_batch_client
+from llm_elicit.comparisons.versions import VersionLog, version_of
 from llm_elicit.errors import CapError, ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import is_reusable
@@ -46,7 +49,7 @@ from llm_elicit.orchestrator.journal.store import BatchRow, StoredBatchState, ba
 from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.open_run import OpenRun, Study, open_run
 from llm_elicit.orchestrator.progress import LoggingProgress, Progress, Tally, log_event
-from llm_elicit.orchestrator.request_builder import RequestBuilder, refusal_reply
+from llm_elicit.orchestrator.request_builder import RequestBuilder, refusal_reply, several_versions
 from llm_elicit.orchestrator.tokens import Tokens
 
 GRACE = 900.0
@@ -76,6 +79,7 @@ class BatchRunner:
         builder: builds requests, at the prices of batch mode.
         run: the run.
         progress: receives notes.
+        versions: the versions that have answered.
         clock: returns seconds since 1970.
     """
 
@@ -85,9 +89,11 @@ class BatchRunner:
         builder: RequestBuilder,
         run: OpenRun,
         progress: Progress,
+        versions: VersionLog,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._judge = builder.judge.name
+        self._versions = versions
         self._client = client
         self._builder = builder
         self._journal = run.journal
@@ -97,6 +103,7 @@ class BatchRunner:
         self._log_odds = LogOdds.of(builder.judge, run.journal.choices(self._judge))
         self._required = builder.study.campaign.require is not None
         self._lack: str | None = None
+        self._live: str | None = None
         builder.usage.raised = Tokens(*run.journal.worst_case(self._judge))
 
     async def submit(self, resend: bool = False) -> int:
@@ -112,7 +119,9 @@ class BatchRunner:
             JudgeError: the provider refuses, or cannot be reached; or log-odds are required, and an
                 answer from the cache has none.
             CapError: the cap leaves no room for another request.
+            VersionChangedError: several versions have answered, and there may be one only.
         """
+        self._check_version()
         await self.reconcile(resend)
         count, most = 0, self._client.limits.count
         if self._probing and self._journal.batches(self._judge, "submitted"):
@@ -140,20 +149,27 @@ class BatchRunner:
     def _entries(self, questions: Iterable[Question]) -> Iterator[Entry]:
         """Yield the questions to submit; answer those that the cache knows."""
         changes: list[Change] = []
+        reused: Counter[str] = Counter()
+        live = self._live
         for question in questions:
             prepared = self._builder.prepared(question)
-            reply = self._cache.get(prepared.key) if prepared.key else None
+            reply = self._cache.get(prepared.key, live) if prepared.key else None
             if reply is None:
                 # The batch's tag is prefixed when the batch is known.
                 line = BatchRequest(str(question.id), prepared.body)
                 yield Entry(question, line, self._builder.worst_case(prepared))
                 continue
             answer = self._builder.answer(prepared, reply, latency=None)
+            reused[f"{visible(reply.model, 80)}, asked {reply.kept_at[:10]}"] += 1
             changes.append(self._answered(question, answer))
             if len(changes) >= _GROUP:
                 self._journal.commit(changes)
                 changes = []
         self._journal.commit(changes)
+        for origin, count in reused.items():
+            said = f"{count:,} questions are answered from the cache, by {origin}; to ask today: "
+            folder = self._builder.study.folder
+            self._progress.note(self._judge, f"{said}llm-elicit repeat {folder}")
 
     async def _submit_pack(self, pack: Sequence[Entry]) -> None:
         """Record the intent, submit the batch, and record its id."""
@@ -273,6 +289,7 @@ class BatchRunner:
         if self._log_odds.scored and self._log_odds.unscored > before:
             self._progress.note(self._judge, self._log_odds.line)
         self._check_lack()
+        self._check_version()
         return waiting
 
     def _check_lack(self) -> None:
@@ -285,11 +302,21 @@ class BatchRunner:
             raise JudgeError(f"judge {self._judge!r}: {self._lack}; its answers so far are kept")
 
     def _answered(self, question: Question, answer: Answer) -> Change:
-        """Return the change that stores an answer, and note whether it has log-odds."""
+        """Return the change that stores an answer; note its version and if it has log-odds."""
+        version = version_of(answer.model_answered, answer.fingerprint)
+        change = self._versions.add(self._judge, version, answer.asked_at)
+        if change is not None:
+            self._progress.note(self._judge, change.line)
         say = partial(self._progress.note, self._judge)
         lack = self._log_odds.take(answer, say, required=self._required)
         self._lack = self._lack or lack
         return record_answer(question.id, answer)
+
+    def _check_version(self) -> None:
+        """Raise an error if several versions have answered, and there may be one only."""
+        change = self._versions.change(self._judge) if self._builder.study.strict_version else None
+        if change is not None:
+            raise several_versions(self._builder, change)
 
     async def _take(self, row: BatchRow, state: BatchState) -> None:
         """Match results to questions; reopen questions without a result."""
@@ -340,6 +367,7 @@ class BatchRunner:
         if reply is not None:
             reply = self._builder.with_charges(prepared, reply)
             answer = self._builder.answer(prepared, reply, latency=0.0)
+            self._live = reply.model
             if key and is_reusable(reply, answer.verdict):
                 self._cache.put(key, reply, answer.asked_at)
             return self._answered(question, answer)
@@ -469,8 +497,9 @@ async def ask_in_batches(
         }
         # One process at a time submits and collects, wherever the journal is.
         run = await stack.enter_async_context(open_run(study, logged, shared=False, lease=_LEASE))
+        versions = VersionLog(study.campaign.aliases, run.journal.versions())
         runners = {
-            name: BatchRunner(clients[name], builder, run, logged)
+            name: BatchRunner(clients[name], builder, run, logged, versions)
             for name, builder in builders.items()
         }
 

@@ -1,8 +1,10 @@
 """The cache of answers across runs: the same request to the same model is not paid twice.
 
-Answers are stored under the SHA-256 digest of the request's identity: canonical JSON (RFC 8785) of
-all that decides its answer. The identity is stored as well, so that entries can be read, compared
-and verified.
+Answers are stored under the SHA-256 digest of the request's identity (canonical JSON, RFC 8785, of
+all that decides its answer) and the version that answered: the model's name as the provider
+reported it. A provider may change the version behind a name, which is known once it has answered;
+from then on only answers of that version are reused. The identity is stored as well, so that
+entries can be read, compared and verified.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import hashlib
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,7 +138,7 @@ def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]
 
 
 FILE = "cache.sqlite"
-_FIELDS = frozenset({"schema", "endpoint", "model", "body", "replicate"})
+_OF_IDENTITY = frozenset({"schema", "endpoint", "model", "body", "replicate"})
 """The fields of an identity."""
 
 _OTHER_KEY = "the key does not match its request"
@@ -146,9 +148,10 @@ T = TypeVar("T")
 
 _METADATA = sa.MetaData()
 _entries = sa.Table(
-    "entries",
+    "replies",
     _METADATA,
     sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("version", sa.Text, primary_key=True),
     sa.Column("identity", sa.Text, nullable=False),
     sa.Column("reply", sa.Text, nullable=False),
     sa.Column("digest", sa.Text, nullable=False),
@@ -157,11 +160,12 @@ _entries = sa.Table(
 )
 
 _ONE = str(
-    select(_entries.c.reply, _entries.c.digest, _entries.c.kept_at)
+    select(_entries.c.version, _entries.c.reply, _entries.c.digest, _entries.c.kept_at)
     .where(_entries.c.key == sa.bindparam("key"), _entries.c.kept_at >= sa.bindparam("since"))
+    .order_by(_entries.c.kept_at)
     .compile(dialect=sqlite.dialect(paramstyle="qmark"))
 )
-"""Select one answer by key; used before each request, and so without SQLAlchemy's overhead."""
+"""Select the answers of a key; used before each request, and so without SQLAlchemy's overhead."""
 
 _BUSY = 2.0
 """Seconds to wait for another process's lock; savings are not worth more."""
@@ -191,7 +195,7 @@ class Cache:
     def __init__(self, path: Path, since: str = "") -> None:
         self.path = path
         self._since = since
-        self._waiting: dict[str, dict[str, str]] = {}
+        self._waiting: dict[tuple[str, str], dict[str, str]] = {}
         self._lock = threading.Lock()
         with self._guarded(), ExitStack() as stack:
             writing = sqlite_engine(
@@ -205,28 +209,48 @@ class Cache:
             self._look = stack.enter_context(closing(self._reading.connection.cursor()))
             self._open = stack.pop_all()
 
-    def get(self, identity: Identity) -> Reply | None:
-        """Return the answer stored for a request; None if there is none."""
+    def get(self, identity: Identity, version: str | None = None) -> Reply | None:
+        """Return the answer stored for a request: of a version, or the newest; None without one."""
         with self._lock:
-            waiting = self._waiting.get(identity.key)
-        if waiting is not None:
-            return _reply(waiting["reply"], waiting["kept_at"])
+            waiting = [row for (key, _), row in self._waiting.items() if key == identity.key]
+        for row in reversed(waiting):
+            if version in (None, row["version"]):
+                return _reply(row["reply"], row["kept_at"])
         with self._guarded():
-            row = self._look.execute(_ONE, (identity.key, self._since)).fetchone()
-        return None if row is None else self._proven(*row)
+            rows = self._look.execute(_ONE, (identity.key, self._since)).fetchall()
+        stored = [row[1:] for row in rows if version in (None, row[0])]
+        return self._proven(*stored[-1]) if stored else None
 
-    def get_all(self, identities: Sequence[Identity]) -> dict[str, Reply]:
-        """Return the answers stored for requests, by key."""
-        keys = [identity.key for identity in identities]
-        with self._lock:
-            waiting = {key: self._waiting[key] for key in keys if key in self._waiting}
+    def get_all(
+        self, identities: Sequence[Identity], version: str | None = None
+    ) -> dict[str, Reply]:
+        """Return the answers stored for requests by key: of a version, or the newest."""
+        keys = {identity.key for identity in identities}
         columns = (_entries.c.key, _entries.c.reply, _entries.c.digest, _entries.c.kept_at)
-        query = select(*columns).where(_entries.c.key.in_(keys), _entries.c.kept_at >= self._since)
+        query = select(*columns).where(*self._of(keys)).order_by(_entries.c.kept_at)
+        if version is not None:
+            query = query.where(_entries.c.version == version)
+        with self._lock:
+            waiting = [row for (key, _), row in self._waiting.items() if key in keys]
         with self._guarded():
             rows = self._reading.execute(query).all()
         replies = {key: self._proven(*row) for key, *row in rows}
-        new = {key: _reply(row["reply"], row["kept_at"]) for key, row in waiting.items()}
-        return replies | new
+        new = (row for row in waiting if version in (None, row["version"]))
+        return replies | {row["key"]: _reply(row["reply"], row["kept_at"]) for row in new}
+
+    def versions(self, identities: Sequence[Identity]) -> dict[str, dict[str, str]]:
+        """Return the versions with an answer to each request, and when it was stored, by key."""
+        query = select(_entries.c.key, _entries.c.version, _entries.c.kept_at)
+        with self._guarded():
+            rows = self._reading.execute(query.where(*self._of({i.key for i in identities}))).all()
+        stored: dict[str, dict[str, str]] = {identity.key: {} for identity in identities}
+        for key, version, kept_at in rows:
+            stored[key][version] = kept_at
+        return stored
+
+    def _of(self, keys: Collection[str]) -> tuple[sa.ColumnElement[bool], ...]:
+        """Return the conditions that select the answers to requests that may be read."""
+        return _entries.c.key.in_(keys), _entries.c.kept_at >= self._since
 
     def _proven(self, text: str, digest: str, kept_at: str) -> Reply:
         """Return a stored reply after checking its digest.
@@ -248,13 +272,14 @@ class Cache:
         text = storable(json.dumps({**fields, "body": {}}, ensure_ascii=False))
         row = {
             "key": identity.key,
+            "version": storable(reply.model),
             "identity": identity.text,
             "reply": text,
             "digest": _digest(text),
             "kept_at": kept_at,
         }
         with self._lock:
-            self._waiting.setdefault(identity.key, row)
+            self._waiting.setdefault((identity.key, row["version"]), row)
 
     def flush(self) -> None:
         """Write waiting answers."""
@@ -265,7 +290,7 @@ class Cache:
             new = {name: add.excluded[name] for name in ("identity", "reply", "digest", "kept_at")}
             # Replace only answers older than `since`.
             add = add.on_conflict_do_update(
-                index_elements=["key"], set_=new, where=_entries.c.kept_at < self._since
+                index_elements=["key", "version"], set_=new, where=_entries.c.kept_at < self._since
             )
             with self._guarded(), self._writing.begin():
                 self._writing.execute(add, list(self._waiting.values()))
@@ -289,18 +314,18 @@ class Cache:
                 yield Entry(**row._mapping)
 
     def find(self, prefix: str) -> Entry:
-        """Return the only entry whose key begins with `prefix`.
+        """Return the newest entry of the only key that begins with `prefix`.
 
         Raises:
             InputError: there is none, or more than one.
         """
-        entries = [entry for entry, _ in zip(self.entries(prefix), range(2), strict=False)]
+        entries = {entry.key: entry for entry in self.entries(prefix)}
         if len(entries) != 1:
             raise InputError(
                 f"{self.path}: {'no key begins' if not entries else 'several keys begin'} with "
                 f"{prefix!r}; `llm-elicit cache list` shows them"
             )
-        return entries[0]
+        return next(iter(entries.values()))
 
     def remove(self, keys: Iterable[str]) -> int:
         """Delete entries and the tables of earlier formats; return the number of entries."""
@@ -310,7 +335,8 @@ class Cache:
                 if gone:
                     statement = sa.delete(_entries).where(_entries.c.key == sa.bindparam("gone"))
                     self._writing.execute(statement, gone)
-                self._writing.exec_driver_sql("DROP TABLE IF EXISTS answers")
+                for earlier in ("answers", "entries"):
+                    self._writing.exec_driver_sql(f"DROP TABLE IF EXISTS {earlier}")
             self._reading.exec_driver_sql("VACUUM")
         return len(gone)
 
@@ -352,13 +378,19 @@ class RunCache:
         except InputError as error:
             self._give_up(error)
 
-    def get(self, identity: Identity) -> Reply | None:
-        """Return the answer stored for a request, if there is one."""
-        return self._tried(lambda cache: cache.get(identity), None)
+    def get(self, identity: Identity, version: str | None = None) -> Reply | None:
+        """Return the answer stored for a request, of a version or the newest, if there is one."""
+        return self._tried(lambda cache: cache.get(identity, version), None)
 
-    def get_all(self, identities: Sequence[Identity]) -> dict[str, Reply]:
-        """Return the answers stored for requests, by key."""
-        return self._tried(lambda cache: cache.get_all(identities), {})
+    def get_all(
+        self, identities: Sequence[Identity], version: str | None = None
+    ) -> dict[str, Reply]:
+        """Return the answers stored for requests by key: of a version, or the newest."""
+        return self._tried(lambda cache: cache.get_all(identities, version), {})
+
+    def versions(self, identities: Sequence[Identity]) -> dict[str, dict[str, str]]:
+        """Return the versions with an answer to each request, and when it was stored, by key."""
+        return self._tried(lambda cache: cache.versions(identities), {})
 
     def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
         """Store an answer at the next flush."""
@@ -397,12 +429,14 @@ class Entry:
 
     Attributes:
         key: SHA-256 of `identity`.
+        version: the model that answered, as the provider reported it.
         identity: the request's canonical JSON.
         reply: the answer, as JSON; `digest` is its SHA-256.
         kept_at: the time it was stored, UTC, ISO 8601.
     """
 
     key: str
+    version: str
     identity: str
     reply: str
     digest: str
@@ -417,7 +451,7 @@ class Entry:
         """
         try:
             fields: dict[str, Any] = json.loads(self.identity)
-            if not (isinstance(fields, dict) and fields.keys() >= _FIELDS):
+            if not (isinstance(fields, dict) and fields.keys() >= _OF_IDENTITY):
                 raise ValueError
         except ValueError:
             raise InputError(f"cache entry {self.key[:16]}: {_OTHER_KEY}; {_VERIFY}") from None

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from llm_elicit.backends import open_backend
 from llm_elicit.backends.providers import check_settings
+from llm_elicit.comparisons.versions import VersionLog
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, JudgeError, Refusals
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
@@ -20,7 +21,7 @@ from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal.connection import JournalError, JournalLocation
 from llm_elicit.orchestrator.journal.questions import reading, totals
 from llm_elicit.orchestrator.journal.schema import Totals
-from llm_elicit.orchestrator.judge_runner import JudgeRunner, RunContext
+from llm_elicit.orchestrator.judge_runner import JudgeRunner
 from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.open_run import OpenRun, Study, in_thread, open_run
 from llm_elicit.orchestrator.progress import (
@@ -35,6 +36,7 @@ from llm_elicit.orchestrator.progress import (
 from llm_elicit.orchestrator.rate_sharing import RateLimiters, RunLimiters, shared
 from llm_elicit.orchestrator.request_builder import RequestBuilder
 from llm_elicit.orchestrator.retries import RetryPolicy
+from llm_elicit.orchestrator.reuse import RunContext
 from llm_elicit.orchestrator.tokens import UsageCheck, price_of
 from llm_elicit.orchestrator.writer import Writer
 
@@ -210,6 +212,7 @@ async def ask(
             progress=logged, retry_policy=retry_policy, stopping=stopping or asyncio.Event(),
             limiters=RunLimiters(limiters), unusable=limits.unusable,
             require=study.campaign.require,
+            versions=VersionLog(study.campaign.aliases, await in_thread(run.journal.versions)),
             deadline=time.monotonic() + (limits.deadline or math.inf),
         )  # fmt: skip
         summary = await _ask_all(study, builders, run, context)
@@ -233,9 +236,8 @@ async def _ask_all(
             name = judge.name
             totals = await by_judge(journal.totals, name)
             if name in builders:
-                models = await by_judge(journal.models, name)
                 log_odds = LogOdds.of(judge, await by_judge(journal.choices, name))
-                runners[name] = JudgeRunner(builders[name], context, totals, models, log_odds)
+                runners[name] = JudgeRunner(builders[name], context, totals, log_odds)
             else:
                 runners[name] = PeopleRunner(judge, study.location, context, totals)
         async with shared(context.writer, context.limiters):

@@ -13,19 +13,21 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from logging import ERROR, WARNING
-from typing import Any, Literal
+from typing import Any
 
 from llm_elicit.backends import Reply
 from llm_elicit.backends.base import SettingDroppedError
 from llm_elicit.backends.failures import Failure
+from llm_elicit.comparisons.versions import version_of
+from llm_elicit.config.judges import without_folders
 from llm_elicit.errors import ElicitError, IncompleteError, JudgeError
 from llm_elicit.orchestrator import retries, tokens
-from llm_elicit.orchestrator.budget import Amount, Budget
-from llm_elicit.orchestrator.cache import Identity, RunCache, is_reusable
+from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator.cache import is_reusable
 from llm_elicit.orchestrator.journal.schema import (
     Answer,
     Question,
@@ -38,63 +40,20 @@ from llm_elicit.orchestrator.journal.schema import (
 )
 from llm_elicit.orchestrator.judgments import AnswerSummary, usability
 from llm_elicit.orchestrator.log_odds import LogOdds
-from llm_elicit.orchestrator.progress import Progress, Tally, log_event, span
+from llm_elicit.orchestrator.progress import Tally, log_event, span
 from llm_elicit.orchestrator.rate_limiter import allowances
-from llm_elicit.orchestrator.rate_sharing import RunLimiters
-from llm_elicit.orchestrator.request_builder import PreparedQuestion, RequestBuilder, refusal_reply
+from llm_elicit.orchestrator.request_builder import (
+    PreparedQuestion,
+    RequestBuilder,
+    refusal_reply,
+    several_versions,
+)
+from llm_elicit.orchestrator.reuse import FIRST_ANSWER, CacheReader, RunContext
 from llm_elicit.orchestrator.tokens import Tokens, plausible_tokens
-from llm_elicit.orchestrator.writer import RequestQueue, Writer
-
-_FIRST_ANSWER = 5.0
-"""Seconds for which other requests wait for the first, which shows what the server takes."""
+from llm_elicit.orchestrator.writer import RequestQueue
 
 _TICK = 1.0
 """Seconds between two checks of the clock, and at most between two reports of the counts."""
-
-
-@dataclass
-class SharedRequest:
-    """A request in flight, whose reply answers equal questions; None if it fails."""
-
-    reply: Reply | None = None
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass
-class RunContext:
-    """What the judges of a run share.
-
-    Attributes:
-        deadline: a time of `clock`.
-        unusable: see `llm_elicit.config.campaign.Limits`.
-        require: see `llm_elicit.config.campaign.Campaign`.
-    """
-
-    writer: Writer
-    cache: RunCache
-    budget: Budget
-    progress: Progress
-    retry_policy: retries.RetryPolicy
-    stopping: asyncio.Event
-    limiters: RunLimiters
-    deadline: float
-    unusable: int | None
-    require: Literal["log_odds"] | None = None
-    clock: Callable[[], float] = time.monotonic
-    in_flight: dict[Identity, SharedRequest] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def sharing(self, key: Identity | None) -> Iterator[SharedRequest]:
-        """Share the reply that a request gets with equal ones, if answers may be reused."""
-        request = SharedRequest()
-        if key is not None:
-            self.in_flight[key] = request
-        try:
-            yield request
-        finally:
-            if key is not None:
-                del self.in_flight[key]
-            request.done.set()
 
 
 class JudgeRunner:
@@ -106,17 +65,11 @@ class JudgeRunner:
         builder: builds the judge's requests.
         context: what the judges of the run share.
         so_far: the counts of earlier runs.
-        models: the models that answered in them.
         log_odds: whether their choices have log-odds.
     """
 
     def __init__(
-        self,
-        builder: RequestBuilder,
-        context: RunContext,
-        so_far: Totals,
-        models: Iterable[str],
-        log_odds: LogOdds,
+        self, builder: RequestBuilder, context: RunContext, so_far: Totals, log_odds: LogOdds
     ) -> None:
         self._judge = builder.judge
         self._backend = builder.backend
@@ -128,7 +81,6 @@ class JudgeRunner:
         self._in_a_row = 0
         self._refused_alike: Counter[str] = Counter()
         self._worth = AnswerSummary()
-        self._models = set(filter(None, models))
         self._pending_error: ElicitError | None = None
         self._last_answer = context.clock()
         self._last_failure: str | None = None
@@ -137,6 +89,7 @@ class JudgeRunner:
         self._adaptations: set[str] = set()
         self._unscored = log_odds.unscored
         self._server_known = asyncio.Event()
+        self._reuse = CacheReader(builder, context, self._server_known)
         self._stopped: ElicitError | None = None
         self.tally = Tally(
             total=so_far.total, done=so_far.done, prompt_tokens=so_far.prompt_tokens,
@@ -146,14 +99,22 @@ class JudgeRunner:
 
     async def run(self) -> ElicitError | None:
         """Ask all questions; return the error that stopped the judge early, if any."""
+        self._check_version()
         self._show()
-        if self.tally.done == self.tally.total or self._context.stopping.is_set():
-            return None
+        if (
+            self._stopped is not None
+            or self.tally.done == self.tally.total
+            or self._context.stopping.is_set()
+        ):
+            return self._stopped
         try:
             writer = self._context.writer
             worst = await writer.call(writer.journal.worst_case, self._judge.name)
             self._builder.usage.raised = Tokens(*worst)
             async with self._backend:
+                version = getattr(self._backend, "weights_version", None)
+                if isinstance(version, str):  # of weights on this machine
+                    self._reuse.learn(version)
                 await self._ask_all()
         except ElicitError as error:
             self._stopped = error
@@ -182,7 +143,7 @@ class JudgeRunner:
                 group.create_task(self._work())
                 if getattr(self._judge, "logprobs", False):
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._server_known.wait(), _FIRST_ANSWER)
+                        await asyncio.wait_for(self._server_known.wait(), FIRST_ANSWER)
                 for _ in range(workers - 1):
                     group.create_task(self._work())
         finally:
@@ -256,25 +217,26 @@ class JudgeRunner:
     def _stop_error(self, reason: str, error: type[ElicitError] = JudgeError) -> ElicitError:
         """Return the error that stops the judge."""
         return error(
-            f"judge {self._judge.name!r} ({self._backend.model}): {reason}; "
+            f"judge {self._judge.name!r} ({self._builder.model_name}): {reason}; "
             "its answers so far are kept: correct this and run again"
         )
 
     def _unusable_error(self) -> ElicitError:
         """Return the error that stops a judge whose answers are hardly usable."""
         return IncompleteError(
-            f"judge {self._judge.name!r} ({self._backend.model}): {self._worth.unusable_line()} "
-            "(under another campaign name), or set limits.unusable: null to continue"
+            f"judge {self._judge.name!r} ({self._builder.model_name}): "
+            f"{self._worth.unusable_line()} (under another campaign name), or set "
+            "limits.unusable: null to continue"
         )
 
     def _stop(self, error: ElicitError) -> None:
         self._stopped = self._stopped or error
-        self._close()
+        if self.tally.began:  # else nothing is under way
+            self._close()
 
     async def _serve(self, questions: list[Question]) -> list[PreparedQuestion]:
         """Answer questions from the cache, which takes no slot; return the others."""
-        page = await self._prepare(questions)
-        replies = self._context.cache.get_all([item.key for item in page if item.key])
+        page, replies = await self._reuse.replies(await self._prepare(questions))
         answers = {
             item.question.id: self._builder.answer(item, replies[item.key.key], None)
             for item in page
@@ -317,14 +279,16 @@ class JudgeRunner:
                 if reply is None:
                     continue  # that request failed
             else:
-                reply = context.cache.get(key) if key else None
+                reply = await self._reuse.reply(key) if key else None
             if reply is not None:
                 await self._record(queued, reply, latency=None)
                 return None
+            self._reuse.asking = True
             with context.sharing(key) as shared:
                 ending = await self._request(queued)
                 if isinstance(ending, retries.Answered):
                     reply = shared.reply = ending.reply
+                    self._reuse.learn(reply.model)
                     answer = await self._record_paid(queued, reply, ending.latency)
                     # Another request may have made the backend drop a setting meanwhile.
                     if key and reply.body == queued.body and is_reusable(reply, answer.verdict):
@@ -371,7 +335,8 @@ class JudgeRunner:
                 self.tally.requests += 1
                 async with self._answer_under_way(first=not history.attempts) as current:
                     reply = await self._backend.ask(request)
-                    current.set_attribute("gen_ai.response.model", self._backend.scrub(reply.model))
+                    answered_by = without_folders(self._backend.scrub(reply.model))
+                    current.set_attribute("gen_ai.response.model", answered_by)
                     current.set_attribute("gen_ai.usage.input_tokens", reply.prompt_tokens)
                     current.set_attribute("gen_ai.usage.output_tokens", reply.completion_tokens)
                 self._slow.latencies.append(context.clock() - sent_at)
@@ -411,7 +376,7 @@ class JudgeRunner:
     @contextlib.asynccontextmanager
     async def _answer_under_way(self, *, first: bool) -> AsyncIterator[Any]:
         """Open the span of a request, and limit its time."""
-        model = self._backend.model
+        model = self._builder.model_name
         with span(f"chat {model}", {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": model,
@@ -574,13 +539,11 @@ class JudgeRunner:
 
     def _check(self, answer: Answer) -> None:
         """Say what is new about the answers; stop the judge if they are not as required."""
-        model = answer.model_answered
-        if model and model not in self._models:
-            if self._models:
-                before = ", ".join(sorted(self._models))
-                line = f"answers now come from {model!r}; before, they came from {before}"
-                self._context.progress.note(self._judge.name, line)
-            self._models.add(model)
+        version = version_of(answer.model_answered, answer.fingerprint)
+        change = self._context.versions.add(self._judge.name, version, answer.asked_at)
+        if change is not None:
+            self._context.progress.note(self._judge.name, change.line)
+        self._check_version()
         say = partial(self._context.progress.note, self._judge.name)
         required = self._context.require is not None
         lack = self.tally.log_odds.take(answer, say, required=required)
@@ -590,6 +553,15 @@ class JudgeRunner:
         self._worth.add(value, answer.reply, answer.settings)
         if self._stopped is None and self._worth.mostly_unusable(self._context.unusable):
             self._stop(self._unusable_error())
+
+    def _check_version(self) -> None:
+        """Note a change of the version that answers; stop the judge if there may be one only."""
+        change = self._context.versions.change(self._judge.name)
+        if change is None:
+            return
+        self.tally.change = change.line
+        if self._builder.study.strict_version:
+            self._stop(several_versions(self._builder, change))
 
     def _show(self) -> None:
         self._context.progress.tally(self._judge.name, self.tally)

@@ -21,11 +21,17 @@ from llm_elicit._util.text import visible
 from llm_elicit.backends.base import token_limit
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import write_frames
+from llm_elicit.comparisons.versions import VersionChange, VersionLog, version_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import check_same, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalLocation
-from llm_elicit.orchestrator.journal.questions import answered_by_kind, reading, totals
+from llm_elicit.orchestrator.journal.questions import (
+    answered_by_kind,
+    reading,
+    totals,
+    versions_answered,
+)
 from llm_elicit.orchestrator.journal.questions import unanswered as journal_unanswered
 from llm_elicit.orchestrator.journal.schema import (
     Totals,
@@ -88,7 +94,7 @@ class AnswerSummary:
         empty: truncated answers without any visible text, whose tokens went to thinking.
         limit: the smallest token limit of truncated answers; None if it is unknown.
         example: the text of an unparsable answer.
-        models: answers by the model that gave them, as the provider reports it.
+        models: answers by the version that gave them, see `llm_elicit.comparisons.versions`.
         cached: answers from the cache.
         old: answers that are older than a day.
         oldest: the UTC time of the oldest one, ISO 8601; empty without answers.
@@ -203,19 +209,29 @@ def summarize(db: sa.Connection, judge: str) -> AnswerSummary:
         result_worth = usability(verdict, 1.0 if chosen else None, reply, finish)
         result.add(result_worth, reply, settings, count)
     yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="milliseconds")
+    versions = (a.model_answered, a.fingerprint)
     ages = select(
-        a.model_answered, func.count(), func.sum(a.cached), func.min(a.asked_at),
+        *versions, func.count(), func.sum(a.cached), func.min(a.asked_at),
         func.count().filter(a.asked_at < yesterday),
     )  # fmt: skip
-    ages = ages.select_from(of_judge).where(questions.c.judge == judge).group_by(a.model_answered)
-    for model, count, cached, oldest, old in db.execute(ages):
-        result.models += Counter(
-            {model: count} if model else {}
-        )  # a reply from a content filter has no model
+    ages = ages.select_from(of_judge).where(questions.c.judge == judge).group_by(*versions)
+    for model, fingerprint, count, cached, oldest, old in db.execute(ages):
+        if model:  # a reply from a content filter has none
+            result.models[version_of(model, fingerprint)] += count
         result.cached += int(cached or 0)
         result.old += old
         result.oldest = min(filter(None, (result.oldest, oldest)), default="")
     return result
+
+
+def version_changes(folder: Path, campaign: Campaign) -> list[VersionChange]:
+    """Return the changes of the version that answers, over all judges that share a model.
+
+    Raises:
+        InputError: there is no journal in the folder.
+    """
+    with reading(JournalLocation(folder, campaign.journal)) as db:
+        return VersionLog(campaign.aliases, versions_answered(db)).changes
 
 
 class StalePlanError(InputError):
@@ -227,7 +243,8 @@ def _table(thinking: bool) -> sa.Select[Any]:
     q, a = questions.c, answers.c
     soft = a.first.is_not(None) & (a.verdict.in_(("A", "B")) | (a.format != "letter"))
     censored = sa.case((q.presentation == "ba", -a.censored), else_=a.censored)
-    texts = (a.template, a.prompt_hash, a.model_asked, a.model_answered, a.reply, a.verdict)
+    models = (a.model_asked, a.model_answered, a.fingerprint)
+    texts = (a.template, a.prompt_hash, *models, a.reply, a.verdict)
     counts = (a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.cost, a.latency)
     optional = (a.thinking,) if thinking else ()
     return (
@@ -408,9 +425,9 @@ def direct_answers(study: Study) -> pd.DataFrame:
     """Return the answers to direct questions in a run's journal, one row each, unparsed.
 
     Columns: judge, kind, number (of the feature, the row, the pair or the pair of ranges), order
-    ("ab" or "ba" for ranges, else empty), replicate, template, prompt_hash, model_answered, reply,
-    finish, verdict, first (P(first shown) as measured, for ranges and ratios), letter_mass,
-    prompt_tokens, completion_tokens, cost, cached, asked_at.
+    ("ab" or "ba" for ranges, else empty), replicate, template, prompt_hash, model_answered,
+    fingerprint, reply, finish, verdict, first (P(first shown) as measured, for ranges and ratios),
+    letter_mass, prompt_tokens, completion_tokens, cost, cached, asked_at.
 
     Raises:
         InputError: there is no journal in the folder, it is another campaign's, or an answer in
@@ -419,7 +436,7 @@ def direct_answers(study: Study) -> pd.DataFrame:
     q, a = questions.c, answers.c
     query = (
         sa.select(q.judge, q.presentation.label("kind"), q.pair.label("number"), q.replicate)
-        .add_columns(a.template, a.prompt_hash, a.model_answered, a.reply, a.finish)
+        .add_columns(a.template, a.prompt_hash, a.model_answered, a.fingerprint, a.reply, a.finish)
         .add_columns(a.verdict, a.first, a.letter_mass)
         .add_columns(a.prompt_tokens, a.completion_tokens, a.cost, a.cached, a.asked_at)
         .join_from(questions, answers, q.id == a.question)

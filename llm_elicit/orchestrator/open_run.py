@@ -55,6 +55,7 @@ class Study:
 
     Attributes:
         retry_failed: whether questions that were set aside are asked again.
+        strict_version: whether a judge stops once its answers are of several versions of its model.
     """
 
     campaign: Campaign
@@ -62,6 +63,7 @@ class Study:
     plan: Plan
     folder: Path
     retry_failed: bool = False
+    strict_version: bool = False
 
     @property
     def judges(self) -> list[str]:

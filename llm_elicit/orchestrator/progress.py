@@ -61,6 +61,7 @@ class Tally:
         cost: USD, earlier runs included; None if the price is unknown.
         began: the monotonic clock at the judge's first question.
         log_odds: whether the judge's choices have log-odds, earlier runs included.
+        change: the line on a change of the version that answers; empty without one.
     """
 
     total: int = 0
@@ -76,6 +77,7 @@ class Tally:
     cost: float | None = 0.0
     began: float = 0.0
     log_odds: LogOdds = field(default_factory=LogOdds)
+    change: str = ""
 
     @classmethod
     def of(cls, totals: Totals) -> Tally:

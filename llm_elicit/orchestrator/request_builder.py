@@ -8,8 +8,9 @@ from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request, provider_of
 from llm_elicit.backends.base import token_limit, without_key
-from llm_elicit.config.judges import Judge
-from llm_elicit.errors import InputError
+from llm_elicit.comparisons.versions import VersionChange
+from llm_elicit.config.judges import Judge, without_folders
+from llm_elicit.errors import InputError, VersionChangedError
 from llm_elicit.orchestrator import tokens
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import Identity, identify
@@ -60,6 +61,11 @@ class RequestBuilder:
     backend: Backend
     price: Price | None
     usage: UsageCheck
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model asked, without the folders of this machine."""
+        return without_folders(self.backend.model)
 
     def check(self) -> None:
         """Check that the judge's requests can be built, and their worst case is known under a cap.
@@ -195,6 +201,8 @@ class RequestBuilder:
         template = request.direct.template if request.direct else self.study.template
         cached, body = latency is None, reply.body or prepared.body
         settings = {k: v for k, v in body.items() if k not in ("messages", "system", "prompt")}
+        if "model" in settings:
+            settings["model"] = without_folders(str(settings["model"]))
         verdict: str = TEXT
         first = probability = None
         if request.answer != "text":
@@ -209,8 +217,9 @@ class RequestBuilder:
             prompt_hash=request.prompt.hash,
             endpoint=self.backend.endpoint,
             settings=_encode(settings),
-            model_asked=self.backend.model,
+            model_asked=self.model_name,
             model_answered=reply.model,
+            fingerprint=reply.fingerprint,
             reply=reply.text,
             finish=reply.finish,
             verdict=verdict,
@@ -240,3 +249,12 @@ def refusal_reply(reason: str, body: dict[str, Any]) -> Reply:
         text=reason, finish="refusal", model="", first=None, letter_mass=None,
         prompt_tokens=0, completion_tokens=0, cached_tokens=0, body=body,
     )  # fmt: skip
+
+
+def several_versions(builder: RequestBuilder, change: VersionChange) -> VersionChangedError:
+    """Return the error that stops a judge whose answers have to be of one version."""
+    return VersionChangedError(
+        f"judge {builder.judge.name!r} ({builder.model_name}): {change.line}; its answers so far "
+        "are kept: run again without --strict-version to go on with several versions, or ask all "
+        f"of them again with llm-elicit repeat {builder.study.folder}"
+    )

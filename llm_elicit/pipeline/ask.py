@@ -52,12 +52,14 @@ class AskOptions(TypedDict, total=False):
         cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
         limiters: the rate limiters that it shares with other runs; its own by default.
         retry_failed: whether to ask again what was set aside, see `llm-elicit status`.
+        strict_version: whether a judge stops once its answers are of several versions of its model.
     """
 
     max_cost: float | None
     cache: CacheUse
     limiters: RateLimiters | None
     retry_failed: bool
+    strict_version: bool
 
 
 async def ask(
@@ -104,6 +106,7 @@ async def ask_under(
     """Ask as `ask` does, while `control` follows what other processes ask of the run."""
     limiters = options.get("limiters") or RateLimiters()  # for all rounds
     retry_failed = options.get("retry_failed", False)
+    strict = options.get("strict_version", False)
     result = replace(result, campaign=with_cap(result.campaign, options.get("max_cost")))
     with within_grid_caps(result.campaign, result.folder) as campaign:
         began = time.monotonic()
@@ -121,7 +124,7 @@ async def ask_under(
                 limits = limited.limits.model_copy(update={"deadline": remaining})
                 limited = limited.model_copy(update={"limits": limits})
             summary = await ask_questions(
-                Study(limited, result.space, plan, result.folder, retry_failed), progress,
+                Study(limited, result.space, plan, result.folder, retry_failed, strict), progress,
                 reuse=options.get("cache", "reuse"), stopping=control.stopping,
                 ceiling=control.ceiling, limiters=limiters,
             )  # fmt: skip
@@ -233,22 +236,20 @@ async def ask_in_batches(
     result: Run,
     step: Step,
     *,
-    max_cost: float | None = None,
     every: float = 60.0,
     resend: bool = False,
-    retry_failed: bool = False,
     progress: Progress = SILENT,
+    **options: Unpack[AskOptions],
 ) -> Run:
     """Ask the open questions through the providers' batch endpoints.
 
     Args:
         result: the run.
         step: "submit", "collect", or "wait" for both until all is collected.
-        max_cost: a cap in USD that replaces the campaign's own.
         every: seconds between polls of the provider.
         resend: whether to submit again the questions of batches that the provider does not list.
-        retry_failed: whether to submit again what was set aside.
         progress: receives notes of what failed.
+        options: `max_cost`, `retry_failed` and `strict_version` of `AskOptions`.
 
     Returns:
         The run, with the problems that stopped some judges; after "submit", nothing else is one.
@@ -257,10 +258,13 @@ async def ask_in_batches(
         JudgeError, InputError: every judge was stopped, or nothing could be sent.
     """
     result.check_journal()
-    result = _up_to_date(result)
-    with within_grid_caps(with_cap(result.campaign, max_cost), result.folder) as campaign:
+    result, retry_failed = _up_to_date(result), options.get("retry_failed", False)
+    strict = options.get("strict_version", False)
+    capped = with_cap(result.campaign, options.get("max_cost"))
+    with within_grid_caps(capped, result.folder) as campaign:
         while True:
-            study = Study(campaign, result.space, result.plan, result.folder, retry_failed)
+            folder, plan = result.folder, result.plan
+            study = Study(campaign, result.space, plan, folder, retry_failed, strict)
             retry_failed = False
             summary = await batches.ask_in_batches(study, step, progress, every, resend)
             longer = None
@@ -312,6 +316,8 @@ async def _asked(result: Run, summary: AskSummary) -> Run:
         for line in (answers.unusable_line() if answers.usable else None, answers.origin_line())
         if line
     ]
+    changes = await in_thread(partial(judgments.version_changes, result.folder, result.campaign))
+    remarks += [f"{', '.join(change.judges)}: {change.line}" for change in changes]
     return replace(result, problems=problems, remarks=tuple(remarks))
 
 

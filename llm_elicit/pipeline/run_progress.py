@@ -197,6 +197,7 @@ class JudgeCounts:
             self.judge, self.tally, self.all_failures, cached=self.cached + self.tally.cached,
             requests=self.requests + self.tally.requests, rate=self.rate, cost=self.tally.cost,
             log_odds=self.tally.log_odds.line,
+            change=self.tally.change,
         )  # fmt: skip
 
 

@@ -300,6 +300,7 @@ def run(
     cache: CacheUse = "reuse",
     limiters: RateLimiters | None = None,
     retry_failed: bool = False,
+    strict_version: bool = False,
 ) -> Run:
     """Run a campaign from its YAML to its report, or resume it. Blocks until it is done.
 
@@ -312,6 +313,7 @@ def run(
         limiters: rate limiters shared with other runs, such as `Runtime.limiters`; by default new
             ones, which keep the limits of this campaign only.
         retry_failed: whether to ask questions again that were set aside, see `llm-elicit status`.
+        strict_version: whether a judge stops once its answers are of several versions of its model.
 
     Raises:
         InputError: a setting or a file cannot be used.
@@ -330,7 +332,7 @@ def run(
     return asyncio.run(
         arun(
             campaign, max_cost=max_cost, progress=progress, cache=cache, limiters=limiters,
-            retry_failed=retry_failed,
+            retry_failed=retry_failed, strict_version=strict_version,
         )
     )  # fmt: skip
 
@@ -375,7 +377,7 @@ async def arun(
 
     Args:
         campaign, progress: as of `run`.
-        options: `max_cost`, `cache`, `limiters` and `retry_failed`, as of `run`.
+        options: `max_cost`, `cache`, `limiters`, `retry_failed` and `strict_version`, as of `run`.
     """
     result = campaign if isinstance(campaign, Run) else await in_thread(partial(Run.open, campaign))
     async with alone_in(result.folder):
@@ -397,7 +399,7 @@ def run_grid(
 
     Args:
         campaign, progress: as of `run`.
-        options: `max_cost`, `cache`, `limiters` and `retry_failed`, as of `run`.
+        options: `max_cost`, `cache`, `limiters`, `retry_failed` and `strict_version`, as of `run`.
 
     Returns:
         The cells' runs by name.

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from llm_elicit._util.files import read_json
 from llm_elicit._util.settings import StrictModel
+from llm_elicit.comparisons.versions import VersionLog
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, InputError
@@ -51,6 +52,7 @@ class JudgeSnapshot(StrictModel):
         rate: answers per second over the last ten seconds.
         cost: USD; None if the price is unknown.
         log_odds: whether its choices have log-odds, in one line; empty before the first.
+        change: the line on a change of the version that answers; empty without one.
     """
 
     backend: str
@@ -66,6 +68,7 @@ class JudgeSnapshot(StrictModel):
     rate: float = 0.0
     cost: float | None = 0.0
     log_odds: str = ""
+    change: str = ""
 
     @classmethod
     def of(
@@ -174,6 +177,11 @@ def read_snapshot(
     totals, failures = summary.totals, failures_of(summary)
     if not all(name in totals and totals[name].total for name in names):
         totals = empty() | {name: counts for name, counts in totals.items() if counts.total}
+    changes = {
+        name: change.line
+        for change in VersionLog(campaign.aliases, summary.versions).changes
+        for name in change.judges
+    }
     judges = {}
     for judge in campaign.judges:
         counts = totals[judge.name]
@@ -182,6 +190,7 @@ def read_snapshot(
         judges[judge.name] = JudgeSnapshot.of(
             judge, counts, failures[judge.name], cached=counts.cached, requests=counts.requests,
             cost=cost, log_odds=LogOdds.of(judge, summary.choices).line,
+            change=changes.get(judge.name, ""),
         )  # fmt: skip
     control = summary.control
     if control is None:

@@ -23,6 +23,7 @@ from llm_elicit.audit.reference import axis_label, by_value
 from llm_elicit.comparisons.fit_inputs import follows_table
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
+from llm_elicit.comparisons.versions import VersionLog, VersionSpan, version_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.report import answers, formatting, powers, verdicts
@@ -121,7 +122,21 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         script=Markup(script),
         script_hash=f"sha256-{digest}",  # as in a content security policy
         caveats=caveats(study.audit, study.campaign, study.missing, study.questions),
+        version_lines=version_lines(study.comparisons.frame, study.campaign),
     )
+
+
+def version_lines(rows: pd.DataFrame, campaign: Campaign) -> list[str]:
+    """Return a line for each model whose version changed, over all judges that share it."""
+    prints = rows["fingerprint"].fillna("") if "fingerprint" in rows else ""
+    named = rows[["judge", "model_answered", "asked_at"]].fillna("").assign(fingerprint=prints)
+    groups = named.groupby(["judge", "model_answered", "fingerprint"])["asked_at"]
+    counts = [
+        (str(judge), VersionSpan(version_of(str(model), str(print_)), len(at), min(at), max(at)))
+        for (judge, model, print_), at in groups
+    ]
+    changes = VersionLog(campaign.aliases, counts).changes
+    return [f"{', '.join(change.judges)}: {change.line}" for change in changes]
 
 
 def caveats(
@@ -214,6 +229,10 @@ def _usage(rows: pd.DataFrame) -> dict[str, Any]:
     all_known = bool(rows["cost"].notna().all())
     # For people this column holds their names, which are not shown here.
     names = rows["model_answered"].mask(rows["model_asked"] == "human", "people")
+    if "fingerprint" in rows:
+        names = names + rows["fingerprint"].fillna("").map(
+            lambda text: f" ({text})" if text else ""
+        )
     models = sorted(names.value_counts().items())
     days = sorted(rows["asked_at"].str[:10])
     return {

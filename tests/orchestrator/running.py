@@ -17,12 +17,12 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator import engine
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.engine import AskSummary, ask
-from llm_elicit.orchestrator.judge_runner import RunContext
 from llm_elicit.orchestrator.judgments import comparisons
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.orchestrator.retries import RetryPolicy
+from llm_elicit.orchestrator.reuse import RunContext
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from llm_elicit.spaces.features import FeatureSpace
 from orchestrator.conftest import SWIFT

@@ -438,8 +438,10 @@ def test_another_model_that_answers_is_named_when_it_does(tmp_path: Path) -> Non
     with Provider(behave) as provider:
         study = campaign([gpt(provider.url, concurrency=1)])
         run(study, tmp_path / "try", notes)
-    line = "gpt: answers now come from 'm-2'; before, they came from m-1"
-    assert notes.lines.count(line) == 1
+    line = "gpt: the version that answers changed: m-1 (7 answers, "
+    assert (
+        sum(note.startswith(line) and ", then m-2 (1 answer, " in note for note in notes.lines) == 1
+    )
     summary = answer_summaries(tmp_path / "try", study)["gpt"]
     assert summary.models == {"m-1": 7, "m-2": 13}
     assert summary.origin_line() == "answers given by m-1 (7), m-2 (13)"
@@ -450,7 +452,7 @@ def test_old_answers_of_the_cache_keep_their_time_and_model(tmp_path: Path) -> N
         study = campaign([claude(provider.url)])
         run(study, tmp_path / "first")
         with sqlite3.connect(tmp_path / "cache.sqlite") as db:
-            db.execute("UPDATE entries SET kept_at = '2026-01-02' || substr(kept_at, 11)"
+            db.execute("UPDATE replies SET kept_at = '2026-01-02' || substr(kept_at, 11)"
                        " WHERE rowid <= 12")  # fmt: skip
         notes = Notes()
         run(study, tmp_path / "second", notes)

@@ -266,7 +266,7 @@ def test_entries_are_proven_and_forgotten(kept: list[Entry], tmp_path: Path) -> 
     key = kept[3].key
     assert _cli("verify", *where) == "16 answers; all digests are correct\n"
     with sqlite3.connect(tmp_path / "cache.sqlite") as db:
-        db.execute("UPDATE entries SET reply = replace(reply, 'A', 'B') WHERE key = ?", (key,))
+        db.execute("UPDATE replies SET reply = replace(reply, 'A', 'B') WHERE key = ?", (key,))
         db.execute("CREATE TABLE answers (key TEXT)")  # the first format's
     refused = _cli("verify", *where)
     assert "has changed since it was saved" in refused
@@ -276,7 +276,7 @@ def test_entries_are_proven_and_forgotten(kept: list[Entry], tmp_path: Path) -> 
     assert _cli("verify", *where) == "15 answers; all digests are correct\n"
     assert json.loads(_cli("verify", "--json", *where)) == {"answers": 15, "faults": {}}
     with sqlite3.connect(tmp_path / "cache.sqlite") as db:
-        db.execute("UPDATE entries SET identity = replace(identity, '4o', '5o') WHERE rowid = 1")
+        db.execute("UPDATE replies SET identity = replace(identity, '4o', '5o') WHERE rowid = 1")
     assert "the key does not match its request" in _cli("verify", *where)
     assert "say what to delete" in _cli("prune", *where)
     assert _cli("prune", "--days", "1", *where) == "0 answers deleted\n"
@@ -314,4 +314,4 @@ def test_a_cache_with_flipped_bytes_is_one_line(kept: list[Entry], tmp_path: Pat
 
 def test_an_identity_without_a_field_is_one_line() -> None:
     with pytest.raises(InputError, match="cache entry abc: "):
-        _ = Entry("abc", '{"schema": 2, "model": "m"}', "{}", "", "now").request
+        _ = Entry("abc", "m", '{"schema": 2, "model": "m"}', "{}", "", "now").request

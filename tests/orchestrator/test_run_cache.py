@@ -54,12 +54,12 @@ def _folder(path: Path) -> None:
 
 def _lacks_a_column(path: Path) -> None:
     with sqlite3.connect(path) as db:
-        db.execute("ALTER TABLE entries DROP COLUMN digest")
+        db.execute("ALTER TABLE replies DROP COLUMN digest")
 
 
 def _other_answer(path: Path) -> None:
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE entries SET reply = replace(reply, '\"A\"', '\"B\"')")
+        db.execute("UPDATE replies SET reply = replace(reply, '\"A\"', '\"B\"')")
 
 
 DAMAGE = [_text, _cut, _zeros, _folder, _lacks_a_column, _other_answer]
@@ -103,7 +103,7 @@ def test_a_locked_cache_is_one_warning(tmp_path: Path) -> None:
 def test_a_cache_that_breaks_midway_is_one_warning(tmp_path: Path) -> None:
     def drop() -> None:
         with sqlite3.connect(tmp_path / FILE) as db:
-            db.execute("DROP TABLE entries")
+            db.execute("DROP TABLE replies")
 
     with Provider(lambda n, body: Says("A", delay=0.01)) as provider:
         study = campaign([claude(provider.url, concurrency=2)], pairs=30)

@@ -20,13 +20,20 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from llm_elicit._util.settings import StrictModel
+from llm_elicit.comparisons.versions import JudgeSpan
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import (
     JournalLocation,
     RunInUseError,
     prepare_schema,
 )
-from llm_elicit.orchestrator.journal.questions import CHOICES, TOTALS, totals_of
+from llm_elicit.orchestrator.journal.questions import (
+    CHOICES,
+    TOTALS,
+    VERSIONS,
+    totals_of,
+    version_span,
+)
 from llm_elicit.orchestrator.journal.schema import Totals, clock, control, events, now, storable
 
 Wanted = Literal["running", "paused", "cancelled"]
@@ -333,12 +340,14 @@ class JournalSummary:
         totals: the counts of the judges that were asked, by name.
         choices: rows of `CHOICES`.
         counted: the latest events that say how many requests of a judge failed.
+        versions: the versions of models that have answered, by judge.
     """
 
     control: Control | None
     totals: dict[str, Totals]
     choices: list[dict[str, Any]]
     counted: list[RunEvent]
+    versions: list[JudgeSpan]
 
 
 def read_summary(location: JournalLocation) -> JournalSummary:
@@ -349,13 +358,14 @@ def read_summary(location: JournalLocation) -> JournalSummary:
     """
     with location.reading() as db:
         if db is None:
-            return JournalSummary(None, {}, [], [])
+            return JournalSummary(None, {}, [], [], [])
         controls = [control_of(row) for row in _rows(db, CONTROL)]
         return JournalSummary(
             controls[0] if controls else None,
             {row["judge"]: totals_of(row) for row in _rows(db, TOTALS)},
             _rows(db, CHOICES),
             [event_of(row) for row in _rows(db, _COUNTS)],
+            [version_span(row) for row in _rows(db, VERSIONS)],
         )
 
 

@@ -22,6 +22,7 @@ from sqlalchemy import BigInteger, bindparam, case, func, insert, literal, selec
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from llm_elicit.comparisons.versions import JudgeSpan, VersionSpan, version_of
 from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import JournalLocation, RunLock, check_version
@@ -148,6 +149,15 @@ CLAIM = (
         _columns.judge,
         _columns.error,  # SQLite 3.40 returns true for IS NOT NULL beside a first column NOT NULL
     )
+)
+
+OPEN_AFTER = (
+    select(*(_columns[name] for name in ("id", "pair", "presentation", "replicate", "attempts")))
+    .add_columns(_columns.judge)
+    .where(_columns.judge == bindparam("of_judge"), _columns.state == PLANNED, KNOWN)
+    .where(_columns.id > bindparam("after"))
+    .order_by(_columns.id)
+    .limit(bindparam("count"))
 )
 
 _RESERVED = select(func.sum(_columns.reserved), func.sum(_columns.reserved_tokens))
@@ -498,11 +508,27 @@ def unanswered(db: sa.Connection, judge: str) -> list[Unanswered]:
     return [Unanswered(row.state, row.reason, row.number) for row in db.execute(query)]
 
 
-def models_answered(db: sa.Connection, judge: str) -> list[str]:
-    """Return the models that have answered a judge's questions."""
-    of_judge = questions.join(answers, answers.c.question == questions.c.id)
-    query = select(answers.c.model_answered).select_from(of_judge)
-    return list(db.execute(query.where(questions.c.judge == judge).distinct()).scalars())
+_VERSION = (questions.c.judge, answers.c.model_answered, answers.c.fingerprint)
+
+VERSIONS = (
+    select(*_VERSION, func.count().label("answers"))
+    .add_columns(func.min(answers.c.asked_at).label("first"))
+    .add_columns(func.max(answers.c.asked_at).label("last"))
+    .select_from(questions.join(answers, answers.c.question == questions.c.id))
+    .group_by(*_VERSION)
+)
+"""The query of the versions that answered each judge's questions."""
+
+
+def version_span(row: Mapping[str, Any]) -> JudgeSpan:
+    """Return a row of `VERSIONS`."""
+    version = version_of(row["model_answered"], row["fingerprint"])
+    return row["judge"], VersionSpan(version, row["answers"], row["first"], row["last"])
+
+
+def versions_answered(db: sa.Connection) -> list[JudgeSpan]:
+    """Return the versions of models that have answered, by judge."""
+    return [version_span(row._asdict()) for row in db.execute(VERSIONS)]
 
 
 def spent(db: sa.Connection) -> tuple[float, int]:

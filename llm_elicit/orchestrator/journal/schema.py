@@ -32,7 +32,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from llm_elicit.errors import InputError
 from llm_elicit.planning.pairs import Presentation
 
-VERSION = "3"
+VERSION = "4"
 """The version of these tables, which every journal records. It changes with each table, column or
 constraint."""
 
@@ -152,6 +152,7 @@ class Answer:
     format: str = "letter"
     censored: int = 0
     unscored: str = ""
+    fingerprint: str = ""
     digest: str = ""
 
 
@@ -371,6 +372,7 @@ def record_answer(question: int, answer: Answer) -> Change:
         "thinking": storable(answer.thinking),
         "finish": storable(answer.finish),
         "model_answered": storable(answer.model_answered),
+        "fingerprint": storable(answer.fingerprint),
     }
     tokens = 0 if answer.cached else answer.prompt_tokens + answer.completion_tokens
     return Change("answered", question, answer=row, spent=answer.cost or 0.0, tokens=tokens)

@@ -20,6 +20,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import func, insert, or_, select, update
 
+from llm_elicit.comparisons.versions import JudgeSpan
 from llm_elicit.config.campaign import Limits
 from llm_elicit.config.provenance import check_same
 from llm_elicit.errors import ElicitError, InputError
@@ -247,6 +248,12 @@ class Journal:
         return [replace(Question(*row[:-1]), given_up=row.error is not None) for row in rows]
 
     @_once
+    def open_after(self, judge: str, number: int, count: int = 256) -> list[Question]:
+        """Return the next open questions of a judge after one, whoever may ask them."""
+        values = {"of_judge": judge, "after": number, "count": count, "known": self._known[judge]}
+        return [Question(*row) for row in self._db.execute(sql.OPEN_AFTER, values)]
+
+    @_once
     def held_elsewhere(self, judge: str) -> int:
         """Reopen the questions of dead workers; return how many are open beside this worker's.
 
@@ -374,9 +381,9 @@ class Journal:
         return sql.unanswered(self._db, judge)
 
     @_once
-    def models(self, judge: str) -> list[str]:
-        """Return the models that have answered a judge's questions."""
-        return sql.models_answered(self._db, judge)
+    def versions(self) -> list[JudgeSpan]:
+        """Return the versions of models that have answered, by judge."""
+        return sql.versions_answered(self._db)
 
     @_once
     def choices(self, judge: str) -> list[dict[str, Any]]:

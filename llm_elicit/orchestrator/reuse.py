@@ -1,0 +1,197 @@
+"""What the judges of a run share, and which answers of the cache a judge may reuse.
+
+A provider may change the version of a model behind its name. Which one answers now is known after
+the first reply; from then on, the cache is read for that version only. Before that, the cache
+answers only if it has an answer to every open question by one version, so that a complete rerun
+sends nothing. Otherwise the questions that it cannot answer are asked first, or one that it could.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from llm_elicit._util.text import visible
+from llm_elicit.backends import Reply
+from llm_elicit.comparisons.versions import VersionLog
+from llm_elicit.orchestrator import retries
+from llm_elicit.orchestrator.budget import Budget
+from llm_elicit.orchestrator.cache import Identity, RunCache
+from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.orchestrator.rate_sharing import RunLimiters
+from llm_elicit.orchestrator.request_builder import PreparedQuestion, RequestBuilder
+from llm_elicit.orchestrator.writer import Writer
+
+FIRST_ANSWER = 5.0
+"""Seconds for which other requests wait for the first, which shows what the server takes."""
+
+
+@dataclass
+class SharedRequest:
+    """A request in flight, whose reply answers equal questions; None if it fails."""
+
+    reply: Reply | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class RunContext:
+    """What the judges of a run share.
+
+    Attributes:
+        deadline: a time of `clock`.
+        unusable: see `llm_elicit.config.campaign.Limits`.
+        require: see `llm_elicit.config.campaign.Campaign`.
+        versions: the versions that have answered, earlier runs included.
+        live: the version that answered last in this process, by alias; the cache is read for it.
+        cached: versions with answers in the cache that were not read, since `live` was not known.
+    """
+
+    writer: Writer
+    cache: RunCache
+    budget: Budget
+    progress: Progress
+    retry_policy: retries.RetryPolicy
+    stopping: asyncio.Event
+    limiters: RunLimiters
+    deadline: float
+    unusable: int | None
+    versions: VersionLog
+    require: Literal["log_odds"] | None = None
+    clock: Callable[[], float] = time.monotonic
+    live: dict[str, str] = field(default_factory=dict)
+    cached: dict[str, set[str]] = field(default_factory=dict)
+    in_flight: dict[Identity, SharedRequest] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def sharing(self, key: Identity | None) -> Iterator[SharedRequest]:
+        """Share the reply that a request gets with equal ones, if answers may be reused."""
+        request = SharedRequest()
+        if key is not None:
+            self.in_flight[key] = request
+        try:
+            yield request
+        finally:
+            if key is not None:
+                del self.in_flight[key]
+            request.done.set()
+
+
+class CacheReader:
+    """Reads the cache for one judge.
+
+    Args:
+        builder: builds the judge's requests.
+        context: what the judges of the run share.
+        answered: is set once the first request has ended.
+
+    Attributes:
+        asking: whether a request has been sent.
+    """
+
+    def __init__(
+        self, builder: RequestBuilder, context: RunContext, answered: asyncio.Event
+    ) -> None:
+        self._builder = builder
+        self._judge = builder.judge
+        self._context = context
+        self._answered = answered
+        self._only: str | None = None
+        self._line = ""
+        self.asking = False
+
+    async def replies(
+        self, page: list[PreparedQuestion]
+    ) -> tuple[list[PreparedQuestion], dict[str, Reply]]:
+        """Return questions in the order to ask them, and the replies that answer some, by key."""
+        version = await self._version(page)
+        keys = [item.key for item in page if item.key]
+        if version is not None:
+            replies = self._context.cache.get_all(keys, version)
+            if replies and self._line:
+                self._context.progress.note(self._judge.name, self._line)
+                self._line = ""
+            return page, replies
+        stored = self._stored(page)
+        self._context.cached.setdefault(self._judge.alias, set()).update(*stored)
+        order = sorted(range(len(page)), key=lambda number: bool(stored[number]))
+        return [page[number] for number in order], {}
+
+    async def _version(self, page: list[PreparedQuestion]) -> str | None:
+        """Return the version whose answers may be reused; None if it has to be learnt by asking."""
+        live = self._context.live.get(self._judge.alias)
+        if live is not None or not page:
+            return live
+        if self._only is None and not self.asking:
+            self._only = await self._common(page)
+        elif self._only is not None and any(self._only not in v for v in self._stored(page)):
+            self._only = None  # a question that was planned or reopened meanwhile
+        return self._only
+
+    async def _common(self, page: list[PreparedQuestion]) -> str | None:
+        """Return the version that has answered every open question; None if there is none.
+
+        Of several versions it is that of this run's answers, or the newest.
+        """
+        context, name, count = self._context, self._judge.name, 0
+        spans: dict[str, tuple[str, str]] | None = None
+        while page:
+            count += len(page)
+            for versions in self._stored(page):
+                before = {v: (at, at) for v, at in versions.items()} if spans is None else spans
+                spans = {
+                    version: (min(at, before[version][0]), max(at, before[version][1]))
+                    for version, at in versions.items()
+                    if version in before
+                }
+                if not spans:
+                    return None
+            journal, last = context.writer.journal, page[-1].question.id
+            others = await context.writer.call(journal.open_after, name, last)
+            page = [self._builder.prepared(question) for question in others]
+        assert spans
+        version = max(spans, key=lambda v: (context.versions.has(name, v), spans[v][1]))
+        first, final = (at[:19].replace("T", " ") for at in spans[version])
+        self._line = (
+            f"all {count:,} open questions are answered from the cache, by {visible(version, 80)}, "
+            f"asked {first} to {final}, and nothing is sent; to ask today: llm-elicit repeat "
+            f"{self._builder.study.folder}"
+        )
+        return version
+
+    def _stored(self, page: list[PreparedQuestion]) -> list[dict[str, str]]:
+        """Return the versions in the cache, and when their answers were stored, by question."""
+        stored = self._context.cache.versions([item.key for item in page if item.key])
+        return [stored.get(item.key.key, {}) if item.key else {} for item in page]
+
+    async def reply(self, key: Identity) -> Reply | None:
+        """Return the cache's answer to a request by the version that answers now.
+
+        As long as that is not known, one question that the cache has an answer to is asked, and the
+        others wait for its reply.
+        """
+        cache, live, alias = self._context.cache, self._context.live, self._judge.alias
+        if alias not in live:
+            if cache.get(key) is None:
+                return None
+            if self.asking:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._answered.wait(), FIRST_ANSWER)
+        return cache.get(key, live[alias]) if alias in live else None
+
+    def learn(self, version: str) -> None:
+        """Record which version answers now; say if the cache's answers are of others."""
+        context, alias = self._context, self._judge.alias
+        older = context.cached.get(alias, set())
+        if alias not in context.live and older and version not in older:
+            named = ", ".join(visible(name, 80) for name in sorted(older))
+            context.progress.note(
+                self._judge.name,
+                f"{visible(version, 80) or 'a model without a name'} answers now; the answers of "
+                f"{named} in the cache are not used",
+            )
+        context.live[alias] = version
