@@ -37,6 +37,7 @@ class LogOdds:
         censored: (m,) 1 if the log-odds are known only to be at least ``value``, −1 if at most,
             else 0.
         judge: (m,) numbers of the evidence's judges.
+        presentation: (m,) numbers of the evidence's presentations.
     """
 
     first: Array
@@ -45,6 +46,7 @@ class LogOdds:
     spread: Array
     censored: Index
     judge: Index
+    presentation: Index
 
     def __len__(self) -> int:
         return len(self.value)
@@ -53,8 +55,8 @@ class LogOdds:
     def of(cls, first: Array, second: Array, value: Array) -> LogOdds:
         """Return exact log-odds by one judge."""
         n = len(value)
-        censored, judge = np.zeros((2, n), dtype=np.int64)
-        return cls(first, second, value, np.zeros(n), censored, judge)
+        censored, judge, presentation = np.zeros((3, n), dtype=np.int64)
+        return cls(first, second, value, np.zeros(n), censored, judge, presentation)
 
     @classmethod
     def bounded(cls, first: Array, second: Array, lower: Array, upper: Array) -> LogOdds:
@@ -108,6 +110,7 @@ class Evidence:
         judges: names of the judges.
         measured: the log-odds.
         features: names of the features, if the points were data frames.
+        presentations: names of the presentations of the log-odds, such as wordings.
 
     Points are arrays (n, d), or data frames, whose columns are matched by name.
 
@@ -132,6 +135,7 @@ class Evidence:
     judges: tuple[str, ...]
     measured: LogOdds
     features: FeatureNames | None = None
+    presentations: tuple[str, ...] = ("",)
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.judges))
@@ -168,6 +172,7 @@ class Evidence:
         *,
         lower: npt.ArrayLike | None = None,
         upper: npt.ArrayLike | None = None,
+        presentation: Sequence[str] | npt.NDArray[Any] | None = None,
         judge: str = "judge",
     ) -> Evidence:
         """Return answers with measured log-odds, such as of the log-probabilities of two letters.
@@ -179,6 +184,10 @@ class Evidence:
         probability is then known only to be at most that of the last token listed. Such a
         log-odds is censored: give ``lower`` and ``upper`` bounds in place of ``log_odds``.
 
+        If the pairs were spread over several presentations (wordings, worked examples, units, ...),
+        the belief is what they have in common, and its band says how far that is known: see
+        `llm_elicit.density.utility.gaussian_process`.
+
         Args:
             first: (n, d) the points shown first, natural units.
             second: (n, d) the points shown second, natural units.
@@ -186,6 +195,7 @@ class Evidence:
             lower: (n,) lower bounds of the log-odds, nats; −∞ (the default) where there is none. A
                 known value has equal bounds.
             upper: (n,) upper bounds of the log-odds, nats; ∞ (the default) where there is none.
+            presentation: (n,) names of the presentations of the questions; None for one.
             judge: the judge's name.
 
         Raises:
@@ -211,7 +221,8 @@ class Evidence:
         x_first, x_second, names = sides_of(("Evidence: first", "Evidence: second"), first, second)
         if lower is not None or upper is not None:
             bounds = _bounds(log_odds, lower, upper, len(x_first))
-            return cls._measured(LogOdds.bounded(x_first, x_second, *bounds), judge, names)
+            rows = LogOdds.bounded(x_first, x_second, *bounds)
+            return cls._measured(rows, presentation, judge, names)
         if log_odds is None:
             raise DensityError(
                 "Evidence: log_odds is None; give one number for each row, or lower and upper."
@@ -223,7 +234,7 @@ class Evidence:
         rows = LogOdds.of(
             x_first, x_second, errors.column("Evidence: log_odds", log_odds, len(x_first))
         )
-        return cls._measured(rows, judge, names)
+        return cls._measured(rows, presentation, judge, names)
 
     @classmethod
     def probabilities(
@@ -233,12 +244,13 @@ class Evidence:
         probability: npt.ArrayLike,
         *,
         rounding: float = 0.01,
+        presentation: Sequence[str] | npt.NDArray[Any] | None = None,
         judge: str = "judge",
     ) -> Evidence:
         """Return answers that state the probability that the point shown first is preferred.
 
         They are log-odds known up to ``rounding``, the step between values that can be stated. A
-        probability within half a step of 0 or 1 is censored.
+        within half a step of 0 or 1 is censored. ``presentation`` is as in `log_odds`.
 
         Raises:
             DensityError: shapes that do not fit, a probability outside [0, 1], or a rounding
@@ -253,12 +265,28 @@ class Evidence:
         p = errors.column("Evidence: probability", probability, len(x_first))
         _check_probabilities("probability", p)
         errors.number("Evidence: rounding", rounding, 0.0, 0.5)
-        return cls._measured(LogOdds.stated(x_first, x_second, p, rounding), judge, names)
+        rows = LogOdds.stated(x_first, x_second, p, rounding)
+        return cls._measured(rows, presentation, judge, names)
 
     @classmethod
-    def _measured(cls, rows: LogOdds, judge: str, names: FeatureNames | None) -> Evidence:
-        """Return log-odds without comparisons."""
-        return cls.of_rows(rows.first[:0], rows.first[:0], judge, measured=rows, features=names)
+    def _measured(
+        cls, rows: LogOdds, presentation: Any, judge: str, names: FeatureNames | None
+    ) -> Evidence:
+        """Return log-odds without comparisons, asked in these presentations."""
+        labels: tuple[str, ...] = ("",)
+        if presentation is not None:
+            column = np.asarray(presentation)
+            if column.shape != (len(rows),) or not all(isinstance(p, str) for p in column.tolist()):
+                raise DensityError(
+                    f"Evidence: presentation must be {len(rows)} names, one per row; convert "
+                    "numbers to text."
+                )
+            labels = tuple(dict.fromkeys(column.tolist())) or labels
+            numbers = np.array([labels.index(p) for p in column], dtype=np.int64)
+            rows = replace(rows, presentation=numbers)
+        none = rows.first[:0]
+        columns = {"measured": rows, "features": names, "presentations": labels}
+        return cls.of_rows(none, none, judge, **columns)
 
     @classmethod
     def of_rows(cls, winners: Array, losers: Array, judge: str, **columns: Any) -> Evidence:
@@ -414,12 +442,23 @@ class Evidence:
                 f"{other.features}; use the same order of columns and the same categories."
             )
         judges = tuple(dict.fromkeys(self.judges + other.judges))
+        asked = (e.presentations for e in (self, other) if len(e.measured))
+        presentations = tuple(dict.fromkeys(sum(asked, ()))) or ("",)
         picks, questions = (int(ids.max(initial=-1)) + 1 for ids in (self.pick, self.asked))
-        parts = (self._renamed(judges, 0, 0), other._renamed(judges, picks, questions))
+        parts = (
+            self._renamed(judges, presentations, 0, 0),
+            other._renamed(judges, presentations, picks, questions),
+        )
         joined = _joined(parts, _ROWS)
         measured = LogOdds(**_joined([part.measured for part in parts], _MEASURED))
         names = self.features or other.features
-        return Evidence(**joined, judges=judges, measured=measured, features=names)
+        return Evidence(
+            **joined,
+            judges=judges,
+            measured=measured,
+            features=names,
+            presentations=presentations,
+        )
 
     def arrays(self) -> Iterator[npt.NDArray[Any]]:
         """Yield every array of the evidence: equal evidence has equal arrays."""
@@ -427,14 +466,21 @@ class Evidence:
         if len(self.measured):
             yield from (getattr(self.measured, name) for name in _MEASURED)
 
-    def _renamed(self, judges: tuple[str, ...], picks: int, questions: int) -> Evidence:
-        """Return the evidence with numbers of these judges, and later picks and questions."""
+    def _renamed(
+        self, judges: tuple[str, ...], presentations: tuple[str, ...], picks: int, questions: int
+    ) -> Evidence:
+        """Return the evidence with numbers of these names, and later picks and questions."""
         number = np.array([judges.index(name) for name in self.judges])
+        measured = replace(self.measured, judge=number[self.measured.judge])
+        if len(measured):
+            names = np.array([presentations.index(name) for name in self.presentations])
+            measured = replace(measured, presentation=names[measured.presentation])
         return replace(
             self,
             judge=number[self.judge],
             judges=judges,
-            measured=replace(self.measured, judge=number[self.measured.judge]),
+            measured=measured,
+            presentations=presentations,
             pick=np.where(self.pick == UNKNOWN, UNKNOWN, self.pick + picks),
             asked=np.where(self.asked == UNKNOWN, UNKNOWN, self.asked + questions),
         )
@@ -443,7 +489,7 @@ class Evidence:
         return replace(self, **{name: getattr(self, name)[selected] for name in _ROWS})
 
 
-_OTHERS = ("judges", "measured", "features")
+_OTHERS = ("judges", "measured", "features", "presentations")
 _ROWS = tuple(f.name for f in fields(Evidence) if f.name not in _OTHERS)
 _MEASURED = tuple(f.name for f in fields(LogOdds))
 

@@ -55,16 +55,17 @@ class Context:
 
 @dataclass(frozen=True)
 class PairContrasts:
-    """n measurements of g(a) − g(b), one for each pair and judge.
+    """n measurements of g(a) − g(b), one for each pair, judge and presentation.
 
     Args:
         a, b: (n, d) points in natural units.
-        value: (n,) nats. If only one order was asked, the judge's mean position effect is
-            subtracted, if other pairs determine it.
+        value: (n,) nats. If only one order was asked, the mean position effect of the judge in
+            this presentation is subtracted, if other pairs determine it.
         share, extra: (n,) the variance of the value is share · σ² + extra, with σ the judge's
             dispersion.
         censored: (n,) as in `LogOdds`.
         judge: (n,) numbers of the judges.
+        presentation: (n,) numbers of the presentations.
         position: (n,) half sums; NaN if only one order was asked, or one alone is known exactly.
         side: (n,) the coefficient of the position effect in the value: ±1 if only one order was
             asked, else 0.
@@ -77,15 +78,28 @@ class PairContrasts:
     extra: Array
     censored: Index
     judge: Index
+    presentation: Index
     position: Array
     side: Array
 
     def __len__(self) -> int:
         return len(self.value)
 
-    def position_effect(self, judge: int) -> tuple[float, float, int] | None:
-        """Return mean, standard deviation and number of a judge's half sums; None without any."""
-        sums = self.position[(self.judge == judge) & np.isfinite(self.position)]
+    @property
+    def cells(self) -> Index:
+        """Judge and presentation (C, 2) of each cell that has rows, in lexical order."""
+        return np.unique(np.stack([self.judge, self.presentation], 1), axis=0)
+
+    @property
+    def cell(self) -> Index:
+        """Number (n,) of each row's cell."""
+        rows = np.stack([self.judge, self.presentation], 1)
+        number = np.unique(rows, axis=0, return_inverse=True)[1]
+        return np.asarray(number.reshape(-1), dtype=np.int64)
+
+    def position_effect(self, rows: Flags) -> tuple[float, float, int] | None:
+        """Return mean, standard deviation and number of these rows' half sums; None without."""
+        sums = self.position[rows & np.isfinite(self.position)]
         if not len(sums):
             return None
         return float(sums.mean()), float(sums.std(ddof=1)) if len(sums) > 1 else 0.0, len(sums)
@@ -100,7 +114,8 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     """
     d = rows.first.shape[1]
     swap = swapped(rows.first, rows.second)
-    keys = np.concatenate([rows.judge[:, None], *in_order(rows.first, rows.second)], axis=1)
+    asked = np.stack([rows.judge, rows.presentation], axis=1)
+    keys = np.concatenate([asked, *in_order(rows.first, rows.second)], axis=1)
     unique, index = np.unique(keys, axis=0, return_inverse=True)
     pair = index.reshape(-1)
 
@@ -121,27 +136,29 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     # A bound on either order is a bound on the pair; two contradicting bounds give none.
     cut = np.sign(ab_cut - ba_cut)
     useless = balanced & (ab_cut != 0) & (ab_cut == ba_cut)
-    judge = unique[:, 0].astype(np.int64)
+    judge, presentation = unique[:, :2].T.astype(np.int64)
     # A bound on one order, or bounds towards different positions, would pull the half sum to 0.
     summed = balanced & (ab_cut == ba_cut)
     position = np.where(summed, 0.5 * (ab + ba), np.nan)
     side = np.where(balanced, 0.0, np.where(count[1] > 0, -1.0, 1.0))
-    # Of the half sums of each row's judge; unknown without two of them.
+    # Of the half sums of each row's judge and presentation; unknown without two of them.
     centre, variance = np.zeros(len(judge)), np.full(len(judge), np.nan)
-    for j in np.unique(judge):
-        effects = position[(judge == j) & np.isfinite(position)]
+    for cell in np.unique(unique[:, :2], axis=0):
+        within = (unique[:, :2] == cell).all(1)
+        effects = position[within & np.isfinite(position)]
         if len(effects) > 1:
-            centre[judge == j], variance[judge == j] = effects.mean(), effects.var(ddof=1)
+            centre[within], variance[within] = effects.mean(), effects.var(ddof=1)
     identified = balanced | np.isfinite(variance)
     extra = extra + np.where(balanced | ~identified, 0.0, variance)
     return PairContrasts(
-        unique[:, 1 : 1 + d],
-        unique[:, 1 + d :],
+        unique[:, 2 : 2 + d],
+        unique[:, 2 + d :],
         np.where(useless, 0.0, value - side * centre),
         np.where(identified, 0.5, 1.0),
         np.where(useless, np.inf, extra),
         np.where(useless, 0, cut).astype(np.int64),
         judge,
+        presentation,
         position,
         side,
     )
@@ -162,6 +179,7 @@ class Judgments:
         context: the circumstances; None if all are plain comparisons by one judge.
         measured: the log-odds by pair.
         judges: names of the judges' numbers.
+        presentations: names of the presentations' numbers.
     """
 
     winners: Array
@@ -171,6 +189,7 @@ class Judgments:
     context: Context | None
     measured: PairContrasts
     judges: tuple[str, ...]
+    presentations: tuple[str, ...]
 
     @property
     def size(self) -> int:
@@ -260,7 +279,8 @@ def merge(evidence: Evidence) -> Judgments:
             "features are needed; ask more questions."
         )
     judged = context if len(unique) and context.matters else None
-    return Judgments(a, b, weights.astype(np.float64), pairs, judged, measured, evidence.judges)
+    names = evidence.judges, evidence.presentations
+    return Judgments(a, b, weights.astype(np.float64), pairs, judged, measured, *names)
 
 
 def _context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Context:
