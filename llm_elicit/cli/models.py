@@ -108,7 +108,11 @@ def check_command(
     asked = Campaign.load(campaign) if campaign else None
     design = asked.design if asked else Design(pairs=10)
     space = asked.load_space() if asked else features.FeatureSpace.load(_CHECKED)
-    checked = _of_campaign(asked, judge) if asked else _stated(judge, base_url)
+    known = {item.name: item for item in asked.judges} if asked else {}
+    if asked and judge not in known:
+        names = ", ".join(known)
+        raise InputError(f"{asked.name}: no judge {judge!r}; its judges are {names}")
+    checked = known.get(judge) or _stated(judge, base_url)
     plan = make_plan(space, design, asked.seed if asked else 0)
     template, pair = Template.load(design.template), (plan.a[0], plan.b[0])
     request = Request(
@@ -125,18 +129,6 @@ def check_command(
     for name, value in _facts(shown):
         table.add_row(name, visible(value, 400))
     out.print(table)
-
-
-def _of_campaign(campaign: Campaign, name: str) -> judges.Judge:
-    """Return a judge of a campaign.
-
-    Raises:
-        InputError: it has none of this name.
-    """
-    found = {judge.name: judge for judge in campaign.judges}
-    if name not in found:
-        raise InputError(f"{campaign.name}: no judge {name!r}; its judges are {', '.join(found)}")
-    return found[name]
 
 
 def _stated(text: str, base_url: str) -> judges.Judge:

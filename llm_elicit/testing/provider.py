@@ -408,7 +408,8 @@ async def _read(reader: asyncio.StreamReader) -> Seen | None:
     first, *lines = head.strip().split("\r\n")
     headers = {k.strip().lower(): v.strip() for k, v in (line.split(":", 1) for line in lines)}
     raw = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Seen(first.split()[1], headers, json.loads(raw or b"{}"))
+    form = headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
+    return Seen(first.split()[1], headers, {} if form else json.loads(raw or b"{}"))
 
 
 def _tokens(says: Says, body: dict[str, Any]) -> int:

@@ -1,7 +1,8 @@
 """The servers of the profiles, as data: which fields of a request each takes, how it refuses one,
 where it puts the model's thinking, and how it words its errors.
 
-What is written here is what the documentation, the SDK or the source code of the provider states.
+Fields and places are what the documentation, the SDK or the source code of the provider states.
+The words of a refusal are the provider's where they are known, and otherwise of the same kind.
 A request with a field that is not listed is refused, as by the strictest of them.
 """
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fakes.batches import BatchProvider
 from orchestrator.running import campaign, run, table
 
@@ -361,3 +363,95 @@ def test_batches_of_a_profile(profile: str) -> None:
 def test_a_profile_without_batches_says_so(profile: str) -> None:
     with pytest.raises(InputError, match=f"{profile} has no batch mode; ask it without --batch"):
         open_batch_client(_judge(profile, "http://127.0.0.1:9"))
+
+
+def test_a_package_that_only_a_provider_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_BEARER_TOKEN_BEDROCK")
+    monkeypatch.setattr("llm_elicit.backends.sdk.find_spec", lambda name: None)
+    judge = AnthropicJudge(name="j", backend="anthropic", model="m", profile="bedrock")
+    with pytest.raises(InputError, match=r"bedrock needs the package boto3; pip install 'llm-eli"):
+        open_backend(judge, FeatureSpace.load("penguins"))
+
+
+@pytest.mark.parametrize(
+    ("profile", "missing", "message"),
+    [
+        ("azure", "OPENAI_API_VERSION", "the `OPENAI_API_VERSION` environment variable"),
+        ("azure", "AZURE_OPENAI_API_KEY", "Missing credentials"),
+        ("bedrock", "AWS_REGION", "No AWS region was provided"),
+        ("vertex", "CLOUD_ML_REGION", "No region was given"),
+        ("groq", "GROQ_API_KEY", "the environment variable GROQ_API_KEY holds no key"),
+    ],
+)  # fmt: skip
+def test_a_variable_that_a_provider_needs_is_named(
+    profile: str, missing: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(missing)
+    with pytest.raises(InputError, match=message) as raised:
+        open_backend(_judge(profile, "http://127.0.0.1:9"), FeatureSpace.load("penguins"))
+    assert "\n" not in str(raised.value)
+
+
+TOKEN = "ya29.canary-0123456789"
+
+
+@pytest.fixture
+def service_account(provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with which Google's own tools find a key, at the loopback server."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    path = tmp_path / "account.json"
+    account = {
+        "type": "service_account", "project_id": "p", "private_key": pem, "private_key_id": "1",
+        "client_email": "a@p.example", "token_uri": f"{provider.url}/token",
+    }  # fmt: skip
+    path.write_text(json.dumps(account), "utf-8")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    return path
+
+
+def _vertex(provider: Provider, request: Request, action: Action, token: Action) -> Any:
+    """Ask Claude at Google with the key of Google's own tools."""
+    judge = _judge("vertex", provider.url, api_key_env=None)
+
+    def behave(_number: int, body: dict[str, Any]) -> Action:
+        return action if body else token
+
+    async def go() -> Any:
+        async with open_backend(judge, FeatureSpace.load("penguins")) as backend:
+            return await Asked("vertex", provider, backend, request).reply(action, behave)
+
+    return asyncio.run(go())
+
+
+GRANTED = _sends({"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"})
+
+
+@pytest.mark.usefixtures("service_account")
+def test_google_s_own_credentials_are_found_and_hidden(
+    provider: Provider, request_: Request
+) -> None:
+    reply = _vertex(provider, request_, Says("B"), GRANTED)
+    assert reply.text == "B"
+    assert provider.seen[-1].headers["authorization"] == f"Bearer {TOKEN}"
+    judge = _judge("vertex", provider.url, api_key_env=None)
+
+    async def go() -> str:
+        async with open_backend(judge, FeatureSpace.load("penguins")) as backend:
+            with pytest.raises(Exception, match="no") as raised:
+                await backend.ask(request_)
+            failure = backend.failure(raised.value)
+            assert failure is not None
+            return failure.message
+
+    provider.behave = lambda _, body: Fails(500, f"no {TOKEN}") if body else GRANTED
+    assert TOKEN not in asyncio.run(go())
+
+
+def test_google_s_own_credentials_that_are_not_valid_stop_the_judge(
+    provider: Provider, request_: Request, service_account: Path
+) -> None:
+    refused = Fails(401, "no such account")
+    assert _vertex(provider, request_, Says("B"), refused) == "backend is down"
+    service_account.unlink()
+    assert _vertex(provider, request_, Says("B"), GRANTED) == "backend is down"

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from llm_elicit.backends.providers import PROVIDERS, open_backend, unsupported_settings
+from llm_elicit.backends.providers import PROVIDERS, unsupported_settings
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.config.profiles import PROFILES_VARIABLE, Profile, profile_named, profiles
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.features import FeatureSpace
 
 
 def _judge(profile: str | None, **settings: Any) -> OpenAIJudge:
@@ -23,6 +22,7 @@ def test_a_profile_states_address_and_key_unless_the_judge_does() -> None:
     assert (own.base_url, own.api_key_env) == ("http://localhost:1/v1", "MINE")
     assert groq.secret_variables == ["GROQ_API_KEY"]
     assert not groq.logprobs
+    assert groq.choices_only == "groq returns no log-probabilities"
     assert _judge("groq", logprobs=True).logprobs
 
 
@@ -49,6 +49,7 @@ def test_a_judge_is_the_same_when_it_is_read_again() -> None:
         ({"profile": "bedrock"}, "profile 'bedrock' is one of the backend anthropic; name that"),
         ({"profile": "compatible"}, "profile compatible has no base_url; give the server's"),
         ({"profile": "deepseek", "structured": True}, "deepseek takes no JSON schema; leave it"),
+        ({"profile": "lmstudio", "effort": "low"}, "effort: lmstudio has no such setting; leave"),
         ({"profile": 7}, "valid string"),
     ],
 )  # fmt: skip
@@ -171,12 +172,3 @@ def test_prices_are_those_of_the_provider(
 ) -> None:  # fmt: skip
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert PROVIDERS["openai"].price_list(_judge(profile, **settings)) == expected
-
-
-def test_a_package_that_only_a_provider_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_BEARER_TOKEN_BEDROCK", raising=False)
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    monkeypatch.setattr("llm_elicit.backends.sdk.find_spec", lambda name: None)
-    judge = AnthropicJudge(name="j", backend="anthropic", model="m", profile="bedrock")
-    with pytest.raises(InputError, match=r"bedrock needs the package boto3; pip install 'llm-eli"):
-        open_backend(judge, FeatureSpace.load("penguins"))

@@ -61,6 +61,10 @@ def refused(data: Any, said: str, settings: ServerSettings = PAID) -> None:
         {"api_key_env": "AWS_SECRET_ACCESS_KEY"},
         {"api_key_env": None},
         {"extra_headers": {"X-Key": "${AWS_SECRET_ACCESS_KEY}"}},
+        {"profile": "azure"},  # with the server's own login
+        {"profile": "groq"},
+        {"profile": "groq", "api_key_env": "OPENAI_API_KEY"},
+        {"profile": "vllm", "model": "tiny"},
     ],
 )
 def test_an_address_or_key_that_is_not_allowed(judge: dict[str, Any]) -> None:
