@@ -158,7 +158,7 @@ def _facts(shown: ModelCheck) -> Iterator[tuple[str, str]]:
     """Yield what is printed of a check, with its names."""
     yield "endpoint", shown.endpoint
     yield "model", shown.model
-    yield "version", shown.version or "not reported"
+    yield "version", f"{shown.version} {shown.fingerprint}".strip() or "not reported"
     yield "answer", shown.verdict
     none = "none" if shown.verdict in ("A", "B") else "not known: the answer is no choice"
     yield "log-odds", shown.log_odds.removeprefix("log-odds: ") or none

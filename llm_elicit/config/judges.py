@@ -177,9 +177,10 @@ class _ModelJudge(BaseJudge):
 
     @property
     def alias(self) -> str:
-        """The backend, its address and the model's name, whatever the other settings."""
-        address = getattr(self, "base_url", None) or ""
-        return " ".join(filter(None, (str(getattr(self, "backend", "")), address, self.model_name)))
+        """The backend, its profile and address and the model's name, whatever else is set."""
+        names = ("backend", "profile", "base_url")
+        place = [str(getattr(self, name, None) or "") for name in names]
+        return " ".join(filter(None, [*place, self.model_name]))
 
 
 _THINKING_ROOM: dict[Effort | None, int] = {

@@ -32,6 +32,7 @@ class ModelCheck:
         endpoint: the address, without credentials.
         model: the model asked.
         version: the model that answered, as the server reports it.
+        fingerprint: the version of the system around it, if the server reports one.
         verdict: what the answer was taken for: a letter, "refusal", "truncated" or the like.
         log_odds: whether choices have log-odds, in one line; empty if the answer was no choice.
         prompt_tokens, cached_tokens: those of the prompt, and those of them read from a cache.
@@ -46,6 +47,7 @@ class ModelCheck:
     endpoint: str
     model: str
     version: str
+    fingerprint: str
     verdict: str
     log_odds: str
     prompt_tokens: int
@@ -107,6 +109,7 @@ async def check_model(
         endpoint=backend.endpoint,
         model=backend.model,
         version=reply.model,
+        fingerprint=reply.fingerprint,
         verdict=verdict,
         log_odds=log_odds.line,
         prompt_tokens=reply.prompt_tokens,

@@ -26,7 +26,7 @@ from llm_elicit.backends.base import SettingDroppedError
 from llm_elicit.backends.batches import BatchRequest, BatchResult
 from llm_elicit.backends.providers import open_batch_client
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
-from llm_elicit.config.profiles import profile_named, profiles
+from llm_elicit.config.profiles import PROFILES_VARIABLE, profile_named, profiles
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.retries import classify
 from llm_elicit.questions import parse
@@ -301,6 +301,46 @@ def test_the_table_of_the_documentation(outcome_of: Callable[[str], dict[str, st
     if os.environ.get("WRITE_TABLES"):
         PAGE.write_text(page[:begin] + made + page[end:], "utf-8")
     assert made == page[begin:end] or os.environ.get("WRITE_TABLES")
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, p in profiles().items() if n in SERVERS and p.structured]
+)
+def test_a_schema_is_sent_in_the_words_of_the_provider(
+    name: str, provider: Provider, request_: Request
+) -> None:
+    async def go() -> Reply | str:
+        async with _open(name, provider, structured=True) as backend:
+            return await Asked(name, provider, backend, request_).reply(Says('{"choice": "B"}'))
+
+    reply = asyncio.run(go())
+    assert isinstance(reply, Reply)
+    assert parse(reply.text) == "B"
+    assert '"enum": ["A", "B"]' in json.dumps(provider.seen[-1].body)
+
+
+def test_names_of_the_seed_and_of_the_role_of_instructions(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "mine.yaml"
+    own.write_text(
+        "gemma: {like: vllm, system_role: user}\no: {like: openai, system_role: developer}"
+    )
+    monkeypatch.setenv(PROFILES_VARIABLE, str(own))
+    space = FeatureSpace.load("penguins")
+
+    def body(profile: str) -> dict[str, Any]:
+        url = "http://127.0.0.1:9"
+        settings = {"name": "j", "backend": "openai", "model": "m", "seed": 7, "base_url": url}
+        judge = OpenAIJudge.model_validate({**settings, "profile": profile})
+        return open_backend(judge, space).body(request_)
+
+    assert (body("mistral")["random_seed"], "seed" in body("mistral")) == (7, False)
+    assert body("vllm")["messages"][0]["role"] == "system"
+    assert body("o")["messages"][0]["role"] == "developer"
+    roles = [turn["role"] for turn in body("gemma")["messages"]]
+    assert roles == [turn.role for turn in request_.prompt.turns]
+    assert body("gemma")["messages"][0]["content"].startswith(request_.prompt.system)
 
 
 def test_every_profile_has_a_server() -> None:

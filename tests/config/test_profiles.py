@@ -148,6 +148,27 @@ def test_thinking_is_asked_for_in_the_words_of_the_provider(
     assert fields == expected
 
 
+@pytest.mark.parametrize(
+    ("profile", "model"),
+    [
+        ("anthropic", "claude-opus-4-7"), ("vertex", "claude-opus-4-7@20260416"),
+        ("bedrock", "anthropic.claude-opus-4-7-v1:0"),
+        ("bedrock", "us.anthropic.claude-opus-4-7-v1:0"),
+    ],
+)  # fmt: skip
+def test_models_are_known_by_the_names_that_other_providers_give_them(
+    profile: str, model: str
+) -> None:
+    settings = {"name": "j", "backend": "anthropic", "profile": profile, "model": model}
+    judge = AnthropicJudge.model_validate(settings | {"temperature": 0.0})
+    assert unsupported_settings(judge) == ["temperature"]
+
+
+def test_the_same_model_at_two_providers_may_have_two_versions() -> None:
+    plain, azure = OpenAIJudge(name="j", backend="openai", model="m"), _judge("azure")
+    assert (plain.alias, azure.alias) == ("openai m", "openai azure m")
+
+
 def test_models_of_other_servers_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     official = OpenAIJudge(name="j", backend="openai", model="o3", temperature=0.0)
     assert unsupported_settings(official) == ["temperature"]
