@@ -45,7 +45,7 @@ def _unsupported(judge: HostedJudge) -> Mapping[str, str] | None:
 def _price_list(judge: HostedJudge) -> Mapping[str, str]:
     """Return the arguments that find a judge's model in the price list."""
     wire_format = judge.wire_format
-    if wire_format.prices and not (judge.base_url and judge.base_url != wire_format.base_url):
+    if wire_format.prices:
         return {"provider_id": wire_format.prices}
     address = judge.base_url or os.environ.get(wire_format.base_url_env)
     return {"provider_api_url": address or ""}

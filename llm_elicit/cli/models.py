@@ -6,12 +6,12 @@ import asyncio
 import shlex
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from llm_elicit._util.packages import package_version
+from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit._util.settings import StrictModel, validate
 from llm_elicit._util.text import visible
 from llm_elicit.backends import Request, local
@@ -21,11 +21,15 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
-from llm_elicit.orchestrator.model_check import ModelCheck, check_model
 from llm_elicit.planning.pairs import make_plan
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces import features
 from llm_elicit.spaces.naming import ColumnReport
+
+if TYPE_CHECKING:
+    from llm_elicit.orchestrator import model_check
+else:
+    model_check = LazyModule("llm_elicit.orchestrator.model_check")  # it reads the price list
 
 models_app = typer.Typer(add_completion=False)
 
@@ -121,7 +125,7 @@ def check_command(
     )  # fmt: skip
     with displays.Display() as progress:
         notify = partial(progress.note, checked.name)
-        shown = asyncio.run(check_model(checked, space, request, notify))
+        shown = asyncio.run(model_check.check_model(checked, space, request, notify))
     if as_json:
         print_json(shown)
         return
@@ -154,7 +158,7 @@ def _stated(text: str, base_url: str) -> judges.Judge:
     return validate(_Named, {"judge": data}, text).judge
 
 
-def _facts(shown: ModelCheck) -> Iterator[tuple[str, str]]:
+def _facts(shown: model_check.ModelCheck) -> Iterator[tuple[str, str]]:
     """Yield what is printed of a check, with its names."""
     yield "endpoint", shown.endpoint
     yield "model", shown.model

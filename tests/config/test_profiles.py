@@ -180,9 +180,9 @@ def test_models_of_other_servers_are_not_known(monkeypatch: pytest.MonkeyPatch) 
     ("profile", "settings", "expected"),
     [
         ("groq", {}, {"provider_id": "groq"}),
-        ("azure", {"base_url": "https://x.openai.azure.com"},
-         {"provider_api_url": "https://x.openai.azure.com"}),
-        ("azure", {}, {"provider_id": "azure"}),
+        ("azure", {"base_url": "https://x.openai.azure.com"}, {"provider_id": "azure"}),
+        ("compatible", {"base_url": "https://api.groq.com/openai/v1"},
+         {"provider_api_url": "https://api.groq.com/openai/v1"}),
         ("vllm", {}, {"provider_api_url": "http://localhost:8000/v1"}),
         (None, {}, {"provider_id": "openai"}),
     ],

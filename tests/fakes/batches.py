@@ -42,7 +42,6 @@ class BatchProvider:
     """The server. `with BatchProvider() as provider: provider.url`."""
 
     answer: Callable[[dict[str, Any]], Outcome] = lambda body: Says("A")
-    endpoint: str = "/v1/chat/completions"
     max_count: int = 100_000
     max_bytes: int = 200_000_000
     page: int = 2
@@ -56,6 +55,7 @@ class BatchProvider:
     batches: list[Batch] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     url: str = ""
+    endpoint: str = "/v1/chat/completions"
 
     def __enter__(self) -> Self:
         self._files: dict[str, bytes] = {}
