@@ -144,8 +144,9 @@ def _command(command: Any, name: str) -> str:
 def campaign_keys() -> str:
     """The keys of a campaign, model by model, as pydantic checks them."""
     return _keys(campaign.Campaign, design.Design, design.Direct, campaign.Limits, campaign.Fit,
-                 campaign.Grid, judges.AnthropicJudge, judges.OpenAIJudge, judges.LocalJudge,
-                 judges.SimulatedJudge, judges.HumanJudge, judges.PluginJudge)  # fmt: skip
+                 campaign.Grid, campaign.RepeatOf, judges.AnthropicJudge, judges.OpenAIJudge,
+                 judges.LocalJudge, judges.SimulatedJudge, judges.HumanJudge,
+                 judges.PluginJudge)  # fmt: skip
 
 
 def space_keys() -> str:

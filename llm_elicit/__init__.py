@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llm_elicit.orchestrator.progress import Display, Silent
     from llm_elicit.pipeline.campaign_run import CampaignRun
     from llm_elicit.pipeline.run_folder import Run
-    from llm_elicit.pipeline.runtime import Runtime, arun, run, run_grid
+    from llm_elicit.pipeline.runtime import Runtime, arun, repeat, run, run_grid
     from llm_elicit.pipeline.stages import compare
     from llm_elicit.spaces.features import Feature, FeatureSpace
 
@@ -40,6 +40,7 @@ _MODULES = {
     "Silent": "orchestrator.progress",
     "arun": "pipeline.runtime",
     "compare": "pipeline.stages",
+    "repeat": "pipeline.runtime",
     "run": "pipeline.runtime",
     "run_grid": "pipeline.runtime",
     "to_arviz": "comparisons.exports",
@@ -49,7 +50,7 @@ _MODULES = {
 
 __all__ = [
     "Campaign", "CampaignRun", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
-    "InputError", "JudgeError", "Run", "Runtime", "Silent", "arun", "compare", "run",
+    "InputError", "JudgeError", "Run", "Runtime", "Silent", "arun", "compare", "repeat", "run",
     "run_grid", "to_arviz", "to_numpyro", "to_pymc",
 ]  # fmt: skip
 

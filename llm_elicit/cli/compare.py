@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from llm_elicit._util.text import visible
 from llm_elicit.audit.judge_comparison import JudgeComparison
 from llm_elicit.cli.options import AsJson, interval, print_json
 from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
-from llm_elicit.pipeline import run_folder, stages
+from llm_elicit.pipeline import repeats, run_folder, stages
+from llm_elicit.pipeline.run_folder import Run
 
 Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders or names.")]
-Out = Annotated[Path | None, typer.Option(help="File for the complete results, .json.")]
+Out = Annotated[
+    Path | None, typer.Option(help="File for the results, .json; of repeats also .html.")
+]
 
 
 def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> None:
-    """Compare judges with each other and with the data."""
-    if out is not None and out.suffix != ".json":
-        raise InputError(f"--out {out}: the record is JSON; name a file that ends in .json")
+    """Compare judges with each other and the data, or a run with its repeats."""
+    if out is not None and out.suffix not in (".json", ".html"):
+        raise InputError(
+            f"--out {out}: the record is JSON, and of repeats a page too; name a file that ends in "
+            ".json or .html"
+        )
     if out is not None and not out.parent.is_dir():
         raise InputError(f"--out {out}: there is no folder {out.parent}; create it first")
     cells = [cell for name in where for cell in run_folder.open_runs(name)]
+    series = repeats.series_of(cells)
+    if series is not None:
+        _compare_series(series, out, as_json)
+        return
+    if out is not None and out.suffix != ".json":
+        raise InputError(f"--out {out}: only repeats of a run have a page; name a .json file")
     with displays.Display() as progress:
         comparison = stages.compare(cells, progress)
     if out is not None:
@@ -34,6 +48,41 @@ def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> N
         print_json(comparison)
         return
     _show(comparison)
+    if out is not None:
+        console_out.print(f"record: {out}")
+
+
+def _compare_series(series: Sequence[Run], out: Path | None, as_json: bool) -> None:
+    """Compare a run with its repeats."""
+    with displays.Display() as progress:
+        comparison = stages.compare_repeats(series, progress)
+    if out is not None:
+        from llm_elicit.report.page import render_repeats  # noqa: PLC0415 - with Matplotlib
+
+        page = out.suffix == ".html"
+        text = render_repeats(comparison) if page else comparison.model_dump_json(indent=1) + "\n"
+        out.write_text(text, encoding="utf-8")
+    if as_json:
+        print_json(comparison)
+        return
+    for judge in comparison.judges:
+        console_out.print(judge.judge, style="bold")
+        effects = list(dict.fromkeys(name for run in judge.runs for name in run.effects))
+        table = Table(
+            "run", "from", "version", "verdict", "AUC", "position effect", *effects, box=None
+        )
+        for run in judge.runs:
+            versions = ", ".join(visible(name, 80) for name in run.versions) or "-"
+            numbers = [interval(e) for e in (run.auc, run.position)]
+            numbers += [interval(run.effects.get(name)) for name in effects]
+            table.add_row(run.run, run.first[:10], versions, run.verdict, *numbers)
+        console_out.print(table)
+        for line in judge.sentences:
+            console_out.print(line)
+    console_out.print(
+        "Effects are log-odds over the middle half of a feature's range, with 95 % intervals. The "
+        "tests are exact permutations of the runs within each pair. See docs/how-to/compare.md."
+    )
     if out is not None:
         console_out.print(f"record: {out}")
 

@@ -14,6 +14,7 @@ from llm_elicit.cli.exit_codes import CommandGroup, run_app
 
 COMMANDS = {
     "run.run": "Plan, ask, fit, audit and report. Run it again to resume.",
+    "run.repeat": "Ask the same questions of the same judges again, in a run of its own.",
     "run.estimate": "Estimate questions, tokens and cost; send nothing.",
     "run.plan": "Validate a campaign and draw its pairs.",
     "run.ask": "Ask the questions that have no answer yet.",
@@ -25,7 +26,7 @@ COMMANDS = {
     "status.resume": "Resume a paused run of another process, or change its limits.",
     "status.cancel": "End a run of another process; every answer received is kept.",
     "status.export": "Write the judgments as Parquet, JSONL or CSV.",
-    "compare.compare": "Compare judges with each other and with the data.",
+    "compare.compare": "Compare judges with each other and the data, or a run with its repeats.",
     "pilot.pilot": "Ask a few pairs with every template; compare reliability and cost.",
     "serve.bundle": "Write the live page of a run, finished or not, as one HTML file.",
     "serve.serve": "Serve campaigns over HTTP; Ctrl-C waits for answers in flight.",

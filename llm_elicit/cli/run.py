@@ -33,7 +33,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import batches as batch_mode
 from llm_elicit.orchestrator import estimates, rate_sharing
 from llm_elicit.orchestrator import progress as displays
-from llm_elicit.pipeline import run_folder, runtime, stages
+from llm_elicit.pipeline import repeats, run_folder, runtime, stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning import detectable
 
@@ -56,16 +56,41 @@ def run_command(
 
     def work(cell: Run) -> Outcome:
         with frozen_garbage():
-            result = runtime.run(cell, **asking)
-        facts = _report_facts(result)
-        lines = [*_verdict_lines(result), f"report: {result.report_path}", *result.remarks]
-        return Outcome(lines, facts | {"remarks": result.remarks}, result.problems)
+            return _run_outcome(runtime.run(cell, **asking))
 
     asking: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "retry_failed": retry_failed}
     asking |= {"limiters": rate_sharing.RateLimiters(), "strict_version": strict_version}
     cells = stages.plan_grid(campaign)
     runtime.ask_conditions(cells, **asking)
     for_each(cells, work, as_json, lambda: _condition_pages(cells))
+
+
+def repeat_command(
+    run: RunName,
+    name: Annotated[
+        str | None, typer.Option("--as", help="Name of the repeat; default: RUN.repeat-N.")
+    ] = None,
+    max_cost: MaxCost = None,
+    retry_failed: RetryFailed = False,
+    strict_version: StrictVersion = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the same questions of the same judges again, in a run of its own."""
+
+    def work(cell: Run) -> Outcome:
+        with frozen_garbage():
+            return _run_outcome(runtime.ask_repeat(cell, **asking))
+
+    asking: dict[str, Any] = {"max_cost": max_cost, "retry_failed": retry_failed}
+    asking |= {"limiters": rate_sharing.RateLimiters(), "strict_version": strict_version}
+    for_each(repeats.plan_repeats(run, name), work, as_json)
+
+
+def _run_outcome(result: Run) -> Outcome:
+    """Return what a whole run prints."""
+    facts = _report_facts(result)
+    lines = [*_verdict_lines(result), f"report: {result.report_path}", *result.remarks]
+    return Outcome(lines, facts | {"remarks": result.remarks}, result.problems)
 
 
 def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:

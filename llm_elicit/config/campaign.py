@@ -136,6 +136,13 @@ class Grid(StrictModel):
         return conditions
 
 
+class RepeatOf(StrictModel):
+    """The run that a campaign repeats, and the first one of the series."""
+
+    run: Name
+    first: Name
+
+
 class Campaign(StrictModel):
     """One study, ready to run.
 
@@ -156,6 +163,7 @@ class Campaign(StrictModel):
         journal: a PostgreSQL database in place of a file in the run's folder.
         grid: axes of several campaigns; each of the grid's cells is one.
         part_of: the grid that this campaign is a cell of.
+        repeat_of: the run whose questions it asks again, see `llm_elicit.pipeline.repeats`.
 
     Examples:
         >>> campaign = Campaign.load("california")
@@ -178,6 +186,7 @@ class Campaign(StrictModel):
     journal: str | None = None
     grid: Grid | None = None
     part_of: Name | None = None
+    repeat_of: RepeatOf | None = Field(default=None, exclude_if=lambda link: link is None)
 
     @model_validator(mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
+    AwareDatetime,
     Discriminator,
     Field,
     JsonValue,
@@ -151,7 +152,7 @@ class BaseJudge(StrictModel):
     def identity(self) -> dict[str, Any]:
         """Return the settings that can change an answer, without the judge's name."""
         operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
-        operational |= {"requests_per_minute", "tokens_per_minute", "latency"}
+        operational |= {"requests_per_minute", "tokens_per_minute", "latency", "drift"}
         settings = self.model_dump(mode="json", exclude=operational)
         # The weights may be in any folder.
         return settings | ({"model": self.model_name} if "model" in settings else {})
@@ -405,6 +406,19 @@ class LogOddsResponse(StrictModel):
     ignores_width: bool = False
 
 
+class Drift(StrictModel):
+    """A change of a simulated judge, as of the model behind an alias.
+
+    Attributes:
+        on: the time from which another version answers, with an offset.
+        by: what is added to its preference for higher values of the first feature: the standard
+            deviation over pairs, in those of the preference.
+    """
+
+    on: AwareDatetime
+    by: NotNegative = 0.1
+
+
 class SimulatedJudge(BaseJudge):
     """A random-utility model with a known belief, which calls no language model and is free.
 
@@ -421,6 +435,8 @@ class SimulatedJudge(BaseJudge):
             that no two judges of a campaign share their errors; judges of one seed make the same
             errors on the same questions.
         latency: seconds that an answer takes, as from a model; 0 by default.
+        drift: a change of the judge at some time, which is no part of its identity.
+        drift: a change of the judge at some time, which is no part of its identity.
     """
 
     backend: Literal["simulated"]
@@ -432,6 +448,7 @@ class SimulatedJudge(BaseJudge):
     seed: Seed | None = None
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
     latency: Annotated[float, Field(ge=0, le=60)] = 0.0
+    drift: Drift | None = Field(default=None, exclude_if=lambda drift: drift is None)
 
     @property
     def choices_only(self) -> str:

@@ -150,7 +150,9 @@ async def open_run(
                     line = f"asking {group.count:,} unanswered again: {group.reason}"
                     progress.note(judge, line)
             lost = journal.prepare(study.judges, study.plan, retry_failed=study.retry_failed)
-            answers = RunCache(folder.parent / cache.FILE, reuse, partial(progress.note, "cache"))
+            # A repeat asks everything again; what it has asked is in its journal.
+            use: CacheUse = "off" if campaign.repeat_of else reuse
+            answers = RunCache(folder.parent / cache.FILE, use, partial(progress.note, "cache"))
             stack.push_async_callback(in_thread, answers.close)
             return OpenRun(journal, answers, lost)
 

@@ -169,7 +169,7 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
         return None
     planned: dict[tuple[str, int], Pairs] = {}
     try:
-        for name, number in _due(result):
+        for name, number in due_rounds(result):
             judges, label = [name] if name else result.study.judges, name or "all judges"
             progress.note(label, f"planning round {number} of {len(campaign.design.sizes)}")
             answers = _answers(result, judges)
@@ -218,7 +218,7 @@ def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
     return answers
 
 
-def _due(result: Run) -> Iterator[tuple[str, int]]:
+def due_rounds(result: Run) -> Iterator[tuple[str, int]]:
     """Yield the rounds that can be planned now, by judge (or `ALL_JUDGES`) and number."""
     rounds, names = result.campaign.design.rounds, sorted(j.name for j in result.campaign.judges)
     if rounds is None:

@@ -23,6 +23,7 @@ from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, comp
 from llm_elicit.audit.people import PeopleEvidence
 from llm_elicit.audit.record import JudgeEvidence, audit_run
 from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.repeats import RepeatComparison, RepeatedJudge, adjust, measure_repeats
 from llm_elicit.audit.utility import utility_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import axis_word
@@ -107,6 +108,27 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             sides.append(JudgeBelief(full, verdict, table.choices(name), belief, reference))
     seed = min((run.campaign.seed for run in runs), default=0)
     return compare_judges(sides, seed, partial(progress.stage, "compare"))
+
+
+def compare_series(runs: Sequence[Run]) -> RepeatComparison:
+    """Compare the runs of a series, in time, which have audits."""
+    audits = [{judge.name: judge for judge in run.audit.judges} for run in runs]
+    tables = [run.comparisons for run in runs]
+    judges = [
+        measure_repeats(
+            judge.name,
+            [
+                RepeatedJudge(run.campaign.name, table, audit.get(judge.name))
+                for run, table, audit in zip(runs, tables, audits, strict=True)
+                if judge.name in table.judges
+            ],
+            runs[0].space,
+            runs[0].campaign.seed,
+        )
+        for judge in runs[0].campaign.judges
+        if sum(judge.name in table.judges for table in tables) > 1
+    ]
+    return RepeatComparison(runs=tuple(run.campaign.name for run in runs), judges=adjust(judges))
 
 
 def _evidence(

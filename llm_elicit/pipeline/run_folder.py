@@ -27,8 +27,10 @@ from llm_elicit.orchestrator.journal.questions import (
     kept_answers,
     kept_identity,
     planned_rounds,
+    reading,
 )
 from llm_elicit.orchestrator.journal.schema import Totals
+from llm_elicit.orchestrator.journal.store import batch_rows
 from llm_elicit.orchestrator.judgments import MeasuredTokens, answered_counts, measured_tokens
 from llm_elicit.orchestrator.open_run import Study, worded_identity
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
@@ -59,6 +61,9 @@ REPORT = "report.html"
 
 PLAN = "plan.parquet"
 """The file of the pairs."""
+
+INPUTS = "inputs"
+"""The folder with copies of the feature space, its table and the template."""
 
 AUDIT = "audit.json"
 """The file of the numbers of the report."""
@@ -137,7 +142,8 @@ class Run:
         """
         first = make_plan(self.space, self.campaign.design, self.campaign.seed)
         path = self.folder / PLAN
-        if not (self.started and path.is_file() and self.manifest.as_written("pairs", PLAN)):
+        chosen = self.started or self.campaign.repeat_of is not None
+        if not (chosen and path.is_file() and self.manifest.as_written("pairs", PLAN)):
             return first
         written = pd.read_parquet(path).to_numpy(dtype=np.float64)[: len(first.a)]
         a, b = np.split(written, 2, axis=1)
@@ -163,13 +169,14 @@ class Run:
         """What the orchestrator asks: the campaign, its space and plan, and the folder."""
         return Study(self.campaign, self.space, self.plan, self.folder)
 
-    def write_pairs(self) -> None:
-        """Write plan.parquet, one row per pair."""
+    def write_pairs(self, folder: Path | None = None) -> None:
+        """Write plan.parquet, one row per pair; for a repeat, into its folder."""
+        folder = folder or self.folder
         columns = [f"{side}_{name}" for side in "ab" for name in self.space.names]
         pairs = np.hstack([self.plan.a, self.plan.b])
-        with replacing(self.folder / PLAN) as beside:
+        with replacing(folder / PLAN) as beside:
             pd.DataFrame(pairs, columns=columns).to_parquet(beside)
-        self.manifest.record("pairs", {}, [self.folder / PLAN])
+        Manifest(folder).record("pairs", {}, [folder / PLAN])
 
     @property
     def answered(self) -> dict[str, dict[str, int]]:
@@ -301,6 +308,12 @@ class Run:
             InputError: one of them cannot be removed.
         """
         remove(self.location)
+
+    @property
+    def batched(self) -> bool:
+        """Whether it was asked through a provider's batch endpoint."""
+        with reading(self.location) as db:
+            return any(batch_rows(db, judge.name) for judge in self.campaign.judges)
 
     def check_identity(self) -> None:
         """Check that the campaign is the one that the run was started with.

@@ -31,8 +31,9 @@ from llm_elicit.orchestrator.journal.questions import spent_in
 from llm_elicit.orchestrator.open_run import in_thread
 from llm_elicit.orchestrator.progress import Display, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
-from llm_elicit.pipeline.ask import AskOptions, ask
+from llm_elicit.pipeline.ask import AskOptions, ask, ask_in_batches
 from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
+from llm_elicit.pipeline.repeats import asked_in_batches, plan_repeats
 from llm_elicit.pipeline.run_control import START, Turns
 from llm_elicit.pipeline.run_folder import Run, find, run_folders
 from llm_elicit.pipeline.snapshot import State, state_of
@@ -335,6 +336,43 @@ def run(
             retry_failed=retry_failed, strict_version=strict_version,
         )
     )  # fmt: skip
+
+
+def repeat(
+    run: str | Path | Campaign,
+    name: str | None = None,
+    *,
+    progress: Progress | None = None,
+    **options: Unpack[AskOptions],
+) -> Run:
+    """Ask the same pairs of the same judges again, past the cache; fit, audit and report.
+
+    The repeat is a run of its own, linked to the first, with its limits, its batch mode and its
+    copies of the feature space, the table and the template. Called again, it resumes.
+
+    Args:
+        run: the run to repeat: its folder, name or campaign.
+        name: the name of the repeat; by default that of the first run with a number.
+        progress, options: as of `run`, but for `cache`.
+
+    Raises:
+        InputError: the run has no answers, is a grid, or its files were changed.
+        JudgeError: no judge could be asked.
+    """
+    planned = plan_repeats(run, name)
+    if len(planned) > 1:
+        raise InputError(f"{run} is a grid; repeat its cells, or use `llm-elicit repeat`")
+    return ask_repeat(planned[0], progress=progress, **options)
+
+
+def ask_repeat(
+    planned: Run, *, progress: Progress | None = None, **options: Unpack[AskOptions]
+) -> Run:
+    """Run a planned repeat, in batches first if its run was asked in batches."""
+    if asked_in_batches(planned):
+        with _display(progress) as display:
+            asyncio.run(ask_in_batches(planned, "wait", progress=display, **options))
+    return run(planned, progress=progress, **options)
 
 
 def ask_conditions(

@@ -8,26 +8,38 @@ version changed.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from llm_elicit._util.settings import to_yaml
+from llm_elicit._util import files
+from llm_elicit._util.settings import read_yaml, to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.progress import SILENT, Progress, span
 from llm_elicit.pipeline.ask import ask, ask_in_batches, export, write_tables
 from llm_elicit.pipeline.manifest import Manifest, write_atomically
-from llm_elicit.pipeline.run_folder import AUDIT, CAMPAIGN, COMPARISONS, PLAN, Run, find, open_runs
+from llm_elicit.pipeline.run_folder import (
+    AUDIT,
+    CAMPAIGN,
+    COMPARISONS,
+    INPUTS,
+    PLAN,
+    Run,
+    find,
+    open_runs,
+)
 
 __all__ = [
-    "ask", "ask_in_batches", "audit", "compare", "export", "fit", "make", "plan", "plan_grid",
-    "plan_run", "report",
+    "ask", "ask_in_batches", "audit", "compare", "compare_repeats", "export", "fit", "make", "plan",
+    "plan_grid", "plan_run", "report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from llm_elicit.audit.judge_comparison import JudgeComparison
+    from llm_elicit.audit.repeats import RepeatComparison
 
 
 BEFORE: dict[str, tuple[str, ...]] = {"fit": (), "audit": ("fit",), "report": ("fit", "audit")}
@@ -125,6 +137,20 @@ def compare(runs: Sequence[Run], progress: Progress = SILENT) -> JudgeComparison
     return compare_runs(runs, progress)
 
 
+def compare_repeats(runs: Sequence[Run], progress: Progress = SILENT) -> RepeatComparison:
+    """Compare the runs of a series of repeats, in time; see `llm_elicit.audit.repeats`.
+
+    Raises:
+        InputError: a judge has no question in common, or a file was changed.
+    """
+    from llm_elicit.pipeline.results import compare_series
+
+    for run in runs:
+        for stage in ("fit", "audit"):
+            make(run, stage, progress, force=False)
+    return compare_series(runs)
+
+
 def check_files(run: Run, stage: str, progress: Progress) -> None:
     """Check a run's identity and files; rebuild changed pairs and tables of answers.
 
@@ -217,4 +243,47 @@ def plan_run(result: Run) -> Run:
     result.manifest.record_identity(before | identity)
     _write_campaign(result.campaign, result.folder / CAMPAIGN)
     result.manifest.record("plan", {}, [result.folder / CAMPAIGN])
+    copy_inputs(result)
     return result
+
+
+def copy_inputs(run: Run) -> dict[str, str]:
+    """Copy the feature space, its table and the template into a run's folder, if it has no copies.
+
+    Returns:
+        The paths of the space and of the template below the run's folder.
+
+    Raises:
+        InputError: a copy was changed, or a file cannot be read or written.
+    """
+    folder, stage = run.folder / INPUTS, "inputs"
+    copies = {
+        name: f"{INPUTS}/{name}.{kind}" for name, kind in (("space", "yaml"), ("template", "md"))
+    }
+    entry = run.manifest.entry(stage)
+    if entry is not None:
+        if changed := run.manifest.changed(stage):
+            raise InputError(
+                f"{run.folder / changed[0]}: this copy of the run was changed; restore it, or "
+                f"delete {folder} to copy the files anew"
+            )
+        return copies
+    space = files.find("datasets", run.campaign.space, ".yaml")
+    template = files.find("prompts", run.campaign.design.template, ".md")
+    written = [folder / "space.yaml", folder / "template.md"]
+    try:
+        folder.mkdir(exist_ok=True)
+        data = read_yaml(space)
+        if isinstance(data.get("table"), dict) and "file" in data["table"]:
+            table = space.parent / data["table"]["file"]
+            data["table"] = {**data["table"], "file": table.name}
+            written.append(folder / table.name)
+            shutil.copyfile(table, written[-1])
+        write_atomically(written[0], to_yaml(data))
+        shutil.copyfile(template, written[1])
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror or error}); check it"
+        ) from None
+    run.manifest.record(stage, {}, written)
+    return copies

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from llm_elicit._util.text import visible
 from llm_elicit.audit.record import Audit, is_cross_check
 from llm_elicit.audit.reference import axis_label, by_value
+from llm_elicit.audit.repeats import RepeatComparison
 from llm_elicit.comparisons.fit_inputs import follows_table
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
@@ -124,6 +125,11 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         caveats=caveats(study.audit, study.campaign, study.missing, study.questions),
         version_lines=version_lines(study.comparisons.frame, study.campaign),
     )
+
+
+def render_repeats(comparison: RepeatComparison) -> str:
+    """Return the page that compares a run with its repeats as HTML."""
+    return environment().get_template("repeats.html.jinja").render(comparison=comparison)
 
 
 def version_lines(rows: pd.DataFrame, campaign: Campaign) -> list[str]:

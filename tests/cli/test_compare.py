@@ -10,6 +10,7 @@ import yaml
 
 from llm_elicit.cli import main as cli
 from llm_elicit.pipeline import stages
+from llm_elicit.pipeline.repeats import plan_repeats
 from llm_elicit.pipeline.run_folder import Run
 
 # Here a belief only has to be there.
@@ -89,3 +90,24 @@ def _planned(folder: Path, name: str, space: str) -> Path:
         yaml.safe_dump({"name": name, "space": space, "judges": [EXPERT], "runs": str(folder)})
     )
     return path
+
+
+def test_a_run_is_compared_with_its_repeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = _run(tmp_path, "first", EXPERT)
+    again = asyncio.run(stages.ask(plan_repeats(run)[0]))
+    page, record = tmp_path / "page.html", tmp_path / "record.json"
+    assert _compare(monkeypatch, run, "--out", page) == 0
+    shown = capsys.readouterr().out
+    sentence = "No answer differs between the runs: these answers repeat exactly"
+    assert _compare(monkeypatch, run, again.folder, "--out", record) == 0
+    for text in (shown, page.read_text()):
+        assert sentence in text
+        assert "first.repeat-1" in text
+    (judge,) = json.loads(record.read_text())["judges"]
+    assert judge["change"]["preference"] == judge["change"]["position"] == judge["p_holm"] == 1.0
+    assert [one["run"] for one in judge["runs"]] == ["first", "first.repeat-1"]
+    assert judge["runs"][0]["auc"] == judge["runs"][1]["auc"]
+    other = _run(tmp_path, "other", {**EXPERT, "name": "b"})
+    assert _compare(monkeypatch, run, other, "--out", page) == 2

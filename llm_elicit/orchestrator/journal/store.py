@@ -249,7 +249,7 @@ class Journal:
 
     @_once
     def open_after(self, judge: str, number: int, count: int = 256) -> list[Question]:
-        """Return the next open questions of a judge after one, whoever may ask them."""
+        """Return the next open questions of a judge after one, those of other workers too."""
         values = {"of_judge": judge, "after": number, "count": count, "known": self._known[judge]}
         return [Question(*row) for row in self._db.execute(sql.OPEN_AFTER, values)]
 

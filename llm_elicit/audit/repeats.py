@@ -1,0 +1,440 @@
+"""A judge asked the same pairs again: did anything change between the runs?
+
+With a pair's two log-odds in a run, half their difference measures the preference, half their sum
+the position effect. If nothing changed, the runs' answers to a pair are exchangeable, so that
+permuting the runs within each pair, independently for every pair, gives an exact test; with
+replicates, single repeats of the pair are permuted. For two runs without replicates this is a
+sign-flip test of the paired differences.
+
+Several statistics are combined, since a change may be of several kinds: of strength (the
+differences follow the mean preference), of the linear effects of the features, of any smooth
+function of the points (random Fourier features, Rahimi and Recht, 2007), and the distances between
+whole runs, which tell if there are replicates or more than two runs. Their smallest p-value is
+compared with its own distribution under the same permutations (Westfall and Young, 1993), so that
+the size is exact.
+
+The preference of *choices* is tested among pairs in which the first option was chosen equally often
+in every run. Given that number, a choice with logistic noise does not depend on the position
+effect, so that a change of the position effect alone is no change of the preference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import logit
+
+from llm_elicit._util.settings import StrictModel
+from llm_elicit.audit.inference import Interval, holm
+from llm_elicit.audit.record import JudgeAudit
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.versions import version_of
+from llm_elicit.errors import InputError
+from llm_elicit.spaces.features import FeatureSpace, Floats
+
+_FLIPS = 4_999
+_ALPHA = 0.05
+_LEAST = 1e-9
+"""The least distance of a probability from 0 and 1 in log-odds, as in `Judgments`."""
+
+_AT_ONCE = 2_000_000
+"""Numbers permuted at a time."""
+
+_WAVES = 24
+"""Random Fourier features."""
+
+Measure = Literal["log-odds", "choices"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Values of one kind, and what their change is measured by.
+
+    Attributes:
+        values: by pair, run and replicate, `(n, R, m)`.
+        directions: groups of columns `(n, k)`; the change along each group is one statistic.
+        distances: whether the distances between runs are another one.
+    """
+
+    values: Floats
+    directions: tuple[Floats, ...]
+    distances: bool = True
+
+
+def permutation_p(blocks: Sequence[Block], seed: int = 0, flips: int = _FLIPS) -> float:
+    """Return the p-value that runs are exchangeable within each pair, by all blocks together.
+
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> content = rng.normal(size=100)
+        >>> noise = 0.1 * rng.normal(size=(2, 100, 2, 1))
+        >>> same, stronger = content[:, None, None], content[:, None, None] * [[[1.0], [1.1]]]
+        >>> directions = (content[:, None],)
+        >>> permutation_p([Block(same + noise[0], directions)]) > 0.05
+        True
+        >>> permutation_p([Block(stronger + noise[1], directions)]) < 0.05
+        True
+    """
+    rng = np.random.default_rng(seed)
+    n, runs, repeats = blocks[0].values.shape
+    if not n:
+        return 1.0
+    count = runs * repeats
+    flat = [block.values.reshape(n, count) for block in blocks]
+    identity = np.broadcast_to(np.arange(count), (1, n, count))
+    statistics = [_statistics(blocks, flat, identity)]
+    size = max(1, _AT_ONCE // (n * count))
+    for start in range(0, flips, size):
+        shape = (min(size, flips - start), n, count)
+        statistics.append(_statistics(blocks, flat, rng.random(shape).argsort(axis=-1)))
+    values = np.concatenate(statistics)
+    values[values < 1e-12 * np.maximum(values.max(axis=0), 1e-300)] = 0.0
+    # Values that differ by rounding alone are equal.
+    ordered = np.sort(values, axis=0)
+    smaller = [
+        np.searchsorted(ordered[:, k], values[:, k] * (1 - 1e-9)) for k in range(values.shape[1])
+    ]
+    least = (1.0 - np.stack(smaller, axis=1) / len(values)).min(axis=1)
+    return float((least <= least[0] + 1e-12).mean())
+
+
+def _statistics(
+    blocks: Sequence[Block], flat: Sequence[Floats], order: NDArray[np.int64]
+) -> Floats:
+    """Return the statistics `(B, k)` under permutations `(B, n, R·m)` of each pair's values."""
+    parts = []
+    for block, values in zip(blocks, flat, strict=True):
+        n, runs, repeats = block.values.shape
+        permuted = np.take_along_axis(values[None], order, axis=-1)
+        means = permuted.reshape(len(order), n, runs, repeats).mean(axis=-1).transpose(0, 2, 1)
+        means = means - means.mean(axis=1, keepdims=True)
+        for directions in block.directions:
+            parts.append(np.square(means @ directions).sum(axis=(1, 2)))
+        if block.distances and (runs > 2 or repeats > 1):
+            gram = means @ means.transpose(0, 2, 1)
+            norms = np.diagonal(gram, axis1=1, axis2=2)
+            apart = norms[:, :, None] + norms[:, None, :] - 2.0 * gram
+            parts.append(np.square(apart).sum(axis=(1, 2)))
+    return np.stack(parts, axis=1)
+
+
+def directions_of(a: Floats, b: Floats, preference: Floats, seed: int = 0) -> tuple[Floats, ...]:
+    """Return the directions along which a preference may change.
+
+    Args:
+        a, b: the points of each pair, `(n, d)`, on comparable scales.
+        preference: the mean preference of each pair over all runs, `(n,)`.
+        seed: of the Fourier features.
+    """
+    rng = np.random.default_rng([seed, 0xF0])
+    together = np.concatenate([a, b])
+    sample = together[rng.permutation(len(together))[:200]]
+    apart = np.linalg.norm(sample[:, None] - sample[None], axis=-1)
+    scale = float(np.median(apart[apart > 0])) if (apart > 0).any() else 1.0
+    waves = rng.standard_normal((a.shape[1], _WAVES)) / scale
+    smooth = [np.cos(a @ waves) - np.cos(b @ waves), np.sin(a @ waves) - np.sin(b @ waves)]
+    return preference[:, None], _orthonormal(a - b), np.concatenate(smooth, axis=1)
+
+
+def _orthonormal(columns: Floats) -> Floats:
+    """Return an orthonormal basis of columns."""
+    basis, lengths, _ = np.linalg.svd(columns, full_matrices=False)
+    return np.asarray(basis[:, lengths > 1e-9 * max(float(lengths.max(initial=0.0)), 1e-300)])
+
+
+class ChangeTest(StrictModel):
+    """Whether a judge's answers changed between runs.
+
+    Attributes:
+        runs: the runs compared.
+        pairs: the pairs answered in all of them, in all orders and replicates.
+        measure: what was compared.
+        anything: p-value that nothing changed: neither preference nor position effect.
+        preference: p-value that the preference did not change.
+        position: p-value that the position effect did not change; None with one order.
+        informative: pairs that the test of the preference uses.
+        difference: root mean square, over pairs, of the change of the half difference from the
+            first to the last run, in nats or in shares of choices.
+        noise: what of it replicates of one run differ by; None without replicates.
+        identical: whether no answer differs.
+    """
+
+    runs: tuple[str, ...]
+    pairs: int
+    measure: Measure
+    anything: float
+    preference: float
+    position: float | None
+    informative: int
+    difference: float
+    noise: float | None = None
+    identical: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The result in words."""
+        if self.identical:
+            return (
+                "No answer differs between the runs: these answers repeat exactly, and nothing "
+                "changed (p = 1)."
+            )
+        tests = [("preference", self.preference), ("position effect", self.position)]
+        changed = [f"the {name} (p = {p:.2g})" for name, p in tests if p is not None and p < _ALPHA]
+        if changed:
+            named = " and ".join(changed)
+            return f"Changed: {named}. This is more than the noise of the answers explains."
+        if self.anything < _ALPHA:
+            return (
+                f"Something changed (p = {self.anything:.2g}); whether it is the preference or the "
+                "position effect cannot be said."
+            )
+        parts = [f"{name} p = {p:.2g}" for name, p in tests if p is not None]
+        return (
+            f"No change was found ({', '.join(parts)}): the differences are not larger than the "
+            "noise of the answers."
+        )
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers that several runs have in common.
+
+    Attributes:
+        a, b: the points of each pair, `(n, d)`, on the features' scales from 0 to 1.
+        preference: half differences, `(n, R, m)`, in nats, or in shares of choices from −1 to 1.
+        position: half sums, likewise; None with one order.
+        measure: which of the two.
+    """
+
+    a: Floats
+    b: Floats
+    preference: Floats
+    position: Floats | None
+    measure: Measure
+
+
+def common_answers(runs: Sequence[tuple[Comparisons, str]], space: FeatureSpace) -> Answers:
+    """Return what a judge answered in every run, by pair, run and replicate.
+
+    Args:
+        runs: the table of each run, and the judge's name in it.
+        space: the feature space.
+
+    Raises:
+        InputError: no question was answered in all runs.
+    """
+    rows = [table.judgments(judge) for table, judge in runs]
+    soft = all(judgments.measured for judgments in rows)
+    key = ["pair", "order", "replicate", "prompt_hash"]
+    columns = []
+    for table, judge in runs:
+        frame = table.of(judge)
+        frame = frame[frame["probability"].notna() & (frame["soft"] | (not soft))]
+        p = frame["probability"].to_numpy(np.float64)
+        value = logit(np.clip(p, _LEAST, 1.0 - _LEAST)) if soft else np.sign(p - 0.5)
+        columns.append(frame[key].assign(value=value).set_index(key)["value"])
+    joined = pd.concat(columns, axis=1, join="inner", keys=range(len(runs)))
+    wide = joined.reset_index("prompt_hash", drop=True).unstack(["order", "replicate"]).dropna()
+    if wide.empty:
+        names = " and ".join(dict.fromkeys(judge for _, judge in runs))
+        raise InputError(f"compare: no question to {names} was answered in all runs")
+    orders = sorted(set(wide.columns.get_level_values("order")))
+    by_order = {
+        order: np.stack([wide[run][order].to_numpy(np.float64) for run in range(len(runs))], 1)
+        for order in orders
+    }
+    first = runs[0][0].of(runs[0][1]).groupby("pair").first().loc[wide.index]
+    a, b = (_coordinates(points, space) for points in runs[0][0].points(first))
+    if len(orders) == 1:
+        return Answers(a, b, by_order[orders[0]], None, "log-odds" if soft else "choices")
+    ab, ba = by_order["ab"], by_order["ba"]
+    return Answers(a, b, (ab + ba) / 2, (ab - ba) / 2, "log-odds" if soft else "choices")
+
+
+def _coordinates(points: Floats, space: FeatureSpace) -> Floats:
+    """Return points on the features' scales from 0 to 1; a column for each category."""
+    low, high = space.scale_ends
+    unit = (space.to_scale(points) - low) / np.where(high > low, high - low, 1.0)
+    columns = []
+    for j, feature in enumerate(space.features):
+        if space.categorical[j]:
+            codes = np.arange(len(feature.categories))
+            columns.append((points[:, j, None] == codes).astype(np.float64))
+        else:
+            columns.append(unit[:, j, None])
+    return np.concatenate(columns, axis=1)
+
+
+def measure_change(answers: Answers, names: Sequence[str], seed: int = 0) -> ChangeTest:
+    """Test whether anything changed between runs.
+
+    Args:
+        answers: of all runs.
+        names: the runs, in time.
+        seed: of the permutations.
+    """
+    preference, position = answers.preference, answers.position
+    mean = preference.mean(axis=(1, 2))
+    blocks = [Block(preference, directions_of(answers.a, answers.b, mean, seed))]
+    p_preference, informative = None, len(mean)
+    p_position = None
+    if position is not None:
+        level = Block(position, (np.ones((len(mean), 1)),))
+        p_position = permutation_p([level], seed)
+        if answers.measure == "choices":
+            # Runs are permuted as a whole: only they have equal numbers of first choices.
+            totals = np.round(position.mean(axis=2) * 4 * position.shape[2])
+            alike = np.ptp(totals, axis=1) == 0
+            informative = int(alike.sum())
+            chosen = preference[alike].mean(axis=2, keepdims=True)
+            a, b = answers.a[alike], answers.b[alike]
+            directions = directions_of(a, b, chosen.mean(axis=(1, 2)), seed) if alike.any() else ()
+            p_preference = permutation_p([Block(chosen, directions)], seed)
+        blocks.append(level)
+    if p_preference is None:
+        p_preference = permutation_p(blocks[:1], seed)
+    runs = preference.mean(axis=2)
+    noise = None
+    if preference.shape[2] > 1:
+        within = preference.var(axis=2, ddof=1).mean()
+        noise = float(np.sqrt(2.0 * within / preference.shape[2]))
+    still = [preference] if position is None else [preference, position]
+    return ChangeTest(
+        runs=tuple(names),
+        pairs=len(mean),
+        measure=answers.measure,
+        anything=permutation_p(blocks, seed),
+        preference=p_preference,
+        position=p_position,
+        informative=informative,
+        difference=float(np.sqrt(np.square(runs[:, -1] - runs[:, 0]).mean())),
+        noise=noise,
+        identical=all(bool((part == part[:, :1]).all()) for part in still),
+    )
+
+
+class RepeatedRun(StrictModel):
+    """What one run of a series found of a judge; 95 % intervals, None where there is no number.
+
+    Attributes:
+        run: the run.
+        first, last: the UTC times of its first and last answer, ISO 8601.
+        versions: its answers by the version that gave them.
+        verdict: the kind of judge.
+        effects: of each feature on the utility, log-odds over the middle half of its range.
+        auc: probability that the judge prefers a row of the data to a draw from λ.
+        position: the mean position effect.
+    """
+
+    run: str
+    first: str
+    last: str
+    versions: dict[str, int]
+    verdict: str
+    effects: dict[str, Interval]
+    auc: Interval | None
+    position: Interval | None
+
+
+class JudgeRepeats(StrictModel):
+    """A judge over the runs of a series.
+
+    Attributes:
+        judge: the judge.
+        runs: in time.
+        change: the test over all runs.
+        ends: the test of the first against the last run, if there are more than two.
+        p_holm: of `change.anything`, adjusted over the judges.
+    """
+
+    judge: str
+    runs: list[RepeatedRun]
+    change: ChangeTest
+    ends: ChangeTest | None
+    p_holm: float
+
+    @property
+    def sentences(self) -> list[str]:
+        """The results in words."""
+        lines = [self.change.sentence]
+        if self.ends is not None:
+            lines.append(f"First against last: {self.ends.sentence}")
+        if self.change.anything < _ALPHA <= self.p_holm:
+            lines.append(f"Adjusted over all judges nothing is shown (p = {self.p_holm:.2g}).")
+        return lines
+
+
+class RepeatComparison(StrictModel):
+    """The runs of a series of repeats, compared; judges in the campaign's order."""
+
+    runs: tuple[str, ...]
+    judges: list[JudgeRepeats]
+
+
+@dataclass(frozen=True)
+class RepeatedJudge:
+    """A judge in one run: the table of answers, and its audit, if it has one."""
+
+    run: str
+    table: Comparisons
+    audit: JudgeAudit | None
+
+
+def measure_repeats(
+    judge: str, runs: Sequence[RepeatedJudge], space: FeatureSpace, seed: int = 0
+) -> JudgeRepeats:
+    """Compare the runs of one judge, in time.
+
+    Raises:
+        InputError: no question was answered in all of them.
+    """
+    names = [run.run for run in runs]
+    change = measure_change(common_answers([(r.table, judge) for r in runs], space), names, seed)
+    ends = None
+    if len(runs) > 2:
+        first_last = [runs[0], runs[-1]]
+        answers = common_answers([(r.table, judge) for r in first_last], space)
+        ends = measure_change(answers, [names[0], names[-1]], seed)
+    return JudgeRepeats(
+        judge=judge,
+        runs=[_repeated_run(judge, run) for run in runs],
+        change=change,
+        ends=ends,
+        p_holm=change.anything,
+    )
+
+
+def adjust(judges: Sequence[JudgeRepeats]) -> list[JudgeRepeats]:
+    """Return the judges with p-values adjusted over all of them (Holm, 1979)."""
+    p_values = holm(np.array([judge.change.anything for judge in judges])).tolist()
+    pairs = zip(judges, p_values, strict=True)
+    return [judge.model_copy(update={"p_holm": p}) for judge, p in pairs]
+
+
+def _repeated_run(judge: str, run: RepeatedJudge) -> RepeatedRun:
+    rows, audit = run.table.of(judge), run.audit
+    prints = rows["fingerprint"].fillna("") if "fingerprint" in rows else [""] * len(rows)
+    named = zip(rows["model_answered"].fillna(""), prints, strict=True)
+    versions = Counter(version_of(str(model), str(print_)) for model, print_ in named)
+    effects = {
+        effect.name: Interval(value=effect.value, low=effect.low, high=effect.high)
+        for effect in (() if audit is None else audit.effects)
+        if effect.value is not None and effect.low is not None and effect.high is not None
+    }
+    position = None if audit is None else audit.preference.position
+    return RepeatedRun(
+        run=run.run,
+        first=str(rows["asked_at"].min()),
+        last=str(rows["asked_at"].max()),
+        versions={name: count for name, count in sorted(versions.items()) if name},
+        verdict="no answers" if audit is None else audit.verdict,
+        effects=effects,
+        auc=None if audit is None or audit.discrimination is None else audit.discrimination.auc,
+        position=None if position is None else position.mean,
+    )

@@ -1,0 +1,173 @@
+"""Repeats of a run: the same questions to the same judges again, in a run that is linked to it.
+
+A repeat has the pairs of its run, and copies of the feature space, the table and the template that
+the run was planned with (`inputs/` in its folder), so that later changes of these files do not
+matter. Its answers are not taken from the cache; its own journal makes it resumable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from llm_elicit.config.campaign import Campaign, RepeatOf
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import questions as journal
+from llm_elicit.orchestrator.journal.store import Journal
+from llm_elicit.pipeline.ask import due_rounds
+from llm_elicit.pipeline.manifest import Manifest
+from llm_elicit.pipeline.run_folder import (
+    CAMPAIGN,
+    COMPARISONS,
+    INPUTS,
+    REPORT,
+    Run,
+    find,
+    open_runs,
+    run_folders,
+)
+from llm_elicit.pipeline.stages import copy_inputs, plan_run
+
+
+def plan_repeats(where: str | Path | Campaign, name: str | None = None) -> tuple[Run, ...]:
+    """Plan a repeat of a run, or of every cell of a grid; an unfinished one of that name goes on.
+
+    Args:
+        where: the run's folder, name or campaign.
+        name: the name of the repeat; by default that of the first run with a number.
+
+    Raises:
+        InputError: the run was not asked, its rounds are not complete, its files were changed and
+            it has no copies, or the name is that of another run.
+    """
+    cells = open_runs(where)
+    grid = cells[0].campaign.part_of if len(cells) > 1 else None
+    return tuple(
+        _plan_repeat(cell, None if name is None else cell_name(cell, name, grid)) for cell in cells
+    )
+
+
+def cell_name(cell: Run, name: str, grid: str | None) -> str:
+    """Return the name of a cell's repeat, given that of the grid's."""
+    return name if grid is None else name + cell.campaign.name.removeprefix(grid)
+
+
+def first_of(run: Run) -> str:
+    """Return the name of the first run of a series."""
+    link = run.campaign.repeat_of
+    return run.campaign.name if link is None else link.first
+
+
+def _plan_repeat(run: Run, name: str | None) -> Run:
+    campaign = run.campaign
+    if not run.started or not run.answered:
+        raise InputError(f"{run.folder}: has no answers yet; `llm-elicit run {run.folder}` asks")
+    folder = run.folder.parent / (name or _next_name(run))
+    if (folder / CAMPAIGN).is_file():
+        repeat = Run.open(folder)
+        link = repeat.campaign.repeat_of
+        if link is None or link.run != campaign.name:
+            raise InputError(
+                f"{folder}: this folder holds a run that is no repeat of {campaign.name}; choose "
+                "another name with --as"
+            )
+        return repeat
+    if folder.exists():
+        raise InputError(f"{folder}: exists already; choose another name with --as")
+    waiting = list(due_rounds(run))
+    if waiting:
+        raise InputError(
+            f"{run.folder}: its adaptive rounds are not complete, so it is not known which pairs "
+            f"to repeat; `llm-elicit run {run.folder}` completes them"
+        )
+    copies = copy_inputs(run)
+    repeated = campaign.model_copy(
+        update={
+            "name": folder.name,
+            "runs": folder.parent,
+            "space": str(folder / copies["space"]),
+            "design": campaign.design.model_copy(
+                update={"template": str(folder / copies["template"])}
+            ),
+            "part_of": None,
+            "repeat_of": RepeatOf(run=campaign.name, first=first_of(run)),
+        }
+    )
+    folder.mkdir(parents=True)
+    shutil.copytree(run.folder / INPUTS, folder / INPUTS)
+    written = sorted((folder / INPUTS).iterdir())
+    Manifest(folder).record("inputs", {}, written)
+    repeat = Run(folder, repeated, repeated.load_space())
+    _check_questions(run, repeat)
+    run.write_pairs(folder)
+    repeat = plan_run(replace(repeat))
+    if campaign.design.rounds is not None:
+        Journal(repeat.location, repeat.study.identity, campaign.limits).close()
+        journal.record_rounds(repeat.location, journal.planned_rounds(run.location))
+    return replace(repeat)
+
+
+def _check_questions(run: Run, repeat: Run) -> None:
+    """Check that a repeat asks what its run has asked.
+
+    Raises:
+        InputError: a template of direct questions was changed since.
+    """
+    before, now = run.recorded_identity, repeat.identity
+    for part in before.keys() & now.keys() - {"design"}:
+        if before[part] != now[part]:
+            raise InputError(
+                f"{run.folder}: its {part} was changed since it was asked, and the run has no "
+                "copy; restore it and repeat again"
+            )
+
+
+def _next_name(run: Run) -> str:
+    """Return the name of the repeat of a run that is not finished, or the next one."""
+    first = first_of(run)
+    number = 1
+    while (folder := run.folder.parent / f"{first}.repeat-{number}").exists():
+        unfinished = not (folder / REPORT).is_file()
+        if unfinished and (folder / CAMPAIGN).is_file():
+            link = find(folder)[0].repeat_of
+            if link is not None and link.run == run.campaign.name:
+                break
+        number += 1
+    return f"{first}.repeat-{number}"
+
+
+def asked_in_batches(repeat: Run) -> bool:
+    """Return whether the run that this one repeats was asked through batch endpoints."""
+    link = repeat.campaign.repeat_of
+    folder = repeat.folder.parent / (link.run if link else "")
+    return link is not None and (folder / CAMPAIGN).is_file() and Run.open(folder).batched
+
+
+def series_of(runs: Sequence[Run]) -> list[Run] | None:
+    """Return the runs of a series in time: those given, or all of the series of a single one.
+
+    None if they are not of one series, or there is no repeat.
+    """
+    first = {first_of(run) for run in runs}
+    if len(first) > 1:
+        return None
+    if len(runs) == 1:
+        runs = [*runs, *_others_of(runs[0])]
+    distinct = {run.folder.resolve(): run for run in runs}
+    if len(distinct) < 2:
+        return None
+    return sorted(distinct.values(), key=lambda run: str(run.comparisons.frame["asked_at"].min()))
+
+
+def _others_of(run: Run) -> Iterator[Run]:
+    """Yield the other runs of a run's series that have answers; unreadable runs are left out."""
+    for path in run_folders(run.folder.parent):
+        with contextlib.suppress(InputError):
+            campaign = find(path)[0]
+            link = campaign.repeat_of
+            same = (campaign.name if link is None else link.first) == first_of(run)
+            if same and campaign.grid is None and (path / COMPARISONS).is_file():
+                yield Run.open(path)

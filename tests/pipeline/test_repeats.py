@@ -1,0 +1,211 @@
+"""Repeats of a run: what is asked again, what is not, and whether anything changed."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from llm_elicit.audit.repeats import (
+    Answers,
+    Block,
+    RepeatedJudge,
+    common_answers,
+    measure_change,
+    measure_repeats,
+    permutation_p,
+)
+from llm_elicit.errors import InputError
+from llm_elicit.pipeline import stages
+from llm_elicit.pipeline.repeats import plan_repeats, series_of
+from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.spaces.features import Floats
+from llm_elicit.testing.provider import Action, Provider, Says, Sends, completion
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+
+
+def asked(name: str = "first", pairs: int = 10, judge: Any = None, **rest: Any) -> Run:
+    settings = {
+        "name": name, "space": "penguins", "design": {"pairs": pairs, "template": "mine.md"},
+        "judges": [judge or {"name": "expert", "backend": "simulated"}], **rest,
+    }  # fmt: skip
+    Path(f"{name}.yaml").write_text(yaml.safe_dump(settings))
+    return ask(stages.plan(f"{name}.yaml"))
+
+
+def ask(run: Run) -> Run:
+    return asyncio.run(stages.ask(run))
+
+
+@pytest.fixture(autouse=True)
+def _template(_place: None) -> Iterator[None]:
+    source = Path(stages.__file__).parents[2] / "prompts" / "v1" / "zero-shot.md"
+    Path("mine.md").write_text(source.read_text())
+    return
+
+
+def gpt(url: str) -> dict[str, Any]:
+    return {"name": "gpt", "backend": "openai", "model": "m", "base_url": url, "temperature": 0}
+
+
+def test_a_repeat_asks_the_same_questions_past_the_cache_and_only_once() -> None:
+    model = "m-1"
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        return Sends(json.dumps(completion(Says("A"), body) | {"model": model}).encode())
+
+    with Provider(behave) as provider:
+        run = asked(judge=gpt(provider.url))
+        model = "m-2"
+        Path("mine.md").write_text("changed")  # the run has its own copy
+        (run.folder / "plan.parquet").write_bytes(b"changed")
+        repeat = ask(plan_repeats("first")[0])
+        assert len(provider.seen) == 40, "nothing is from the cache"
+        assert ask(plan_repeats("first")[0]).folder == repeat.folder
+        assert len(provider.seen) == 40, "what it has paid for is not asked twice"
+        again = ask(plan_repeats(repeat.folder)[0])
+        assert len(provider.seen) == 60
+    before, after = run.comparisons.frame, repeat.comparisons.frame
+    assert list(before["prompt_hash"]) == list(after["prompt_hash"])
+    assert set(after["model_answered"]) == {"m-2"}
+    assert repeat.campaign.name == "first.repeat-1"
+    link, further = repeat.campaign.repeat_of, again.campaign.repeat_of
+    assert link is not None
+    assert further is not None
+    assert (link.run, link.first, further.run, further.first) == (
+        "first", "first", "first.repeat-1", "first",
+    )  # fmt: skip
+    series = series_of([again])
+    assert series is not None
+    assert [one.campaign.name for one in series] == ["first", "first.repeat-1", "first.repeat-2"]
+
+
+def test_rounds_are_repeated_as_they_were_planned() -> None:
+    run = asked(pairs=24, design={"pairs": 24, "rounds": {"count": 2}, "template": "mine.md"})
+    repeat = ask(plan_repeats("first", "again")[0])
+    assert np.array_equal(run.plan.a, repeat.plan.a)
+    assert len(repeat.comparisons) == len(run.comparisons) == 48
+
+
+def test_what_cannot_be_repeated_is_refused() -> None:
+    run = asked()
+    asked("other")
+    with pytest.raises(InputError, match="no repeat of first"):
+        plan_repeats("first", "other")
+    (run.folder / "inputs" / "template.md").write_text("changed")
+    with pytest.raises(InputError, match="this copy of the run was changed"):
+        plan_repeats("first")
+
+
+def test_a_simulated_judge_that_drifted_is_seen_to_and_one_that_repeats_is_said_to() -> None:
+    """End to end, through the journal and the table."""
+    on = datetime.now(UTC) + timedelta(seconds=1.5)
+    settings = {"gain": 0.1, "noise": 0.02, "position_mean": 0.3}
+    judge = {"name": "expert", "backend": "simulated", "log_odds": settings}
+    drifting = {**judge, "drift": {"on": on.isoformat(), "by": 0.1}}
+    first, still = asked(pairs=60, judge=drifting), asked("still", judge=judge)
+    time.sleep(max((on - datetime.now(UTC)).total_seconds(), 0.0))
+    for run, changed in ((first, True), (still, False)):
+        again = ask(plan_repeats(run.campaign.name)[0])
+        runs = [RepeatedJudge(r.campaign.name, r.comparisons, None) for r in (run, again)]
+        result = measure_repeats("expert", runs, run.space)
+        assert (result.change.preference < 0.05) is changed
+        assert result.change.identical is not changed
+        (sentence,) = result.sentences
+        assert ("Changed: the preference" in sentence) is changed
+        assert ("nothing changed (p = 1)" in sentence) is not changed
+    assert len(result.runs[1].versions) == 1
+
+
+def simulated(rng: np.random.Generator, kind: str, drift: float, **settings: Any) -> Answers:
+    """Two runs of 100 pairs of a judge: log-odds, or choices."""
+    n, d, runs = 100, 4, settings.get("runs", 2)
+    choices, noise = settings.get("choices", False), settings.get("noise", 0.05)
+    a, b = rng.random((n, d)), rng.random((n, d))
+    weights, best = rng.normal(size=d), rng.random(d)
+
+    def utility(x: Floats) -> Floats:
+        return x @ weights - 1.5 * np.square(x - best).sum(axis=1)
+
+    content = utility(a) - utility(b)
+    content *= (3.0 if choices else 0.3) / content.std()
+    change = {"strength": content, "feature": (a - b)[:, 0], "direction": (a - b) @ best}[kind]
+    change = change * drift * content.std() / change.std()
+    position = 0.2 + 0.1 * rng.normal(size=n)
+    parts: list[list[Floats]] = [[], []]
+    for run in range(runs):
+        m = position + (settings.get("moved", 0.0) if run else 0.0)
+        y = content + (change if run else 0.0)
+        for part, mean in zip(parts, (y + m, y - m), strict=True):
+            value = mean[:, None] + noise * rng.standard_normal((n, settings.get("repeats", 1)))
+            first = rng.random(value.shape) < 1 / (1 + np.exp(-value))
+            part.append(np.where(first, 1.0, -1.0) if choices else value)
+    ab, ba = (np.stack(part, axis=1) for part in parts)
+    return Answers(a, b, (ab + ba) / 2, (ab - ba) / 2, "choices" if choices else "log-odds")
+
+
+@pytest.mark.parametrize("kind", ["strength", "feature", "direction"])
+def test_a_drift_by_a_tenth_of_the_preference_is_found(kind: str) -> None:
+    found = [
+        measure_change(simulated(np.random.default_rng([1, n]), kind, 0.1), ("1", "2"), 499)
+        for n in range(4)
+    ]
+    assert all(change.preference < 0.05 for change in found)
+
+
+def test_a_test_without_a_change_has_its_size() -> None:
+    """The p-values of a permutation test are at least uniform, whatever the noise."""
+    rng = np.random.default_rng(0)
+    noise = rng.standard_t(2, size=(300, 30, 2, 1))
+    directions = (rng.normal(size=(30, 1)), rng.normal(size=(30, 3)))
+    p = [permutation_p([Block(values, directions)], n, flips=99) for n, values in enumerate(noise)]
+    assert np.mean(np.array(p) <= 0.05) < 0.09
+    assert np.mean(np.array(p) <= 0.5) > 0.4
+
+
+def test_a_position_effect_that_moves_is_no_change_of_the_preference() -> None:
+    rng = np.random.default_rng(3)
+    change = measure_change(simulated(rng, "feature", 0.0, moved=0.3), ("1", "2"))
+    assert change.position is not None
+    assert change.position < 0.001
+    assert change.preference > 0.05
+    moved = [
+        measure_change(simulated(rng, "feature", 0.0, moved=2.0, choices=True), ("1", "2"))
+        for _ in range(3)
+    ]
+    assert all(change.position is not None and change.position < 0.05 for change in moved)
+    assert sum(change.preference < 0.05 for change in moved) < 2
+
+
+def test_the_odd_one_of_three_runs_is_found_without_structure() -> None:
+    rng = np.random.default_rng(4)
+    answers = simulated(rng, "feature", 0.0, noise=0.0, runs=3)
+    answers.preference[:, 2] += 0.01 * rng.standard_normal((100, 1))
+    assert measure_change(answers, ("1", "2", "3")).preference < 0.001
+    still = simulated(rng, "feature", 0.0, noise=0.0, runs=3)
+    assert measure_change(still, ("1", "2", "3")).identical
+
+
+def test_questions_that_differ_are_not_compared() -> None:
+    run = asked()
+    table = replace_hashes(run)
+    with pytest.raises(InputError, match="no question to expert was answered in all runs"):
+        common_answers([(run.comparisons, "expert"), (table, "expert")], run.space)
+
+
+def replace_hashes(run: Run) -> Any:
+    comparisons = replace(run).comparisons
+    comparisons.frame["prompt_hash"] = "other"
+    return comparisons
