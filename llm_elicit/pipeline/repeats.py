@@ -44,15 +44,22 @@ def plan_repeats(where: str | Path | Campaign, name: str | None = None) -> tuple
             it has no copies, or the name is that of another run.
     """
     cells = open_runs(where)
-    grid = cells[0].campaign.part_of if len(cells) > 1 else None
-    return tuple(
-        _plan_repeat(cell, None if name is None else cell_name(cell, name, grid)) for cell in cells
-    )
+    if len(cells) == 1:
+        return (_plan_repeat(cells[0], name or _next_name(cells[0])),)
+    grid = cells[0].campaign.part_of or ""
+    number = 1
+    while name is None:
+        name = f"{grid}.repeat-{number}"
+        folders = [cell.folder.parent / _cell_name(cell, grid, name) for cell in cells]
+        if all((folder / REPORT).is_file() for folder in folders):
+            name, number = None, number + 1
+    (cells[0].folder.parent / name).mkdir(exist_ok=True)  # the caps of its cells are locked there
+    return tuple(_plan_repeat(cell, _cell_name(cell, grid, name), name) for cell in cells)
 
 
-def cell_name(cell: Run, name: str, grid: str | None) -> str:
-    """Return the name of a cell's repeat, given that of the grid's."""
-    return name if grid is None else name + cell.campaign.name.removeprefix(grid)
+def _cell_name(cell: Run, grid: str, name: str) -> str:
+    """Return the name of a cell's repeat in the repeat of its grid."""
+    return name + cell.campaign.name.removeprefix(grid)
 
 
 def first_of(run: Run) -> str:
@@ -61,11 +68,11 @@ def first_of(run: Run) -> str:
     return run.campaign.name if link is None else link.first
 
 
-def _plan_repeat(run: Run, name: str | None) -> Run:
+def _plan_repeat(run: Run, name: str, part_of: str | None = None) -> Run:
     campaign = run.campaign
     if not run.started or not run.answered:
         raise InputError(f"{run.folder}: has no answers yet; `llm-elicit run {run.folder}` asks")
-    folder = run.folder.parent / (name or _next_name(run))
+    folder = run.folder.parent / name
     if (folder / CAMPAIGN).is_file():
         repeat = Run.open(folder)
         link = repeat.campaign.repeat_of
@@ -92,7 +99,7 @@ def _plan_repeat(run: Run, name: str | None) -> Run:
             "design": campaign.design.model_copy(
                 update={"template": str(folder / copies["template"])}
             ),
-            "part_of": None,
+            "part_of": part_of,
             "repeat_of": RepeatOf(run=campaign.name, first=first_of(run)),
         }
     )

@@ -99,6 +99,23 @@ def test_rounds_are_repeated_as_they_were_planned() -> None:
     assert len(repeat.comparisons) == len(run.comparisons) == 48
 
 
+def test_the_cells_of_a_grid_are_repeated_under_its_caps() -> None:
+    settings = {
+        "name": "grid", "space": "penguins", "design": {"pairs": 5}, "limits": {"max_cost": 1.0},
+        "judges": [{"name": "expert", "backend": "simulated"}],
+        "grid": {"templates": ["v1/zero-shot", "v1/few-shot"]},
+    }  # fmt: skip
+    Path("grid.yaml").write_text(yaml.safe_dump(settings))
+    for cell in stages.plan_grid("grid.yaml"):
+        ask(cell)
+    repeats = [ask(run) for run in plan_repeats("grid")]
+    assert [run.campaign.name for run in repeats] == [
+        "grid.repeat-1.v1-zero-shot", "grid.repeat-1.v1-few-shot",
+    ]  # fmt: skip
+    assert {run.campaign.part_of for run in repeats} == {"grid.repeat-1"}
+    assert [run.folder for run in plan_repeats("grid")] == [run.folder for run in repeats]
+
+
 def test_what_cannot_be_repeated_is_refused() -> None:
     run = asked()
     asked("other")
