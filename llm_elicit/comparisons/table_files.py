@@ -18,7 +18,7 @@ from llm_elicit._util.files import unfinished
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.text import guard, unguard, visible
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.csv_files import check_distinct, decoded
+from llm_elicit.spaces.csv_files import check_distinct, decode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,7 +127,7 @@ def _read_jsonl(path: Path) -> pd.DataFrame:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     """Read every cell as text; one that is empty without quotes is missing."""
-    text, _ = decoded(path.read_bytes(), str(path), "utf-8")
+    text, _ = decode(path.read_bytes(), str(path), "utf-8")
     names = next(csv.reader(io.StringIO(text, newline="")), [])
     check_distinct(names, str(path))
     content = text.encode()

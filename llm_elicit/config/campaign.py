@@ -297,7 +297,7 @@ class Campaign(StrictModel):
                 does not support categories.
         """
         space = FeatureSpace.load(self.space).conditional(self.given)
-        space = space.sampled(self.design.sampling)
+        space = space.with_sampling(self.design.sampling)
         bound = [method for method in self.fit.methods if method not in ("utility", "auto")]
         if bound and space.categorical.any():
             named = space.names[int(space.categorical.argmax())]

@@ -17,7 +17,7 @@ from llm_elicit.spaces.feature import Feature
 MISSING = frozenset(
     ("", "na", "n/a", "n.a.", "#n/a", "<na>", "nan", "null", "none", "nil", ".", "-", "?", "..")
 )
-"""What stands for no value in a column of numbers or dates, in lower case."""
+"""Markers of an empty cell in a column of numbers or dates, in lower case."""
 
 ISO = "%Y-%m-%d"
 _ERROR = r"(?i)#[¡¿]?[\w./]+[!?]|#n/?[advk]\.?|#н/д|#getting_data|err:\d{3}"
@@ -28,11 +28,11 @@ _NO_ANSWER = frozenset(
      "don't know", "prefer not to say", "k.a.", "keine angabe")
 )  # fmt: skip
 NO_VALUE = MISSING | _NO_ANSWER
-"""All that stands for no value in a column of numbers or dates, in lower case."""
+"""`MISSING` and answers such as "refused", in lower case."""
 
-_MOSTLY = 0.9
+_MIN_UNIT_SHARE = 0.9
 _UNIT = r"^[-+]?[\d.,\s]*\d(?:\s+|(?!(?:s|th)$))([^\d\s.,:/()-][^\d\s]{0,9})$"
-"""A number with a unit; "1980s" and "4th" are none."""
+"""A number with a unit; "1980s" and "4th" have none."""
 
 _TIME = r"[ T]\d{1,2}:\d{2}.*$"
 _SIGNS = r"[\s\u00a0\u202f'$€£¥₹%]|(?:USD|EUR|GBP|CHF)"
@@ -82,10 +82,10 @@ def to_numbers(cells: pd.Series[Any], dialect: Dialect) -> pd.Series[float]:
         return seconds
     if pd.api.types.is_numeric_dtype(cells.dtype) or pd.api.types.is_bool_dtype(cells.dtype):
         return cells.astype("float64")
-    return _of_unique(as_text(cells), partial(_numbers, dialect=dialect))
+    return _convert_unique(as_text(cells), partial(_numbers, dialect=dialect))
 
 
-def _of_unique(
+def _convert_unique(
     text: pd.Series[str], convert: Callable[[pd.Series[str]], pd.Series[float]]
 ) -> pd.Series[float]:
     """Return converted cells; each text is converted once."""
@@ -96,43 +96,43 @@ def _of_unique(
 
 def _numbers(text: pd.Series[str], dialect: Dialect) -> pd.Series[float]:
     present = ~is_missing(text)
-    plain = _english(text, dialect) if dialect.decimal == "," else text
+    plain = _use_decimal_point(text, dialect) if dialect.decimal == "," else text
     numbers = pd.to_numeric(plain, errors="coerce").astype("float64")
-    for bare in (_cleaned, _without_unit):
+    for bare in (_strip_signs, _strip_unit):
         odd = numbers.isna() & present
-        if not odd.any() or (bare is _without_unit and odd.sum() < _MOSTLY * present.sum()):
+        if not odd.any() or (bare is _strip_unit and odd.sum() < _MIN_UNIT_SHARE * present.sum()):
             break
         numbers[odd] = pd.to_numeric(bare(plain[odd]), errors="coerce").astype("float64")
     return numbers
 
 
-def _without_unit(text: pd.Series[str]) -> pd.Series[str]:
+def _strip_unit(text: pd.Series[str]) -> pd.Series[str]:
     unit = unit_of(text)
-    return _cleaned(text.str.removesuffix(unit)) if unit else text
+    return _strip_signs(text.str.removesuffix(unit)) if unit else text
 
 
 def unit_of(text: pd.Series[str]) -> str:
-    """Return what nearly all cells have behind their number, such as "cm"; empty if nothing.
+    """Return the unit that nearly all cells have behind their number; empty if they have none.
 
     Examples:
         >>> unit_of(pd.Series(["170 cm", "165.5cm"])), unit_of(pd.Series(["12A", "13", "14"]))
         ('cm', '')
     """
     units = text.str.extract(_UNIT, expand=False).dropna()
-    if len(units) < max(2.0, _MOSTLY * len(text)):
+    if len(units) < max(2.0, _MIN_UNIT_SHARE * len(text)):
         return ""
     return str(units.iloc[0]) if units.nunique() == 1 else ""
 
 
-def _english(text: pd.Series[str], dialect: Dialect) -> pd.Series[str]:
-    """Return numbers with a decimal comma as English ones."""
+def _use_decimal_point(text: pd.Series[str], dialect: Dialect) -> pd.Series[str]:
+    """Return numbers that have a decimal comma with a decimal point."""
     grouped = text.str.contains(".", regex=False)
     if dialect.thousands and not text.str.contains(r"\.(?!\d{3}(?:\D|$))").any():
         text = text.where(~grouped, text.str.replace(".", "", regex=False))
     return text.str.replace(",", ".", regex=False)
 
 
-def _cleaned(text: pd.Series[str]) -> pd.Series[str]:
+def _strip_signs(text: pd.Series[str]) -> pd.Series[str]:
     """Return numbers without signs of currency and separators of thousands."""
     bare = text.str.replace("\u2212", "-").str.replace(_SIGNS, "", regex=True)
     bare = bare.str.replace(r"^\(([\d.,]+)\)$", r"-\1", regex=True)
@@ -141,7 +141,7 @@ def _cleaned(text: pd.Series[str]) -> pd.Series[str]:
 
 
 def to_days(cells: pd.Series[Any], date_format: str = ISO) -> pd.Series[float]:
-    """Return dates as days since 1970, NaN where they are none; times of day are left out.
+    """Return dates as days since 1970, NaN for cells without a date; times of day are left out.
 
     Examples:
         >>> to_days(pd.Series(["2020-03-14", "1969-12-31 23:50", ""])).tolist()
@@ -153,7 +153,7 @@ def to_days(cells: pd.Series[Any], date_format: str = ISO) -> pd.Series[float]:
             bare = text.str.replace(_TIME, "", regex=True)
             return _days_since(pd.to_datetime(bare, format=date_format, errors="coerce"))
 
-        return _of_unique(as_text(cells), days)
+        return _convert_unique(as_text(cells), days)
     return _days_since(cells)
 
 
@@ -172,7 +172,7 @@ def to_values(
     source: str,
     cuts: Sequence[float] = (),
 ) -> pd.Series[float]:
-    """Return a column's values as the feature has them in arrays; NaN for missing ones.
+    """Return a column as numbers: codes of categories, days since 1970; NaN for missing cells.
 
     Args:
         cells: the column, as text or typed.
@@ -182,10 +182,10 @@ def to_values(
             hold no value.
         date_format: how its dates are written.
         source: the file, for messages.
-        cuts: of categories that are ranges of numbers, where they start but the first.
+        cuts: if the categories are ranges of numbers, the lower bounds of all but the first.
 
     Raises:
-        InputError: a cell holds no such value; the message names column and line.
+        InputError: a cell is not a value of the feature; the message names column and line.
     """
     text = as_text(cells)
     blank = text.isin([cell for cell, word in words.items() if not word])
@@ -203,7 +203,8 @@ def to_values(
     elif feature.categories:
         codes = {word: float(code) for code, word in enumerate(feature.categories)}
         values = text.map(codes | {cell: feature.code(word) for cell, word in words.items()})
-        rule, way_out = f"none of its categories; known: {', '.join(feature.categories)}", ""
+        rule = f"not one of its categories ({', '.join(feature.categories)})"
+        way_out = "; correct the cell, or add the category to the feature space"
     elif feature.kind == "date":
         values = to_days(cells, date_format)
         rule, way_out = "not a date", "; correct the cell or leave the column out"

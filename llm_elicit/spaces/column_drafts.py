@@ -28,7 +28,7 @@ from llm_elicit._util.text import visible
 from llm_elicit.spaces import cells
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import ENGLISH, EPOCH, MONTHS, Floats, Locale, format_number
-from llm_elicit.spaces.number_drafts import FEW, UnusableColumnError, draft_numbers
+from llm_elicit.spaces.number_drafts import MAX_LEVELS, UnusableColumnError, draft_numbers
 
 _MONTHS = tuple(month.lower() for month in MONTHS)
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -65,13 +65,13 @@ _RANGE = re.compile(
 )
 
 
-def in_order(words: Sequence[str]) -> list[str]:
+def known_order(words: Sequence[str]) -> list[str]:
     """Return words in their known order; empty if they have none.
 
     Examples:
-        >>> in_order(["high", "low", "medium"]), in_order(["25-34", "65+", "<18", "18-24"])
+        >>> known_order(["high", "low", "medium"]), known_order(["25-34", "65+", "<18", "18-24"])
         (['low', 'medium', 'high'], ['<18', '18-24', '25-34', '65+'])
-        >>> in_order(["oak", "elm"])
+        >>> known_order(["oak", "elm"])
         []
     """
     plain = {word: " ".join(word.casefold().replace("_", " ").split()) for word in words}
@@ -112,15 +112,24 @@ MAX_NAMED_CATEGORIES = 100
 NOT_STATED = "not stated"
 """The category of empty cells."""
 
-_MANY_MISSING = 0.05
+_MAX_MISSING_SHARE = 0.05
 """The share of empty cells above which they are a category of their own."""
 
-_LEAST_NUMBERS, _FEW_ODD = 20, 0.01
-"""Of so many cells one may be no number, and of more this share, which then hold no value."""
+_MIN_TOLERANT_CELLS = 20
+"""Columns of numbers with more cells may have a cell that is not a number; it counts as missing."""
 
-_MOSTLY = 0.9
-_MOST_OF_SPAN = 0.9
-_LOOKED_AT = 500
+_MAX_ODD_SHARE = 0.01
+"""Largest share of such cells."""
+
+_MIN_NUMBER_SHARE = 0.9
+"""Share of cells with numbers from which a column with few different cells is one of numbers."""
+
+_MAX_SPAN_SHARE = 0.9
+"""Dates span all days if their 1 % and 99 % quantiles span more than this share of that range."""
+
+_SAMPLE_CELLS = 500
+"""Cells from which the format of dates and the unit of numbers are found."""
+
 _BOOLEANS = (("false", "true"), ("f", "t"), ("no", "yes"), ("n", "y"), ("0", "1"))
 _DATES = (
     cells.ISO, "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m/%d/%y", "%d %B %Y",
@@ -131,8 +140,8 @@ _DATES = (
 
 _COMPACT, _COMPACT_DATE = "%Y%m%d", r"(?:1[89]|20)\d{6}"
 _TIME = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp][Mm])?"
-_CODES = tuple(-float("9" * digits) for digits in range(1, 6))
-"""Numbers that stand for none in columns without others below 0."""
+_SENTINELS = tuple(-float("9" * digits) for digits in range(1, 6))
+"""Sentinel values: they mean "missing" in columns without other numbers below 0."""
 
 _DURATIONS = ((86_400, "days"), (3_600, "hours"), (60, "minutes"))
 
@@ -143,19 +152,19 @@ class ColumnDraft:
 
     Attributes:
         settings: the feature's settings, without its name, label and unit.
-        form: what it is kept as, in words.
-        words: the categories of cells that are not written as their category; empty for cells that
-            hold no value.
+        description: its kind, as a user reads it, such as "ordered categories".
+        cell_categories: the categories of cells that are not written as their category; empty for
+            cells that hold no value.
         dates: how its dates are written; empty if they are ISO dates, or it has none.
         unit: the unit that its cells show, if they do.
         guesses: what was guessed from the values, by key of the settings.
-        cuts: where the ranges of its numbers start but the first, if they are its categories.
+        cuts: if its categories are ranges of numbers, the lower bounds of all but the first.
         missing: the share of its cells that hold no number or date.
     """
 
     settings: dict[str, Any]
-    form: str
-    words: dict[str, str] = field(default_factory=dict)
+    description: str
+    cell_categories: dict[str, str] = field(default_factory=dict)
     dates: str = ""
     unit: str = ""
     guesses: Mapping[str, str] = field(default_factory=dict)
@@ -163,12 +172,14 @@ class ColumnDraft:
     missing: float = 0.0
 
 
-def draft_column(column: pd.Series[Any], words: Sequence[str], dialect: Dialect) -> ColumnDraft:
-    """Return what a column becomes.
+def draft_column(
+    column: pd.Series[Any], heading_words: Sequence[str], dialect: Dialect
+) -> ColumnDraft:
+    """Draft the feature of a column.
 
     Args:
         column: the column, as text or typed.
-        words: the words of its heading.
+        heading_words: the words of its heading.
         dialect: how numbers are written.
 
     Raises:
@@ -179,12 +190,12 @@ def draft_column(column: pd.Series[Any], words: Sequence[str], dialect: Dialect)
     if not written:
         raise UnusableColumnError("every cell is empty")
     if len(written) == 1:
-        raise UnusableColumnError(f"constant: every cell with a value is {_shown(written[0])}")
+        raise UnusableColumnError(f"constant: every cell with a value is {_quote(written[0])}")
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         return _draft_dates(cells.to_days(column), "")
     if getattr(column.dtype, "ordered", False):
         levels = [str(level) for level in column.cat.categories]
-        return _draft_words(text, written, [level for level in levels if level in written])
+        return _draft_categories(text, written, [level for level in levels if level in written])
     present = [word for word in written if word.lower() not in cells.NO_VALUE]
     if all(re.fullmatch(_COMPACT_DATE, word) for word in present) and present:
         days = cells.to_days(text, _COMPACT)
@@ -196,26 +207,26 @@ def draft_column(column: pd.Series[Any], words: Sequence[str], dialect: Dialect)
         if drafted is not None:
             return drafted
     elif numeric and _is_boolean(written):
-        return _draft_words(text, written)
-    return _draft_numbers(column, text, words, dialect)
+        return _draft_categories(text, written)
+    return _draft_numbers(column, text, heading_words, dialect)
 
 
 def _draft_numbers(
-    column: pd.Series[Any], text: pd.Series[str], words: Sequence[str], dialect: Dialect
+    column: pd.Series[Any], text: pd.Series[str], heading_words: Sequence[str], dialect: Dialect
 ) -> ColumnDraft:
-    """Return what a column of numbers or durations becomes.
+    """Draft the feature of a column of numbers or durations.
 
     Raises:
         UnusableColumnError: as `draft_numbers`.
     """
     numbers = cells.to_numbers(column, dialect)
-    # A least number that stands for no value, as -99 does in surveys.
+    # The smallest number may be a sentinel for "missing", as -99 in surveys.
     code = float(numbers.min())
     others = numbers[numbers != code]
     isolated = len(numbers) - len(others) > 1 and bool((others.dropna() >= 0).all())
-    code = code if code in _CODES and isolated else math.nan
+    code = code if code in _SENTINELS and isolated else math.nan
     values: Floats = np.asarray(numbers[numbers != code].dropna(), dtype=np.float64)
-    settings, form = draft_numbers(values, words)
+    settings, description = draft_numbers(values, heading_words)
     missing = 1.0 - len(values) / len(column)
     if pd.api.types.is_timedelta64_dtype(column.dtype):
         # In the largest unit that most of them reach.
@@ -226,22 +237,22 @@ def _draft_numbers(
         return ColumnDraft(settings, "durations", unit=unit, missing=missing)
     odd = (numbers == code) | (numbers.isna() & ~cells.is_missing(text))
     blank = dict.fromkeys(text[odd].unique().tolist(), "")
-    listed = " and ".join(cell if cell == f"{code:g}" else _shown(cell) for cell in blank)
-    form += f", {listed} counts as missing" if blank else ""
+    listed = " and ".join(cell if cell == f"{code:g}" else _quote(cell) for cell in blank)
+    description += f", {listed} counts as missing" if blank else ""
     guesses = {"low": f"{listed} counts as a missing value"} if blank else {}
-    return ColumnDraft(settings, form, blank, "", _unit(text), guesses, missing=missing)
+    return ColumnDraft(settings, description, blank, "", _unit(text), guesses, missing=missing)
 
 
 def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> ColumnDraft | None:
-    """Return what a column of text becomes; None if all cells, or nearly all, are numbers."""
+    """Draft the feature of a column of text; None if all or nearly all cells are numbers."""
     if _is_boolean(written):
-        return _draft_words(text, written)
+        return _draft_categories(text, written)
     unique = pd.Series(written)
     unique = unique[~cells.is_missing(unique)]
     numeric = cells.to_numbers(unique, dialect).notna()
     if len(unique) > 1 and numeric.all():
         return None
-    looked_at = unique.iloc[:_LOOKED_AT]
+    looked_at = unique.iloc[:_SAMPLE_CELLS]
     dated = len(looked_at) and looked_at.str.contains(r"\d.*[-/. 年月].*\d").all()
     for date_format in _DATES if dated else ():
         if all(cells.to_days(part, date_format).notna().all() for part in (looked_at, unique)):
@@ -250,18 +261,18 @@ def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> C
     present = text[text.isin(unique)]
     few = len(written) <= min(MAX_CATEGORIES, len(present) // 2)
     share = present.isin(unique[numeric]).mean()
-    if share >= (_MOSTLY if few else 0.5):
+    if share >= (_MIN_NUMBER_SHARE if few else 0.5):
         bad = unique[~numeric]
         odd = len(present) - int(share * len(present) + 0.5)
-        if len(present) > _LEAST_NUMBERS and odd <= max(1, _FEW_ODD * len(present)):
+        if len(present) > _MIN_TOLERANT_CELLS and odd <= max(1, _MAX_ODD_SHARE * len(present)):
             return None
         line = int(text.index[text == bad.iloc[0]][0]) + 2
         more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
         raise UnusableColumnError(
-            f"line {line}: {_shown(bad.iloc[0])} is not a number{more}; correct it to keep the "
+            f"line {line}: {_quote(bad.iloc[0])} is not a number{more}; correct it to keep the "
             "column"
         )
-    return _draft_words(text, written)
+    return _draft_categories(text, written)
 
 
 def _refuse_times(unique: pd.Series[str]) -> None:
@@ -274,15 +285,15 @@ def _refuse_times(unique: pd.Series[str]) -> None:
         return
     if unique.str.fullmatch(_TIME).all():
         raise UnusableColumnError(
-            f"times of day, such as {_shown(unique.iloc[0])}; give the hour as a number, from 0 to "
+            f"times of day, such as {_quote(unique.iloc[0])}; give the hour as a number, from 0 to "
             "23"
         )
     read = (cells.to_days(unique, date_format).notna() for date_format in _DATES)
     ways = [days for days in read if days.any()]
     if len(ways) > 1 and np.any(ways, axis=0).all():
         raise UnusableColumnError(
-            f"dates written in several ways, such as {_shown(unique.iloc[0])} and "
-            f"{_shown(unique[~ways[0]].iloc[0])}; write them alike"
+            f"dates written in several ways, such as {_quote(unique.iloc[0])} and "
+            f"{_quote(unique[~ways[0]].iloc[0])}; write them alike"
         )
 
 
@@ -290,18 +301,21 @@ def _is_boolean(written: Sequence[str]) -> bool:
     return len(written) == 2 and tuple(sorted(map(str.casefold, written))) in _BOOLEANS
 
 
-def _draft_words(
+def _draft_categories(
     text: pd.Series[str], written: list[str], levels: Sequence[str] = ()
 ) -> ColumnDraft:
     """Return a categorical or ordered feature.
 
     Raises:
-        UnusableColumnError: there are too many words, or too few rows for each.
+        UnusableColumnError: there are too many categories, or too few rows for each.
     """
     empty = text == ""
     count = int((~empty).sum())
     if len(written) > max(2, count // 2):
-        raise UnusableColumnError(f"text: {len(written):,} different in {count:,} cells")
+        raise UnusableColumnError(
+            f"text: {len(written):,} different values in {count:,} cells; group them into "
+            "categories"
+        )
     if len(written) > MAX_NAMED_CATEGORIES:
         raise UnusableColumnError(
             f"too many categories: {len(written):,}; at most {MAX_NAMED_CATEGORIES} are possible, "
@@ -309,33 +323,37 @@ def _draft_words(
         )
     unreadable = [word for word in written if not word.isprintable()]
     if unreadable:
-        raise UnusableColumnError(f"the cell {_shown(unreadable[0])} does not print in one line")
-    words: dict[str, str] = {}
+        raise UnusableColumnError(
+            f"the cell {_quote(unreadable[0])} contains a control character; remove it"
+        )
+    cell_categories: dict[str, str] = {}
     if _is_boolean(written) and not levels:
         levels = ["no", "yes"]
         pairs = zip(sorted(written, key=str.casefold), levels, strict=True)
-        words = {cell: word for cell, word in pairs if cell != word}
+        cell_categories = {cell: word for cell, word in pairs if cell != word}
     share = float(empty.mean())
-    order = list(levels) or in_order(written)
-    ordered = bool(order) and not words and len(order) > 2
+    order = list(levels) or known_order(written)
+    ordered = bool(order) and not cell_categories and len(order) > 2
     categories = order or sorted(written)
-    form = "ordered categories" if ordered else "yes or no" if words else "categories"
+    description = "yes or no" if cell_categories else "categories"
+    description = "ordered categories" if ordered else description
     guesses = {"categories": "their order is a guess"} if ordered and not levels else {}
-    if words:
+    if cell_categories:
         guesses = {"categories": f"from {', '.join(sorted(written, key=str.casefold))}"}
     unclear = [word for word in categories if word.casefold() in cells.MISSING]
     if unclear and len(categories) > 2:
         line = f"{unclear[0]} counts as a category; delete it if it means a missing value"
         guesses = {"categories": line}
-    if share > _MANY_MISSING:
+    if share > _MAX_MISSING_SHARE:
         ordered, guesses = False, dict(guesses)
-        categories, words = [*categories, NOT_STATED], words | {"": NOT_STATED}
-        form = f"categories, with {share:.0%} {NOT_STATED}"
+        categories = [*categories, NOT_STATED]
+        cell_categories |= {"": NOT_STATED}
+        description = f"categories, with {share:.0%} {NOT_STATED}"
     settings: dict[str, Any] = {"kind": "ordered" if ordered else "categorical"}
     settings["categories"] = categories
     if ordered and is_circle(categories):
-        settings["periodic"], form = True, "words on a circle"
-    return ColumnDraft(settings, form, words, guesses=guesses)
+        settings["periodic"], description = True, "periodic categories"
+    return ColumnDraft(settings, description, cell_categories, guesses=guesses)
 
 
 def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
@@ -346,9 +364,10 @@ def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
     """
     values: Floats = np.asarray(days.dropna(), dtype=np.float64)
     if values.min() == values.max():
-        raise UnusableColumnError("constant: one day")
+        day = EPOCH + pd.Timedelta(days=int(values[0])).to_pytimedelta()
+        raise UnusableColumnError(f"constant: every date is {day}")
     low, high = (float(end) for end in np.quantile(values, [0.01, 0.99]))
-    if high - low > _MOST_OF_SPAN * (values.max() - values.min()) or low == high:
+    if high - low > _MAX_SPAN_SHARE * (values.max() - values.min()) or low == high:
         low, high = float(values.min()), float(values.max())  # no day is far from the others
     ends = [EPOCH + pd.Timedelta(days=int(end)).to_pytimedelta() for end in (low, high)]
     settings = {"kind": "date", "low": ends[0], "high": ends[1]}
@@ -364,16 +383,16 @@ def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
 def _unit(text: pd.Series[str]) -> str:
     """Return the unit that the first cells of numbers show, such as "%" or "USD"."""
     units = {"%": "%", "$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR"}
-    first = text[text != ""].iloc[:_LOOKED_AT]
+    first = text[text != ""].iloc[:_SAMPLE_CELLS]
     signs = {sign for sign in units if first.str.contains(sign, regex=False).mean() > 0.5}
     return units[signs.pop()] if len(signs) == 1 else cells.unit_of(first)
 
 
-def share(part: float) -> str:
+def format_share(part: float) -> str:
     """Return a share in words, "0%" and "100%" only if it is.
 
     Examples:
-        >>> share(0.002), share(0.2), share(0.999)
+        >>> format_share(0.002), format_share(0.2), format_share(0.999)
         ('<1%', '20%', '>99%')
     """
     if 0.99 < part < 1.0:
@@ -381,22 +400,22 @@ def share(part: float) -> str:
     return "<1%" if 0.0 < part < 0.01 else f"{part:.0%}"
 
 
-def _shown(cell: str) -> str:
+def _quote(cell: str) -> str:
     return repr(visible(re.sub(r"\s+", " ", cell), 60))
 
 
-_LEVELS = (0.2, 0.4, 0.6, 0.8)
-_WAYS = 5
-"""The most ways, on average, in which a table writes a number: 7, 7.0, 7 %."""
+_QUANTILE_LEVELS = (0.2, 0.4, 0.6, 0.8)
+_MAX_SPELLINGS = 5
+"""Largest mean number of spellings of a number in a column, as 7, 7.0 and 7 %."""
 
-_ROWS_EACH = 10
-"""The least rows for each of few numbers."""
+_MIN_ROWS_PER_LEVEL = 10
+"""Smallest mean number of rows of a number that becomes an ordered category."""
 
-_SMALL = 1000
+_MAX_DISCRETE_RANGE = 1000
 """Whole numbers with ranges shorter than this are worded "20 to 44", not "20 to 45"."""
 
 
-def with_not_stated(
+def draft_ranges(
     draft: ColumnDraft, column: pd.Series[Any], dialect: Dialect, unit: str
 ) -> ColumnDraft:
     """Return the draft of a column of numbers as categories, with "not stated".
@@ -408,37 +427,41 @@ def with_not_stated(
         unit: the unit of the numbers.
 
     Raises:
-        UnusableColumnError: it holds no numbers or a circle, or no cell is missing.
+        UnusableColumnError: it holds no numbers or is periodic, or no cell is missing.
 
     Examples:
         >>> from llm_elicit.spaces.column_drafts import draft_column
         >>> income = pd.Series([*np.arange(1000.0, 100_000.0, 1000.0), None], name="income")
         >>> draft = draft_column(income, ["income"], Dialect())
-        >>> with_not_stated(draft, income, Dialect(), "USD").settings["categories"][1:4]
+        >>> draft_ranges(draft, income, Dialect(), "USD").settings["categories"][1:4]
         ['21,000 to 41,000 USD', '41,000 to 60,000 USD', '60,000 to 80,000 USD']
     """
     numeric = draft.settings["kind"] in ("continuous", "integer")
     if not numeric or draft.settings.get("periodic"):
-        raise UnusableColumnError(f"only numbers become ranges, and this column is {draft.form}")
-    values = cells.to_numbers(column, dialect).mask(cells.as_text(column).isin(draft.words))
+        raise UnusableColumnError(
+            f"not_stated needs a column of numbers, and this one holds {draft.description}"
+        )
+    values = cells.to_numbers(column, dialect).mask(
+        cells.as_text(column).isin(draft.cell_categories)
+    )
     missing = float(values.isna().mean())
     if not missing:
-        raise UnusableColumnError("no cell is missing, so --not-stated has no effect")
+        raise UnusableColumnError("no cell is missing; leave the column out of not_stated")
     present = np.asarray(values.dropna(), dtype=np.float64)
-    cuts = _cuts(present)
+    cuts = _range_bounds(present)
     whole = draft.settings["kind"] == "integer"
     locale = Locale.model_validate(draft.settings.get("locale", {}))
-    categories = [*_words(cuts, whole, unit, locale), NOT_STATED]
+    categories = [*_name_ranges(cuts, whole, unit, locale), NOT_STATED]
     return ColumnDraft(
         {"kind": "categorical", "categories": categories},
-        f"{len(cuts) + 1} ranges, with {share(missing)} {NOT_STATED}",
-        words=dict.fromkeys(["", *draft.words], NOT_STATED),
+        f"{len(cuts) + 1} ranges, with {format_share(missing)} {NOT_STATED}",
+        cell_categories=dict.fromkeys(["", *draft.cell_categories], NOT_STATED),
         guesses={"categories": "ranges with about a fifth of the numbers each"},
         cuts=cuts,
     )
 
 
-def of_few_numbers(
+def draft_few_numbers(
     draft: ColumnDraft, column: pd.Series[Any], dialect: Dialect, unit: str
 ) -> ColumnDraft:
     """Return the draft of a column as ordered categories if it has few numbers, with gaps.
@@ -453,38 +476,40 @@ def of_few_numbers(
         >>> from llm_elicit.spaces.column_drafts import draft_column
         >>> tax = pd.Series([7, 19] * 20, name="tax")
         >>> draft = draft_column(tax, ["tax"], Dialect())
-        >>> of_few_numbers(draft, tax, Dialect(), "%").settings
+        >>> draft_few_numbers(draft, tax, Dialect(), "%").settings
         {'kind': 'ordered', 'categories': ['7 %', '19 %']}
     """
     settings = draft.settings
     plain = settings["kind"] in ("continuous", "integer") and "factor" not in settings
-    if not plain or settings.get("periodic") or draft.form == "years":
+    if not plain or settings.get("periodic") or draft.description == "years":
         return draft
-    if column.nunique() > _WAYS * FEW:  # fast for columns of many numbers
+    if column.nunique() > _MAX_SPELLINGS * MAX_LEVELS:  # fast for columns of many numbers
         return draft
-    numbers = cells.to_numbers(column, dialect).mask(cells.as_text(column).isin(draft.words))
+    numbers = cells.to_numbers(column, dialect).mask(
+        cells.as_text(column).isin(draft.cell_categories)
+    )
     values = np.asarray(numbers.dropna(), dtype=np.float64)
     unique = np.unique(values)
     # Counts have gaps among their largest values only.
     dense = settings["kind"] == "integer" and np.median(np.diff(unique)) <= 1
-    if dense or len(unique) > FEW or len(values) < _ROWS_EACH * len(unique):
+    if dense or len(unique) > MAX_LEVELS or len(values) < _MIN_ROWS_PER_LEVEL * len(unique):
         return draft
     end = f" {unit}" if unit else ""
     short = [float(f"{value:.6g}") for value in unique.tolist()]  # 0.1 of a 32-bit float
     levels = short if len(set(short)) == len(unique) else unique.tolist()
-    words = [f"{_written(value, ENGLISH)}{end}" for value in levels]
+    words = [f"{_format_value(value, ENGLISH)}{end}" for value in levels]
     return replace(
         draft,
         settings={"kind": "ordered", "categories": words},
-        form=f"{len(words)} numbers, as ordered categories",
+        description=f"{len(words)} numbers, as ordered categories",
         guesses={"categories": "values between these numbers are not asked about"},
         cuts=unique[1:].tolist(),
     )
 
 
-def _cuts(values: Floats) -> list[float]:
-    """Return where ranges start but the first, rounded quintiles that leave no range empty."""
-    quintiles = np.quantile(values, _LEVELS, method="higher")
+def _range_bounds(values: Floats) -> list[float]:
+    """Return the lower bounds of ranges except the first: rounded quintiles, no range empty."""
+    quintiles = np.quantile(values, _QUANTILE_LEVELS, method="higher")
     extent = float(np.ptp(np.quantile(values, [0.1, 0.9]))) or float(np.ptp(values))
     rounded = {float(f"{round(cut / grid) * grid:.12g}")
                for cut in quintiles.tolist() for grid in [_grid(cut, extent)]}  # fmt: skip
@@ -502,18 +527,22 @@ def _grid(cut: float, extent: float) -> float:
     return float(10.0 ** (math.floor(math.log10(size)) - 1))
 
 
-def _words(cuts: Sequence[float], whole: bool, unit: str, locale: Locale = ENGLISH) -> list[str]:
-    """Return the ranges in words; small whole ones go up to the last number below the next.
+def _name_ranges(
+    cuts: Sequence[float], whole: bool, unit: str, locale: Locale = ENGLISH
+) -> list[str]:
+    """Return the names of ranges; small whole ones end at the last number below the next range.
 
     Examples:
-        >>> _words([20, 45], True, "years"), _words([0.5], False, "")
+        >>> _name_ranges([20, 45], True, "years"), _name_ranges([0.5], False, "")
         (['under 20 years', '20 to 44 years', '45 years or more'], ['under 0.5', '0.5 or more'])
     """
     gaps = [later - cut for cut, later in pairwise(cuts)]
-    steps = whole and min(gaps, default=abs(cuts[0])) < _SMALL  # otherwise 20,000 to 45,000
+    steps = (
+        whole and min(gaps, default=abs(cuts[0])) < _MAX_DISCRETE_RANGE
+    )  # otherwise 20,000 to 45,000
     end = f" {unit}" if unit else ""
-    starts = [_written(cut, locale) for cut in cuts]
-    stops = [_written(cut - 1, locale) for cut in cuts] if steps else starts
+    starts = [_format_value(cut, locale) for cut in cuts]
+    stops = [_format_value(cut - 1, locale) for cut in cuts] if steps else starts
     between = (
         f"{start} to {stop}{end}" if start != stop else f"{start}{end}"
         for start, stop in zip(starts, stops[1:], strict=False)
@@ -521,6 +550,6 @@ def _words(cuts: Sequence[float], whole: bool, unit: str, locale: Locale = ENGLI
     return [f"under {starts[0]}{end}", *between, f"{starts[-1]}{end} or more"]
 
 
-def _written(cut: float, locale: Locale) -> str:
+def _format_value(cut: float, locale: Locale) -> str:
     exponent = Decimal(f"{cut:.12g}").as_tuple().exponent
     return format_number(cut, max(0, -int(exponent)), locale)

@@ -82,14 +82,14 @@ def density_constraint(constraint: Constraint, names: Sequence[str]) -> DensityC
     return density.LinearConstraint(coefficients, -terms.get("", 0.0))
 
 
-def involved(constraint: Constraint) -> tuple[str, ...]:
+def feature_names(constraint: Constraint) -> tuple[str, ...]:
     """Return the names of the features in a constraint.
 
     Raises:
         ValueError: as `inequality`.
 
     Examples:
-        >>> involved("low_price <= high_price")
+        >>> feature_names("low_price <= high_price")
         ('low_price', 'high_price')
     """
     if isinstance(constraint, Polygon):
@@ -138,11 +138,11 @@ def _linear(node: ast.expr) -> Linear:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return _sum({}, _linear(node.operand), -1.0)
     if isinstance(node, ast.BinOp):
-        return _combined(node, _linear(node.left), _linear(node.right))
+        return _combine(node, _linear(node.left), _linear(node.right))
     raise ValueError(f"{ast.unparse(node)!r} is not linear in the features")
 
 
-def _combined(node: ast.BinOp, first: Linear, second: Linear) -> Linear:
+def _combine(node: ast.BinOp, first: Linear, second: Linear) -> Linear:
     """Return the coefficients of a binary operation on two linear expressions."""
     if isinstance(node.op, ast.Add | ast.Sub):
         return _sum(first, second, 1.0 if isinstance(node.op, ast.Add) else -1.0)

@@ -84,18 +84,18 @@ _ALONE = _SIGNS - _JOINING - _QUOTES
 _OUT_OF_PLACE = re.compile(r"^[”’»›—\u00a0·](?=[^\W\d])|(?<=[^\W\d])[“„«‹¿¡·]$")
 _ALIASES = {"HIRAGANA": "KANA", "KATAKANA": "KANA", "KATAKANA-HIRAGANA": "KANA", "CJK": "HAN",
             "HALFWIDTH": "HALF", "FULLWIDTH": "WIDE", "IDEOGRAPHIC": "WIDE"}  # fmt: skip
-_SAMPLE_BYTES, _MOST_CELLS, _LONGEST = 2_000_000, 5_000, 300
-_START, _LEAST_ZEROS = 4_000, 0.2
+_SAMPLE_BYTES, _MAX_CELLS, _MAX_CHARACTERS = 2_000_000, 5_000, 300
+_START, _MIN_ZERO_SHARE = 4_000, 0.2
 """How many of the first bytes of UTF-16 are zero: one for each separator, digit and line end."""
 
-_MOST_BAD = 0.1
-"""The most words that may come out as nobody writes them, as a share."""
+_MAX_BAD_SHARE = 0.1
+"""Largest share of words that may be decoded to letters that nobody combines."""
 
-_CLEAR = 2.0
-"""How much likelier than the next an encoding must be."""
+_MIN_RATIO = 2.0
+"""How many times likelier than the second an encoding must be."""
 
-_CLEAR_WESTERN = 1.2
-"""That of cp1252, by far the commonest."""
+_MIN_RATIO_CP1252 = 1.2
+"""The same for cp1252, by far the commonest."""
 
 _PRIOR = {"cp1250": 0.85, "cp1257": 0.7, "iso8859_2": 0.5, "cp850": 0.3,
           "mac_roman": 0.4, "mac_cyrillic": 0.5, "cp866": 0.6, "iso8859_5": 0.5}  # fmt: skip
@@ -125,7 +125,7 @@ def charset(name: str) -> str:
     """Return the name of an encoding as it was given, if it is one.
 
     Raises:
-        ValueError: Python knows none of that name, or it is none of text.
+        ValueError: Python knows no encoding of that name, or it is not one of text.
     """
     try:
         codec = codecs.lookup(name)
@@ -175,7 +175,7 @@ def _wide(content: bytes) -> str:
             continue
         zeros = content[:_START].count(0)
         plain = sum(character in ",;\t|\r\n .0123456789" for character in text[:_START])
-        enough = min(zeros / len(content[:_START]), plain / len(text[:_START])) > _LEAST_ZEROS
+        enough = min(zeros / len(content[:_START]), plain / len(text[:_START])) > _MIN_ZERO_SHARE
         if enough and "\0" not in text:
             return encoding
     return "utf-8"
@@ -183,17 +183,17 @@ def _wide(content: bytes) -> str:
 
 def _likeliest(content: bytes, source: str) -> str:
     parts = re.split(rb"[\r\n,;\t|\"]+", content[:_SAMPLE_BYTES])
-    cells = sorted({cell[:_LONGEST] for cell in parts if not cell.isascii()})[:_MOST_CELLS]
+    cells = sorted({cell[:_MAX_CHARACTERS] for cell in parts if not cell.isascii()})[:_MAX_CELLS]
     decodings = list(_sensible(content, cells))
     coherent = [decoding for decoding in decodings if decoding.coherent]
-    ranked = _ranked(coherent or decodings, b"\n".join(cells))
+    ranked = _rank_decodings(coherent or decodings, b"\n".join(cells))
     if not ranked:
         raise InputError(
             f"{source}: its encoding is not clear, and it is not UTF-8; name it (--encoding "
             "gb18030, say), or save the file as UTF-8"
         )
     (best, likelihood), *others = ranked
-    clear = _CLEAR_WESTERN if best.encoding == "cp1252" else _CLEAR
+    clear = _MIN_RATIO_CP1252 if best.encoding == "cp1252" else _MIN_RATIO
     if not others or likelihood > clear * others[0][1]:
         return best.encoding
     candidates = " or ".join(
@@ -218,13 +218,13 @@ def _sensible(content: bytes, cells: Collection[bytes]) -> Iterable[_Decoding]:
         tokens = {token for word in words for token in re.findall(r"[A-Za-z\x80-\U0010ffff]+", word)
                   if not token.isascii()}  # fmt: skip
         bad = sum(not _is_word(token, scripts) for token in tokens)
-        if words in readings or bad > _MOST_BAD * len(tokens):
+        if words in readings or bad > _MAX_BAD_SHARE * len(tokens):
             continue
         characters = {character for token in tokens for character in token} - _SIGNS
         letters = {letter for letter in characters if letter.isalpha() and not letter.isascii()}
         if encoding in _COMMON:
             in_use = "".join(letters).encode(_COMMON[encoding], "ignore").decode(_COMMON[encoding])
-            if len(in_use) < (1.0 - 3 * _MOST_BAD) * len(letters):
+            if len(in_use) < (1.0 - 3 * _MAX_BAD_SHARE) * len(letters):
                 continue
         readings.add(words)
         not_cyrillic = not scripts & {"CYRILLIC"} and bool(scripts)
@@ -232,8 +232,8 @@ def _sensible(content: bytes, cells: Collection[bytes]) -> Iterable[_Decoding]:
         yield _Decoding(encoding, words, coherent)
 
 
-def _ranked(decodings: list[_Decoding], sample: bytes) -> list[tuple[_Decoding, float]]:
-    """Return readings with their likelihoods, the likeliest first."""
+def _rank_decodings(decodings: list[_Decoding], sample: bytes) -> list[tuple[_Decoding, float]]:
+    """Return decodings with their likelihoods, the likeliest first."""
     for decoding in decodings:
         # Signs alone, as in °C, say nothing by their letters, and Hiragana say everything.
         letters = [c for c in "".join(decoding.words) if not c.isascii()]
@@ -321,10 +321,10 @@ _SEPARATORS: tuple[Separator, ...] = (",", ";", "\t", "|")
 
 
 def _increasing_lines(lines: tuple[int, ...]) -> tuple[int, ...]:
-    """Return numbers of lines, which must increase.
+    """Return numbers of lines after checking that they increase.
 
     Raises:
-        ValueError: they do not.
+        ValueError: the numbers do not increase.
     """
     if any(later <= line for line, later in pairwise((0, *lines))):
         raise ValueError("line numbers must be whole, from 1 on, and increase; sort them")
@@ -345,8 +345,8 @@ class Dialect(StrictModel):
             where the decimal mark is a point.
         encoding: the encoding of a CSV's text, by a name that Python knows.
         header: the line with the names, counted from 1; of two lines, the second completes the
-            names of the first. Lines above are no part of the table.
-        left_out: lines below that are no cases, such as a total.
+            names of the first. Lines above do not belong to the table.
+        left_out: lines below the header that are not cases, such as a total.
     """
 
     sep: Separator = ","
@@ -357,7 +357,7 @@ class Dialect(StrictModel):
     left_out: Lines = Field(default=(), exclude_if=lambda lines: not lines)
 
 
-def decoded(content: bytes, source: str, encoding: str = "") -> tuple[str, str]:
+def decode(content: bytes, source: str, encoding: str = "") -> tuple[str, str]:
     """Return the text of a file and its encoding.
 
     Args:
@@ -366,7 +366,7 @@ def decoded(content: bytes, source: str, encoding: str = "") -> tuple[str, str]:
         encoding: its encoding; if empty, it is found from the bytes.
 
     Raises:
-        InputError: its encoding is not clear, or it is no text.
+        InputError: its encoding is not clear, or it is not text.
     """
     try:
         encoding = charset(encoding) if encoding else encoding_of(content, source)
@@ -388,7 +388,7 @@ def separator_of(text: str) -> Separator:
         (';', '\t', ',')
     """
     lines = text[:_SAMPLE].splitlines()[: -1 if len(text) > _SAMPLE else None]
-    stated = stated_separator(text)
+    stated = read_separator_line(text)
     if stated:
         return stated
 
@@ -405,14 +405,14 @@ def separator_of(text: str) -> Separator:
     return max(_SEPARATORS, key=consistent)
 
 
-def stated_separator(text: str) -> Separator | None:
+def read_separator_line(text: str) -> Separator | None:
     r"""Return the separator that a first line for Excel states, None if there is no such line.
 
     Raises:
-        InputError: it states one that is not read.
+        InputError: the line states a separator that is not supported.
 
     Examples:
-        >>> stated_separator("sep=;\na;b\n"), stated_separator("a;b\n")
+        >>> read_separator_line("sep=;\na;b\n"), read_separator_line("a;b\n")
         (';', None)
     """
     stated = re.match(r'"?sep=(\t|[^\n"]*)"?[,;\t|]*\n', text, re.IGNORECASE)
@@ -427,10 +427,10 @@ def stated_separator(text: str) -> Separator | None:
 
 
 def check_distinct(names: Iterable[str], source: str) -> None:
-    """Refuse columns of one name.
+    """Check that no two columns have the same name.
 
     Raises:
-        InputError: there are two.
+        InputError: two columns have the same name.
     """
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
@@ -440,7 +440,7 @@ def check_distinct(names: Iterable[str], source: str) -> None:
 
 
 def unreadable(source: str, error: Exception | str) -> InputError:
-    """Return what to raise if a file cannot be read."""
+    """Return the error for a file that cannot be read."""
     if isinstance(error, InputError):
         return error
     line = visible(" ".join(str(error).split()), 300)

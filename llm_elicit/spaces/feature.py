@@ -46,11 +46,11 @@ else:
 EPOCH = datetime.date(1970, 1, 1)
 """The day that dates are counted from."""
 
-_OF_NUMBERS = {"unit": "", "prefix": "", "scale": "linear", "digits": 3, "factor": 1.0}
-"""What numbers alone have, and what it is where it is not given."""
+_NUMBER_DEFAULTS = {"unit": "", "prefix": "", "scale": "linear", "digits": 3, "factor": 1.0}
+"""The keys of numbers alone, with their defaults."""
 
 
-def with_codes(data: dict[str, Any]) -> dict[str, Any]:
+def add_codes(data: dict[str, Any]) -> dict[str, Any]:
     """A feature's keys, with the lowest and the highest code where its values are categories.
 
     Raises:
@@ -67,26 +67,29 @@ def with_codes(data: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(word, str):
             raise ValueError(f"{name}: category {word!r} is not text; put it in quotes")
         if not word.strip() or not word.strip().isprintable():
-            raise ValueError(f"{name}: category {word!r} cannot be read; use words that print")
+            raise ValueError(
+                f"{name}: category {word!r} is empty or contains a control character; "
+                "use printable text"
+            )
     words = tuple(word.strip() for word in categories)
     twice = sorted({word for word in words if words.count(word) > 1})
     if twice:
         raise ValueError(f"{name}: the category {twice[0]!r} appears twice; categories must differ")
     derived = {"low": 0.0, "high": len(words) - 1.0}
-    _refuse(data, f"{name}: kind: {kind}", _OF_NUMBERS | derived)
+    _check_keys(data, _NUMBER_DEFAULTS | derived)
     return {**data, **derived, "categories": words}
 
 
-def with_days(data: dict[str, Any]) -> dict[str, Any]:
+def add_days(data: dict[str, Any]) -> dict[str, Any]:
     """A date's keys, with its bounds as days since 1970.
 
     Raises:
-        ValueError: a key of numbers, or a bound that is no date.
+        ValueError: a key of numbers, or a bound that is not a date.
     """
     name = data.get("name")
     if data.get("categories"):
         raise ValueError(f"{name}: categories are given; they need kind: categorical")
-    _refuse(data, f"{name}: kind: date", _OF_NUMBERS)
+    _check_keys(data, _NUMBER_DEFAULTS)
     return data | {key: days_of(name, key, data[key]) for key in ("low", "high") if key in data}
 
 
@@ -103,21 +106,24 @@ def days_of(name: object, key: str, value: object) -> object:
     return value
 
 
-def _refuse(data: dict[str, Any], subject: str, defaults: dict[str, Any]) -> None:
-    """Refuse keys that the kind does not have, except with their defaults.
+def _check_keys(data: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Check that a feature has no keys that its kind does not take, except with their defaults.
 
     Raises:
-        ValueError: there is one.
+        ValueError: the feature has such a key.
     """
     for key, usual in defaults.items():
         if data.get(key, usual) != usual:
-            raise ValueError(f"{subject} has no {key}; remove {key}")
+            raise ValueError(
+                f"{data.get('name')}: a feature of kind {data.get('kind')} takes no {key}; remove "
+                f"{key}"
+            )
 
 
-_LARGEST_WRITTEN = 1e15
+_MAX_PLAIN_NUMBER = 1e15
 """Numbers from here on are written with a power of ten."""
 
-_MOST_DECIMALS = 6
+_MAX_DECIMALS = 6
 """Numbers with more decimals are written with a power of ten."""
 
 
@@ -169,9 +175,9 @@ def format_number(value: float, decimals: int, locale: Locale = ENGLISH) -> str:
         >>> format_number(1.2e-9, 11), format_number(0.0, 11), format_number(2020, 0)
         ('1.20e-9', '0', '2,020')
     """
-    if value == 0.0 and decimals >= _MOST_DECIMALS:
+    if value == 0.0 and decimals >= _MAX_DECIMALS:
         text = "0"
-    elif abs(value) < _LARGEST_WRITTEN and decimals <= _MOST_DECIMALS:
+    elif abs(value) < _MAX_PLAIN_NUMBER and decimals <= _MAX_DECIMALS:
         text = f"{value:,.{max(0, decimals)}f}"
     elif not math.isfinite(value):
         text = f"{abs(value):g}"
@@ -203,12 +209,12 @@ def to_english(text: str, locale: Locale) -> str:
 
 Floats = NDArray[np.float64]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
-"""What a feature's name looks like."""
+"""The pattern of a feature's name."""
 
-_LARGEST, _SMALLEST = 1e30, 1e-30
-"""Values beyond are no quantities of any sensible unit, and their squares no numbers at all."""
+_MAX_VALUE, _MIN_VALUE = 1e30, 1e-30
+"""Largest and smallest size of a value; squares of others overflow or vanish."""
 
-_NARROWEST = 1e-12
+_MIN_RELATIVE_WIDTH = 1e-12
 """The least width of a range, as a share of its values; floats hold about 16 digits."""
 
 _FLOAT_DIGITS = 15
@@ -263,22 +269,25 @@ class Feature(StrictModel):
         """Bounds of categories follow from their words, and those of dates are days."""
         if not isinstance(data, dict):
             return data
-        return with_days(data) if data.get("kind") == "date" else with_codes(data)
+        return add_days(data) if data.get("kind") == "date" else add_codes(data)
 
     @field_validator("label", "unit", "prefix")
     @classmethod
     def _can_be_read(cls, text: str, info: ValidationInfo) -> str:
-        """What stands in a question stays in its line."""
+        """Check a text that is printed within a line of a question."""
         if not text.isprintable() or (info.field_name == "label" and not text.strip()):
-            raise ValueError("holds nothing that prints in one line; give words")
+            raise ValueError(
+                "is empty or contains a line break or control character; give printable text"
+            )
         return text
 
     @model_validator(mode="after")
     def _range_is_usable(self) -> Feature:
         largest = max(abs(self.low), abs(self.high)) * max(1.0, self.factor)
-        if largest > _LARGEST:
+        if largest > _MAX_VALUE:
             raise ValueError(
-                f"{self.name}: values up to {largest:g} are beyond {_LARGEST:g}; use a larger unit"
+                f"{self.name}: values up to {largest:g} are beyond {_MAX_VALUE:g}; use a larger "
+                "unit"
             )
         if not self.low < self.high:
             raise ValueError(
@@ -298,14 +307,14 @@ class Feature(StrictModel):
             return self
         # The ends of the range can be told apart, as floats and as they are worded.
         smallest = self.low if self.scale == "log" else self.high - self.low
-        if smallest * min(1.0, self.factor) < _SMALLEST:
+        if smallest * min(1.0, self.factor) < _MIN_VALUE:
             raise ValueError(
-                f"{self.name}: values of {smallest:g} are below {_SMALLEST:g}; use a smaller unit"
+                f"{self.name}: values of {smallest:g} are below {_MIN_VALUE:g}; use a smaller unit"
             )
-        if self.high - self.low < _NARROWEST * max(abs(self.low), abs(self.high)):
+        if self.high - self.low < _MIN_RELATIVE_WIDTH * max(abs(self.low), abs(self.high)):
             raise ValueError(
-                f"{self.name}: numbers between {self.low:.17g} and {self.high:.17g} are too near "
-                "for floats; count from another origin"
+                f"{self.name}: numbers between {self.low:.17g} and {self.high:.17g} are too "
+                "close together for floating-point numbers; count from another origin"
             )
         low, high = self._ends
         high = low + self.period / 2.0 if self.periodic else high
@@ -355,7 +364,7 @@ class Feature(StrictModel):
         day.
 
         Raises:
-            InputError: it is not a number.
+            InputError: the value is not a number.
         """
         if math.isnan(value):
             raise InputError(
@@ -437,7 +446,7 @@ class Feature(StrictModel):
         """A column as `column` makes it, from words, dates or their text, or from codes and days.
 
         Raises:
-            InputError: a word that is no category, or a text that is no date.
+            InputError: a word is not a category, or a text is not a date.
         """
         numeric = column.dtype.kind in "iuf"
         if self.categories and not numeric:
@@ -518,7 +527,7 @@ class Feature(StrictModel):
             values = self._around(values)
         rounded = np.rint(values * self.factor * grid) / grid / self.factor
         if self.periodic:
-            # The end of a circle that is no whole number of steps: the next value is its first.
+            # If the period is not a whole number of steps, its end is the first value again.
             low, step = self._ends[0], 1.0 / self.factor
             first = np.ceil(low / step * grid - _STEP_SLACK) / grid * step
             beyond = (rounded < low) | (rounded >= low + self.period)
@@ -526,7 +535,7 @@ class Feature(StrictModel):
         return self._within(np.rint(rounded) if self.whole else rounded)
 
     def _around(self, values: Floats) -> Floats:
-        """Values beyond the range of a circle, around it."""
+        """Values beyond the range of a periodic feature, moved into it by whole periods."""
         low = self._ends[0]
         beyond = (values < low) | (values >= low + self.period)
         return np.where(beyond, low + np.mod(values - low, self.period), values)
@@ -551,7 +560,7 @@ class Feature(StrictModel):
         return np.minimum(self._digits_of(np.asarray(self.high - self.low)), float(most))
 
     def _digits_of(self, extent: Floats) -> Floats:
-        size = np.maximum(extent * self.factor, _SMALLEST)
+        size = np.maximum(extent * self.factor, _MIN_VALUE)
         decimals = self.digits - 1 - np.floor(np.log10(size))
         return np.asarray(np.minimum(decimals, 0.0) if self.kind == "integer" else decimals)
 

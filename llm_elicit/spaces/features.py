@@ -15,9 +15,9 @@ from llm_elicit._util import files
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import Sampling, StrictModel, read_yaml, to_yaml, validate
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.constraints import Constraint, density_constraint, involved
+from llm_elicit.spaces.constraints import Constraint, density_constraint, feature_names
 from llm_elicit.spaces.feature import NAME, Feature, Floats, Locale, column_values
-from llm_elicit.spaces.table import Table, TableDensity, TableRows, accepted
+from llm_elicit.spaces.table import Table, TableDensity, TableRows, draw_accepted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +113,7 @@ class FeatureSpace(StrictModel):
     def _constraints_are_on_numbers(self) -> FeatureSpace:
         by_name = {f.name: f for f in (*self.features, *(fixed.feature for fixed in self.fixed))}
         for constraint in self.constraints:
-            for name in involved(constraint):
+            for name in feature_names(constraint):
                 if name not in by_name:
                     raise ValueError(
                         f"constraint {constraint}: no feature {name!r}; it has {', '.join(by_name)}"
@@ -162,7 +162,7 @@ class FeatureSpace(StrictModel):
             >>> [(one.label, one.kind) for one in FeatureSpace.from_frame(frame, "birds").features]
             [('mass', 'integer'), ('sex', 'categorical')]
         """
-        return cls._of_draft(drafting.draft_frame(frame, name, columns, not_stated))
+        return cls._from_draft(drafting.draft_frame(frame, name, columns, not_stated))
 
     @classmethod
     def from_file(
@@ -184,10 +184,10 @@ class FeatureSpace(StrictModel):
         Raises:
             InputError: it cannot be read, no column can be a feature, or too many.
         """
-        return cls._of_draft(drafting.draft_file(table, columns, not_stated, encoding))
+        return cls._from_draft(drafting.draft_file(table, columns, not_stated, encoding))
 
     @classmethod
-    def _of_draft(cls, draft: Draft) -> FeatureSpace:
+    def _from_draft(cls, draft: Draft) -> FeatureSpace:
         source = str(draft.folder / draft.data["table"]["file"])
         space = validate(cls, {**draft.data, "folder": draft.folder}, source)
         space._draft, space._content = draft, draft.content
@@ -195,7 +195,7 @@ class FeatureSpace(StrictModel):
 
     @property
     def draft(self) -> Draft | None:
-        """What became of every column, if the space was drafted from a table."""
+        """The draft, with a report on every column, if the space was drafted from a table."""
         return self._draft
 
     def save(self, folder: str | Path | None = None, *, replace: bool = False) -> Path:
@@ -257,7 +257,7 @@ class FeatureSpace(StrictModel):
         changed = {"features": free, "fixed": (*self.fixed, *fixed), "setting": setting}
         return self._changed(changed)
 
-    def sampled(self, sampling: Sampling) -> FeatureSpace:
+    def with_sampling(self, sampling: Sampling) -> FeatureSpace:
         """Return the space with another sampling density.
 
         Raises:
@@ -283,7 +283,7 @@ class FeatureSpace(StrictModel):
 
     @property
     def headings(self) -> list[str]:
-        """What the reference table's columns are headed by, in the order of the features."""
+        """The headings of the reference table's columns, in the order of the features."""
         return [self.table.heading(name) if self.table else name for name in self.names]
 
     @cached_property
@@ -319,7 +319,7 @@ class FeatureSpace(StrictModel):
 
     @cached_property
     def periodic(self) -> NDArray[np.bool_]:
-        """Which coordinates go around a circle, `(d,)` bools."""
+        """Which coordinates are periodic, `(d,)` bools."""
         return np.array([feature.periodic for feature in self.features])
 
     @cached_property
@@ -386,7 +386,7 @@ class FeatureSpace(StrictModel):
         return np.where(self.categorical | self.integer, 0.5, 0.0)
 
     def to_support(self, points: ArrayLike) -> Floats:
-        """Points with the values of whole features rounded, and the end of a circle its start."""
+        """Points with the values of whole features rounded, and the end of a period its start."""
         rows = np.asarray(points, dtype=np.float64)
         rows = np.where(self.integer, np.rint(rows), rows)
         circle = self.periodic & ~self.integer
@@ -407,11 +407,15 @@ class FeatureSpace(StrictModel):
         """The points `(n, d)` of a table that `table_of` made, or of one with codes.
 
         Raises:
-            InputError: a word that is no category, a text that is no date, or a missing value.
+            InputError: a word is not a category, a text is not a date, or a value is missing.
         """
         for feature in self.features:
-            if table[feature.name].isna().any():
-                raise InputError(f"{feature.name}: a value is missing")
+            missing = np.flatnonzero(table[feature.name].isna())
+            if missing.size:
+                raise InputError(
+                    f"{feature.name}: the value of row {missing[0] + 1} is missing; complete the "
+                    "row, or leave it out"
+                )
         columns = [f.read_column(table[f.name]) for f in self.features]
         return np.stack([column_values(column) for column in columns], axis=1)
 
@@ -438,7 +442,7 @@ class FeatureSpace(StrictModel):
         table; see `llm_elicit.spaces.table`.
         """
         if self.sampling == "empirical":
-            return self.round(self.from_scale(self._of_table.sample(n, rng, self._asked)))
+            return self.round(self.from_scale(self._table_density.sample(n, rng, self._asked)))
         if not self.constraints:
             return self._uniform(n, rng)
 
@@ -447,7 +451,7 @@ class FeatureSpace(StrictModel):
             return drawn[self.allowed(drawn)]
 
         scarce = "hardly any point of the ranges satisfies the constraints; narrow the ranges"
-        return accepted(draw, n, f"{self.name}: {scarce}")
+        return draw_accepted(draw, n, f"{self.name}: {scarce}")
 
     def _uniform(self, n: int, rng: np.random.Generator) -> Floats:
         """Draw from the ranges, whatever the constraints."""
@@ -456,7 +460,7 @@ class FeatureSpace(StrictModel):
         return self.round(self.from_scale(low + unit * (high - low)))
 
     @cached_property
-    def _of_table(self) -> TableDensity:
+    def _table_density(self) -> TableDensity:
         return TableDensity(self.to_scale(self.table_points()), ~self.categorical)
 
     def _asked(self, scaled: Floats) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Find the header row of a table's file, and the rows that are no cases.
+"""Find the header row of a table's file, and the rows that are not cases.
 
 Programs and people add titles and notes above and below, wordings or units in a second row, totals,
 and repeated headers. They are recognized by their shape: a case has as many cells as the others,
@@ -22,16 +22,18 @@ from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Floats
 from llm_elicit.spaces.naming import is_unit
 
-LOOKED_AT = 80
+HEADER_SAMPLE_LINES = 80
 """The lines from which the header line is found."""
 
-_MOSTLY = 0.9
-_BELOW = 500
-_MOST_EXTRA, _MOST_NOTES = 4, 20
-"""The most lines of wordings or units below the header line, and of notes at the end."""
+_MIN_NUMBER_SHARE = 0.9
+_SAMPLE_ROWS = 500
+_MAX_EXTRA_LINES, _MAX_NOTES = 4, 20
+"""Largest numbers of lines of wordings or units below the header line, and of notes at the end."""
 
-_MOST_COLUMNS = 100  # that decide what a row is; a question has room for fewer
-_LEAST_ROWS = 3
+_MAX_COLUMNS = 100
+"""Columns by which rows that are not cases are found; a question has room for fewer."""
+
+_MIN_ROWS = 3
 _TOTAL = re.compile(
     r"(?:grand |sub[- ]?)?totals?|sums?|summe|gesamt|gesamtsumme|insgesamt|zusammen|all together|"
     r"total (?:general|général|generale|geral)|tota(?:l[ei]|al|lt)|sum[am]|som[am]e?|somma|ukupno|"
@@ -44,10 +46,10 @@ _AVERAGE = re.compile(
     r"gemiddelde|medel|medelvärde|gennemsnit|gjennomsnitt|keskiarvo|среднее(?: значение)?|"
     r"平均值?|평균|średnia|průměr|átlag|ortalama|μέσος όρος"
 )
-_LONGEST = 60
-"""The characters of a cell that are looked at; notes may have millions."""
+_MAX_CHARACTERS = 60
+"""Characters of a cell that are searched for words of totals; notes may have millions."""
 
-_BEHIND = re.compile(r"[\s:.=]*(?:\(.*\)|\d+)?[\s:.=]*$")
+_SUFFIX = re.compile(r"[\s:.=]*(?:\(.*\)|\d+)?[\s:.=]*$")
 _NOTE = re.compile(
     r"(?:sources?|notes?|footnotes?|quellen?|anmerkung(?:en)?|hinweis|stand|fuentes?|notas?|fontes?|"
     r"bron|kilde|källa|lähde|źródło|zdroj|forrás|kaynak|источник|примечание|资料来源|数据来源|来源|"
@@ -163,11 +165,11 @@ def names_of(header: Sequence[str], second: Sequence[str]) -> list[str]:
     return names
 
 
-def without_blank_rows(frame: pd.DataFrame) -> pd.DataFrame:
+def drop_blank_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of a table with two columns or more in which any cell has a value.
 
     Examples:
-        >>> without_blank_rows(pd.DataFrame({"a": ["1", " ", "NA"], "b": ["x", "", "#REF!"]}))
+        >>> drop_blank_rows(pd.DataFrame({"a": ["1", " ", "NA"], "b": ["x", "", "#REF!"]}))
            a  b
         0  1  x
     """
@@ -182,15 +184,15 @@ def without_blank_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
-    """Return the rows that are no cases, by index, and what they are.
+    """Return the rows that are not cases, by index, and what they are.
 
     Args:
         frame: the rows, none of them blank.
         dialect: how numbers are written.
     """
-    if len(frame) < _LEAST_ROWS:
+    if len(frame) < _MIN_ROWS:
         return {}
-    frame = frame.iloc[:, :_MOST_COLUMNS]
+    frame = frame.iloc[:, :_MAX_COLUMNS]
     text = {
         name: cells.as_text(frame[name])
         for name in frame.columns
@@ -212,9 +214,9 @@ def _wordings(
 
     Such a row has words where the rows below have numbers, and its words appear in no other.
     """
-    sample = frame.iloc[: _BELOW + _MOST_EXTRA]
+    sample = frame.iloc[: _SAMPLE_ROWS + _MAX_EXTRA_LINES]
     columns = {name: column.loc[sample.index] for name, column in text.items()}
-    for count in range(min(_MOST_EXTRA, len(sample) - _LEAST_ROWS), 0, -1):
+    for count in range(min(_MAX_EXTRA_LINES, len(sample) - _MIN_ROWS), 0, -1):
         rows = sample.index[:count]
         if all(_is_wording({name: column.loc[row] for name, column in columns.items()},
                            {name: column.iloc[count:] for name, column in columns.items()},
@@ -251,22 +253,22 @@ def _is_wording(
     if broken and (broken > 1 or all(map(is_unit, words.values()))):
         return True
     phrases = sum(" " in cell for cell in words.values()) > len(words) / 2
-    return phrases and (new >= _LEAST_ROWS or (broken > 0 and new > 0))
+    return phrases and (new >= _MIN_ROWS or (broken > 0 and new > 0))
 
 
 def _are_numbers(column: pd.Series[str], dialect: Dialect) -> bool:
     """Whether nearly all cells of a column, of which none is missing, are numbers or dates."""
-    if len(column) < _LEAST_ROWS:
+    if len(column) < _MIN_ROWS:
         return False
     numbers = cells.to_numbers(column, dialect).notna()
-    return bool((numbers | column.str.match(r"\d+[-/.]\d+[-/.]\d+")).mean() >= _MOSTLY)
+    return bool((numbers | column.str.match(r"\d+[-/.]\d+[-/.]\d+")).mean() >= _MIN_NUMBER_SHARE)
 
 
 def _notes(frame: pd.DataFrame) -> list[int]:
     """Return the rows at the end with one cell, which is a sentence or begins as notes do."""
     if frame.shape[1] < 2:
         return []
-    tail = frame.iloc[-_MOST_NOTES:]
+    tail = frame.iloc[-_MAX_NOTES:]
     text = {name: cells.as_text(tail[name]) for name in frame.columns}
     notes = list[int]()
     for row in reversed(tail.index.tolist()):
@@ -278,18 +280,18 @@ def _notes(frame: pd.DataFrame) -> list[int]:
         if not note or _is_number(cell) or (cells.as_text(frame[name]) == cell).sum() > 1:
             break
         notes.append(row)
-    return notes if len(notes) < len(frame) - _LEAST_ROWS else []
+    return notes if len(notes) < len(frame) - _MIN_ROWS else []
 
 
 def _totals(frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect) -> list[int]:
     """Return the rows that sum up others."""
-    if len(frame) < _LEAST_ROWS:
+    if len(frame) < _MIN_ROWS:
         return []
-    ends = {frame.index[0], *frame.index[-_MOST_EXTRA:].tolist()}
+    ends = {frame.index[0], *frame.index[-_MAX_EXTRA_LINES:].tolist()}
     totals = set[int]()
     for column in (column.loc[frame.index] for column in text.values()):
         words = [word for word in column.unique().tolist() if _kind_of_total(word)]
-        if not words or len(words) > _MOST_EXTRA:
+        if not words or len(words) > _MAX_EXTRA_LINES:
             continue
         others = column[~column.isin(words) & ~cells.is_missing(column)]
         rows = column.index[column.isin(words)].tolist()
@@ -306,7 +308,7 @@ def _totals(frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Di
 
 def _kind_of_total(word: str) -> str:
     """Return "total" or "average" if a word names such a row, else nothing."""
-    plain = _BEHIND.sub("", word[:_LONGEST].casefold())
+    plain = _SUFFIX.sub("", word[:_MAX_CHARACTERS].casefold())
     if _TOTAL.fullmatch(plain):
         return "total"
     return "average" if _AVERAGE.fullmatch(plain) else ""

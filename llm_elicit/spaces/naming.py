@@ -22,7 +22,7 @@ _UNITS = {
     "ml": "ml", "liters": "litres", "litres": "litres", "sqm": "m²", "m2": "m²", "km2": "km²",
     "sqft": "square feet", "kcal": "kcal",
 }  # fmt: skip
-"""Units by what stands for them at the end of a heading."""
+"""Units by their abbreviation at the end of a heading."""
 
 _LETTERS = {"m": "m", "g": "g", "l": "litres", "s": "seconds"}
 _DEGREES = {"c": "°C", "f": "°F", "k": "K"}
@@ -71,8 +71,8 @@ def wordings(headings: Sequence[str]) -> dict[str, Wording]:
     """Return the wording of each heading; names and labels differ.
 
     Examples:
-        >>> found = wordings(["body_mass_g", "temp_c", "price (USD)"])
-        >>> [(each.label, each.unit) for each in found.values()]
+        >>> columns = wordings(["body_mass_g", "temp_c", "price (USD)"])
+        >>> [(column.label, column.unit) for column in columns.values()]
         [('body mass', 'g'), ('temperature', '°C'), ('price', 'USD')]
     """
     names, worded = _names(headings), dict[str, Wording]()
@@ -147,7 +147,7 @@ def _names(headings: Sequence[str]) -> dict[str, str]:
 
 
 def valid_name(text: str, used: Collection[str] = ()) -> str:
-    """Return a name made from a text that is none, other than those that are taken.
+    """Return a valid name made from a text, different from those in use.
 
     Examples:
         >>> valid_name("weight kg"), valid_name("2nd"), valid_name("%", ["_"])
@@ -165,7 +165,7 @@ class ColumnReport:
 
     Attributes:
         column: its heading.
-        kept: what it is kept as; empty if it was dropped.
+        kept: the kind of its feature; empty if it was dropped.
         range: its range or its categories; the reason if it was dropped.
         scale: its scale; empty for categories.
         unit: its unit.
@@ -181,7 +181,7 @@ class ColumnReport:
 
     @classmethod
     def of(
-        cls, column: str, form: str, feature: Mapping[str, Any], guessed: Iterable[str]
+        cls, column: str, kind: str, feature: Mapping[str, Any], guessed: Iterable[str]
     ) -> ColumnReport:
         """Return the report of a column that became a feature with these settings."""
         if "categories" in feature:
@@ -190,5 +190,5 @@ class ColumnReport:
             ends, factor = (feature.get("low"), feature.get("high")), feature.get("factor", 1.0)
             low, high = ends if factor == 1.0 else (f"{end * factor:.3g}" for end in ends)
             span = f"{low} to {high}"
-        scale = "circle" if feature.get("periodic") else feature.get("scale", "")
-        return cls(column, form, span, scale, feature.get("unit", ""), tuple(guessed))
+        scale = "periodic" if feature.get("periodic") else feature.get("scale", "")
+        return cls(column, kind, span, scale, feature.get("unit", ""), tuple(guessed))

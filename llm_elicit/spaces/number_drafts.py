@@ -17,29 +17,29 @@ LOW, HIGH = 0.01, 0.99
 """The quantiles that a range spans."""
 
 _SKEWED = 1.0
-_LARGEST, _SMALLEST, _NARROWEST = 1e25, 1e-25, 1e-11
+_MAX_VALUE, _MIN_WIDTH, _MIN_RELATIVE_WIDTH = 1e25, 1e-25, 1e-11
 _SMALL_TABLE = 300
-"""Below, a quantile of 1 % leaves out so few rows that they say little of which are extreme."""
+"""Rows from which 1 % quantiles set the range; in smaller tables they rest on too few rows."""
 
-_NEAR = 0.15
-"""Extremes of small tables are in the range if nearer to the quantiles than this share of it."""
+_MAX_TAIL = 0.15
+"""In small tables, a range ends at an extreme that is at most this share of it from a quantile."""
 
-_LEAST_RATIO = 4.0
-"""The least ratio of the ends of a range on a logarithmic scale; below, scales hardly differ."""
+_MIN_LOG_RATIO = 4.0
+"""Smallest ratio of the ends of a range on a logarithmic scale; narrower ones hardly differ."""
 
-FEW = 12
-"""Whole numbers over a range of at most so many are all asked about."""
+MAX_LEVELS = 12
+"""Largest range of whole numbers whose values are all used."""
 
-_MOST_DIGITS = 4
-_SEAM = 6
-"""Values of a circle leave at most one part of so many unused where it closes."""
+_MAX_DIGITS = 4
+_PERIOD_PARTS = 6
+"""A periodic column has no gap above one sixth of its period."""
 
-_CIRCLES: dict[str, tuple[tuple[int, int], ...]] = {
+_PERIODS: dict[str, tuple[tuple[int, int], ...]] = {
     "hour": ((0, 23), (1, 24)), "hr": ((0, 23), (1, 24)), "month": ((1, 12), (0, 11)),
     "mon": ((1, 12),), "minute": ((0, 59),), "weekday": ((0, 6), (1, 7)),
     "dow": ((0, 6), (1, 7)), "week": ((1, 52), (1, 53)), "yday": ((1, 366), (0, 365)),
 }  # fmt: skip
-"""The values of columns that go around a circle, by the last word of their heading."""
+"""The values of periodic columns, by the last word of their heading."""
 
 _YEARS = {"year", "yr", "years", "vintage"}
 _ANGLES = {"direction", "dir", "bearing", "azimuth", "heading", "aspect", "hue"}
@@ -50,12 +50,12 @@ class UnusableColumnError(Exception):
     """A column that cannot be a feature; the message says why."""
 
 
-def draft_numbers(values: Floats, words: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return the settings of a feature of numbers, and what it is kept as in words.
+def draft_numbers(values: Floats, heading_words: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return the settings of a feature of numbers, and its kind as a user reads it.
 
     Args:
         values: the column's numbers.
-        words: the words of its heading.
+        heading_words: the words of its heading.
 
     Raises:
         UnusableColumnError: it cannot be a feature; the message says why.
@@ -64,18 +64,18 @@ def draft_numbers(values: Floats, words: Sequence[str]) -> tuple[dict[str, Any],
         >>> draft_numbers(np.arange(100.0) % 12 + 1, ["month"])[0]
         {'kind': 'integer', 'low': 1, 'high': 12, 'periodic': True}
     """
-    _check(values, words)
+    _check(values, heading_words)
     whole = bool(np.all(values == np.round(values))) and float(np.abs(values).max()) < 2.0**53
-    circle = _circle(values, whole, words)
+    circle = _periodic_settings(values, whole, heading_words)
     if circle is not None:
-        return circle, "a circle"
-    if whole and _YEARS & set(words) and values.min() >= 1000 and values.max() <= 2200:
+        return circle, "periodic numbers"
+    if whole and _YEARS & set(heading_words) and values.min() >= 1000 and values.max() <= 2200:
         low, high = _ends(values, True, log=False)
         locale = {"thousands": ""}
         return {"kind": "integer", "low": low, "high": high, "digits": 4, "locale": locale}, "years"
     # Whether a long right tail over a wide range becomes shorter on the logarithm.
     ends, log = np.quantile(values, [LOW, HIGH]), False
-    if 0 < _LEAST_RATIO * ends[0] < ends[1] and not (whole and np.ptp(values) <= FEW):
+    if 0 < _MIN_LOG_RATIO * ends[0] < ends[1] and not (whole and np.ptp(values) <= MAX_LEVELS):
         raw, logarithmic = (float(stats.skew(x)) for x in (values, np.log(values[values > 0])))
         log = raw > _SKEWED and abs(logarithmic) < abs(raw)
     low, high = _ends(values, whole, log=log)
@@ -86,7 +86,7 @@ def draft_numbers(values: Floats, words: Sequence[str]) -> tuple[dict[str, Any],
         "high": high,
     }
     digits = len(str(int(high - low)))
-    if whole and not log and 3 < digits <= _MOST_DIGITS:
+    if whole and not log and 3 < digits <= _MAX_DIGITS:
         settings["digits"] = digits
     return settings, "whole numbers" if whole else "numbers"
 
@@ -103,36 +103,40 @@ def _check(values: Floats, words: Sequence[str]) -> None:
     if low == high:
         raise UnusableColumnError(f"constant: every number is {low:g}")
     largest = max(abs(low), abs(high))
-    if largest > _LARGEST:
-        raise UnusableColumnError(f"it holds a value beyond {_LARGEST:g}; use a larger unit")
-    if high - low < _SMALLEST:
+    if largest > _MAX_VALUE:
+        raise UnusableColumnError(f"it holds a value beyond {_MAX_VALUE:g}; use a larger unit")
+    if high - low < _MIN_WIDTH:
         raise UnusableColumnError(
-            f"its values differ by less than {_SMALLEST:g}; use a smaller unit"
+            f"its values differ by less than {_MIN_WIDTH:g}; use a smaller unit"
         )
-    if high - low < _NARROWEST * largest:
+    if high - low < _MIN_RELATIVE_WIDTH * largest:
         raise UnusableColumnError(
-            f"its values from {low:.17g} to {high:.17g} are too near for floats; subtract a "
-            "constant"
+            f"its values from {low:.17g} to {high:.17g} are too close together for "
+            "floating-point numbers; subtract a constant"
         )
     counts = len(values) > 2 and bool(np.all(np.diff(values) == 1))
     if counts and not _YEARS & set(words):
-        raise UnusableColumnError("it numbers the rows")
+        raise UnusableColumnError(
+            f"it is a row number ({low:g}, {low + 1:g}, ...), which says nothing about a row"
+        )
     whole = bool(np.all(values == np.round(values)))
     if whole and len(values) > 2 and words[-1:] and words[-1] in _IDENTIFIERS:
-        raise UnusableColumnError("an identifier, by its name")
+        raise UnusableColumnError(
+            "an identifier, by its name; rename the column if it is a quantity"
+        )
 
 
-def _circle(values: Floats, whole: bool, words: Sequence[str]) -> dict[str, Any] | None:
-    """Return the settings of a periodic feature; None if the column is none."""
+def _periodic_settings(values: Floats, whole: bool, words: Sequence[str]) -> dict[str, Any] | None:
+    """Return the settings of a periodic feature; None if the column is not periodic."""
     last = words[-1] if words else ""
     if _ANGLES & set(words) and values.min() >= 0 and 180 < values.max() <= 360:
         return {"kind": "continuous", "low": 0, "high": 360, "periodic": True}
-    for low, high in _CIRCLES.get(last, ()) if whole else ():
+    for low, high in _PERIODS.get(last, ()) if whole else ():
         if values.min() >= low and values.max() <= high:
-            # Months of the summer alone are no circle; every third hour is one.
+            # Months of the summer alone are not periodic; every third hour is.
             steps = np.diff(np.unique(values))
             seam = values.min() + (high - low + 1) - values.max()
-            if seam > max(float(steps.max()), (high - low + 1) / _SEAM):
+            if seam > max(float(steps.max()), (high - low + 1) / _PERIOD_PARTS):
                 return None
             return {"kind": "integer", "low": low, "high": high, "periodic": True}
     return None
@@ -145,7 +149,7 @@ def _ends(values: Floats, whole: bool, *, log: bool) -> tuple[float, float]:
     rows. So do both if the quantiles coincide, and for whole numbers of a small range.
     """
     low, high = _span(values, log=log)
-    if low == high or (whole and values.max() - values.min() <= FEW):
+    if low == high or (whole and values.max() - values.min() <= MAX_LEVELS):
         low, high = float(values.min()), float(values.max())
     grid = 10.0 ** (np.floor(np.log10(high - low)) - 2)
     if whole:
@@ -166,17 +170,17 @@ def _span(values: Floats, *, log: bool) -> tuple[float, float]:
         return low, high
     least, most = float(values.min()), float(values.max())
     ends = np.array([least, low, high, most])
-    scaled = np.log(np.maximum(ends, _SMALLEST)) if log else ends
-    near = _NEAR * (scaled[2] - scaled[1])
+    scaled = np.log(np.maximum(ends, _MIN_WIDTH)) if log else ends
+    near = _MAX_TAIL * (scaled[2] - scaled[1])
     keeps_least = scaled[1] - scaled[0] <= near and not (log and least <= 0)
     return least if keeps_least else low, most if scaled[3] - scaled[2] <= near else high
 
 
 def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set[int]:
-    """Give alike columns alike scales, that of most of them; return those that were changed.
+    """Give similar columns the scale that most of them have; return those that were changed.
 
-    Columns are alike if they share half of the words of their headings, or have a letter each for
-    a heading, and their ranges are within a factor of 30.
+    Columns are similar if they share half of the words of their headings, or a single letter as
+    heading, and their ranges are within a factor of 30.
 
     Args:
         columns: the words of the heading and the settings, which are changed, of each.
@@ -190,7 +194,7 @@ def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set
     group = list(range(len(columns)))
     for j, column in enumerate(columns):
         for i in range(j):
-            if group[i] != group[j] and _alike(columns[i], column):
+            if group[i] != group[j] and _are_alike(columns[i], column):
                 group = [group[i] if number == group[j] else number for number in group]
     changed: set[int] = set()
     for number in set(group):
@@ -207,7 +211,7 @@ def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set
     return changed
 
 
-def _alike(
+def _are_alike(
     a: tuple[Sequence[str], dict[str, Any]], b: tuple[Sequence[str], dict[str, Any]]
 ) -> bool:
     if any("scale" not in settings for _, settings in (a, b)):
@@ -220,22 +224,25 @@ def _alike(
     return (letters or (shared and bool(first & second))) and near
 
 
-_LEAST = 3
+_MIN_COLUMNS = 3
+"""Smallest number of columns that sum to a whole."""
+
 _ROUNDING = 0.011
-"""How far sums are from the whole where shares are rounded, as a part of it."""
+"""Largest deviation of a sum of rounded shares from the whole, as a share of it."""
 
-_MOST_ROWS = 0.99
+_MIN_ROW_SHARE = 0.99
+"""Smallest share of the rows in which they do."""
 
 
-def shares_of_a_whole(columns: Sequence[Floats]) -> tuple[range, float] | None:
-    """Return the first run of three or more columns that sum to 1 or to 100, and which.
+def find_shares(columns: Sequence[Floats]) -> tuple[range, float] | None:
+    """Return the first run of three or more columns that sum to 1 or to 100, and that sum.
 
     Args:
         columns: the numbers of neighbouring columns, with NaN for missing ones.
 
     Examples:
         >>> rows = np.array([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])
-        >>> shares_of_a_whole([np.array([3.0, 4.0]), *rows.T])
+        >>> find_shares([np.array([3.0, 4.0]), *rows.T])
         (range(1, 4), 1.0)
     """
     for whole in (1.0, 100.0):
@@ -248,8 +255,8 @@ def shares_of_a_whole(columns: Sequence[Floats]) -> tuple[range, float] | None:
                     break
                 total = total + columns[stop]
                 sums = total[~np.isnan(total)]
-                if stop - start + 1 < _LEAST or len(sums) < 2:
+                if stop - start + 1 < _MIN_COLUMNS or len(sums) < 2:
                     continue
-                if np.mean(np.abs(sums - whole) <= _ROUNDING * whole) >= _MOST_ROWS:
+                if np.mean(np.abs(sums - whole) <= _ROUNDING * whole) >= _MIN_ROW_SHARE:
                     return range(start, stop + 1), whole
     return None

@@ -33,8 +33,8 @@ else:  # pandas, which a process that only asks questions does without
     pd, cells = LazyModule("pandas"), LazyModule("llm_elicit.spaces.cells")
     table_files = LazyModule("llm_elicit.spaces.table_files")
 
-_LEAST_ROWS = 20
-_MOST_ROUNDS = 1000
+_MIN_ROWS = 20
+_MAX_ROUNDS = 1000
 
 
 class TableDensity:
@@ -56,9 +56,9 @@ class TableDensity:
     """
 
     def __init__(self, rows: Floats, smoothed: NDArray[np.bool_]) -> None:
-        if len(rows) < _LEAST_ROWS:
+        if len(rows) < _MIN_ROWS:
             raise InputError(
-                f"sampling: empirical needs {_LEAST_ROWS} complete rows in the range asked about, "
+                f"sampling: empirical needs {_MIN_ROWS} complete rows in the range asked about, "
                 f"and the table has {len(rows)}; use sampling: uniform, or widen the ranges"
             )
         self.rows, self.smoothed = rows, smoothed
@@ -85,18 +85,20 @@ class TableDensity:
             drawn[:, self.smoothed] += noise @ self._factor.T
             return drawn[inside(drawn)]
 
-        scarce = "sampling: empirical: hardly any draw is inside the range asked about"
-        return accepted(draw, n, scarce)
+        scarce = (
+            "sampling: empirical: hardly any draw is inside the range asked about; widen the ranges"
+        )
+        return draw_accepted(draw, n, scarce)
 
 
-def accepted(draw: Callable[[], Floats], n: int, scarce: str) -> Floats:
-    """Return the first n points of repeated draws, of which each keeps those it accepts.
+def draw_accepted(draw: Callable[[], Floats], n: int, scarce: str) -> Floats:
+    """Call `draw`, which returns accepted points, until there are n points; return these.
 
     Raises:
-        InputError: a thousand draws have not brought them; the message is `scarce`.
+        InputError: a thousand calls have not brought n points; the message is `scarce`.
     """
     points = draw()
-    for _ in range(_MOST_ROUNDS - 1):
+    for _ in range(_MAX_ROUNDS - 1):
         if len(points) >= n:
             break
         points = np.concatenate([points, draw()])
@@ -106,10 +108,10 @@ def accepted(draw: Callable[[], Floats], n: int, scarce: str) -> Floats:
 
 
 def _increasing(cuts: tuple[float, ...]) -> tuple[float, ...]:
-    """Return numbers, which must increase.
+    """Return numbers after checking that they increase.
 
     Raises:
-        ValueError: they do not.
+        ValueError: the numbers do not increase.
     """
     if any(later <= cut for cut, later in pairwise(cuts)):
         raise ValueError("the numbers must increase; sort them")
@@ -133,7 +135,8 @@ class Table(StrictModel):
         words: by feature, the category of cells that are not written as their category; an empty
             cell may be one. The empty text stands for no value, as in ``income: {"-99": ""}``.
         dates: by feature, how its dates are written; unless given, as 2020-03-14.
-        cuts: by feature whose categories are ranges of numbers, where they start but the first.
+        cuts: by feature whose categories are ranges of numbers, the lower bounds of all but the
+            first range.
     """
 
     file: str
@@ -194,10 +197,10 @@ class Table(StrictModel):
         return cells.to_values(column, feature, self.dialect, words, dates, str(path), cuts)
 
     def _checked(self, path: Path, space: str, content: bytes | None) -> bytes:
-        """Return the bytes of the file, whose checksum is the recorded one.
+        """Return the bytes of the file after verifying their checksum.
 
         Raises:
-            InputError: it is gone, or has another.
+            InputError: the file is missing, or its checksum is not the recorded one.
         """
         if content is None and not path.is_file():
             raise InputError(f"{path}: the reference table is missing; restore the file")

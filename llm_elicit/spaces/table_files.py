@@ -31,17 +31,17 @@ from llm_elicit.spaces.csv_files import (
     Dialect,
     check_distinct,
     decimal_of,
-    decoded,
+    decode,
+    read_separator_line,
     separator_of,
-    stated_separator,
     unreadable,
 )
 from llm_elicit.spaces.layout import (
-    LOOKED_AT,
+    HEADER_SAMPLE_LINES,
+    drop_blank_rows,
     header_lines,
     names_of,
     rows_of_no_case,
-    without_blank_rows,
 )
 
 READERS = {
@@ -71,7 +71,7 @@ _UNREAD = {
     **dict.fromkeys((".yaml", ".yml", ".toml"), "settings'"),
     ".numbers": "Numbers'",
 }
-"""Whose format a suffix names that is not read."""
+"""Suffixes of formats that are not supported, and whose formats they are."""
 
 _SIDE_FILES = ("thumbs.db", "desktop.ini")
 _ABOUT = ("readme", "licen", "metadata", "about", "codebook")
@@ -93,8 +93,8 @@ class UnpackedFile:
     name: str = ""
 
 
-def unpacked(content: bytes, source: str) -> UnpackedFile:
-    """Return a table's file without what it is packed in.
+def unpack(content: bytes, source: str) -> UnpackedFile:
+    """Return the file of a table out of its compression or archive.
 
     Args:
         content: the bytes of the file.
@@ -112,12 +112,12 @@ def unpacked(content: bytes, source: str) -> UnpackedFile:
             inner = source.removesuffix(PurePath(source).suffix) if suffix in _UNPACK else source
             if PurePath(inner).suffix.lower() == ".tar":
                 raise _unread(source, ".tar")
-            return unpacked(_UNPACK[started](content), inner)
+            return unpack(_UNPACK[started](content), inner)
         if started == ".zip":
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 # Neither a workbook of Excel nor of LibreOffice.
                 if not {"[Content_Types].xml", "mimetype"} & {*archive.namelist()}:
-                    return _from_zip(archive, source)
+                    return _unpack_zip(archive, source)
         if suffix in _UNPACK or suffix == ".zip":
             raise InputError(f"{source}: not a CSV that can be read: it is not a {suffix[1:]} file")
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
@@ -153,7 +153,7 @@ def _unread(source: str, suffix: str) -> InputError:
     )
 
 
-def _from_zip(archive: zipfile.ZipFile, source: str) -> UnpackedFile:
+def _unpack_zip(archive: zipfile.ZipFile, source: str) -> UnpackedFile:
     """Return the one table of an archive; side files of systems and notes about it do not count.
 
     Raises:
@@ -173,16 +173,16 @@ def _from_zip(archive: zipfile.ZipFile, source: str) -> UnpackedFile:
     if len(chosen) != 1:
         listed = visible(", ".join(names), 200) or "none"
         raise InputError(f"{source}: holds {len(names)} files; unpack it and name one: {listed}")
-    file = unpacked(archive.read(chosen[0]), chosen[0])
+    file = unpack(archive.read(chosen[0]), chosen[0])
     return UnpackedFile(file.content, file.suffix, chosen[0] if len(names) > 1 else "")
 
 
-_LOOKED_AT = 1000
+_SAMPLE_CELLS = 1000
 """The cells of a column from which the decimal mark is found."""
 
 _EXCEL: dict[str, Any] = {"header": None, "keep_default_na": False, "na_values": [""]}
-_LISTED = 5
-"""The most lines that a note lists."""
+_MAX_LISTED = 5
+"""Largest number of lines that a note lists."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class ReadTable:
     Attributes:
         frame: its rows; the index is the number of the line less two, 0 below a first header line.
         dialect: how its file is written.
-        notes: what the file does not state and was found, a line each.
+        notes: guesses about the file, a line each.
         printed: the cells of a CSV as they are printed, from the header line on; the index is the
             number of the line less one.
     """
@@ -214,7 +214,7 @@ def read_table_file(path: Path, dialect: Dialect, content: bytes) -> ReadTable:
     Raises:
         InputError: it cannot be read, or the package that reads its format is not installed.
     """
-    table, text = _all_rows(unpacked(content, str(path)), str(path), dialect)
+    table, text = _all_rows(unpack(content, str(path)), str(path), dialect)
     _check_short_rows(str(path), text, table, dialect)
     return replace(table, frame=_cases(table.frame, dialect.left_out))
 
@@ -252,23 +252,23 @@ def sniff(path: Path, encoding: str = "") -> ReadTable:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    file = unpacked(content, str(path))
+    file = unpack(content, str(path))
     table, text = _all_rows(file, str(path), encoding=encoding)
     names = pd.to_numeric(pd.Series(table.frame.columns), errors="coerce")
     if not file.suffix and len(names) and names.notna().all():
         raise InputError(f"{path}: the first line holds numbers; add a header line with names")
-    cases = without_extra_rows(table.frame, table.dialect)
+    cases = drop_extra_rows(table.frame, table.dialect)
     _check_short_rows(str(path), text, table, cases.dialect)
     archive = f"{visible(file.name, 100)} is read, of several files in the archive"
     notes = (*table.notes, *([archive] if file.name else []), *cases.notes)
     return replace(cases, notes=notes)
 
 
-def without_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
-    """Return a table without rows that are no cases, and with the marks of its numbers."""
+def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
+    """Return a table without rows that are not cases, and with the marks of its numbers."""
     columns = (frame[name] for name in frame.columns)
     parts = [
-        column.iloc[:_LOOKED_AT]
+        column.iloc[:_SAMPLE_CELLS]
         for column in columns
         if pd.api.types.is_object_dtype(column.dtype) or pd.api.types.is_string_dtype(column.dtype)
     ]
@@ -277,7 +277,7 @@ def without_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
         dialect.sep,
     )
     dialect = Dialect.model_validate({**dialect.model_dump(), **marks})
-    rows = rows_of_no_case(without_blank_rows(frame), dialect)
+    rows = rows_of_no_case(drop_blank_rows(frame), dialect)
     dialect = dialect.model_copy(update={"left_out": tuple(sorted(row + 2 for row in rows))})
     cases = _cases(frame, dialect.left_out)
     blank = len(frame) - len(cases) - len(rows)
@@ -286,7 +286,9 @@ def without_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
         kinds.setdefault(kind, []).append(row + 2)
     notes = []
     for kind, lines in kinds.items():
-        listed = ", ".join(map(str, lines[:_LISTED])) + (", ..." if len(lines) > _LISTED else "")
+        listed = ", ".join(map(str, lines[:_MAX_LISTED])) + (
+            ", ..." if len(lines) > _MAX_LISTED else ""
+        )
         notes.append(f"line{'s' * (len(lines) > 1)} {listed} left out: {kind}")
     if blank:
         notes.append(f"{blank:,} row{'s' * (blank > 1)} without any value left out")
@@ -295,14 +297,14 @@ def without_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
 
 def _cases(frame: pd.DataFrame, left_out: Collection[int]) -> pd.DataFrame:
     rows = frame.drop(index=[line - 2 for line in left_out], errors="ignore")
-    cases = without_blank_rows(rows)
+    cases = drop_blank_rows(rows)
     return cases if len(cases) == len(frame) else cases.infer_objects()
 
 
 def _all_rows(
     file: UnpackedFile, source: str, dialect: Dialect | None = None, encoding: str = ""
 ) -> tuple[ReadTable, str]:
-    """Return all rows below the header line, also blank ones and those that are no cases.
+    """Return all rows below the header line, also blank ones and those that are not cases.
 
     Args:
         file: the file.
@@ -317,15 +319,15 @@ def _all_rows(
     if READERS.get(file.suffix) == "read_excel":
         grid, sheets = _sheet(source, file)
         if dialect is None:
-            lines = grid.iloc[:LOOKED_AT].map(_as_cell).to_numpy().tolist()
+            lines = grid.iloc[:HEADER_SAMPLE_LINES].map(_format_cell).to_numpy().tolist()
             dialect = Dialect(header=header_lines(lines))
             several = f"sheet {visible(sheets[0], 60)!r} is read, the first of {len(sheets)}"
             notes = [*_above(dialect), *([several] if len(sheets) > 1 else [])]
     elif file.suffix:
-        frame = named_columns(_typed(source, file), source)
+        frame = name_columns(_read_typed(source, file), source)
         return ReadTable(frame, dialect or Dialect()), ""
     else:
-        raw, charset = decoded(file.content, source, dialect.encoding if dialect else encoding)
+        raw, charset = decode(file.content, source, dialect.encoding if dialect else encoding)
         text = _plain(raw)
         if dialect is None:
             dialect, notes = _dialect_of(source, text, charset, named=bool(encoding))
@@ -333,7 +335,7 @@ def _all_rows(
     if dialect.header[-1] - 1 not in grid.index:
         raise InputError(f"{source}: no line {dialect.header[-1]}; correct dialect.header")
     names, rows = _names(grid, dialect), grid.loc[dialect.header[-1] :]
-    # Columns that have neither name nor value are none.
+    # Columns with neither name nor value are left out.
     places = [place for place, name in enumerate(names)
               if name or not is_missing(as_text(rows[place])).all()]  # fmt: skip
     check_distinct([names[place] for place in places], source)
@@ -344,15 +346,15 @@ def _all_rows(
 
 
 def _dialect_of(source: str, text: str, charset: str, *, named: bool) -> tuple[Dialect, list[str]]:
-    """Return separator and header of a CSV, and what to say of them and of its encoding."""
+    """Return separator and header of a CSV, and notes on them and on its encoding."""
     try:
         sep = separator_of(text)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
-    stated = stated_separator(text) is not None
+    stated = read_separator_line(text) is not None
     reader, rows, starts = csv.reader(io.StringIO(text), delimiter=sep), list[list[str]](), [1]
     with suppress(csv.Error):
-        for row in islice(reader, LOOKED_AT):
+        for row in islice(reader, HEADER_SAMPLE_LINES):
             rows.append(row)
             starts.append(reader.line_num + 1)
     first, *second = (row - 1 + stated for row in header_lines(rows[stated:]))
@@ -373,7 +375,7 @@ def _above(dialect: Dialect, first: int = 1) -> list[str]:
 
 
 def _damage(text: str) -> list[str]:
-    """Return what to say of letters that were lost before."""
+    """Return a note on letters that were lost when the file was saved earlier."""
     if "\ufffd" in text:
         return ["the file holds the sign � for letters that were lost when it was saved"]
     for sign in islice(_TWICE.finditer(text[:1_000_000]), 100):
@@ -430,7 +432,7 @@ def _grid(source: str, text: str, dialect: Dialect) -> pd.DataFrame:
 
 def _names(grid: pd.DataFrame, dialect: Dialect) -> list[str]:
     """Return the names of columns; empty ones are missing."""
-    header = [[_as_cell(cell) for cell in grid.loc[line - 1]] for line in dialect.header]
+    header = [[_format_cell(cell) for cell in grid.loc[line - 1]] for line in dialect.header]
     return names_of(*header[:2]) if len(header) > 1 else header[0]
 
 
@@ -438,7 +440,7 @@ def _check_short_rows(source: str, text: str, table: ReadTable, dialect: Dialect
     """Refuse rows of a CSV with fewer cells than the header line, unless they are left out.
 
     Raises:
-        InputError: there is one; the message names its line.
+        InputError: a row is too short; the message names its line.
     """
     if table.printed is None or not (table.printed.iloc[1:, -1] == "").any():
         return
@@ -455,7 +457,7 @@ def _check_short_rows(source: str, text: str, table: ReadTable, dialect: Dialect
 
 
 UNNAMED = "Unnamed: "
-"""How the names of columns without a heading begin."""
+"""The beginning of the names of columns without a heading."""
 
 
 def _sheet(source: str, file: UnpackedFile) -> tuple[pd.DataFrame, list[str]]:
@@ -477,11 +479,11 @@ def _sheet(source: str, file: UnpackedFile) -> tuple[pd.DataFrame, list[str]]:
         raise _unreadable(source, file, error) from None
 
 
-def _as_cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     return "" if pd.isna(value) else str(value).strip()
 
 
-def _typed(source: str, file: UnpackedFile) -> pd.DataFrame:
+def _read_typed(source: str, file: UnpackedFile) -> pd.DataFrame:
     """Return a table whose format has names and types.
 
     Raises:
@@ -489,7 +491,7 @@ def _typed(source: str, file: UnpackedFile) -> pd.DataFrame:
     """
     try:
         if READERS[file.suffix] == "read_json":
-            return _of_json(decoded(file.content, source)[0])
+            return _parse_json(decode(file.content, source)[0])
         frame: pd.DataFrame = getattr(pd, READERS[file.suffix])(io.BytesIO(file.content))
         return frame
     except InputError:
@@ -503,11 +505,11 @@ def _unreadable(source: str, file: UnpackedFile, error: Exception) -> InputError
     return InputError(f"{source}: cannot be read as a {file.suffix[1:]} file: {line}")
 
 
-def _of_json(text: str) -> pd.DataFrame:
+def _parse_json(text: str) -> pd.DataFrame:
     """Return the table of a JSON text: records, lines of records, columns, or what holds them.
 
     Raises:
-        ValueError: it holds none.
+        ValueError: the text holds no table.
     """
     try:
         data = json.loads(text)
@@ -544,7 +546,7 @@ def _records(data: dict[str, Any]) -> Any:
     return [data]
 
 
-def named_columns(frame: pd.DataFrame, source: str) -> pd.DataFrame:
+def name_columns(frame: pd.DataFrame, source: str) -> pd.DataFrame:
     """Return a frame whose columns have texts for names, an index with names among them.
 
     Raises:

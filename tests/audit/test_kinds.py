@@ -161,7 +161,7 @@ def test_the_page_shows_every_kind(mixed):
     text = re.sub(r"<[^>]*>", " ", page)
     assert not re.search(r"\b(1,9\d\d|2,0\d\d)\b", text.split("Methods and caveats")[0])
     assert "600 rows used: 10 with a missing rooms" in text
-    assert "a circle has no quantiles" in text
+    assert "a periodic feature has no quantiles" in text
     assert "wind 0 to 360 degrees, periodic" in text
     assert re.search(r"\d+ [JFMASOND][a-z]{2} 202\d", text)
     assert {"poor", "best"} <= set(text.split())

@@ -52,7 +52,7 @@ def campaign(judges: list[dict[str, Any]], pairs: int = 10, **rest: Any) -> Camp
 
 @cache
 def _space(name: str, sampling: Literal["uniform", "empirical"]) -> FeatureSpace:
-    return FeatureSpace.load(name).sampled(sampling)
+    return FeatureSpace.load(name).with_sampling(sampling)
 
 
 def space_of(study: Campaign) -> FeatureSpace:

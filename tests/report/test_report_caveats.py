@@ -88,7 +88,7 @@ def test_the_caveats_state_that_candidates_are_from_the_table(study):
 
 @pytest.mark.parametrize(("name", "follows"), [("cars", True), ("penguins_kinds", False)])
 def test_the_caveats_state_that_a_belief_spreads_beyond_the_questions(study, name, follows):
-    space = FeatureSpace.load(name).sampled("empirical")
+    space = FeatureSpace.load(name).with_sampling("empirical")
     audit = study.audit.model_copy(update={"space": space})
     found = dict(caveats(audit, study.campaign, {}, {}))
     text = found["The density is per unit of each feature's scale"]

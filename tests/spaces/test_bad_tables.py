@@ -111,15 +111,21 @@ MANY = "c\n" + "\n".join(f"word {i % 5000}" for i in range(20_000)) + "\n"
         (GOOD.encode() + b'1,"open\n', "not a CSV"),
         (b"x\n1e300\n-1e300\n", "beyond 1e+25; use a larger unit"),
         (b"x\n1e-300\n2e-300\n", "differ by less than 1e-25; use a smaller unit"),
-        (b"x\n1e15\n1000000000000001\n", "too near for floats; subtract a constant"),
+        (
+            b"x\n1e15\n1000000000000001\n",
+            "too close together for floating-point",
+        ),
         (b"x\n1\n" + b"9" * 400 + b"\n", "infinite"),
         (b"x\ninf\n1\n2\n", "infinite"),
         (b"x,y\n1,2\n3\n4,5\n", "line 3 has 1 cells, where the header line has 2 names"),
         (b'x,y\n1,"a\nb"\n\n3\n', "line 5 has 1 cells"),
         (bytes(range(256)) * 20, "c.csv"),
         (MANY.encode(), "too many categories: 5,000; at most 100 are possible"),
-        (b"id\n4\n8\n15\n16\n", "an identifier, by its name"),
-        (b"x\n5\n6\n7\n8\n", "it numbers the rows"),
+        (
+            b"id\n4\n8\n15\n16\n",
+            "by its name; rename the column if it is a quantity",
+        ),
+        (b"x\n5\n6\n7\n8\n", "it is a row number (5, 6, ...)"),
         (
             (",".join(f"c{i}" for i in range(3000)) + "\n").encode() + (b"1," * 2999 + b"2\n") * 3,
             "3,000 columns, and a question has room for 60 at most; name those to ask about: "

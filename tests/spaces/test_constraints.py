@@ -62,7 +62,7 @@ def test_a_text_is_the_inequality_that_python_evaluates(
 
 @pytest.mark.parametrize("sampling", ["uniform", "empirical"])
 def test_points_and_rows_keep_the_constraint(tmp_path: Path, sampling: str) -> None:
-    space = _space(tmp_path, ["low_price <= high_price"]).sampled(sampling)  # type: ignore[arg-type]
+    space = _space(tmp_path, ["low_price <= high_price"]).with_sampling(sampling)  # type: ignore[arg-type]
     drawn = space.sample(2000, np.random.default_rng(1))
     assert (drawn[:, 0] <= drawn[:, 1] + 1e-6).all()
     assert space.contains(drawn).all()

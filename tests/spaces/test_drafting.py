@@ -76,7 +76,10 @@ def test_ranges_are_robust_quantiles_rounded_outwards(tmp_path):
             "x\n" + "1\n2\n3\n" * 9 + "two\n4\ntwo\n",
             r"'x': line 29: 'two' is not a number; correct",
         ),
-        ("name\na\nb\nc\n", r"no column of numbers, dates or few words.*'name': text: 3 different"),
+        (
+            "name\na\nb\nc\n",
+            r"no column of numbers, dates or categories.*'name': text: 3 different",
+        ),
         ("", r"not a CSV that can be read"),
         ("x\n1\ninf\n", r"infinite value"),
         ("x\n1\n2e300\n-1e300\n", r"'x': it holds a value beyond 1e\+25"),
@@ -175,8 +178,8 @@ def test_every_column_is_kept_as_what_it_is_or_dropped_with_the_reason(mixed):
     reports = {one.column: one for one in mixed.draft.columns}
     assert list(reports) == list(MIXED)
     assert [(name, one.range) for name, one in reports.items() if not one.kept] == [
-        ("row", "it numbers the rows"),
-        ("comment", "text: 240 different in 240 cells"),
+        ("row", "it is a row number (1, 2, ...), which says nothing about a row"),
+        ("comment", "text: 240 different values in 240 cells; group them into categories"),
         ("constant", "constant: every cell with a value is '1'"),
     ]
 
@@ -234,7 +237,7 @@ def test_alike_columns_have_alike_scales(tmp_path):
     )  # fmt: skip
     space = FeatureSpace.from_frame(frame, "flowers")
     assert [f.scale for f in space.features] == ["linear"] * 3 + ["log"] * 3
-    assert "scale: linear  # as of alike columns" in space.draft.text
+    assert "scale: linear  # that of similar columns" in space.draft.text
 
 
 def test_a_data_frame_is_saved_with_its_table(tmp_path):

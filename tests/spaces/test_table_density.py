@@ -23,7 +23,7 @@ from llm_elicit.spaces.table import TableDensity
 @pytest.mark.parametrize("name", ["california_housing", "countries", "penguins_kinds"])
 def test_points_follow_the_table(name: str) -> None:
     uniform = FeatureSpace.load(name)
-    space = uniform.sampled("empirical")
+    space = uniform.with_sampling("empirical")
     drawn = space.sample(3000, np.random.default_rng(1))
     assert space.contains(drawn).all()
     np.testing.assert_array_equal(space.round(drawn), drawn)
@@ -51,7 +51,7 @@ def test_the_kernel_has_the_width_that_is_stated() -> None:
 
 
 def test_lambda_of_the_fit_is_that_of_the_points() -> None:
-    space = FeatureSpace.load("countries").sampled("empirical")
+    space = FeatureSpace.load("countries").with_sampling("empirical")
     sampling = sampling_of(space)
     assert sampling.contains(space.sample(2000, np.random.default_rng(2))).all()
     x = sampling.sample(4000, np.random.default_rng(3))
@@ -61,7 +61,7 @@ def test_lambda_of_the_fit_is_that_of_the_points() -> None:
 
 
 def test_a_belief_about_ordered_words_stays_on_them() -> None:
-    space = FeatureSpace.load("gallery/diamonds").sampled("empirical")
+    space = FeatureSpace.load("gallery/diamonds").with_sampling("empirical")
     drawn = sampling_of(space).sample(200, np.random.default_rng(0))
     assert space.inside(drawn)[:, space.names.index("cut")].all()
 
@@ -89,7 +89,7 @@ def test_what_has_no_table_or_no_density_is_refused() -> None:
     space = FeatureSpace.load("penguins")
     bare = FeatureSpace.model_validate(space.model_dump(exclude={"table"}))
     with pytest.raises(InputError, match="needs a reference table"):
-        bare.sampled("empirical")
+        bare.with_sampling("empirical")
     with pytest.raises(InputError, match="needs 20 complete rows"):
         TableDensity(np.zeros((3, 1)), np.array([True]))
     with pytest.raises(ValueError, match="'score' needs the exact density λ"):
