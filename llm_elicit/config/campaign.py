@@ -254,10 +254,15 @@ class Campaign(StrictModel):
         """Read a campaign by path, or by its name in examples/.
 
         Raises:
-            InputError: no such file, or the first key that breaks a rule.
+            InputError: no such file, a feature space, or the first key that breaks a rule.
         """
         path = files.find("examples", str(name), ".yaml")
-        return validate(cls, read_yaml(path), str(path))
+        data = read_yaml(path)
+        if "features" in data and "judges" not in data:
+            raise InputError(
+                f"{path}: this is a feature space; name it as `space:` in the file of a campaign"
+            )
+        return validate(cls, data, str(path))
 
     @property
     def people(self) -> dict[str, HumanJudge]:

@@ -51,8 +51,8 @@ _VARIABLES = {
     "token": "LLM_ELICIT_TOKEN",
     "read-token": "LLM_ELICIT_READ_TOKEN",
 }
-_LEAST_LENGTH = 16
-"""Least number of characters of a secret."""
+_MIN_LENGTH = 16
+"""Smallest number of characters of a secret."""
 
 SESSIONS_FILE = "sessions.sqlite"
 _ENDED_TABLE = "CREATE TABLE IF NOT EXISTS ended (id TEXT PRIMARY KEY, until REAL NOT NULL)"
@@ -60,14 +60,14 @@ _ENDED_TABLE = "CREATE TABLE IF NOT EXISTS ended (id TEXT PRIMARY KEY, until REA
 _SIGNED_IN, _FORMS, _CHANGED = "llm_elicit.session", "llm_elicit.forms", "llm_elicit.cookies"
 """Keys of a request's scope: its two sessions, and the set of those whose cookie has changed."""
 
-_MOST_ADDRESSES = 10_000
+_MAX_ADDRESSES = 10_000
 """Number of addresses whose wrong tokens are counted."""
 
 LINKS_FILE = "links.sqlite"
 
 _DAY = 86_400.0
 MAX_DAYS = 366.0
-"""Longest validity of a link."""
+"""Longest validity of a link, in days."""
 
 _LINKS_TABLE = """
 CREATE TABLE IF NOT EXISTS links (
@@ -144,10 +144,10 @@ def _read_secret(folder: Path, name: str) -> str:
     value = os.environ.get(variable)
     if value is None:
         return _secret_in(folder / name)
-    if len(value) < _LEAST_LENGTH or not value.isascii() or not value.isprintable():
+    if len(value) < _MIN_LENGTH or not value.isascii() or not value.isprintable():
         raise InputError(
             f"the environment variable {variable} holds {len(value)} characters; a secret needs "
-            f"at least {_LEAST_LENGTH} printable ASCII characters; create one: openssl rand -hex 32"
+            f"at least {_MIN_LENGTH} printable ASCII characters; create one: openssl rand -hex 32"
         )
     return value
 
@@ -167,7 +167,7 @@ def _secret_in(path: Path) -> str:
         secret = path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be used ({error}); check it") from None
-    if len(secret) < _LEAST_LENGTH:
+    if len(secret) < _MIN_LENGTH:
         raise InputError(f"{path}: holds no secret; delete it, and a new one is created")
     return secret
 
@@ -407,7 +407,7 @@ class LoginThrottle:
             )
         wrong.append(moment)
         self._wrong.move_to_end(place)
-        if len(self._wrong) > _MOST_ADDRESSES:
+        if len(self._wrong) > _MAX_ADDRESSES:
             self._wrong.popitem(last=False)
         raise error
 
@@ -486,7 +486,7 @@ class Links:
             InputError: it would expire at once, or after more than a year.
         """
         if not 0.0 < days <= MAX_DAYS:
-            raise InputError(f"days: {days:g} is not above 0 and at most {MAX_DAYS:g}")
+            raise InputError(f"days: {days:g}; give more than 0 and at most {MAX_DAYS:g}")
         issued = time.time()
         link = Link(
             secrets.token_urlsafe(12), campaign, judge, expert, issued, issued + days * _DAY
@@ -527,7 +527,7 @@ class Links:
         """Revoke a link of a campaign, at once and for good.
 
         Raises:
-            ProblemError: there is none with that id.
+            ProblemError: no link has that id.
         """
         revoke = "UPDATE links SET revoked = coalesce(revoked, ?) WHERE id = ? AND campaign = ?"
         with self._open() as db:

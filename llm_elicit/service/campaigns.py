@@ -37,7 +37,7 @@ from llm_elicit.service.spaces import SpaceLibrary, library_of
 from llm_elicit.service.state import CampaignName, Catalog, NamedRun, Runs, Service, service_of
 
 WHERE = "campaign"
-"""What messages call the campaign."""
+"""The name of the campaign in messages."""
 
 _OPERATORS = {
     "runs": "the server uses its own folder",
@@ -87,7 +87,7 @@ def validate_campaign(data: Any, settings: ServerSettings, library: SpaceLibrary
         >>> from pathlib import Path
         >>> data = {"name": "try", "space": "penguins",
         ...         "judges": [{"name": "gpt", "backend": "openai", "model": "m"}]}
-        >>> validate_campaign(data, ServerSettings(), Library(Path("none")))
+        >>> validate_campaign(data, ServerSettings(), SpaceLibrary(Path("none")))
         Traceback (most recent call last):
         ...
         llm_elicit.errors.InputError: campaign: judge 'gpt': this server allows no backend \
@@ -102,7 +102,7 @@ def validate_campaign(data: Any, settings: ServerSettings, library: SpaceLibrary
         raise InputError(f"{WHERE}: journal: this server has its own; remove it")
     _check_backends(data.get("judges"), settings)
     campaign = validate(Campaign, data, WHERE)
-    judges = tuple(_allowed(judge, settings) for judge in campaign.judges)
+    judges = tuple(_with_price(judge, settings) for judge in campaign.judges)
     _check_size(campaign, settings.bounds)
     most, stated = settings.bounds.max_cost, campaign.limits.max_cost
     paid = next((judge.name for judge in judges if not provider_of(judge).free), None)
@@ -118,7 +118,7 @@ def validate_campaign(data: Any, settings: ServerSettings, library: SpaceLibrary
         )
     if paid is not None and stated is not None and most is not None and stated > most:
         raise InputError(
-            f"{WHERE}: limits.max_cost: {stated:g} is above this server's {most:g} USD"
+            f"{WHERE}: limits.max_cost: {stated:g} USD; this server allows at most {most:g} USD"
         )
     prompts = files.available("prompts", ".md")
     for name in (campaign.design.template, *campaign.pilot):
@@ -138,12 +138,16 @@ def check_limits(max_cost: float | None, concurrency: int | None, bounds: Bounds
     """Check new limits of a run.
 
     Raises:
-        InputError: one is beyond the server's.
+        InputError: a limit is above the server's.
     """
     if max_cost is not None and bounds.max_cost is not None and max_cost > bounds.max_cost:
-        raise InputError(f"max_cost: {max_cost:g} is above this server's {bounds.max_cost:g} USD")
+        raise InputError(
+            f"max_cost: {max_cost:g} USD; this server allows at most {bounds.max_cost:g} USD"
+        )
     if concurrency is not None and concurrency > bounds.concurrency:
-        raise InputError(f"concurrency: {concurrency} is above this server's {bounds.concurrency}")
+        raise InputError(
+            f"concurrency: {concurrency}; this server allows at most {bounds.concurrency}"
+        )
 
 
 def _no_number(text: str) -> float:
@@ -170,7 +174,7 @@ def _check_backends(judges: Any, settings: ServerSettings) -> None:
             )
 
 
-def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
+def _with_price(judge: Judge, settings: ServerSettings) -> Judge:
     """Return a judge with the price that the operator states.
 
     Raises:
@@ -182,7 +186,9 @@ def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
     if judge.backend not in OWN_BACKENDS:  # a plug-in
         further = judge.model_fields_set - set(PluginJudge.model_fields) - {"base_url"}
         if further:
-            raise InputError(f"{prefix}: {sorted(further)[0]}: this server does not allow it")
+            raise InputError(
+                f"{prefix}: {sorted(further)[0]}: this server does not allow it; remove it"
+            )
     entries = [entry for entry in settings.judges if entry.backend == judge.backend]
     names = ("profile", "base_url", "api_key_env")
     place = [*(getattr(judge, name, None) for name in names), getattr(judge, "extra_headers", {})]
@@ -195,14 +201,14 @@ def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
         if named and place == [*(getattr(entry, name) for name in names), entry.extra_headers]:
             stated = None if entry.price is None else {"price": entry.price}
             return judge if stated is None else judge.model_copy(update=stated)
-    allowed = "; ".join(_shown(entry) for entry in entries)
+    allowed = "; ".join(_describe(entry) for entry in entries)
     raise InputError(
         f"{prefix}: this server does not allow its profile, base_url, api_key_env, extra_headers "
         f"and model together; for {judge.backend} it allows {allowed}"
     )
 
 
-def _shown(entry: AllowedJudge) -> str:
+def _describe(entry: AllowedJudge) -> str:
     """Return an entry of the server's file in a few words."""
     words = [f"profile {entry.profile}"] if entry.profile else []
     words.append(f"base_url {entry.base_url}" if entry.base_url else "no base_url")
@@ -231,7 +237,7 @@ def _check_size(campaign: Campaign, bounds: Bounds) -> None:
             sizes.append((f"judge {judge.name!r}: {name}", value, getattr(bounds, name)))
     for name, value, most in sizes:
         if value > most:
-            raise InputError(f"{WHERE}: {name}: {value:,} is above this server's {most:,}")
+            raise InputError(f"{WHERE}: {name}: {value:,}; this server allows at most {most:,}")
 
 
 router = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
@@ -319,11 +325,11 @@ async def create(
 async def dry_run(request: Request) -> DryRun:
     """Return some prompts and the estimated costs of a campaign; nothing is kept or sent."""
     campaign = await _campaign(request)
-    return await service_of(request).workers.call(_estimated, campaign, examples=True)
+    return await service_of(request).workers.call(_dry_run, campaign, examples=True)
 
 
 @router.get("/{name}", summary="A campaign's state, counts and costs", dependencies=_READ)
-async def read(name: CampaignName, runs: Runs) -> RunSnapshot:
+async def read_campaign(name: CampaignName, runs: Runs) -> RunSnapshot:
     """Return a campaign's snapshot."""
     return await runs.snapshot(name)
 
@@ -340,7 +346,7 @@ async def settings(run: NamedRun) -> CampaignYaml:
 )
 async def estimate(request: Request, run: NamedRun) -> DryRun:
     """Return the estimated cost of the questions without an answer."""
-    return await service_of(request).workers.call(_estimated, run.campaign, examples=False)
+    return await service_of(request).workers.call(_dry_run, run.campaign, examples=False)
 
 
 @router.post("/{name}/start", summary="Start or continue", dependencies=_ADMIN)
@@ -389,7 +395,7 @@ async def pause(
     if job is None:
         await runs.request(name, "paused")
     else:
-        followed = await service_of(request).within(wait, job.pause())
+        followed = await service_of(request).wait_for(wait, job.pause())
     response.status_code = 200 if followed else 202
     return await runs.snapshot(name)
 
@@ -409,7 +415,7 @@ async def cancel(
     if job is None:
         await runs.request(name, "cancelled")
     else:
-        followed = await service_of(request).within(wait, job.cancel(drain))
+        followed = await service_of(request).wait_for(wait, job.cancel(drain))
     response.status_code = 200 if followed else 202
     return await runs.snapshot(name)
 
@@ -433,7 +439,7 @@ async def delete(
 ) -> Response:
     """Cancel a campaign and remove its answers, beliefs, report and links."""
     service = service_of(request)
-    done = await service.within(wait, _delete(service, runs, name))
+    done = await service.wait_for(wait, _delete(service, runs, name))
     return Response(status_code=204 if done else 202)
 
 
@@ -442,7 +448,7 @@ async def _delete(service: Service, runs: Catalog, name: str) -> None:
     await asyncio.to_thread(service.experts.forget, name)
     await runs.delete(name)
     await asyncio.to_thread(service.links.forget, name)
-    # An expert may have come meanwhile. A campaign of that name must not get the old journal.
+    # An expert may have opened the journal again; a new campaign must not get the old one.
     await asyncio.to_thread(service.experts.forget, name)
 
 
@@ -453,7 +459,7 @@ async def begin(
 
     Raises:
         ProblemError: its name is taken.
-        InputError: it is to start, and a key is missing, or a cap cannot be held.
+        InputError: it is to start at once, and a key is missing or a cap cannot be held.
     """
     run = await asyncio.to_thread(Run.open, campaign)
     if not (paused or runs.exists(campaign.name)):
@@ -467,7 +473,7 @@ async def _campaign(request: Request) -> Campaign:
     """Return the campaign in the body of a request.
 
     Raises:
-        ProblemError: it is neither JSON nor YAML.
+        ProblemError: the body is neither JSON nor YAML.
         InputError: it breaks a rule, or names what the server does not allow.
     """
     kind = _KINDS.get(media_type(request))
@@ -493,10 +499,10 @@ async def _check_askable(service: Service, run: Run) -> None:
     Raises:
         InputError: a key is missing, or a cap cannot be held.
     """
-    await service.workers.call(_asked, run.campaign)
+    await service.workers.call(_check_judges, run.campaign)
 
 
-def _asked(campaign: Campaign) -> None:
+def _check_judges(campaign: Campaign) -> None:
     check(Run.open(campaign).study)
 
 
@@ -505,7 +511,7 @@ def yaml_of(run: Run) -> str:
     return to_yaml(run.campaign.shareable())
 
 
-def _estimated(campaign: Campaign, *, examples: bool) -> DryRun:
+def _dry_run(campaign: Campaign, *, examples: bool) -> DryRun:
     """Return a dry run's parts; it is called in the process of a worker."""
     run = Run.open(campaign)
     arguments = campaign, run.space, run.plan

@@ -101,15 +101,15 @@ class Guard:
 
         sends: Send = answer
         if method == "HEAD":
-            scope["method"], (receive, sends) = "GET", _headed(receive, answer)
+            scope["method"], (receive, sends) = "GET", _for_headers_only(receive, answer)
         try:
-            response = await self._passed(scope, receive, sends)
+            response = await self._pass_on(scope, receive, sends)
             if response is not None and not status:
                 await response(scope, receive, sends)
         finally:
             self._log(scope, method, status, time.perf_counter() - began)
 
-    async def _passed(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
         """Pass a request on; return the response of one that is refused or fails."""
         headers, path, more = Headers(scope=scope), scope["path"], None
         try:
@@ -140,7 +140,7 @@ class Guard:
         """Check the name by which the service was called.
 
         Raises:
-            ProblemError: it is neither an address nor a known name.
+            ProblemError: the name is neither an address nor a known name.
         """
         stated = headers.get("host", "")
         name = host_name(stated)
@@ -153,10 +153,10 @@ class Guard:
             )
 
     def _check_origin(self, headers: Headers) -> None:
-        """Check that a request that changes something comes from no other site.
+        """Check that a request that changes something does not come from another site.
 
         Raises:
-            ProblemError: it does.
+            ProblemError: the request comes from another site.
         """
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         # A browser that says "same-origin" has compared both itself, before any proxy.
@@ -172,11 +172,11 @@ class Guard:
         _access.info("%s %s %d %.1f ms", method[:16], route, status, 1000 * seconds)
 
 
-def _headed(receive: Receive, send: Send) -> tuple[Receive, Send]:
-    """Return the ends of a request for headers alone: the caller leaves once it has them."""
+def _for_headers_only(receive: Receive, send: Send) -> tuple[Receive, Send]:
+    """Wrap the ends of a HEAD request: the caller seems to leave once it has the headers."""
     complete = False
 
-    async def left() -> Message:
+    async def receive_or_leave() -> Message:
         return {"type": "http.disconnect"} if complete else await receive()
 
     async def head(message: Message) -> None:
@@ -186,7 +186,7 @@ def _headed(receive: Receive, send: Send) -> tuple[Receive, Send]:
             await send(message)
             await send({"type": "http.response.body", "body": b""})
 
-    return left, head
+    return receive_or_leave, head
 
 
 class _Body:
@@ -196,7 +196,11 @@ class _Body:
         self._receive, self._largest = receive, largest
         self._size, self._whole, self._began = 0, False, time.monotonic()
         if "transfer-encoding" in headers and "content-length" in headers:
-            raise ProblemError(400, "the request states two lengths", {"connection": "close"})
+            raise ProblemError(
+                400,
+                "the request has both Content-Length and Transfer-Encoding; send one of them",
+                {"connection": "close"},
+            )
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ProblemError(
                 415, "the request is compressed; send it as it is", {"accept-encoding": "identity"}
@@ -218,7 +222,8 @@ class _Body:
             message = await asyncio.wait_for(self._receive(), remaining)
         except TimeoutError:
             closed = {"connection": "close"}
-            raise ProblemError(408, "the request ended early", closed) from None
+            late = "the rest of the request did not arrive in time; send it again"
+            raise ProblemError(408, late, closed) from None
         self._size += len(message.get("body", b""))
         if self._size > self._largest:
             raise self._too_large()
@@ -227,7 +232,9 @@ class _Body:
 
     def _too_large(self) -> ProblemError:
         return ProblemError(
-            413, f"more than {self._largest:,} bytes; send less", {"connection": "close"}
+            413,
+            f"the request has more than {self._largest:,} bytes, this server's limit; send less",
+            {"connection": "close"},
         )
 
 
@@ -308,7 +315,7 @@ class Proxied:
         """Put the client's address, scheme and host in place; return the path's prefix."""
         headers = MutableHeaders(scope=scope)
         names = ("for", "proto", "host", "prefix")
-        hops = {name: _listed(headers, f"x-forwarded-{name}") for name in names}
+        hops = {name: _values_of(headers, f"x-forwarded-{name}") for name in names}
         if "forwarded" in headers and "x-forwarded-for" not in headers:
             elements = _elements(",".join(headers.getlist("forwarded")))
             hops |= {name: [hop.get(name, "") for hop in elements] for name in names[:3]}
@@ -339,7 +346,7 @@ class Proxied:
         )
 
 
-def _listed(headers: Headers, name: str) -> list[str]:
+def _values_of(headers: Headers, name: str) -> list[str]:
     values = ",".join(headers.getlist(name)).split(",")
     return [value.strip() for value in values if value.strip()]
 

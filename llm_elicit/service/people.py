@@ -83,7 +83,7 @@ def check_expert(run: Run, judge: str, expert: str) -> None:
     """Check that a person answers for a judge of a campaign.
 
     Raises:
-        InputError: there is no such judge, it is no person, or the expert is not named.
+        InputError: no judge has that name, it is not a person, or the expert is not in its list.
     """
     people = run.campaign.people
     if judge not in people:
@@ -184,8 +184,8 @@ _NUMBER = r"[0-9]{1,18}"
 """A number that a database can hold."""
 
 _CONFIDENCE = {"guess": 0.0, "fairly": 0.5, "certain": 1.0}
-_LONGEST = 24 * 3600.0
-"""The most seconds that a page may state for an answer."""
+_MAX_SECONDS = 24 * 3600.0
+"""Largest time for an answer that a page may report, in seconds."""
 
 _NOTES = {
     "undone": "Your last answer is undone; answer this question again.",
@@ -203,7 +203,7 @@ class _Visit:
         csrf: what the forms under it repeat.
         link: says who answers.
         people: gives questions and keeps answers.
-        run: what the run does.
+        run: the state of the run.
         title: of the feature space.
     """
 
@@ -217,7 +217,7 @@ class _Visit:
     async def call(
         self, work: Callable[Concatenate[str, str, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
-        """Return what a method of `People` returns for this expert; it runs in a thread."""
+        """Call a method of `People` for this expert, in a thread."""
         call = partial(work, self.link.judge, self.link.expert, *args, **named)
         return await asyncio.to_thread(call)
 
@@ -248,7 +248,7 @@ class _Visit:
         return HTMLResponse(text, status)
 
     def redirect(self, note: str = "") -> Response:
-        """Lead to the question that is next."""
+        """Redirect to the next question."""
         query = f"?note={note}" if note else ""
         return RedirectResponse(f"/judge/{self.token}/question{query}", 303)
 
@@ -264,7 +264,7 @@ async def welcome(request: Request, token: str, runs: Runs) -> Response:
 async def question(
     request: Request, token: str, runs: Runs, note: Annotated[str, Query()] = ""
 ) -> Response:
-    """Return the question that is next."""
+    """Return the next question."""
     return await _question(await _visit(request, token, runs), _NOTES.get(note))
 
 
@@ -278,7 +278,7 @@ async def answer(
     confidence: Text = "",
     seconds: Text = "",
 ) -> Response:
-    """Keep an answer, and lead to the next question; one that is refused, to the present one."""
+    """Record an answer and redirect to the next question; show the same one if it is refused."""
     visit = await _visit(request, token, runs)
     try:
         await security.check_judge(request, visit.link)
@@ -299,7 +299,7 @@ async def answer(
 
 @judging.post("/undo")
 async def undo(request: Request, token: str, runs: Runs) -> Response:
-    """Undo the last answer, and lead to its question."""
+    """Undo the last answer, and redirect to its question."""
     visit = await _visit(request, token, runs)
     try:
         await security.check_judge(request, visit.link)
@@ -310,7 +310,7 @@ async def undo(request: Request, token: str, runs: Runs) -> Response:
 
 
 async def _question(visit: _Visit, note: str | None, status: int = 200) -> Response:
-    """Return the question that is next, or why there is none."""
+    """Return the next question, or the reason why there is none."""
     if visit.ended:
         return await visit.page("judge_end", status, message=note)
     card = await visit.call(visit.people.next) if visit.takes_answers else None
@@ -334,9 +334,9 @@ async def _visit(request: Request, token: str, runs: Catalog) -> _Visit:
 
 
 def _seconds(stated: str) -> float | None:
-    """Return the time that a page states; None if it states none that can be."""
+    """Return the time that a page reports; None if it is not a possible time."""
     try:
         seconds = float(stated)
     except ValueError:
         return None
-    return seconds if math.isfinite(seconds) and 0.0 <= seconds <= _LONGEST else None
+    return seconds if math.isfinite(seconds) and 0.0 <= seconds <= _MAX_SECONDS else None

@@ -72,7 +72,7 @@ def check_parameters(request: Request) -> None:
     """Check that the API knows the parameters of a request's address; a page may have others.
 
     Raises:
-        ProblemError: it does not know one, which would do nothing.
+        ProblemError: a parameter is unknown; it would have no effect.
     """
     if not request.url.path.startswith("/api/"):
         return
@@ -106,7 +106,7 @@ ROOT: ContextVar[str] = ContextVar("ROOT", default="")
 """The path below which the browser of the present request reaches the service."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_OF_THE_REPORT = Path(__file__).parents[1] / "report" / "templates" / "style.css"
+_REPORT_STYLE = Path(__file__).parents[1] / "report" / "templates" / "style.css"
 
 _HEADINGS = {
     401: "You are not signed in",
@@ -115,11 +115,11 @@ _HEADINGS = {
     429: "Too many attempts",
 }
 
-_LONGEST = 4000
-"""The characters of a message."""
+_MAX_MESSAGE = 4000
+"""Largest number of characters of a message."""
 
-_NO_PAGES = ("/api/", "/health", "/metrics")
-"""How the paths begin that are no pages."""
+_API_PREFIXES = ("/api/", "/health", "/metrics")
+"""Prefixes of the paths that are not pages."""
 
 
 def render(template: str, **context: Any) -> str:
@@ -131,7 +131,7 @@ def render(template: str, **context: Any) -> str:
 @cache
 def stylesheet() -> str:
     """Return the style sheet of all pages."""
-    return "\n".join(path.read_text("utf-8") for path in (_OF_THE_REPORT, STATIC / "pages.css"))
+    return "\n".join(path.read_text("utf-8") for path in (_REPORT_STYLE, STATIC / "pages.css"))
 
 
 @cache
@@ -242,17 +242,17 @@ def refusal(
     more: Mapping[str, str] | None = None,
     **context: Any,
 ) -> Response:
-    """Return the answer to a request that is refused: a page for browsers, else a problem.
+    """Return the response to a refused request: a page for browsers, a problem for programs.
 
     Args:
         headers, path: of the request.
-        status, detail: why.
-        scrub: removes the secrets, which no answer holds.
+        status, detail: the HTTP status and the reason.
+        scrub: removes secrets from the text.
         more: headers of the answer.
         context: further values for the page.
     """
-    detail = visible(scrub(detail), _LONGEST)
-    if path.startswith(_NO_PAGES) and "text/html" not in headers.get("accept", ""):
+    detail = visible(scrub(detail), _MAX_MESSAGE)
+    if path.startswith(_API_PREFIXES) and "text/html" not in headers.get("accept", ""):
         body = Problem(title=_TITLES.get(status, "Error"), status=status, detail=detail)
         return JSONResponse(body.model_dump(), status, dict(more or {}), MEDIA_TYPE)
     heading = _HEADINGS.get(status, "The request failed")
@@ -292,9 +292,9 @@ _ACTIONS: dict[str, tuple[str, ...]] = {
     "done": (),
     "unreadable": (),
 }
-"""What can be done with a run, by its state."""
+"""The actions that are possible with a run, by its state."""
 
-_WORDS = {
+_STATE_WORDS = {
     "planned": "waiting for its turn",
     "running": "running",
     "pausing": "pausing: waiting for answers in flight",
@@ -317,10 +317,10 @@ _STAGES = {
 
 
 def state_words(snapshot: RunSnapshot) -> str:
-    """Return what a run does, in a few words."""
+    """Return the state of a run in a few words."""
     if snapshot.state == "running":
         return _STAGES.get(snapshot.stage, snapshot.stage)
-    return _WORDS[snapshot.state]
+    return _STATE_WORDS[snapshot.state]
 
 
 def part(name: str, snapshot: RunSnapshot, live: LiveView | None, **more: Any) -> str:

@@ -55,15 +55,15 @@ else:
 stream = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
 
 HEARTBEAT = 5.0
-"""Seconds after which a sign of life is sent if nothing happened."""
+"""Seconds without an event after which a keep-alive signal is sent."""
 
 _ALIVE = format_sse_event(data_str="{}", event="alive")
-"""A sign of life that a page can see, which it cannot of a comment; it has no number."""
+"""A keep-alive signal as an event, since pages do not see comments; it has no number."""
 
-_LAST = 10**15
-"""A number that no event reaches."""
+_MAX_EVENT = 10**15
+"""Upper bound of the numbers of events."""
 
-_STALLED = 60.0
+_READ_SECONDS = 60.0
 """Seconds that a reader may take to read a part."""
 
 
@@ -79,7 +79,7 @@ async def events(
     name: CampaignName,
     runs: Runs,
     since: Annotated[
-        int, Query(ge=0, le=_LAST, description="Number of the last event received.")
+        int, Query(ge=0, le=_MAX_EVENT, description="Number of the last event received.")
     ] = 0,
     alive: Annotated[
         bool,
@@ -116,7 +116,7 @@ class _EventStream(StreamingResponse):
         """Send the parts until the source ends, the reader leaves, or it reads no more."""
 
         async def patient(message: Any) -> None:
-            async with asyncio.timeout(_STALLED):
+            async with asyncio.timeout(_READ_SECONDS):
                 await send(message)
 
         self._service.watching += 1
@@ -183,8 +183,8 @@ def _text(event: RunEvent) -> bytes:
 Format = Literal["json", "parquet"]
 TableFormat = Literal["json", "jsonl", "csv", "parquet"]
 
-_ROUNDS_MEANWHILE = 3
-"""How often a table is read again if a round was planned while it was read."""
+_MAX_ATTEMPTS = 3
+"""Largest number of attempts to read a table while rounds are being planned."""
 
 router = APIRouter(
     prefix="/api/campaigns/{name}", tags=["results"], dependencies=[Depends(require("read"))]
@@ -197,10 +197,10 @@ _MEDIA = {
     "csv": "text/csv; charset=utf-8",
     "parquet": _PARQUET,
 }
-_MOST_POINTS = 50_000
+_MAX_POINTS = 50_000
 _HASH = re.compile(r"script-src '(sha256-[A-Za-z0-9+/=]+)'")
-_HEAD = 20_000
-"""The characters of a report in which its policy stands."""
+_HEAD_CHARACTERS = 20_000
+"""Characters at the start of a report that contain its policy."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Points(StrictModel):
 
     points: Annotated[
         list[list[float | str] | dict[str, float | str]],
-        Field(min_length=1, max_length=_MOST_POINTS),
+        Field(min_length=1, max_length=_MAX_POINTS),
     ]
 
 
@@ -260,7 +260,9 @@ async def comparisons(
     run: NamedRun,
     form: Annotated[TableFormat, Query(alias="format")] = "json",
     offset: Annotated[int, Query(ge=0, description="For JSON: number of rows to skip.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="Of JSON: rows.")] = 1_000,
+    limit: Annotated[
+        int, Query(ge=1, le=10_000, description="For JSON: largest number of rows.")
+    ] = 1_000,
 ) -> Response:
     """Return a page of the journal's judgments as JSON, or all of them as a file."""
     service = service_of(request)
@@ -303,7 +305,11 @@ async def samples(
     service = service_of(request)
     most = service.settings.bounds.samples
     if n > most:
-        raise ProblemError(422, f"n: {n:,} is above this server's {most:,}")
+        raise ProblemError(
+            422,
+            f"n: {n:,} points; this server gives at most {most:,} in one request; ask for fewer, "
+            "or several times with other seeds",
+        )
     content = await service.workers.call(_samples, run.folder, judge, n, seed, form)
     return Response(content, media_type=_MEDIA[form])
 
@@ -331,7 +337,9 @@ async def log_prob(
 async def audit(request: Request, run: NamedRun) -> Response:
     """Return the audit; docs/audit.schema.json describes it."""
     if not await asyncio.to_thread((run.folder / "audit.json").is_file):
-        raise ProblemError(404, f"{run.campaign.name}: there is no audit yet")
+        raise ProblemError(
+            404, f"{run.campaign.name}: no audit yet; it is written when the run ends"
+        )
     content = await service_of(request).workers.call(_audit, run.folder)
     return Response(content, media_type=_MEDIA["json"])
 
@@ -341,11 +349,13 @@ async def report(run: NamedRun) -> Response:
     """Return the report, in a sandbox: it can reach neither the service nor its cookies."""
     path = run.report_path
     if not await asyncio.to_thread(path.is_file):
-        raise ProblemError(404, f"{run.campaign.name}: there is no report yet")
+        raise ProblemError(
+            404, f"{run.campaign.name}: no report yet; it is written when the run ends"
+        )
 
     def head() -> str:
         with path.open(encoding="utf-8") as page:
-            return html.unescape(page.read(_HEAD))
+            return html.unescape(page.read(_HEAD_CHARACTERS))
 
     # The hash of the only script that a report may run, as its own policy states it.
     match = _HASH.search(await asyncio.to_thread(head))
@@ -365,7 +375,7 @@ _Points = Sequence[Sequence[float | str] | Mapping[str, float | str]]
 
 def _table(folder: Path, path: Path) -> Path:
     """Write the judgments so far to a file, whose suffix gives the format."""
-    for _ in range(_ROUNDS_MEANWHILE):
+    for _ in range(_MAX_ATTEMPTS):
         run = Run.open(folder)
         if not is_begun(run.location):
             return Comparisons.empty(run.space.names).write(path)
@@ -413,7 +423,7 @@ def _samples(folder: Path, judge: str, n: int, seed: int, form: Format) -> bytes
     """Return points drawn from a belief, with the words of categories, and dates."""
     run = Run.open(folder)
     points = _belief(run, judge).sample(n, seed=seed)
-    return _written(run.space.table_of(points), form)
+    return _serialize(run.space.table_of(points), form)
 
 
 def _log_prob(folder: Path, judge: str, points: _Points, form: Format) -> bytes:
@@ -424,14 +434,14 @@ def _log_prob(folder: Path, judge: str, points: _Points, form: Format) -> bytes:
     if form == "json":
         values = [float(value) if np.isfinite(value) else None for value in log_probs]
         return json.dumps({"log_prob": values}).encode()
-    return _written(pd.DataFrame({"log_prob": log_probs}), form)
+    return _serialize(pd.DataFrame({"log_prob": log_probs}), form)
 
 
 def _belief(run: Run, judge: str) -> Any:
     """Return a judge's belief.
 
     Raises:
-        ProblemError: it has none.
+        ProblemError: the judge has no belief.
     """
     if judge not in run.beliefs:
         judges = ", ".join(run.beliefs) or "none yet"
@@ -441,7 +451,7 @@ def _belief(run: Run, judge: str) -> Any:
     return run.beliefs[judge]
 
 
-def _written(frame: pd.DataFrame, form: Format) -> bytes:
+def _serialize(frame: pd.DataFrame, form: Format) -> bytes:
     if form == "json":
         rows = zip(*(plain_cells(column) for _, column in frame.items()), strict=True)
         return json.dumps({"columns": list(frame.columns), "data": list(rows)}).encode()
@@ -454,14 +464,14 @@ def _read_points(points: _Points, space: FeatureSpace) -> Floats:
     """Return points as an array.
 
     Raises:
-        InputError: one lacks a feature, or has a value that its feature cannot have.
+        InputError: a point lacks a feature, or has a value that its feature cannot have.
     """
     read, names = np.empty((len(points), space.dimension)), space.names
     for row, point in enumerate(points):
         stated = list(point) if isinstance(point, Mapping) else names[: len(point)]
         if sorted(stated) != sorted(names) or len(point) != len(names):
             raise InputError(
-                f"points[{row}]: {len(point)} values; it needs one for each of {', '.join(names)}"
+                f"points[{row}]: {len(point)} values; give one for each of {', '.join(names)}"
             )
         values = [point[name] for name in names] if isinstance(point, Mapping) else point
         for number, (feature, value) in enumerate(zip(space.features, values, strict=True)):
@@ -475,5 +485,5 @@ def _value(feature: Feature, value: float | str, row: int) -> float:
     if not isinstance(value, str) and not feature.categories:
         return float(value)  # which may be outside the range
     excerpt = visible(repr(value), 60)
-    expected = "a word" if feature.categories else "a number"
-    raise InputError(f"points[{row}]: {feature.name} is {expected}, got {excerpt}")
+    expected = "the name of a category" if feature.categories else "a number"
+    raise InputError(f"points[{row}]: {feature.name}: got {excerpt}; give {expected}")

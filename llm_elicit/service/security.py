@@ -105,7 +105,8 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
         caller = await _identify(request)
         if scope not in _ALLOWED_SCOPES[caller.scope]:
             raise ProblemError(
-                403, f"this needs the scope {scope!r}, and you have {caller.scope!r}"
+                403,
+                f"this needs the scope {scope!r}, and you have {caller.scope!r}; use another token",
             )
         # A page of another site could cause the request, but not repeat the session's token.
         if request.method not in SAFE and caller.by == "session":
@@ -141,7 +142,7 @@ async def check_judge(request: Request, link: Link) -> None:
     """Check that a form under a link repeats the link's token.
 
     Raises:
-        OtherSessionError: it does not.
+        OtherSessionError: the form has another token.
     """
     expected = service_of(request).links.csrf(link)
     if not hmac.compare_digest(expected.encode(), (await _submitted_token(request)).encode()):
@@ -178,7 +179,7 @@ async def check_csrf(request: Request) -> None:
     """Check that a form repeats its session's CSRF token, for routes that require no scope.
 
     Raises:
-        OtherSessionError: it does not.
+        OtherSessionError: the form has another token.
     """
     await _check_csrf(request, auth.session_of(request), auth.form_session_of(request))
 

@@ -117,7 +117,7 @@ def templates() -> list[TemplateSummary]:
 
 @router.get("/api/models", summary="The judges that a campaign may have", dependencies=_READ)
 async def models(request: Request) -> Models:
-    """Return what the server's file allows."""
+    """Return the judges and bounds of the server's file."""
     settings = service_of(request).settings
     local = any(judge.backend == "local" for judge in settings.judges)
     return Models(list(settings.judges), sorted(MODELS) if local else [], settings.bounds)
@@ -161,7 +161,7 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         live_every=settings.live,
     )
     service = Service(settings, keys, runtime)
-    chosen = [_opened(name, settings) for name in start]
+    chosen = [_open_campaign(name, settings) for name in start]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -200,28 +200,28 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
 
 
 async def _begin(runtime: Runtime, chosen: Sequence[Run]) -> None:
-    """Take up earlier runs, start those of the operator, and take up runs of dead services."""
-    with _logged_failure():
+    """Resume earlier runs, start those of the operator, and resume runs of services that died."""
+    with _log_failures():
         await runtime.recover()
     for run in chosen:
         if run.campaign.name not in runtime.runs:
-            with _logged_failure():
+            with _log_failures():
                 runtime.start(run, owner="service")
     while True:
-        with _logged_failure():
+        with _log_failures():
             await runtime.keep_recovering()
 
 
 @contextmanager
-def _logged_failure() -> Iterator[None]:
-    """Log an exception instead of raising it: the service goes on without what failed."""
+def _log_failures() -> Iterator[None]:
+    """Log an exception instead of raising it, so that the service continues."""
     try:
         yield
     except Exception as error:
         responses.logger.error("runs could not be resumed", exc_info=error)
 
 
-def _opened(name: str, settings: ServerSettings) -> Run:
+def _open_campaign(name: str, settings: ServerSettings) -> Run:
     """Open a campaign of the operator's in the service's folder."""
     campaign = Campaign.load(name)
     changes = {"runs": settings.runs, "journal": campaign.journal or settings.journal}

@@ -181,10 +181,10 @@ class ServerSettings(StrictModel):
         return validate(cls, read_yaml(path), str(path))
 
     def changed(self, values: dict[str, Any]) -> Self:
-        """Return these settings with some of them replaced, such as by a command's options.
+        """Return a copy of the settings with new values, such as a command's options.
 
         Raises:
-            InputError: one breaks a rule.
+            InputError: a value breaks a rule.
         """
         return validate(type(self), {**self.model_dump(), **values}, "llm-elicit serve")
 

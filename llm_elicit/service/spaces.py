@@ -31,7 +31,7 @@ from llm_elicit.spaces.naming import ColumnReport
 
 router = APIRouter(prefix="/api/spaces", tags=["feature spaces"])
 
-_PART = 1_000_000
+_CHUNK_BYTES = 1_000_000
 _READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
 
 
@@ -56,7 +56,7 @@ class SpaceDraft(SpaceYaml):
     """A drafted feature space: its YAML to edit, its columns, and which rows are used.
 
     Attributes:
-        notes: what was found out about the file, such as its encoding.
+        notes: remarks on the file, such as its encoding.
     """
 
     columns: tuple[ColumnReport, ...]
@@ -86,7 +86,11 @@ async def upload(
     ] = "",
     not_stated: Annotated[
         str,
-        Query(description="Numeric columns where a missing cell means 'not stated', by commas."),
+        Query(
+            description=(
+                "Numeric columns where a missing cell means 'not stated', separated by commas."
+            )
+        ),
     ] = "",
     encoding: Annotated[str, Query(description="Encoding of the file; detected if empty.")] = "",
 ) -> SpaceDraft:
@@ -104,7 +108,7 @@ async def upload(
 
 
 @router.get("/{name:path}", summary="A feature space as YAML", dependencies=_READ)
-async def read(request: Request, name: str) -> SpaceYaml:
+async def read_space(request: Request, name: str) -> SpaceYaml:
     """Return a space's YAML text."""
     path = await asyncio.to_thread(_library(request).path, name)
     return SpaceYaml(name=name, yaml=await asyncio.to_thread(path.read_text, "utf-8"))
@@ -146,13 +150,13 @@ def _folder(service: Service) -> Path:
 
 
 async def _check_unused(service: Service, name: str) -> None:
-    """Check that no campaign asks about a space, which could not go on without it.
+    """Check that no campaign uses a space, since it could not go on without it.
 
     Raises:
-        ProblemError: one does.
+        ProblemError: a campaign uses the space.
     """
     space = (_folder(service) / name / f"{name}.yaml").resolve()
-    # A run that was only just begun has no folder yet.
+    # A run that has just started has no folder yet.
     running = [(job.name, job.run.campaign.space) for job in service.runtime.runs.values()]
     written = await asyncio.to_thread(
         lambda: [(run.name, _space_of(run)) for run in run_folders(service.settings.runs)]
@@ -161,13 +165,13 @@ async def _check_unused(service: Service, name: str) -> None:
         if isinstance(stated, str) and Path(stated).resolve() == space:
             raise ProblemError(
                 409,
-                f"{name}: the campaign {campaign!r} asks about it; delete that first, or upload "
-                "the table by another name",
+                f"feature space {name!r} is used by the campaign {campaign!r}; delete the campaign "
+                "first, or upload the table under another name",
             )
 
 
 def _space_of(run: Path) -> Any:
-    """Return what the campaign in a run's folder asks about; None if that cannot be read."""
+    """Return the space of the campaign in a run's folder; None if it cannot be read."""
     try:
         return read_yaml(run / CAMPAIGN)["space"]
     except (ElicitError, KeyError, TypeError):
@@ -180,7 +184,7 @@ async def _receive(request: Request, path: Path) -> None:
         part = bytearray()
         async for chunk in request.stream():
             part += chunk
-            if len(part) >= _PART:
+            if len(part) >= _CHUNK_BYTES:
                 await asyncio.to_thread(file.write, bytes(part))
                 part.clear()
         await asyncio.to_thread(file.write, bytes(part))
@@ -191,11 +195,11 @@ NAME = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"
 
 _MAGIC = (b"PK\x03\x04", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PAR1", b"ARROW1", b"\xd0\xcf\x11\xe0",
           b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"%PDF")  # fmt: skip
-"""How archives, compressed files and formats other than text begin."""
+"""The first bytes of archives, compressed files and formats other than text."""
 
 _SEPARATORS = b",;\t|"
-_MOST_COLUMNS = 1_000
-_LINE = 1_000_000
+_MAX_COLUMNS = 1_000
+_MAX_LINE = 1_000_000
 
 
 class SpaceLibrary:
@@ -219,10 +223,10 @@ class SpaceLibrary:
         return {**dict.fromkeys(uploaded, True), **dict.fromkeys(own, False)}
 
     def find(self, name: str) -> str:
-        """Return what `FeatureSpace.load` reads a space by, given its name.
+        """Return the argument of `FeatureSpace.load` for a space, given its name.
 
         Raises:
-            InputError: there is none; paths are not names.
+            InputError: no space has that name (a path is not a name).
         """
         names = self.names()
         if name not in names:
@@ -233,7 +237,7 @@ class SpaceLibrary:
         """Return the path of a space's YAML file.
 
         Raises:
-            ProblemError: there is none of that name.
+            ProblemError: no space has that name.
         """
         try:
             return files.find("datasets", self.find(name), ".yaml")
@@ -242,11 +246,11 @@ class SpaceLibrary:
 
     @contextmanager
     def adding(self, name: str) -> Iterator[Path]:
-        """Yield an empty folder for a new space, which is put in its place at the end.
+        """Yield a temporary folder, which is renamed to the folder of the new space on success.
 
         Raises:
             ConflictError: the name is taken.
-            InputError: it is none.
+            InputError: the name is not valid.
         """
         if not re.match(NAME, name):
             raise InputError(
@@ -254,7 +258,7 @@ class SpaceLibrary:
                 "underscores, starting with a letter"
             )
         if name in self.names():
-            raise _taken(name)
+            raise _name_conflict(name)
         beside = self._folder / f".{secrets.token_hex(8)}"
         beside.mkdir(mode=0o700, parents=True)
         try:
@@ -262,7 +266,7 @@ class SpaceLibrary:
             try:
                 os.rename(beside, self._folder / name)  # noqa: PTH104 - refuses a folder in use
             except OSError:
-                raise _taken(name) from None
+                raise _name_conflict(name) from None
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 
@@ -298,7 +302,7 @@ class SpaceLibrary:
         return self._folder / name
 
 
-def _taken(name: str) -> ConflictError:
+def _name_conflict(name: str) -> ConflictError:
     return ConflictError(f"a feature space {name!r} exists; choose another name")
 
 
@@ -312,10 +316,10 @@ def draft(
     """Draft a space from the uploaded table NAME.csv in a folder; write NAME.yaml beside it.
 
     Returns:
-        Its name and YAML text, what became of every column, and which rows are used.
+        Its name and YAML text, a report on every column, and which rows are used.
 
     Raises:
-        InputError: the table is no text, too large, or cannot be used.
+        InputError: the table is not text, is too large, or cannot be used.
     """
     table = folder / f"{name}.csv"
     try:
@@ -323,10 +327,12 @@ def draft(
         space = FeatureSpace.from_file(table, columns, not_stated, encoding)
         path = space.save()
     except InputError as error:
-        # The table has a name of its own for the user.
+        # Show the name of the upload, not the path on the server.
         raise InputError(str(error).replace(str(table), f"{name}.csv")) from None
     if space.name != name:
-        raise InputError(f"name: {name!r} cannot be the name of a space; choose another")
+        raise InputError(
+            f"name: {name!r} is not a valid name of a space (it becomes {space.name!r}); use that"
+        )
     assert space.draft is not None
     text, rows = path.read_text(encoding="utf-8"), str(space.table_rows())
     return SpaceDraft(name, text, space.draft.columns, rows, space.draft.notes)
@@ -360,16 +366,16 @@ def _check_table(path: Path, cells: int) -> None:
     """Check that a file is text of a size that can be read, before it is parsed.
 
     Raises:
-        InputError: it is not.
+        InputError: the file is not text, or it is too large.
     """
     content = path.read_bytes()
     if content.startswith(_MAGIC):
         raise InputError(f"{path}: not a text file; unpack it, or save the table as CSV")
-    first = content[: content.find(b"\n") + 1 or _LINE][:_LINE]
+    first = content[: content.find(b"\n") + 1 or _MAX_LINE][:_MAX_LINE]
     columns = 1 + max(first.count(separator) for separator in _SEPARATORS)
     rows = max(content.count(b"\n"), content.count(b"\r"))
-    if columns > _MOST_COLUMNS:
-        raise InputError(f"{path}: {columns:,} columns; upload at most {_MOST_COLUMNS:,}")
+    if columns > _MAX_COLUMNS:
+        raise InputError(f"{path}: {columns:,} columns; upload at most {_MAX_COLUMNS:,}")
     if rows * columns > cells:
         raise InputError(
             f"{path}: {rows:,} rows of {columns:,} columns; upload at most {cells:,} cells, "

@@ -5,7 +5,7 @@ Drafting a space, planning a campaign and evaluating a belief import PyTorch and
 for seconds, in part without releasing Python's lock, so threads would not do. A process that takes
 too long is killed.
 
-The counts are what Prometheus reads at `/metrics`: requests, watchers, and the campaigns at work.
+The counts are what Prometheus reads at `/metrics`: requests, watchers, and the running campaigns.
 
 The runs are those of this process, and the others in its folder. Runs of other processes, such as
 those of `llm-elicit run` or of another service with the same folder, can be watched and asked to
@@ -58,21 +58,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NICENESS = 5
-_WAITING, _WAITING_READERS = 32, 16
+_MAX_WAITING, _MAX_WAITING_READERS = 32, 16
 _MAX_PER_READER = 3
 _SPARE_SECONDS = 120.0
 _MODULES = ("llm_elicit.service.campaigns", "llm_elicit.service.results")
 """What a process imports before it can work, which takes a second or more."""
 
 READER: ContextVar[str | None] = ContextVar("READER", default=None)
-"""The address of who sent the present request, if they may only look."""
+"""The address that sent the present request, if its user is read-only."""
 
 
 class Workers:
     """Processes that work for requests.
 
-    One of several is never taken by those who may only look, and is kept ready while they call, so
-    that they keep nobody else waiting.
+    One worker is reserved for users with write access, and a spare process is kept alive for it, so
+    that read-only users never make them wait.
 
     Args:
         count: how many there are.
@@ -96,42 +96,42 @@ class Workers:
         """
         call, reader = partial(work, *args, **named), READER.get()
         if reader is not None:
-            return await self._called_by_reader(reader, call)
-        if self._waiting >= _WAITING:
+            return await self._run_for_reader(reader, call)
+        if self._waiting >= _MAX_WAITING:
             raise _busy()
         self._waiting += 1
         try:
             async with self._slots:
-                return await self._called(call)
+                return await self._run(call)
         finally:
             self._waiting -= 1
 
-    async def _called_by_reader(self, reader: str, work: Callable[[], T]) -> T:
+    async def _run_for_reader(self, reader: str, work: Callable[[], T]) -> T:
         if self._readers[reader] >= _MAX_PER_READER:
             raise ProblemError(
                 429,
                 f"{_MAX_PER_READER} of your requests are running; wait for one to end",
                 {"retry-after": "5"},
             )
-        if self._readers.total() >= _WAITING_READERS:
+        if self._readers.total() >= _MAX_WAITING_READERS:
             raise _busy()
         self._readers[reader] += 1
         self._keep_spare()
         try:
             async with self._reader_slots, self._slots:
-                return await self._called(work)
+                return await self._run(work)
         finally:
             self._readers[reader] -= 1
             if not self._readers[reader]:
                 del self._readers[reader]
 
     def _keep_spare(self) -> None:
-        """Have another process begin, or stay, unless one did a short time ago."""
+        """Start a spare process, or keep one alive, unless that was done a short time ago."""
 
         async def spare() -> None:
             with suppress(ProblemError):
                 async with self._slots:
-                    await self._called(_import_modules)
+                    await self._run(_import_modules)
 
         if self._count < 2 or time.monotonic() - self._last_spare < _SPARE_SECONDS:
             return
@@ -140,19 +140,22 @@ class Workers:
         self._spare_tasks.add(task)
         task.add_done_callback(self._spare_tasks.discard)
 
-    async def _called(self, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[[], T]) -> T:
         limiter = self._limiter = self._limiter or anyio.CapacityLimiter(self._count)
         try:
             with anyio.fail_after(self._seconds):
-                return await to_process.run_sync(
-                    _in_process, work, cancellable=True, limiter=limiter
-                )
+                return await to_process.run_sync(_work, work, cancellable=True, limiter=limiter)
         except TimeoutError:
             raise ProblemError(
-                422, f"this takes more than {self._seconds:g} s; ask for less"
+                422,
+                f"the computation took more than {self._seconds:g} s, the server's limit; ask for "
+                "fewer points, pairs or rows",
             ) from None
         except BrokenWorkerProcess:
-            raise ProblemError(422, "this takes too much memory; ask for less") from None
+            raise ProblemError(
+                422,
+                "the computation ran out of memory; ask for fewer points, pairs or rows",
+            ) from None
 
 
 def _import_modules() -> None:
@@ -168,7 +171,7 @@ def _busy() -> ProblemError:
 _prepared = False
 
 
-def _in_process(work: Callable[[], T]) -> T:
+def _work(work: Callable[[], T]) -> T:
     """Call a function in the process of a worker."""
     global _prepared  # noqa: PLW0603 - a process is prepared once
     if not _prepared:
@@ -276,7 +279,7 @@ class OpenPanels:
         self._open: dict[str, People] = {}
 
     def of(self, run: Run) -> People:
-        """Return what gives a run's questions to people.
+        """Return the `People` of a run, which give its questions to people.
 
         Raises:
             InputError: the journal cannot be written.
@@ -309,20 +312,20 @@ class Service:
     """What the routes of one service share.
 
     Attributes:
-        settings: its settings.
-        keys: its secrets.
-        runtime: its runs.
-        index: the other runs in its folder.
+        settings: the settings of the server.
+        keys: the tokens, and the secret that signs links and sessions.
+        runtime: runs the campaigns of this process.
+        index: finds the runs of other processes in the same folder.
         sessions: the sessions of browsers.
         links: the links of people who judge.
-        experts: the runs that people judge.
-        attempts: the wrong tokens of the last minute.
-        metrics: its counts.
+        experts: the open journals of runs that people judge.
+        attempts: counts failed logins, and refuses more after too many.
+        metrics: the counts for Prometheus.
         watching: the number of event streams that are open.
         workers: the processes that work for requests.
         examples: the text of the examples that campaigns may begin with, once they are read.
         closing: set when the service stops, so that streams end.
-        tasks: what goes on after its request was answered.
+        tasks: work that continues after its request was answered.
     """
 
     settings: ServerSettings
@@ -348,8 +351,8 @@ class Service:
         self.workers = Workers(2, settings.bounds.seconds)
         self.metrics = Metrics(lambda: self.runtime.runs, lambda: self.watching)
 
-    async def within(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
-        """Wait some time for work that goes on in any case; return whether it is done."""
+    async def wait_for(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
+        """Return whether work is done after at most some seconds; it continues in any case."""
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -362,7 +365,7 @@ class Service:
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """Log why work failed whose request was answered before."""
+    """Log why a task failed after its request was answered."""
     if not task.cancelled() and task.exception() is not None:
         logger.error("work for a request failed after its answer: %s", task.exception())
 
@@ -398,16 +401,16 @@ class Catalog:
         """Return the run of a campaign.
 
         Raises:
-            ProblemError: there is none.
+            ProblemError: no run has that name.
         """
         job = self.local_run(name)
         return job.run if job else await asyncio.to_thread(_open, self.runtime.folder, name)
 
     async def snapshot(self, name: str) -> RunSnapshot:
-        """Return what a run does now.
+        """Return the present state of a run.
 
         Raises:
-            ProblemError: there is none.
+            ProblemError: no run has that name.
         """
         job = self.local_run(name)
         if job is not None:
@@ -415,7 +418,7 @@ class Catalog:
         return await asyncio.to_thread(stored_snapshot, await self.run(name))
 
     async def snapshots(self) -> list[RunSnapshot]:
-        """Return what all runs do now by name; of those that cannot be read, why."""
+        """Return the present state of all runs by name; of unreadable ones, the reason."""
         jobs = dict(self.runtime.runs)
         others = await asyncio.to_thread(self.index.snapshots, jobs.keys())
         named = [run for run in others if re.match(NAME, run.name)]
@@ -423,10 +426,10 @@ class Catalog:
         return sorted(snapshots, key=lambda run: run.name)
 
     async def runs_elsewhere(self, name: str) -> bool:
-        """Whether another process works on a run.
+        """Whether another process is running a campaign.
 
         Raises:
-            ProblemError: there is none.
+            ProblemError: no run has that name.
         """
         run = await self.run(name)
         at_work = await asyncio.to_thread(is_active, run.location)
@@ -436,7 +439,7 @@ class Catalog:
         """Ask a run that is not of this process to do something, or to have other limits.
 
         Raises:
-            ConflictError: it has ended.
+            ConflictError: the run is not running.
         """
         run = await self.run(name)
         await asyncio.to_thread(_request, run, state, **limits)
@@ -445,7 +448,7 @@ class Catalog:
         """Cancel a run and remove its folder and journal.
 
         Raises:
-            ConflictError: another process is at work on it.
+            ConflictError: another process is running it.
         """
         if self.local_run(name) is not None:
             await self.runtime.delete(name)
@@ -462,12 +465,12 @@ def catalog(request: Request) -> Catalog:
 Runs = Annotated[Catalog, Depends(catalog)]
 
 
-async def _named(name: CampaignName, runs: Runs) -> Run:
+async def _named_run(name: CampaignName, runs: Runs) -> Run:
     """Return the run that the path of a request names; a dependency."""
     return await runs.run(name)
 
 
-NamedRun = Annotated[Run, Depends(_named)]
+NamedRun = Annotated[Run, Depends(_named_run)]
 
 
 def _open(folder: Path, name: str) -> Run:
@@ -476,11 +479,11 @@ def _open(folder: Path, name: str) -> Run:
         changed = path.stat().st_mtime_ns
     except OSError:
         raise ProblemError(404, f"no campaign {name!r}") from None
-    return _opened(path.parent, changed)
+    return _open_cached(path.parent, changed)
 
 
 @lru_cache(maxsize=256)
-def _opened(folder: Path, changed: int) -> Run:
+def _open_cached(folder: Path, changed: int) -> Run:
     """Open a run; again if its campaign was changed."""
     del changed
     return Run.open(folder)
@@ -493,7 +496,7 @@ def _request(
     concurrency: int | None = None,
 ) -> None:
     if not is_active(run.location):
-        raise ConflictError(f"{run.campaign.name}: no process is at work on it; start it")
+        raise ConflictError(f"{run.campaign.name}: the campaign is not running; start it first")
     check_limits(run.campaign, max_cost, concurrency)
     journal.request(run.location, state, max_cost=max_cost, concurrency=concurrency)
 
@@ -506,5 +509,5 @@ def _delete(folder: Path, name: str) -> None:
         remove_unreadable(folder / name)
         return
     if active:
-        raise ConflictError(f"{name}: another process is at work on it; cancel it first")
+        raise ConflictError(f"{name}: another process is running this campaign; cancel it first")
     run.remove()

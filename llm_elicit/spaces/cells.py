@@ -127,7 +127,7 @@ def unit_of(text: pd.Series[str]) -> str:
 def _use_decimal_point(text: pd.Series[str], dialect: Dialect) -> pd.Series[str]:
     """Return numbers that have a decimal comma with a decimal point."""
     grouped = text.str.contains(".", regex=False)
-    if dialect.thousands and not text.str.contains(r"\.(?!\d{3}(?:\D|$))").any():
+    if dialect.thousands and not text.str.contains(r"\.(?!\d{3}(?:\D|$))|(?<!\d)0\.").any():
         text = text.where(~grouped, text.str.replace(".", "", regex=False))
     return text.str.replace(",", ".", regex=False)
 

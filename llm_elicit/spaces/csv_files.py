@@ -450,13 +450,15 @@ def unreadable(source: str, error: Exception | str) -> InputError:
 _DECIMAL_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+),(?:\d{1,2}|\d{4,})|[-+]?0,\d+")
 _GROUPS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+\.\d+|[-+]?\d{1,3}(?:,\d{3}){2,}")
 _UNCLEAR = re.compile(r"[-+]?\d{1,3},\d{3}")
-_POINT_GROUPS = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+(?:,\d+)?")
+_POINT_GROUPS = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+,\d+")
+_WHOLE_POINT_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(?:\.\d{3})+")
 
 
 def decimal_of(columns: Sequence[Sequence[str]], sep: str) -> dict[str, str]:
     """Return the decimal mark and the thousands separator of the numbers of a table.
 
-    Where "1,234" can mean both, it is a decimal number if semicolons separate cells.
+    Where "1,234" can mean both, it is a decimal number if semicolons separate cells. Where commas
+    are decimal marks, "1.234" is 1234 in a column of which no cell says otherwise.
 
     Args:
         columns: some cells of every column of text.
@@ -467,6 +469,8 @@ def decimal_of(columns: Sequence[Sequence[str]], sep: str) -> dict[str, str]:
         {'decimal': ',', 'thousands': '.'}
         >>> decimal_of([["1,234.5", "2.25"]], ",")
         {'decimal': '.', 'thousands': ''}
+        >>> decimal_of([["2.709", "973", "1.225"], ["4,0", "2,5"]], ";")
+        {'decimal': ',', 'thousands': '.'}
     """
     comma = point = unclear = groups = 0
     for cells in columns:
@@ -475,6 +479,8 @@ def decimal_of(columns: Sequence[Sequence[str]], sep: str) -> dict[str, str]:
         point += sum(_GROUPS.fullmatch(cell) is not None for cell in plain)
         unclear += sum(_UNCLEAR.fullmatch(cell) is not None for cell in plain)
         groups += sum(_POINT_GROUPS.fullmatch(cell) is not None for cell in plain)
+        pointed = [cell for cell in plain if "." in cell and "," not in cell]
+        groups += bool(pointed) and all(map(_WHOLE_POINT_GROUPS.fullmatch, pointed))
     if comma <= point and not (unclear and not point and sep == ";"):
         return {"decimal": ".", "thousands": ""}
     return {"decimal": ",", "thousands": "." if groups else ""}

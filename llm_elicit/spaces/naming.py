@@ -20,7 +20,7 @@ _UNITS = {
     "dollars": "USD", "celsius": "°C", "degc": "°C", "fahrenheit": "°F", "degf": "°F",
     "deg": "°", "degrees": "°", "hpa": "hPa", "kpa": "kPa", "ppm": "ppm", "ppb": "ppb",
     "ml": "ml", "liters": "litres", "litres": "litres", "sqm": "m²", "m2": "m²", "km2": "km²",
-    "sqft": "square feet", "kcal": "kcal",
+    "sqft": "square feet", "kcal": "kcal", "ha": "ha",
 }  # fmt: skip
 """Units by their abbreviation at the end of a heading."""
 
@@ -32,6 +32,9 @@ _WORDS = {
     "pop": "population", "dow": "day of the week", "hr": "hour", "dob": "date of birth",
 }  # fmt: skip
 """Abbreviations that are written out."""
+
+_IN_BRACKETS = re.compile(r"^(.+?)\s*[\[(]\s*([^\[\]()]{1,15}?)\s*[\])]$")
+_QUOTIENT = re.compile(r"^(.+?)\s+([^\s/]{1,10}/[^\s/]{1,10})$")
 
 _STATISTICS = {"avg", "average", "mean", "median", "max", "maximum", "min", "minimum", "total"}
 """Words that come first in a label: the maximum temperature, of a column temp_max."""
@@ -71,9 +74,9 @@ def wordings(headings: Sequence[str]) -> dict[str, Wording]:
     """Return the wording of each heading; names and labels differ.
 
     Examples:
-        >>> columns = wordings(["body_mass_g", "temp_c", "price (USD)"])
+        >>> columns = wordings(["body_mass_g", "temp_c", "price (USD)", "Yield (kg/ha)"])
         >>> [(column.label, column.unit) for column in columns.values()]
-        [('body mass', 'g'), ('temperature', '°C'), ('price', 'USD')]
+        [('body mass', 'g'), ('temperature', '°C'), ('price', 'USD'), ('Yield', 'kg/ha')]
     """
     names, worded = _names(headings), dict[str, Wording]()
     for heading in headings:
@@ -93,6 +96,13 @@ def wordings(headings: Sequence[str]) -> dict[str, Wording]:
 def _guess(heading: str) -> tuple[str, str]:
     """Return a label and a unit; the unit is empty if none is recognized."""
     words = words_of(heading)
+    match = _IN_BRACKETS.match(heading) or _QUOTIENT.match(heading)
+    parts = match[2].split("/") if match else []
+    units = [part == "h" or (re.search(r"[^\W\d]|%", part) and is_unit(part)) for part in parts]
+    if match and all(units):
+        unit = _UNITS.get(match[2].casefold(), match[2])
+        if len(parts) > 1 or not _unit(words, heading):  # a price in USD/kg is none in kg
+            return _guess(match[1])[0], unit
     unit = _unit(words, heading)
     stem = words[:-1] if unit else words
     if len(stem) > 1 and stem[-1] in _STATISTICS:

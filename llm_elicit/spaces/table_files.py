@@ -273,7 +273,10 @@ def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
         if pd.api.types.is_object_dtype(column.dtype) or pd.api.types.is_string_dtype(column.dtype)
     ]
     marks = decimal_of(
-        [[cell for cell in part if isinstance(cell, str) and "," in cell] for part in parts],
+        [
+            [cell for cell in part if isinstance(cell, str) and ("," in cell or "." in cell)]
+            for part in parts
+        ],
         dialect.sep,
     )
     dialect = Dialect.model_validate({**dialect.model_dump(), **marks})

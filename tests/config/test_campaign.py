@@ -45,6 +45,7 @@ def test_every_example_is_valid(name):
         (VALID + f"seed: {'9' * 5_000}\n", ["not valid YAML", "4300 digits"]),
         (VALID + f"seed: {'[' * 5_000}\n", ["nested too deep"]),
         (VALID + f"seed: {'x' * 5_000}\n", ["seed", "xxx […]"]),
+        ("name: c\nfeatures: []\n", ["is a feature space", "name it as `space:`"]),
     ],
 )
 def test_a_bad_campaign_gets_one_clear_line(tmp_path, text, parts):

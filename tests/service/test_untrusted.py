@@ -97,7 +97,7 @@ def test_the_operators_price_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "said"), [({}, "give a cap"), ({"max_cost": 6}, "above this server's 5 USD")]
+    ("limits", "said"), [({}, "give a cap"), ({"max_cost": 6}, "allows at most 5 USD")]
 )
 def test_what_costs_money_needs_a_cap_below_the_servers(limits: Any, said: str) -> None:
     refused(campaign(judges=[GPT], limits=limits), said)
@@ -407,7 +407,7 @@ def test_a_space_stays_while_a_campaign_asks_about_it(uploaded: httpx.Client) ->
         uploaded.delete("/api/spaces/used"),
         uploaded.put("/api/spaces/used", content=text),
     ):
-        assert "the campaign 'uses' asks about it" in problem(refused, 409)
+        assert "is used by the campaign 'uses'" in problem(refused, 409)
     assert uploaded.delete("/api/campaigns/uses").status_code == 204
     assert uploaded.delete("/api/spaces/used").status_code == 204
 

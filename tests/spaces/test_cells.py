@@ -8,6 +8,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.spaces.cells import to_days, to_numbers, to_values
 from llm_elicit.spaces.csv_files import Dialect, decimal_of
 from llm_elicit.spaces.features import Feature
+from llm_elicit.spaces.naming import wordings
 
 AREA = Feature(name="area", label="area", kind="categorical", categories=["NA", "SA", "4"])
 SEX = Feature(name="sex", label="sex", kind="categorical", categories=["female", "male"])
@@ -85,7 +86,41 @@ def test_the_decimal_mark_is_that_of_most_numbers(cells, sep, decimal):
     assert decimal_of([cells], sep)["decimal"] == decimal
 
 
+@pytest.mark.parametrize(
+    ("cells", "thousands"),
+    [
+        (["2.709", "973"], "."),
+        (["3.287.204", "956.000"], "."),
+        (["0.123", "1.789"], ""),  # a column with decimal points beside one with commas
+        (["1.5", "2.250"], ""),
+        (["14.03.2020"], ""),
+    ],
+)
+def test_points_are_thousands_beside_decimal_commas(cells, thousands):
+    """In a column of its own, "2.709" is 2709 if the file's decimal mark is a comma."""
+    assert decimal_of([cells, ["4,0", "2,5"]], ";")["thousands"] == thousands
+    assert decimal_of([cells], ",")["thousands"] == ""
+
+
 def test_days_of_dates_and_times():
     stamps = pd.Series(pd.to_datetime(["2020-03-14 23:59", None]))
     np.testing.assert_array_equal(to_days(stamps), [18335.0, np.nan])
     assert to_days(pd.Series(["14.03.2020"]), "%d.%m.%Y").tolist() == [18335.0]
+
+
+@pytest.mark.parametrize(
+    ("heading", "label", "unit"),
+    [
+        ("Yield (kg/ha)", "Yield", "kg/ha"),
+        ("Price USD/kg", "Price", "USD/kg"),
+        ("Moisture [%]", "Moisture", "%"),
+        ("speed (km/h)", "speed", "km/h"),
+        ("Weight [kg]", "weight", "kg"),
+        ("Sex (m/f)", "Sex (m/f)", ""),
+        ("rate (-)", "rate (-)", ""),
+        ("n/a", "n/a", ""),
+    ],
+)
+def test_units_are_read_in_brackets_and_as_quotients(heading, label, unit):
+    wording = wordings([heading])[heading]
+    assert (wording.label, wording.unit) == (label, unit)

@@ -178,7 +178,7 @@ def test_every_column_is_kept_as_what_it_is_or_dropped_with_the_reason(mixed):
     reports = {one.column: one for one in mixed.draft.columns}
     assert list(reports) == list(MIXED)
     assert [(name, one.range) for name, one in reports.items() if not one.kept] == [
-        ("row", "it is a row number (1, 2, ...), which says nothing about a row"),
+        ("row", "it is a row number (0, 1, ...), which says nothing about a row"),
         ("comment", "text: 240 different values in 240 cells; group them into categories"),
         ("constant", "constant: every cell with a value is '1'"),
     ]

@@ -183,7 +183,7 @@ def test_the_users_own_folder_comes_first(tmp_path, monkeypatch):
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path):
-    with pytest.raises(InputError, match="control character"):
+    with pytest.raises(InputError, match="cannot be read"):
         read_yaml(tmp_path)
 
 
