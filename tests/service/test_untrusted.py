@@ -161,14 +161,14 @@ def test_what_is_the_servers_own(more: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"design": {"pairs": 20_001}}, "design.pairs: 20,001 is above"),
+        ({"design": {"pairs": 20_001}}, "design.pairs: 20,001; this server allows at most"),
         ({"design": {"pairs": 10_000, "replicates": 100}}, "questions"),
         ({"design": {"pairs": 1_000, "rounds": {"count": 1_000}}}, "rounds"),
         ({"direct": {"samples": 1_000_000}}, "direct"),
         ({"fit": {"method": "utility", "samples": 1_000_000}}, "samples"),
         (
             {"judges": [{"name": f"j{n}", "backend": "simulated"} for n in range(21)]},
-            "judges: 21 is above",
+            "judges: 21; this server allows at most",
         ),
         (
             {
