@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
+from fakes import warm
 
 from benchmarks.__main__ import main
 from benchmarks.asking import bars
@@ -16,6 +17,9 @@ from benchmarks.asking.bars import LATENCY, LOOPS, SHORT, SLOTS, run_client
 from benchmarks.asking.client import Cost, Job
 from benchmarks.provider_process import Faults, ProviderProcess, Rate
 from llm_elicit.comparisons.table import Comparisons
+
+# The clients whose memory is looked at, by their order: the bare SDK, a campaign, a large one.
+MEASURED = (0, 2, 6)
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class _Client:
 def clients(tmp_path_factory: pytest.TempPathFactory) -> list[_Client]:
     """The clients of `python -m benchmarks orchestrator`, which docs/benchmarks.md has, in order.
 
-    Each is a process of its own.
+    Each is a process of its own, and a fresh Python where its memory is looked at.
     """
     found = []
 
@@ -41,9 +45,17 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> list[_Client]:
         found.append(_Client(job, cost, len(Comparisons.read(table)) if job.export else None))
         return cost
 
+    def start(job: Job) -> subprocess.Popen[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            if len(found) not in MEASURED:
+                patch.setattr(warm, "MODULES", (*warm.MODULES, "benchmarks.asking.client"))
+            return start_client(job)
+
+    start_client = bars._client
     written = tmp_path_factory.mktemp("bars") / "bars.md"
     command = ["benchmarks", "orchestrator", "--markdown", str(written)]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bars, "_client", start)
         patch.setattr(bars, "run_client", record)
         patch.setattr(sys, "argv", command)
         with pytest.raises(SystemExit) as ended:

@@ -194,7 +194,7 @@ def test_a_child_that_ends_while_all_are_killed_does_no_harm(tmp_path, monkeypat
         run_jobs(partial(end_first, tmp_path), range(4), workers=Workers(4), on_result=interrupt)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster():
     before = dict(os.environ)
     distributed = pytest.importorskip("distributed")

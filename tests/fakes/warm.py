@@ -1,10 +1,11 @@
 """Processes of this package, forked from one that has imported it.
 
 A fresh Python takes one to four seconds for the imports of a command, a service or a stage, and the
-tests start some two hundred. What is forked here is a process like any other, with a pid, streams,
-an environment and a death of its own, and a child of who started it; it only finds its modules
-imported. Commands that are not of `MODULES`, or whose environment a fresh Python reads otherwise,
-start as ever, and so does everything in a test with the fixture `fresh_processes`.
+tests start some two hundred, the workers of xdist among them. What is forked here is a process like
+any other, with a pid, streams, an environment and a death of its own, and a child of who started
+it; it only finds its modules imported. Commands that are not of `MODULES`, or whose environment a
+fresh Python reads otherwise, start as ever, and so does everything in a test with the fixture
+`fresh_processes`.
 
 A process asks its nursery, a child, to fork. The nursery forks twice, so that the new process
 becomes a child of the nearest ancestor that adopts orphans: the one that asked. Each new process
@@ -46,6 +47,8 @@ MODULES = (
     "llm_elicit.pipeline.stage_process",
     "benchmarks.workers",
 )
+# As execnet starts a worker of xdist.
+_WORKER = "import sys;exec(eval(sys.stdin.readline()))"
 # What these start is a process of its own that starts no others.
 _CHILDLESS = ("anyio.to_process", "llm_elicit.pipeline.stage_process")
 # Read by Python, by a library at its import, or by the loader.
@@ -102,7 +105,7 @@ def _execute_child(  # noqa: PLR0917 - as `subprocess` has it
         and not (special or umask != -1 or process_group != -1)
         and isinstance(args, (list, tuple))
         and (executable or args[0]) == sys.executable
-        and (isinstance(popen, WarmPopen) or _module_of(args) in MODULES)
+        and (isinstance(popen, WarmPopen) or _module_of(args) in MODULES or args[-1] == _WORKER)
         and _starts_alike(environment)
     ):
         _fresh(
@@ -340,7 +343,8 @@ def main(connection: int) -> None:
     import llm_elicit.report.page
 
     for module in pkgutil.walk_packages(llm_elicit.__path__, "llm_elicit."):
-        if not module.name.endswith("__main__"):
+        # A worker's pytest rewrites the assertions of its plug-ins when it imports them.
+        if not module.name.endswith("__main__") and ".testing." not in module.name:
             importlib.import_module(module.name)
     templates = llm_elicit.report.page.environment()
     for name in templates.list_templates():
