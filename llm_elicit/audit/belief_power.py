@@ -35,9 +35,9 @@ FACTORS = tuple(2.0 ** (k / 2) for k in range(-4, 5))
 UNIDENTIFIED = ("assumed noise level", "convention")
 """Sources of a saved belief's power if no other answers identify it."""
 
-_LARGEST = 64.0
+_MAX_FACTOR = 64.0
 _COUNT = 4000
-_LEAST_EFFECTIVE = 400
+_MIN_EFFECTIVE = 400
 _FLATTEST = 1e-6
 
 
@@ -97,7 +97,7 @@ def at_powers(
     for factor in (0.0, *FACTORS):
         exponents = factor * utility + taper - proposal
         weights = np.exp(exponents - exponents.max())
-        if factor != 1.0 and weights.sum() ** 2 / (weights**2).sum() < _LEAST_EFFECTIVE:
+        if factor != 1.0 and weights.sum() ** 2 / (weights**2).sum() < _MIN_EFFECTIVE:
             tempered, logs[factor] = tempering.at(factor)
             drawn[factor] = tempered.sample(_COUNT, seed=seed)
             continue
@@ -172,7 +172,7 @@ class _Tempering:
         """Return log Z also of larger powers, until the data are less likely than before."""
         log_normalizers = dict(logs)
         mean, last, factor = data.mean(), FACTORS[-2], FACTORS[-1]
-        while factor < _LARGEST:
+        while factor < _MAX_FACTOR:
             if (factor - last) * mean <= log_normalizers[factor] - log_normalizers[last]:
                 break
             last, factor = factor, 2.0 * factor

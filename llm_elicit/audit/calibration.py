@@ -214,8 +214,8 @@ def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | N
 
 
 _DEPTH = 4
-_LEAST_ROWS = 50
-_LEAST_SHARE = 0.25
+_MIN_ROWS = 50
+_MIN_SHARE = 0.25
 
 
 class BoxBound(StrictModel):
@@ -278,9 +278,9 @@ def measure_boxes(
         (4, 0.0)
     """
     data, space = reference.data, reference.space
-    if data is None or len(data) < 2 * _LEAST_ROWS:
+    if data is None or len(data) < 2 * _MIN_ROWS:
         return None
-    depth = min(_DEPTH, int(np.log2(len(data) / _LEAST_ROWS)))
+    depth = min(_DEPTH, int(np.log2(len(data) / _MIN_ROWS)))
     starts = {}  # of the circles of periodic features, opposite the mean of the data
     for j, circle in reference.standardizer.circles.items():
         start = float(reference.standardizer.mean[j]) + circle.period / 2.0
@@ -350,7 +350,7 @@ class _Cell:
 def _split(data: Floats, standardizer: Standardizer, cell: _Cell, depth: int) -> Iterator[_Cell]:
     """Yield the boxes that a cell with rows `(n, d)` is split into."""
     # Categories may give unequal halves, so that the smaller one has too few rows to split.
-    enough = len(data) >= 2 * _LEAST_ROWS or not cell.codes
+    enough = len(data) >= 2 * _MIN_ROWS or not cell.codes
     halves = _halves(data, standardizer, cell) if depth and enough else None
     if halves is None:
         yield cell
@@ -371,7 +371,7 @@ def _halves(data: Floats, standardizer: Standardizer, cell: _Cell) -> tuple[_Cel
             cumulative = np.cumsum(shares[order])
             count = 1 + int(np.abs(cumulative - 0.5).argmin())
             smaller = min(cumulative[count - 1], 1.0 - cumulative[count - 1])
-            if smaller >= max(_LEAST_SHARE, _LEAST_ROWS / len(values)):
+            if smaller >= max(_MIN_SHARE, _MIN_ROWS / len(values)):
                 frequent = frozenset(order[:count].tolist())
                 others = cell.codes.get(feature, frozenset(range(len(shares)))) - frequent
                 codes = ({**cell.codes, feature: side} for side in (frequent, others))

@@ -30,7 +30,7 @@ from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.distances import energy_between, mean_distance
+from llm_elicit.audit.distances import energy_distance_given_mean, mean_distance
 from llm_elicit.audit.inference import Interval, wilson
 from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer, category_shares
 from llm_elicit.audit.stated_quantiles import StatedQuantiles, measure_stated, quantiles_by_noise
@@ -42,7 +42,7 @@ NEIGHBOURS = 20
 """Similar rows that an answer is compared with besides its own."""
 
 _REPEATS = 99
-_MOST_COMPARED = 1000
+_MAX_COMPARED = 1000
 _DIGITS = 4
 _LEVEL = 0.01
 
@@ -133,7 +133,7 @@ def _tested(
     y is split: one part represents it, and true draws come from the other.
     """
     y = y[rng.permutation(len(y))]
-    compared = y[: min(_MOST_COMPARED, (len(y) + 1) // 2)]
+    compared = y[: min(_MAX_COMPARED, (len(y) + 1) // 2)]
     others = y[len(compared) :]
     size = min(most, len(x), len(others))
     columns, features = standardizer(compared), standardizer.space.features
@@ -147,7 +147,7 @@ def _tested(
             else standardizer.marginal_distance(j, sample[:, j], compared[:, j])
             for j, feature in enumerate(features)
         ]
-        return [*by_feature, energy_between(standardizer(sample), columns, within)]
+        return [*by_feature, energy_distance_given_mean(standardizer(sample), columns, within)]
 
     own = distances(x[rng.permutation(len(x))[:size]])
     draws = (others[rng.choice(len(others), size, replace=False)] for _ in range(_REPEATS))

@@ -33,8 +33,8 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 _ITERATIONS = 10_000_000
 _PROJECTIONS = 256
 _REFERENCES = 50
-_LEVELS = (np.arange(200) + 0.5) / 200  # of quantiles
-_BINS = 120  # of a circle
+_QUANTILE_LEVELS = (np.arange(200) + 0.5) / 200  # of quantiles
+_PERIODIC_BINS = 120  # of a circle
 
 
 def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
@@ -107,7 +107,7 @@ def joint_of_draws(
     for i, drawn in enumerate(draws):
         j = i % len(samples)
         sliced.append(float(np.abs(_projected(drawn, directions) - projected[j]).mean()))
-        energy.append(energy_between(drawn, samples[j], within[j]))
+        energy.append(energy_distance_given_mean(drawn, samples[j], within[j]))
     return {"sliced": np.array(sliced), "energy": np.array(energy)}
 
 
@@ -148,10 +148,10 @@ def energy_distance(x: Floats, y: Floats) -> float:
         >>> energy_distance(np.zeros((4, 2)), np.full((4, 2), [2.0, 0.0]))
         2.0
     """
-    return energy_between(x, y, mean_distance(y))
+    return energy_distance_given_mean(x, y, mean_distance(y))
 
 
-def energy_between(x: Floats, y: Floats, within_y: float) -> float:
+def energy_distance_given_mean(x: Floats, y: Floats, within_y: float) -> float:
     """Return the energy distance, with `mean_distance(y)` known."""
     squared = 2.0 * float(cdist(x, y).mean()) - mean_distance(x) - within_y
     return math.sqrt(max(squared, 0.0))
@@ -188,10 +188,10 @@ def classifier_accuracy(x: Floats, y: Floats) -> float:
     if half == 0:
         return 0.5
     first, last = (x[:half], y[:half]), (x[half:], y[half:])
-    return (_correct(first, last) + _correct(last, first)) / (2 * len(x))
+    return (_count_correct(first, last) + _count_correct(last, first)) / (2 * len(x))
 
 
-def _correct(train: tuple[Floats, Floats], test: tuple[Floats, Floats]) -> int:
+def _count_correct(train: tuple[Floats, Floats], test: tuple[Floats, Floats]) -> int:
     """Return how many points of `test` the neighbours in `train` assign to the right sample."""
     points, first = np.concatenate(train), len(train[0])
     neighbours = int(np.sqrt(len(points))) | 1
@@ -248,8 +248,8 @@ class Marginals:
 
     @classmethod
     def of_draws(cls, draws: density.BeliefDraws, standardizer: Standardizer) -> Marginals:
-        """Return those of every draw of a belief."""
-        natural = draws.quantile(_LEVELS)
+        """Return the marginals of every draw of a belief."""
+        natural = draws.quantile(_QUANTILE_LEVELS)
         quantiles = np.stack([standardizer.numbers(values) for values in natural])
         shares = {j: draws.shares(j) for j in standardizer.vertices}
         edges = _bins_of_circles(standardizer)
@@ -258,10 +258,10 @@ class Marginals:
 
     @classmethod
     def of_points(cls, points: Floats, standardizer: Standardizer) -> Marginals:
-        """Return those of a sample (n, d), natural units."""
+        """Return the marginals of a sample (n, d), natural units."""
         features = standardizer.space.features
         shares = {j: category_shares(points[:, j], features[j]) for j in standardizer.vertices}
-        quantiles = np.asarray(np.quantile(standardizer.numbers(points), _LEVELS, axis=0))
+        quantiles = np.asarray(np.quantile(standardizer.numbers(points), _QUANTILE_LEVELS, axis=0))
         edges = _bins_of_circles(standardizer)
         circles = {j: np.histogram(points[:, j], e)[0] / len(points) for j, e in edges.items()}
         return cls(standardizer, quantiles, shares, circles)
@@ -269,8 +269,8 @@ class Marginals:
     def all_distances(self, other: Marginals) -> Floats:
         """Return the distances (n, d) of all pairs of draws, one of each.
 
-        Of a belief and itself the mean is between draws of its posterior. The mean of two beliefs
-        is at least half the sum of their own, since differences of quantiles and of shares are of
+        For a belief and itself, the mean is the average distance of two of its draws. For two
+        beliefs it is at least half the sum of their own, since differences of quantiles and of shares are of
         negative type (Székely and Rizzo 2013).
         """
         return np.concatenate([self.distance(other[k : k + 1]) for k in range(len(other))])
@@ -321,13 +321,13 @@ def _bins_of_circles(standardizer: Standardizer) -> dict[int, Floats]:
     for j in standardizer.circles:
         feature = standardizer.space.features[j]
         half = 0.5 if feature.whole else 0.0
-        count = round(feature.period) if feature.whole else _BINS
+        count = round(feature.period) if feature.whole else _PERIODIC_BINS
         edges[j] = np.linspace(feature.lowest - half, feature.highest + half, count + 1)
     return edges
 
 
-def half_distance(data: Floats, standardizer: Standardizer, seed: int) -> float:
-    """Return the distance between two random halves of the data."""
+def distance_of_halves(data: Floats, standardizer: Standardizer, seed: int) -> float:
+    """Return the mean distance of the marginals of two random halves of the data."""
     order = np.random.default_rng([seed, 0xDA7A]).permutation(len(data))
     half = len(data) // 2
     first, second = (
@@ -422,7 +422,7 @@ def common_size(largest: int, *samples: Floats) -> int:
 class DistanceEstimator:
     """Estimates distances between samples of one space, always with the same sizes.
 
-    Points are compared as they would be asked, rounded as they are worded: otherwise a table of
+    Points are first rounded as the questions word them: otherwise a table of
     whole numbers and a continuous belief would differ by the rounding alone.
 
     Attributes:

@@ -26,7 +26,7 @@ from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.distances import Marginals, half_distance
+from llm_elicit.audit.distances import Marginals, distance_of_halves
 from llm_elicit.audit.inference import Interval, holm, posterior_interval, wilson
 from llm_elicit.audit.preference import CONSISTENT
 from llm_elicit.audit.reference import Reference
@@ -396,7 +396,7 @@ def _held_against_data(
         of_data = Marginals.of_points(data, standardizer)
         of_sampling = Marginals.of_points(reference.sampling, standardizer)
         line["sampling"] = float(of_sampling.distance(of_data).mean())
-        line["floor"] = half_distance(data, standardizer, seed)
+        line["floor"] = distance_of_halves(data, standardizer, seed)
         if drawn is not None:
             distance = Marginals.of_draws(drawn, standardizer).distance(of_data).mean(1)
             line["distance"] = posterior_interval(distance, _LEVEL)

@@ -36,8 +36,8 @@ Measure = Callable[[Floats], Floats]
 
 _FIRST = {"a": 1.0, "b": 0.0, "equal": 0.5}  # P(first shown preferred), by what was chosen
 _RESAMPLES = 1_000  # of a bootstrap
-_FEWEST = 5  # pairs of which such an agreement is given
-_LEAST = 1e-12  # disagreement by chance for which agreement can be corrected
+_MIN_PAIRS = 5  # pairs of which such an agreement is given
+_MIN_DISAGREEMENT = 1e-12  # disagreement by chance for which agreement can be corrected
 
 
 class RaterAgreement(StrictModel):
@@ -177,7 +177,11 @@ def cohen_kappa(table: Floats) -> Floats:
     observed = table.trace(axis1=-2, axis2=-1) / total
     by_chance = (table.sum(axis=-1) * table.sum(axis=-2)).sum(axis=-1) / total**2
     room = 1.0 - by_chance
-    return np.where(room > _LEAST, (observed - by_chance) / np.maximum(room, _LEAST), np.nan)
+    return np.where(
+        room > _MIN_DISAGREEMENT,
+        (observed - by_chance) / np.maximum(room, _MIN_DISAGREEMENT),
+        np.nan,
+    )
 
 
 def krippendorff_alpha(table: Floats) -> Floats:
@@ -189,9 +193,11 @@ def krippendorff_alpha(table: Floats) -> Floats:
     """
     total, values = table.sum(axis=(-2, -1)), table.sum(axis=-1)
     observed = total - table.trace(axis1=-2, axis2=-1)
-    by_chance = (total**2 - np.square(values).sum(axis=-1)) / np.maximum(total - 1.0, _LEAST)
-    ratio = observed / np.maximum(by_chance, _LEAST)
-    return np.where(by_chance > _LEAST, 1.0 - ratio, np.nan)
+    by_chance = (total**2 - np.square(values).sum(axis=-1)) / np.maximum(
+        total - 1.0, _MIN_DISAGREEMENT
+    )
+    ratio = observed / np.maximum(by_chance, _MIN_DISAGREEMENT)
+    return np.where(by_chance > _MIN_DISAGREEMENT, 1.0 - ratio, np.nan)
 
 
 def _bootstrap(tables: Floats, measure: Measure, rng: np.random.Generator) -> Interval | None:
@@ -206,7 +212,7 @@ def _bootstrap(tables: Floats, measure: Measure, rng: np.random.Generator) -> In
         None if the measure is undefined, or of fewer than five pairs.
     """
     value = float(measure(tables.sum(axis=0)))
-    if np.isnan(value) or len(tables) < _FEWEST:
+    if np.isnan(value) or len(tables) < _MIN_PAIRS:
         return None
     # Equal tables are drawn together, so that the time does not grow with their number.
     kinds, counts = np.unique(tables.reshape(len(tables), -1), axis=0, return_counts=True)

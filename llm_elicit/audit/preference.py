@@ -60,7 +60,7 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 
 # Standard errors of the autocorrelation that show it, and the largest that is allowed for.
 _RESEMBLING, _LARGEST = 2.0, 0.99
-_FEWEST = 10
+_MIN_PAIRS_OF_POSITION = 10
 """Least number of pairs in both orders for a test of the dependence on the points."""
 
 
@@ -137,7 +137,7 @@ def measure_position(
     if serial_p > p_value:
         p_value, at_floor = serial_p, False
     content = None
-    if in_both_orders.sum() >= _FEWEST:
+    if in_both_orders.sum() >= _MIN_PAIRS_OF_POSITION:
         sides = response.a[in_both_orders], response.b[in_both_orders]
         first, second = map(Standardizer.of(space, np.concatenate(sides)), sides)
         # Exchanging the points of a pair leaves these columns unchanged.
@@ -201,7 +201,7 @@ _BOUNDS = 0.25
 _NEARLY = 0.95
 _POWER = 0.8  # with which the required number of pairs finds a preference
 _ROUNDING = 1e-9
-FEWEST = 10
+MIN_PAIRS = 10
 """Pairs needed for a reliability or a ceiling, of which fewer say next to nothing."""
 
 
@@ -367,11 +367,11 @@ def measure_preference(
     child, of_agreement = rng.spawn(2)
     # Leave-one-out, of the quadratic rule.
     residual = None
-    if len(response) >= FEWEST and response.value.any():
+    if len(response) >= MIN_PAIRS and response.value.any():
         design = feature_differences(response, space)[0]
         residual = leave_one_out_residuals(design, response.value, response.centred_side)
     reliability = None
-    if len(response) >= FEWEST and fitted is not None and fitted.get("held_out_r2") is not None:
+    if len(response) >= MIN_PAIRS and fitted is not None and fitted.get("held_out_r2") is not None:
         low, high = fitted.get("held_out_r2_interval") or (-math.inf, 1.0)
         value = float(fitted["held_out_r2"])
         reliability = Reliability(value=value, low=low, high=high, source="belief")
@@ -507,12 +507,12 @@ def _ceiling(response: Response) -> Ceiling | None:
         return None
     repeated, in_both_orders = np.isfinite(response.noise), np.isfinite(response.position)
     noise, squares = response.noise[repeated], response.squares[repeated]
-    if len(noise) >= FEWEST and noise.any() and squares.any():
+    if len(noise) >= MIN_PAIRS and noise.any() and squares.any():
         return Ceiling(**share_explained(noise, squares).model_dump(), source="repeats")
     serial = _z(response.control[np.isfinite(response.control)]) > _SURE
     sums, squares = response.position[in_both_orders], response.squares[in_both_orders]
     n = len(sums)
-    if n < FEWEST or not squares.any() or serial:
+    if n < MIN_PAIRS or not squares.any() or serial:
         return None
     interval = share_explained(np.square(sums - sums.mean()) * n / (n - 1), squares)
     return Ceiling(**interval.model_dump(), source="orders")

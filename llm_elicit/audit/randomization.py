@@ -66,7 +66,7 @@ _CHUNK = 256
 # loses no power where no answer is wild. Of 120 faint judges with normal errors it finds 77; 77
 # without robust responses, 71 without a handicap.
 _HANDICAP = 2.0
-_MOST_ENUMERATED = 20
+_MAX_ENUMERATED = 20
 """Pairs whose exchanges are all tried, if there are no more of them than flips."""
 _PAIRS_PER_COLUMN = 3
 """Pairs per column of the other features that a partial test needs."""
@@ -109,7 +109,7 @@ class Randomization:
 
 def random_signs(count: int, flips: int, rng: np.random.Generator) -> Floats:
     """Return `(count, flips)` random signs; all patterns but the observed where they are fewer."""
-    if count < _MOST_ENUMERATED and 2**count <= flips + 1:
+    if count < _MAX_ENUMERATED and 2**count <= flips + 1:
         patterns = np.arange(1, 2**count)
         return np.asarray(1.0 - 2.0 * (patterns >> np.arange(count)[:, None] & 1))
     return np.asarray(rng.choice((-1.0, 1.0), size=(count, flips)))
@@ -136,7 +136,7 @@ def sign_flip_test(
         ], count)  # fmt: skip
 
     observed = float(gains(np.ones((count, 1)))[0])
-    if 2 ** min(count, _MOST_ENUMERATED) <= flips + 1:
+    if 2 ** min(count, _MAX_ENUMERATED) <= flips + 1:
         return Randomization(observed, gains(random_signs(count, flips, rng)))
     parts = [
         gains(random_signs(count, min(_CHUNK, flips - first), rng))

@@ -36,7 +36,7 @@ from llm_elicit.audit.responses import response_of
 from llm_elicit.audit.utility import (
     Discrimination,
     Effect,
-    Utility,
+    UtilityDraws,
     measure_discrimination,
     measure_effects,
 )
@@ -110,7 +110,7 @@ class JudgeEvidence:
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     bands: summaries.BeliefBands | None = None
     levels: calibration.DataLevels | None = None
-    utility: Utility | None = None
+    utility: UtilityDraws | None = None
     powers: PowerEvidence | None = None
     triads: Triads | None = None
     triad_predictions: Floats | None = None

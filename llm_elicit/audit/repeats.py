@@ -40,7 +40,7 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _FLIPS = 4_999
 _ALPHA = 0.05
-_LEAST = 1e-9
+_MIN_PROBABILITY = 1e-9
 """The least distance of a probability from 0 and 1 in log-odds, as in `Judgments`."""
 
 _AT_ONCE = 2_000_000
@@ -237,7 +237,11 @@ def common_answers(runs: Sequence[tuple[Comparisons, str]], space: FeatureSpace)
         frame = table.of(judge)
         frame = frame[frame["probability"].notna() & (frame["soft"] | (not soft))]
         p = frame["probability"].to_numpy(np.float64)
-        value = logit(np.clip(p, _LEAST, 1.0 - _LEAST)) if soft else np.sign(p - 0.5)
+        value = (
+            logit(np.clip(p, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY))
+            if soft
+            else np.sign(p - 0.5)
+        )
         columns.append(frame[key].assign(value=value).set_index(key)["value"])
     joined = pd.concat(columns, axis=1, join="inner", keys=range(len(runs)))
     wide = joined.reset_index("prompt_hash", drop=True).unstack(["order", "replicate"]).dropna()

@@ -34,7 +34,7 @@ _RESAMPLES = 999
 _FLOOR_PAIRS = 10
 _WIDEST = 8.0
 _POINTS = 4000
-_LEAST_EFFECTIVE = 200
+_MIN_EFFECTIVE = 200
 
 
 class StatedFeature(StrictModel):
@@ -238,7 +238,7 @@ def quantiles_by_noise(
             exponents = factor * (log_p - slope) - proposal
             weights = np.exp(exponents - exponents.max())
             weights /= weights.sum()
-            if i == 0 and factor > 1.0 and 1.0 / (weights**2).sum() < _LEAST_EFFECTIVE:
+            if i == 0 and factor > 1.0 and 1.0 / (weights**2).sum() < _MIN_EFFECTIVE:
                 sample = belief.sample_at_noise(_POINTS, factor * belief.noise.level, seed=seed)
                 quantiles[i, k] = np.quantile(sample, levels, axis=0).T
             else:

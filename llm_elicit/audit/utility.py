@@ -54,11 +54,11 @@ _WEIGHTS = np.diff(np.concatenate([[0.0], 0.5 * (GRID[1:] + GRID[:-1]), [1.0]]))
 """The share of the range that each point of `GRID` represents."""
 
 _NORMAL_QUANTILES = ndtri((np.arange(200) + 0.5) / 200)
-_CIRCLE_VALUES = 12
+_PERIODIC_VALUES = 12
 """Number of values of a periodic feature at which its effect is evaluated."""
 
-_MOST_ROWS = 1000
-"""Number of rows of the data at which the utility is evaluated, at most."""
+_MAX_ROWS = 1000
+"""Largest number of rows of the data at which the utility is evaluated."""
 
 _SAMPLING_POINTS = 2000
 """Number of draws from λ at which the utility is evaluated."""
@@ -72,20 +72,20 @@ _VOLUME = 0.1
 _BANDWIDTHS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)
 """Bandwidths tried, as multiples of Scott's (1992)."""
 
-_FEWEST_DRAWS = 100
-"""Least number of bootstrap resamples, if the posterior has fewer draws."""
+_MIN_DRAWS = 100
+"""Smallest number of bootstrap resamples, if the posterior has fewer draws."""
 
 _ROUNDING = 1e-9
 """Relative difference up to which two values count as equal."""
 
 NEGLIGIBLE = 0.15
-"""Share of what the data's own density reaches below which a preference is practically unrelated to
-the data. If the ceiling of the AUC is .83, this is a difference of .05 from one half. With the rows
-and draws used, 95 % intervals of a rank correlation are about ±.08, so a much smaller share could
+"""Equivalence margin of a preference that is practically unrelated to the data, as a share of what
+the data's own density reaches. If the ceiling of the AUC is .83, this is a difference of .05 from
+one half. With the rows and draws used, 95 % intervals of a rank correlation are about ±.08, so a much smaller share could
 never be shown.
 """
 
-_LEAST_CEILING = 0.55
+_MIN_CEILING = 0.55
 """Ceiling of the AUC below which the data cannot be distinguished from λ, so that no preference can
 be said to follow them. With the 1000 rows and 2000 draws used, the error of an AUC of one half is
 .01.
@@ -97,7 +97,7 @@ Relation = Literal[
 
 
 @dataclass(frozen=True)
-class Utility:
+class UtilityDraws:
     """S posterior draws of a utility at n points, `(S, n)` in log-odds; S = 1 without a posterior.
 
     Attributes:
@@ -105,8 +105,8 @@ class Utility:
         sampling: utilities of draws from λ.
         row_points, sampling_points: these rows and draws, natural units.
         effects: for each feature the utility averaged over λ in the other features, at `GRID` over
-            the feature's range or at `separate_values`.
-        captured: the share of the variation that repeats which the fit predicts.
+            the feature's range or at `discrete_values`.
+        captured: the share of the reproducible variation that the fit explains.
     """
 
     rows: Floats | None
@@ -118,19 +118,19 @@ class Utility:
 
     @property
     def left_out(self) -> float:
-        """The standard deviation over λ of what the fit leaves out, log-odds."""
+        """The standard deviation over λ of the variation that the fit leaves out, log-odds."""
         if self.captured <= 0.0:
             return math.inf
         return float(np.median(self.sampling, axis=0).std()) * math.sqrt(1.0 / self.captured - 1.0)
 
 
-def utility_of(
+def evaluate_utility(
     belief: density.BeliefDensity, space: FeatureSpace, data: Floats | None, seed: int
-) -> Utility:
+) -> UtilityDraws:
     """Evaluate a belief's utility; data `(n, d)` in natural units, at most 1000 rows of them."""
     rng = np.random.default_rng([seed, 0x071])
     sampling = space.round(space.sample(_SAMPLING_POINTS, rng))
-    rows = None if data is None else data[rng.permutation(len(data))[:_MOST_ROWS]]
+    rows = None if data is None else data[rng.permutation(len(data))[:_MAX_ROWS]]
     fitted_response = belief.diagnostics.get("response") or {}
     is_measured = fitted_response.get("scale") == "log-odds"
     # Nats of log density per nat of log-odds.
@@ -153,10 +153,10 @@ def utility_of(
     outward = np.where(GRID[:, None] <= 0.5, np.ceil(at - 0.5), np.floor(at + 0.5))
     at = np.clip(np.where(space.integer, outward, at), space.low, space.high)
     grids = [
-        separate_values(feature) if is_separate(feature) else at[:, j]
+        discrete_values(feature) if is_discrete_axis(feature) else at[:, j]
         for j, feature in enumerate(space.features)
     ]
-    return Utility(
+    return UtilityDraws(
         rows=None if rows is None else values(rows),
         sampling=values(sampling),
         row_points=rows,
@@ -167,22 +167,22 @@ def utility_of(
     )
 
 
-def is_separate(feature: Feature) -> bool:
+def is_discrete_axis(feature: Feature) -> bool:
     """Return whether a feature is categorical or periodic: its values are compared one by one."""
     return bool(feature.categories) or feature.periodic
 
 
-def separate_values(feature: Feature) -> Floats:
-    """Return codes of all categories, or values around a circle, natural units.
+def discrete_values(feature: Feature) -> Floats:
+    """Return the codes of all categories, or values over the period, natural units.
 
     Examples:
         >>> month = Feature(name="m", label="m", kind="integer", low=1, high=12, periodic=True)
-        >>> separate_values(month).tolist()[-2:]
+        >>> discrete_values(month).tolist()[-2:]
         [11.0, 12.0]
     """
-    if feature.categories or (feature.whole and feature.period <= _CIRCLE_VALUES):
+    if feature.categories or (feature.whole and feature.period <= _PERIODIC_VALUES):
         return np.arange(feature.lowest, feature.highest + 1.0)
-    around = feature.lowest + feature.period * np.arange(_CIRCLE_VALUES) / _CIRCLE_VALUES
+    around = feature.lowest + feature.period * np.arange(_PERIODIC_VALUES) / _PERIODIC_VALUES
     return feature.round(around)
 
 
@@ -263,7 +263,7 @@ def measure_effects(
     settings: AuditSettings,
     rng: np.random.Generator,
     schedule: Schedule | None = None,
-    utility: Utility | None = None,
+    utility: UtilityDraws | None = None,
     open_ended: bool = False,
 ) -> tuple[Effect, ...]:
     """Measure every feature's effect, in the order of the space; empty with fewer than two pairs.
@@ -305,18 +305,18 @@ def measure_effects(
 
 
 def _curve_effect(
-    utility: Utility, column: int, feature: Feature, open_ended: bool
+    utility: UtilityDraws, column: int, feature: Feature, open_ended: bool
 ) -> dict[str, Any]:
     """Return the fields of `Effect` that the draws of the averaged utility determine."""
     draws = utility.effects[column]
     mean = np.median(draws, axis=0)
-    if is_separate(feature):
+    if is_discrete_axis(feature):
         best, worst = int(mean.argmax()), int(mean.argmin())
         direction, contrast = "category", np.zeros(len(mean))
         contrast[best] += 1.0
         contrast[worst] -= 1.0
         weights = np.full(len(mean), 1.0 / len(mean))
-        at = separate_values(feature)
+        at = discrete_values(feature)
         categories = feature.word(float(at[best])), feature.word(float(at[worst]))
     else:
         direction, contrast = _contrast(mean)
@@ -379,7 +379,7 @@ class Discrimination(StrictModel):
 
     @property
     def reached(self) -> float:
-        """What the AUC reaches of its ceiling: 0 at one half, 1 at the ceiling."""
+        """The AUC rescaled: 0 at one half, 1 at its ceiling."""
         return (self.auc.value - 0.5) / (self.ceiling - 0.5)
 
     @property
@@ -397,10 +397,10 @@ class Discrimination(StrictModel):
         shown": none of these. "not measurable": the data's own density hardly separates the data
         from λ.
         """
-        if self.ceiling < _LEAST_CEILING:
+        if self.ceiling < _MIN_CEILING:
             return "not measurable"
         margin = NEGLIGIBLE * (self.ceiling - 0.5)
-        if _within(self.auc, 0.5, margin) and _within(self.rank_correlation, 0.0, NEGLIGIBLE):
+        if _is_within(self.auc, 0.5, margin) and _is_within(self.rank_correlation, 0.0, NEGLIGIBLE):
             return "practically unrelated"
         if self.signs == (0, 0):
             return "not shown"
@@ -412,12 +412,12 @@ def _sign(interval: Interval, null: float) -> int:
     return int(interval.low > null) - int(interval.high < null)
 
 
-def _within(interval: Interval, null: float, margin: float) -> bool:
+def _is_within(interval: Interval, null: float, margin: float) -> bool:
     return null - margin < interval.low and interval.high < null + margin
 
 
 def measure_discrimination(
-    utility: Utility, reference: Reference, rng: np.random.Generator
+    utility: UtilityDraws, reference: Reference, rng: np.random.Generator
 ) -> Discrimination | None:
     """Compare a utility with the data, at rows of the data and draws from λ.
 
@@ -427,7 +427,7 @@ def measure_discrimination(
         return None
     of_rows, of_sampling = utility.rows, utility.sampling
     kernels = _KernelDensity(reference.standardizer, utility.row_points, utility.sampling_points)
-    sizes, count = (of_rows.shape[1], of_sampling.shape[1]), max(_FEWEST_DRAWS, len(of_rows))
+    sizes, count = (of_rows.shape[1], of_sampling.shape[1]), max(_MIN_DRAWS, len(of_rows))
     resamples = [[rng.integers(n, size=n) for n in sizes] for _ in range(count)]
     weights = np.array([np.bincount(row, minlength=sizes[0]) for row, _ in resamples])
     densities = kernels.at_sampling(weights.astype(np.float64))  # one matrix product for all

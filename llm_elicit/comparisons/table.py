@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 else:
     pd = LazyModule("pandas")
 
-_LEAST = 1e-9
+_MIN_PROBABILITY = 1e-9
 """Least distance of a probability from 0 and 1 in log-odds."""
 
 
@@ -141,7 +141,7 @@ class Judgments:
     @property
     def log_odds(self) -> Floats:
         """log P(first shown) / P(second shown), `(n,)` nats, finite."""
-        p = np.clip(self.preference, _LEAST, 1.0 - _LEAST)
+        p = np.clip(self.preference, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
         return self.sign * np.log(p / (1.0 - p))
 
 
@@ -303,7 +303,9 @@ def _censored(
     rows: pd.DataFrame, preference: Floats, soft: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the censoring of log-odds of a over b; a probability of 0 or 1 is a bound as well."""
-    ends = (preference >= 1.0 - _LEAST).astype(np.int64) - (preference <= _LEAST)
+    ends = (preference >= 1.0 - _MIN_PROBABILITY).astype(np.int64) - (
+        preference <= _MIN_PROBABILITY
+    )
     if "censored" in rows.columns:
         ends = np.where(ends == 0, rows["censored"].to_numpy(np.int64), ends)
     return np.where(soft, ends, 0)

@@ -24,7 +24,7 @@ from llm_elicit.audit.people import PeopleEvidence
 from llm_elicit.audit.record import JudgeEvidence, audit_run
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.repeats import RepeatComparison, RepeatedJudge, adjust, measure_repeats
-from llm_elicit.audit.utility import utility_of
+from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import axis_word
 from llm_elicit.errors import InputError
@@ -171,7 +171,7 @@ def _evidence(
         bands=samples.bands.get(judge),
         draws=samples.draws.get(judge),
         levels=data_levels(belief, space, points),
-        utility=utility_of(belief, space, samples.data, seed),
+        utility=evaluate_utility(belief, space, samples.data, seed),
         powers=belief_power.at_powers(belief, space, points, samples.data, seed, pinned)
         if belief.has_noise_levels
         else None,

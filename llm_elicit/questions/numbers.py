@@ -28,7 +28,7 @@ UNREAD: tuple[Unread, ...] = (
 LEVELS = (5, 25, 50, 75, 95)
 """The quantile levels that are asked for, in per cent."""
 
-_LONGEST = 20_000
+_MAX_CHARACTERS = 20_000
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)"
 _NUMBER = re.compile(
     rf"(?<![\w.,])(?P<sign>(?<!\d)-\s?|(?<!\d)\+)?[$€£]?\s?"
@@ -79,8 +79,8 @@ def read_numbers(
     """
     if finish == "refusal":
         return "refusal"
-    numbers = _found(_plain(reply[:_LONGEST], ignore))
-    if isinstance(numbers, list) and len(numbers) == count and len(reply) <= _LONGEST:
+    numbers = _found(_plain(reply[:_MAX_CHARACTERS], ignore))
+    if isinstance(numbers, list) and len(numbers) == count and len(reply) <= _MAX_CHARACTERS:
         return numbers
     if finish == "length":
         return "truncated"
@@ -138,15 +138,15 @@ def read_point(
 
 
 def _english(reply: str, features: Sequence[Feature]) -> str:
-    return to_english(reply[: _LONGEST + 1], features[0].locale or ENGLISH)
+    return to_english(reply[: _MAX_CHARACTERS + 1], features[0].locale or ENGLISH)
 
 
 def _read_values(reply: str, features: Sequence[Feature], finish: str) -> list[float] | Unread:
     if finish == "refusal":
         return "refusal"
-    lines = _without_list_numbers(reply[:_LONGEST])
+    lines = _without_list_numbers(reply[:_MAX_CHARACTERS])
     parts = [part.strip() for part in re.split(r"[;\n]", lines) if part.strip()]
-    if len(parts) != len(features) or len(reply) > _LONGEST:
+    if len(parts) != len(features) or len(reply) > _MAX_CHARACTERS:
         return "truncated" if finish == "length" else "other count"
     values = []
     for part, feature in zip(parts, features, strict=True):
@@ -174,10 +174,12 @@ def _read_dates(reply: str, finish: str) -> list[float] | Unread:
     """Return as many dates as there are quantile levels, separated by semicolons or lines."""
     if finish == "refusal":
         return "refusal"
-    parts = [part for part in re.split(r"[;\n]", _plain(reply[:_LONGEST], ())) if part.strip()]
+    parts = [
+        part for part in re.split(r"[;\n]", _plain(reply[:_MAX_CHARACTERS], ())) if part.strip()
+    ]
     readings = [_date(part) for part in parts]
     read = [day for days in readings if not isinstance(days, str) for day in days]
-    if len(read) == len(readings) == len(LEVELS) and len(reply) <= _LONGEST:
+    if len(read) == len(readings) == len(LEVELS) and len(reply) <= _MAX_CHARACTERS:
         return read
     if finish == "length":
         return "truncated"

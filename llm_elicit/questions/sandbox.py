@@ -28,7 +28,7 @@ MAX_SECONDS = 2
 MAX_CHARACTERS = 1_000_000
 """The limit on the characters of a rendered template."""
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 """Seconds to wait for a trial: processor time may be unlimited, or the machine may be busy."""
 
 _BYTES = 1 << 30
@@ -77,7 +77,7 @@ def _render_in_child(request: str) -> list[list[str]]:
             [sys.executable, "-P", __file__],
             input=request.encode(),
             capture_output=True,
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT,
             check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             # Ctrl-C must reach the parent only.
@@ -85,7 +85,7 @@ def _render_in_child(request: str) -> list[list[str]]:
         )
     except subprocess.TimeoutExpired:
         raise TrialError(
-            f"it takes more than {_PATIENCE:.0f} s to fill in; check its loops"
+            f"it takes more than {_TIMEOUT:.0f} s to fill in; check its loops"
         ) from None
     if process.returncode or not process.stdout:
         raise TrialError(f"it takes more than {MAX_SECONDS} s or 1 GB to fill in; check its loops")

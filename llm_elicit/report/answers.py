@@ -19,9 +19,9 @@ from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.report.formatting import interval, listed, number, share
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-FEW = 6
+EXPANDED_ANSWERS = 6
 """Number of a judge's answers that are expanded initially."""
-MOST = 200
+MAX_ANSWERS = 200
 """Largest number of a judge's answers on the page."""
 
 Orders = Literal["agree", "differ", "unknown"]
@@ -92,10 +92,10 @@ class Choice:
     count: int
 
 
-def choose_answers(rows: pd.DataFrame, space: FeatureSpace, most: int = MOST) -> Shown:
+def choose_answers(rows: pd.DataFrame, space: FeatureSpace, most: int = MAX_ANSWERS) -> Shown:
     """Choose the answers of one judge to show, by `pick_answers`."""
     agree = orders_agree(rows)
-    few = pick_answers(rows, min(FEW, most))
+    few = pick_answers(rows, min(EXPANDED_ANSWERS, most))
     more = pick_answers(rows.drop(few.index), most - len(few))
 
     def answers(some: pd.DataFrame) -> list[Answer]:

@@ -172,7 +172,7 @@ class Samples:
         )
 
 
-MOST = 10
+MAX_CORNER_FEATURES = 10
 """Largest number of features of a corner plot."""
 
 
@@ -258,7 +258,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
     space, data = samples.space, samples.shown(judge)
     figures = {"marginals": marginals_figure(data)}
     corner = chart = None
-    if 2 <= space.dimension <= MOST:
+    if 2 <= space.dimension <= MAX_CORNER_FEATURES:
         corner, figures["corner"] = draw_corner(samples, judge)
     if {"Latitude", "Longitude"} <= {space.names[j] for j in space.numeric}:
         place = PanelPair.of(data, space.names.index("Longitude"), space.names.index("Latitude"))

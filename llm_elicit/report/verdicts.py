@@ -10,7 +10,7 @@ from llm_elicit.audit.belief_power import BeliefPowers
 from llm_elicit.audit.consistency import Consistency
 from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.preference import (
-    FEWEST,
+    MIN_PAIRS,
     REPEATABLE,
     Ceiling,
     PositionEffect,
@@ -30,18 +30,18 @@ from llm_elicit.report.powers import (
 )
 from llm_elicit.spaces.features import FeatureSpace
 
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 _STRONG = 0.25
 _CHANCE = 0.5
 _MANY = 0.05
 _NEARLY_ALL = 0.95
-_MOST_DECIMALS = 6
+_MAX_DECIMALS = 6
 _UNUSABLE = {"refusal": "refused", "truncated": "truncated", "unparsable": "unparsable"}
 # The end of the noun phrase that names the subject.
 _NARROWED = re.compile(
     r"[,(;:]|\s(?:in|near|of|sold|between|with|from|for|at|on|by|that|who|which|made|built)\s"
 )
-_MOST_WORDS = 4
+_MAX_WORDS = 4
 
 
 def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
@@ -72,10 +72,10 @@ def preferred(effects: Sequence[Effect], space: FeatureSpace, level: float) -> s
     if not significant:
         return "some combinations of features to others; no single feature is significant"
     named: dict[str, list[str]] = {}
-    for effect in significant[:_MOST_NAMED]:
+    for effect in significant[:_MAX_NAMED]:
         named.setdefault(_direction(effect), []).append(_name(effect, labels[effect.name]))
     phrases = [f"{direction}{listed(names)}" for direction, names in named.items()]
-    unnamed = len(significant) - _MOST_NAMED
+    unnamed = len(significant) - _MAX_NAMED
     return listed([*phrases, f"{unnamed} more"] if unnamed > 0 else phrases)
 
 
@@ -103,8 +103,8 @@ def _reliably(preference: Preference, p: str) -> str:
     """Return how reliable a preference is, in brackets or as a clause."""
     kind = preference.response
     if preference.reliability is None:
-        few = f"reliability is not given for fewer than {FEWEST} pairs; "
-        return f" ({few if preference.pairs < FEWEST else ''}{p})"
+        few = f"reliability is not given for fewer than {MIN_PAIRS} pairs; "
+        return f" ({few if preference.pairs < MIN_PAIRS else ''}{p})"
     reached, ceiling = preference.reliability.value, shown_ceiling(preference)
     if reached <= 0.0:
         return f", though the fit predicts none of the variation of held-out {kind} ({p})"
@@ -212,7 +212,7 @@ def thing(subject: str) -> str:
     """
     bare = re.sub(r"^(?:an?|the)\s+", "", subject.strip(), flags=re.IGNORECASE)
     name = _NARROWED.split(bare, maxsplit=1)[0].strip()
-    return name if 0 < len(name.split()) <= _MOST_WORDS else "case"
+    return name if 0 < len(name.split()) <= _MAX_WORDS else "case"
 
 
 def _scale_clause(preference: Preference, powers: BeliefPowers | None) -> str:
@@ -382,7 +382,7 @@ def effect_cell(effect: Effect) -> str:
     if effect.value is None or effect.low is None or effect.high is None:
         return NOT_MEASURED
     width = effect.high - effect.low
-    decimals = min(max(1 - math.floor(math.log10(width)), 0), _MOST_DECIMALS) if width else 2
+    decimals = min(max(1 - math.floor(math.log10(width)), 0), _MAX_DECIMALS) if width else 2
     value, low, high = (
         signed(number, decimals) for number in (effect.value, effect.low, effect.high)
     )

@@ -8,7 +8,7 @@ from scipy import stats
 
 from audit.planted import box
 from llm_elicit.audit.reference import Reference
-from llm_elicit.audit.utility import Utility, auc, level_set, measure_discrimination, spearman
+from llm_elicit.audit.utility import UtilityDraws, auc, level_set, measure_discrimination, spearman
 
 SPACE = box(2)
 
@@ -20,7 +20,7 @@ def _utility(f, rows, sampling, doubt, rng, draws=64):
         slopes = np.random.default_rng(1).normal(0.0, doubt, (draws, points.shape[1]))
         return f(points) + slopes @ points.T
 
-    return Utility(values(rows), values(sampling), rows, sampling, ())
+    return UtilityDraws(values(rows), values(sampling), rows, sampling, ())
 
 
 def _found(f, seed=0, doubt=1e-3, n=400, sd=0.8, captured=1.0):
@@ -117,6 +117,6 @@ def test_ranks_are_those_of_scipy():
 
 def test_there_is_no_discrimination_without_a_table():
     sampling = SPACE.sample(100, np.random.default_rng(0))
-    bare = Utility(None, sampling[None, :, 0], None, sampling, ())
+    bare = UtilityDraws(None, sampling[None, :, 0], None, sampling, ())
     reference = Reference(SPACE, sampling)
     assert measure_discrimination(bare, reference, np.random.default_rng(0)) is None

@@ -10,7 +10,7 @@ from audit.planted import ask, box
 from llm_elicit import density
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response, response_of
-from llm_elicit.audit.utility import measure_effects, utility_of
+from llm_elicit.audit.utility import evaluate_utility, measure_effects
 from llm_elicit.comparisons.table import Choices
 from tests.density.targets import QUICK
 
@@ -42,7 +42,7 @@ def _effects(seed, scale=1.0, power=None, captured=1.0):
     if power is not None:
         belief = belief.tempered(power)
     rng = np.random.default_rng(1)
-    utility = replace(utility_of(belief, SPACE, None, 0), captured=captured)
+    utility = replace(evaluate_utility(belief, SPACE, None, 0), captured=captured)
     found = measure_effects(response, SPACE, SETTINGS, rng, None, utility)
     return {effect.name: effect for effect in found}
 
@@ -112,7 +112,7 @@ def test_the_log_odds_of_choices_are_those_of_their_noise():
     choices = _choices(1, 400)
     evidence = density.Evidence.comparisons(choices.a, choices.b, choices.preference)
     belief = density.fit_evidence(evidence, sampling=LAMBDA, method="utility", settings=QUICK)
-    utility = utility_of(belief, SPACE, None, 0)
+    utility = evaluate_utility(belief, SPACE, None, 0)
     response = Response.of_choices(choices)
     found = measure_effects(response, SPACE, SETTINGS, np.random.default_rng(1), None, utility)
     assert found[1].value == pytest.approx(3 / 0.78, rel=0.25)

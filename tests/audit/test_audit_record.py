@@ -12,7 +12,7 @@ from audit.planted import ask, box, circle, constant, contrarian, gaussian_exper
 from llm_elicit.audit.consistency import find_triads
 from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run, is_cross_check
 from llm_elicit.audit.reference import AuditSettings, Reference
-from llm_elicit.audit.utility import utility_of
+from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.density import BETWEEN_ROUNDS, PosteriorSettings, Uniform, fit_belief
 from llm_elicit.errors import InputError
@@ -82,7 +82,7 @@ def test_a_contrarian_has_a_preference_and_lies_farther_from_the_data_than_lambd
         data = np.clip(rng.normal(size=(2000, 2)), -3, 3)
         evidence = JudgeEvidence(
             "judge", log, {"utility": fitted.sample(2000, seed=1)},
-            utility=utility_of(fitted, SPACE, data, 0),
+            utility=evaluate_utility(fitted, SPACE, data, 0),
         )  # fmt: skip
         reference = Reference(SPACE, SPACE.sample(2000, rng), data)
         audit = audit_run([evidence], reference, seed=1, settings=SMALL)

@@ -21,7 +21,7 @@ from llm_elicit.audit.preference import decide_verdicts, measure_preference
 from llm_elicit.audit.record import JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.responses import response_of
-from llm_elicit.audit.utility import utility_of
+from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
 from llm_elicit.config.campaign import Fit
 from llm_elicit.spaces.features import FeatureSpace
@@ -141,7 +141,7 @@ def _audited(scale):
     points, data = belief.sample(2000, seed=0), SPACE.table_points()
     judge = JudgeEvidence(
         "judge", log, {"auto": points}, {"auto": belief.diagnostics},
-        utility=utility_of(belief, SPACE, data, 0),
+        utility=evaluate_utility(belief, SPACE, data, 0),
         powers=at_powers(belief, SPACE, points, data, 0),
     )  # fmt: skip
     reference = Reference(SPACE, SPACE.sample(2000, np.random.default_rng(1)), data)

@@ -6,7 +6,7 @@ from scipy import stats
 
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
-from llm_elicit.audit.utility import measure_effects, utility_of
+from llm_elicit.audit.utility import evaluate_utility, measure_effects
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, Uniform, bounded_below, fit_belief
@@ -116,7 +116,7 @@ def test_a_fit_says_that_a_judge_without_noise_bounds_its_sharpness_from_below(
     response = Response.of_choices(Choices(a, b, (a > b)[:, 0] * 1.0, np.arange(60)))
     effects = measure_effects(
         response, space, AuditSettings(flips=99), np.random.default_rng(0), None,
-        utility_of(belief, space, None, 0), bounded_below(belief.diagnostics),
+        evaluate_utility(belief, space, None, 0), bounded_below(belief.diagnostics),
     )  # fmt: skip
     assert [(e.value, e.high, e.open_ended) for e in effects] == [(None, None, True)] * 2
     assert effects[0].directed

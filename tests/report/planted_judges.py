@@ -16,7 +16,7 @@ from audit.planted import Planted, ask_each
 from llm_elicit import density
 from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
-from llm_elicit.audit.utility import utility_of
+from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign, Fit
@@ -255,5 +255,9 @@ def _evidence(name: str, log: Comparisons) -> JudgeEvidence:
         evidence, sampling=sampling_of(SPACE), method="utility", seed=0, settings=QUICK
     )
     return JudgeEvidence(
-        name, log, {}, {"utility": belief.diagnostics}, utility=utility_of(belief, SPACE, DATA, 0)
+        name,
+        log,
+        {},
+        {"utility": belief.diagnostics},
+        utility=evaluate_utility(belief, SPACE, DATA, 0),
     )

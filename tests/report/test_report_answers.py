@@ -6,7 +6,14 @@ import pytest
 from audit.planted import ask, box, constant, gaussian_expert
 
 from llm_elicit.comparisons.table_files import VERDICTS
-from llm_elicit.report.answers import FEW, MOST, choose_answers, filters, orders_agree, pick_answers
+from llm_elicit.report.answers import (
+    EXPANDED_ANSWERS,
+    MAX_ANSWERS,
+    choose_answers,
+    filters,
+    orders_agree,
+    pick_answers,
+)
 
 
 @pytest.fixture
@@ -29,20 +36,20 @@ def test_shown_answers_hold_every_verdict(study):
 
 
 def test_picked_answers_are_even_through_the_run(rows):
-    for count in (FEW, 50, MOST):
+    for count in (EXPANDED_ANSWERS, 50, MAX_ANSWERS):
         picked = pick_answers(rows, count)
         assert len(picked) == count
         assert set(picked["verdict"]) == {"A", "B", "refusal", "truncated"}
         assert picked.index.is_unique
         assert picked.index[-1] > 1100, "to the end of the run"
     gaps = np.diff(picked.index)
-    assert gaps.max() <= 2 * len(rows) / MOST + 1
+    assert gaps.max() <= 2 * len(rows) / MAX_ANSWERS + 1
     assert (picked["verdict"] == "refusal").sum() == 3, "all of the few there are"
 
 
 def test_at_most_the_given_number_of_answers_is_shown_each_once(rows):
     shown = choose_answers(rows, box(2))
-    assert (len(shown.few), len(shown.all), shown.total) == (FEW, MOST, 1200)
+    assert (len(shown.few), len(shown.all), shown.total) == (EXPANDED_ANSWERS, MAX_ANSWERS, 1200)
     assert {answer.verdict for answer in shown.few} == {"A", "B", "refusal", "truncated"}
     few = choose_answers(rows.head(4), box(2))
     assert (len(few.few), len(few.more)) == (4, 0)
@@ -99,9 +106,9 @@ def test_filters_count_what_is_shown(rows):
     shown = choose_answers(rows, box(2))
     found = filters([("<b>", shown), ("other", shown)])
     assert [(c.index, c.label, c.count) for c in found["judge"]] == [
-        (0, "<b>", MOST), (1, "other", MOST),
+        (0, "<b>", MAX_ANSWERS), (1, "other", MAX_ANSWERS),
     ]  # fmt: skip
     verdicts = {c.label: c.count for c in found["verdict"]}
     assert list(verdicts) == ["A", "B", "refusal", "truncated"]
-    assert sum(verdicts.values()) == sum(c.count for c in found["orders"]) == 2 * MOST
+    assert sum(verdicts.values()) == sum(c.count for c in found["orders"]) == 2 * MAX_ANSWERS
     assert [VERDICTS[c.index] for c in found["verdict"]] == list(verdicts)

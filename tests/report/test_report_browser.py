@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from audit.planted import box
 
-from llm_elicit.report.answers import FEW, choose_answers
+from llm_elicit.report.answers import EXPANDED_ANSWERS, choose_answers
 from llm_elicit.report.figures import Samples, draw_portrait
 from llm_elicit.report.page import render_page
 from report.browser import CHROMIUM, opened
@@ -145,7 +145,7 @@ def test_answers_are_filtered(study, page, tmp_path, medium):
     names = [judge.name for judge in study.audit.judges]
     shown = [choose_answers(study.comparisons.of(name), study.audit.space) for name in names]
     answers = [answer for some in shown for answer in some.all]
-    everything = len(answers) if medium == "screen" else 2 * FEW
+    everything = len(answers) if medium == "screen" else 2 * EXPANDED_ANSWERS
     expected = [
         everything,
         len(shown[1].all),

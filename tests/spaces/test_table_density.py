@@ -11,7 +11,7 @@ from scipy import stats
 
 import llm_elicit as le
 from llm_elicit import density
-from llm_elicit.audit.utility import utility_of
+from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
@@ -111,5 +111,5 @@ def test_a_judge_without_preference_has_no_effects(tmp_path: Path) -> None:
     run = asyncio.run(stages.ask(stages.plan(campaign)))
     evidence = evidence_of(run.comparisons, "random", campaign.fit)
     belief = density.fit_evidence(evidence, sampling=sampling_of(run.space), seed=campaign.seed)
-    found = utility_of(belief, run.space, run.space.table_points(), seed=1)
+    found = evaluate_utility(belief, run.space, run.space.table_points(), seed=1)
     assert max(float(np.ptp(np.median(effect, axis=0))) for effect in found.effects) < 0.3

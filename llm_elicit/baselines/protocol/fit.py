@@ -49,8 +49,8 @@ from llm_elicit.density.methods import Fitted, Problem, UtilityDensity
 from llm_elicit.density.score import Tempering, optimal_constant
 from llm_elicit.density.utility_function import Utility
 
-_MOST_COMPARED, _LOG2_SOBOL = 16_384, 12
-_MOST_HELD_OUT = 1000
+_MAX_COMPARED, _LOG2_SOBOL = 16_384, 12
+_MAX_HELD_OUT = 1000
 _REFERENCE = 2048
 
 
@@ -163,8 +163,8 @@ def fit_protocol(problem: Problem) -> Fitted:
 def _points_of_sampling(problem: Problem) -> Tensor:
     """Return latent draws (m, d) of λ: compared points and Sobol points."""
     compared = torch.cat([problem.winners, problem.losers])
-    if len(compared) > _MOST_COMPARED:
-        rows = torch.randperm(len(compared), generator=problem.generator)[:_MOST_COMPARED]
+    if len(compared) > _MAX_COMPARED:
+        rows = torch.randperm(len(compared), generator=problem.generator)[:_MAX_COMPARED]
         compared = compared[rows]
     sampling = problem.latent.sampling
     sobol = qmc.Sobol(sampling.dimension, rng=problem.rng).random_base2(_LOG2_SOBOL)
@@ -202,7 +202,7 @@ def _train(
     held_out = data.take(data.held_out(training.hold_out, seed).nonzero()[:, 0])
     judge = None
     if settings.sigmas is not None and len(held_out.weights):
-        few = held_out.take(torch.arange(len(held_out.weights))[:_MOST_HELD_OUT])
+        few = held_out.take(torch.arange(len(held_out.weights))[:_MAX_HELD_OUT])
         judge = ChoiceJudge(parts, few, problem.noise, settings.sigmas)
     device = problem.settings.device
     return train_score(data, training, seed, problem.progress, judge=judge, device=device)
