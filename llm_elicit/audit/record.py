@@ -95,7 +95,7 @@ class JudgeEvidence:
         diagnostics: of each fit, by method; stored in the record as they are.
         bands: the belief's, if its method has them.
         levels: of the data's rows under the belief, from `data_levels`.
-        utility: of the belief, from `utility_of`.
+        utility: of the belief, from `evaluate_utility`.
         powers: the belief at other powers, from `at_powers`; None for a method without a utility.
         triads: among the answers, from `find_triads`.
         triad_predictions: of the belief, from `predict_triads` of the same.

@@ -81,8 +81,8 @@ _ROUNDING = 1e-9
 NEGLIGIBLE = 0.15
 """Equivalence margin of a preference that is practically unrelated to the data, as a share of what
 the data's own density reaches. If the ceiling of the AUC is .83, this is a difference of .05 from
-one half. With the rows and draws used, 95 % intervals of a rank correlation are about ±.08, so a much smaller share could
-never be shown.
+one half. With the rows and draws used, 95 % intervals of a rank correlation are about ±.08, so a
+much smaller share could never be shown.
 """
 
 _MIN_CEILING = 0.55
