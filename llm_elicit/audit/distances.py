@@ -270,8 +270,8 @@ class Marginals:
         """Return the distances (n, d) of all pairs of draws, one of each.
 
         For a belief and itself, the mean is the average distance of two of its draws. For two
-        beliefs it is at least half the sum of their own, since differences of quantiles and of shares are of
-        negative type (Székely and Rizzo 2013).
+        beliefs it is at least half the sum of their own, since differences of quantiles and of
+        shares are of negative type (Székely and Rizzo 2013).
         """
         return np.concatenate([self.distance(other[k : k + 1]) for k in range(len(other))])
 
