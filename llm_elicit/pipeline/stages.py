@@ -243,7 +243,8 @@ def plan_run(result: Run) -> Run:
     result.manifest.record_identity(before | identity)
     _write_campaign(result.campaign, result.folder / CAMPAIGN)
     result.manifest.record("plan", {}, [result.folder / CAMPAIGN])
-    copy_inputs(result)
+    if result.manifest.entry("inputs") is None:
+        copy_inputs(result)
     return result
 
 

@@ -20,6 +20,7 @@ from llm_elicit.orchestrator.judgments import (
 )
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Tally
+from llm_elicit.pipeline.snapshot import read_snapshot
 from llm_elicit.report.page import version_lines
 from llm_elicit.testing.provider import Action, Provider, Says, Sends, completion
 from orchestrator.conftest import SWIFT, gpt
@@ -111,6 +112,8 @@ def test_a_change_within_a_run_is_said_and_stops_a_strict_one(
         assert version_lines(table(study, tmp_path / "loose").frame, study) == [
             f"gpt: {change.line}"
         ]
+        snapshot = read_snapshot(tmp_path / "loose", study, dict)
+        assert snapshot.judges["gpt"].change == change.line
     assert (
         sum(f"the version that answers changed: {old} (7 answers, 20" in x for x in notes.lines)
         == 1

@@ -125,7 +125,15 @@ MADE_AGAIN = {
     "audit.json": "audit.json or one of its inputs was changed",
 }
 REFUSED = {"campaign.yaml": "campaign.yaml: this copy of the run was changed"}
-NOT_READ = ("manifest.json", "journal.sqlite", "log.jsonl", "report.html", "figures", "tables")
+NOT_READ = (
+    "manifest.json",
+    "journal.sqlite",
+    "log.jsonl",
+    "report.html",
+    "figures",
+    "tables",
+    "inputs",
+)  # read by repeats
 
 
 @pytest.mark.parametrize("name", [*MADE_AGAIN, *REFUSED, "all that is not read"])
