@@ -267,6 +267,7 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
         prompts = estimates.example_prompts(*arguments) if with_examples else []
         record = run_facts(cell) | {
             "judges": judges,
+            "replicates": cell.replicates,
             "answered": sum(sum(counts.values()) for counts in answered.values()),
             "note": detectable.detectable_note(cell.campaign, cell.space),
         }
@@ -291,6 +292,8 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
     for line in lines:
         if line.cost and line.low is not None and line.high is not None:
             out.print(_basis(line))
+    for judge, why in (item for record in records for item in record["replicates"].items()):
+        out.print(f"{judge}: {why}")
     for note in dict.fromkeys(record["note"] for record in records if record["note"]):
         out.print(note)
     if done := sum(record["answered"] for record in records):

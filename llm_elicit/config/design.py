@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -58,7 +58,8 @@ class Design(StrictModel):
             "empirical", a kernel density of the reference table.
         template: the question template.
         both_orders: whether each pair is shown in both orders.
-        replicates: how many times each pair is asked in each order.
+        replicates: how many times each pair is asked in each order; with "auto" the number that
+            tells most for its cost, and the dry run says why (`llm_elicit.planning.replicates`).
         rounds: adaptive rounds, if any.
         triads: sets of three points drawn from λ, of which all three pairs are asked; they count
             as pairs of the first round.
@@ -73,7 +74,7 @@ class Design(StrictModel):
     sampling: Sampling = "uniform"
     template: str = "v1/zero-shot"
     both_orders: bool = True
-    replicates: Annotated[int, Field(ge=1, le=1000)] = 1
+    replicates: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = 1
     rounds: Rounds | None = None
     triads: Annotated[int, Field(ge=0)] = 0
 
@@ -98,7 +99,12 @@ class Design(StrictModel):
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide which questions are asked, as JSON data."""
-        return self.model_dump(mode="json", exclude_none=True)
+        return self.model_dump(mode="json", exclude_none=True) | {"replicates": self.times}
+
+    @property
+    def times(self) -> int:
+        """How many times each pair is asked in each order."""
+        return 1 if self.replicates == "auto" else self.replicates
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -111,7 +117,7 @@ class Design(StrictModel):
     @property
     def questions(self) -> int:
         """The number of questions that a judge is asked."""
-        return self.pairs * (1 + self.both_orders) * self.replicates
+        return self.pairs * (1 + self.both_orders) * self.times
 
 
 class Direct(StrictModel):

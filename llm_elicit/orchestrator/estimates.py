@@ -37,9 +37,6 @@ _A_NUMBER = 4
 _USED_THINKING = 4
 """The tokens reserved for thinking are assumed to be this many times those that are used."""
 
-_QUANTILE = 1.96
-"""Of the normal distribution, for an interval of 95 %."""
-
 
 @dataclass(frozen=True)
 class JudgeEstimate:
@@ -211,8 +208,8 @@ def _of(
         length, exact = round(measured.prompt), True
         cached = round(measured.cached)
         total = round(measured.completion * requests)
-        spread = round(_QUANTILE * measured.sd_of_total(requests))
-        low, high = max(total - spread, 0), total + spread
+        factor = measured.factor(requests)
+        low, high = round(total / factor), round(total * factor)
     # The first request of all fills the provider's cache, the others read it.
     hits = max(requests - 1, 0)
     limit = _limit(judge, provider, kind.template)

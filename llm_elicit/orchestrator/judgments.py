@@ -47,8 +47,9 @@ from llm_elicit.orchestrator.open_run import Study
 
 if TYPE_CHECKING:
     import pandas as pd
+    from scipy import special
 else:
-    pd = LazyModule("pandas")
+    pd, special = LazyModule("pandas"), LazyModule("scipy.special")
 
 T = TypeVar("T")
 
@@ -66,6 +67,9 @@ _HARDLY_USABLE = 0.05
 
 _MANY_UNUSABLE = 0.2
 """The share of unusable answers from which a run reports them."""
+
+_UPPER = 0.975
+"""The upper end of an interval of 95 %."""
 
 _EXAMPLE_LENGTH = 40
 """Characters of an unparsable answer that a message quotes."""
@@ -313,12 +317,19 @@ class MeasuredTokens:
     completion: float
     completion_sd: float
 
-    def sd_of_total(self, requests: int) -> float:
-        """Return the standard deviation of all completion tokens of `requests` further answers.
+    def factor(self, requests: int) -> float:
+        """Return the factor between the expected and the true completion tokens of further answers.
 
-        It combines the variation of these answers with the error of the measured mean.
+        It is exceeded, in either direction, with a probability of about 5 %. It combines the
+        variation of `requests` answers with the error of the measured mean, and is a factor, since
+        the lengths of thinking are skewed.
         """
-        return self.completion_sd * math.sqrt(requests + requests**2 / self.answers)
+        if self.answers < 2 or not requests:
+            return 1.0
+        relative = self.completion_sd / self.completion
+        variance = math.log1p(relative**2 * (1.0 / requests + 1.0 / self.answers))
+        quantile = float(special.stdtrit(self.answers - 1, _UPPER))
+        return math.exp(quantile * math.sqrt(variance))
 
 
 def measured_tokens(folder: Path, campaign: Campaign) -> dict[str, MeasuredTokens]:

@@ -31,8 +31,8 @@ _WHY: dict[Unscored, str] = {
 }
 
 REMEDY = (
-    "design.replicates at temperature 1 or the template v1/probability recover part of what they "
-    "tell, for more questions"
+    "the template v1/probability, or more pairs, recover part of what log-odds tell; "
+    "`llm-elicit pilot` compares templates by what they tell for their cost"
 )
 
 NO_LONGER = "answers no longer have log-probabilities; they are used as choices"
@@ -66,6 +66,7 @@ class LogOdds:
 
     Attributes:
         choices_only: why a language model cannot give any, known without asking; else empty.
+        hint: the setting that may bring them back; empty if there is none.
         counts: choices by why they have no log-odds; those with log-odds under "".
         alternatives: how many alternatives of a token were asked for; None if unknown.
 
@@ -80,6 +81,7 @@ class LogOdds:
     """
 
     choices_only: str = ""
+    hint: str = ""
     counts: Counter[Unscored] = field(default_factory=Counter)
     alternatives: int | None = None
 
@@ -92,6 +94,9 @@ class LogOdds:
             rows: rows of `CHOICES`; those of other judges are ignored.
         """
         log_odds = cls(judge.choices_only if provider_of(judge).language_model else "")
+        thinks = getattr(judge, "effort", None) not in (None, "none")
+        if thinks and not judge.choices_only:
+            log_odds.hint = "effort: none may bring them back; "
         for row in rows:
             if row["judge"] == judge.name:
                 log_odds.add(row["unscored"], row["settings"], row["number"])
@@ -169,7 +174,7 @@ class LogOdds:
         """What the judge was found to give, in one line; empty before its first choice."""
         why = self.why
         if not self.scored:
-            return f"choices only: {why}; {REMEDY}" if why else ""
+            return f"choices only: {why}; {self.hint}{REMEDY}" if why else ""
         noun = "alternative" if self.alternatives == 1 else "alternatives"
         listed = f", {self.alternatives} {noun}" if self.alternatives else ""
         if not self.unscored:

@@ -19,6 +19,7 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign, axis_word, cells
 from llm_elicit.config.provenance import check_same
 from llm_elicit.errors import ElicitError, InputError, UnknownNameError
+from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal.connection import AT_WORK, JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.journal.control import drop_journal
@@ -31,10 +32,10 @@ from llm_elicit.orchestrator.journal.questions import (
 )
 from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.journal.store import batch_rows
-from llm_elicit.orchestrator.judgments import MeasuredTokens, answered_counts, measured_tokens
 from llm_elicit.orchestrator.open_run import Study, worded_identity
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
+from llm_elicit.planning.replicates import PairCorrelation, reason
 from llm_elicit.planning.rounds import questions_of, with_rounds
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -183,29 +184,59 @@ class Run:
         """Answered questions by judge and presentation; empty before the first answer."""
         if not (self.folder / JOURNAL).is_file():
             return {}
-        return answered_counts(self.folder, self.campaign)
+        return judgments.answered_counts(self.folder, self.campaign)
 
     @cached_property
-    def measured_tokens(self) -> dict[str, MeasuredTokens]:
-        """The tokens of answers by judge: of this run's, or of its pilot's if these are more.
+    def measured_tokens(self) -> dict[str, judgments.MeasuredTokens]:
+        """The tokens of answers by judge: of this run's, or of its pilot's if these are more."""
+        measured: dict[str, judgments.MeasuredTokens] = {}
+        for run, judges in self._measured_in:
+            for name, tokens in judgments.measured_tokens(run.folder, run.campaign).items():
+                more = name not in measured or tokens.answers > measured[name].answers
+                if more and name in judges:
+                    measured[name] = tokens
+        return measured
 
-        A pilot counts with this run's template, for the judges whose settings are the same.
+    @property
+    def replicates(self) -> dict[str, str]:
+        """Why each model is asked as many replicates as it is, if that is left to the program."""
+        models = [j for j in self.campaign.judges if j.name not in self.campaign.people]
+        if self.campaign.design.replicates != "auto":
+            return {}
+        log_odds = {judge.name: False for judge in models}
+        correlations: dict[str, PairCorrelation] = {}
+        for run, judges in self._measured_in:
+            table = judgments.comparisons(run.study)
+            for name, answers in judgments.answer_summaries(run.folder, run.campaign).items():
+                if name not in judges or name not in log_odds:
+                    continue
+                log_odds[name] |= answers.log_odds.scored > 0
+                correlation = PairCorrelation.of(table.answers_of(name))
+                if correlation is not None:
+                    correlations[name] = correlation
+        return {
+            name: reason(log_odds=soft, correlation=correlations.get(name))
+            for name, soft in log_odds.items()
+        }
+
+    @cached_property
+    def _measured_in(self) -> list[tuple[Run, set[str]]]:
+        """The runs whose answers show what a judge's are like: this one, and its pilots.
+
+        Each has the names of the judges whose settings are the same. A pilot counts if it has this
+        run's template.
         """
         pilots = self.folder.parent.glob(
             f"{self.campaign.name}.pilot.*.{axis_word(self.campaign.design.template)}"
         )
-        measured: dict[str, MeasuredTokens] = {}
         same = {judge.name: judge.identity() for judge in self.campaign.judges}
-        for folder in (self.folder, *pilots):
-            if not (folder / JOURNAL).is_file():
-                continue
-            run = self if folder == self.folder else Run.open(folder)
-            judges = {judge.name: judge.identity() for judge in run.campaign.judges}
-            for name, tokens in measured_tokens(folder, run.campaign).items():
-                more = name not in measured or tokens.answers > measured[name].answers
-                if more and judges[name] == same.get(name):
-                    measured[name] = tokens
-        return measured
+        runs = []
+        for folder in (self.folder, *sorted(pilots)):
+            if (folder / JOURNAL).is_file():
+                run = self if folder == self.folder else Run.open(folder)
+                judges = [j.name for j in run.campaign.judges if j.identity() == same.get(j.name)]
+                runs.append((run, set(judges)))
+        return runs
 
     @property
     def empty_totals(self) -> dict[str, Totals]:

@@ -198,7 +198,7 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
     )
     orders: tuple[Order, ...] = ("ab", "ba") if design.both_orders else ("ab",)
     fixed = None if design.rounds is None else size
-    return Plan(a, b, orders, design.replicates, fixed)
+    return Plan(a, b, orders, design.times, fixed)
 
 
 def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:

@@ -112,13 +112,14 @@ def test_log_probabilities_of_another_token_are_counted_and_said_once(tmp_path: 
         return Says("B", logprobs=soft, thinking="A larger bird is usual", before=("Well",))
 
     with Provider(behave) as provider:
-        study, notes = campaign([gpt(provider.url)], pairs=4), Notes()
+        study, notes = campaign([gpt(provider.url, effort="low")], pairs=4), Notes()
         run(study, tmp_path, notes)
     frame = table(study, tmp_path).frame
     assert not frame["soft"].any()
     assert list(frame["probability"]) == [0.0, 1.0] * 4
     (line,) = (line for line in notes.lines if "token" in line)
     assert line.startswith("gpt: choices only: the log-probabilities sent are of another token")
+    assert "effort: none may bring them back" in line
 
 
 def test_a_change_of_settings_is_noted_once(tmp_path: Path) -> None:
@@ -130,11 +131,12 @@ def test_a_change_of_settings_is_noted_once(tmp_path: Path) -> None:
         return fails if body["top_logprobs"] > 5 else soft
 
     with Provider(behave) as provider:
-        study, notes = campaign([gpt(provider.url, concurrency=8)]), Notes()
+        study, notes = campaign([gpt(provider.url, concurrency=8)], pairs=12), Notes()
         assert run(study, tmp_path, notes).complete
         assert len(provider.seen) == len(study.judges) * study.design.questions + 1
     assert table(study, tmp_path).frame["soft"].all()
     assert sum("log-probabilities" in line for line in notes.lines) == 1
+    assert line_of(study, tmp_path) == "log-odds: yes, 5 alternatives"
 
 
 def test_a_letter_that_is_not_listed_bounds_the_log_odds(

@@ -206,6 +206,7 @@ def study() -> Study:
         versions={"Python": "3"},
         prompts={"0" * 64: f"Which is likelier? {HOSTILE}"},
         created="2026-01-01 00:00 UTC",
+        log_odds={"expert": "log-odds: yes, 5 alternatives"},
     )
 
 

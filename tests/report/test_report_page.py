@@ -42,6 +42,10 @@ def test_nothing_is_fetched_and_no_script_but_the_slider_runs(page, reader):
     assert policy.endswith(f"; script-src 'sha256-{digest}'")
 
 
+def test_a_judge_has_the_line_of_what_it_was_found_to_give(page):
+    assert page.count("; log-odds: yes, 5 alternatives</span>") == 1
+
+
 def test_a_page_of_one_power_has_no_script_and_no_slider(study):
     samples = dataclasses.replace(study.samples, at_powers={})
     portraits = {"expert": draw_portrait(samples, "expert")}
