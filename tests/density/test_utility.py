@@ -484,6 +484,30 @@ def test_the_score_of_the_weighted_sum_is_of_rows_that_did_not_choose_its_weight
     assert weighed.held_out.difference[first].max() < 0.5 * 3.0 * weight
 
 
+@pytest.mark.parametrize(
+    ("form", "times", "spread", "lowest", "highest"),
+    [
+        ("mixture of 2", 2.0, 4.0, 1.0, 1.0),  # steep, and in doubt
+        ("mixture of 2", 2.0, 0.0, 0.4, 0.6),  # steep, and sure of it
+        ("quadratic", 2.0, 4.0, 0.4, 0.6),  # Laplace's spread of a linear predictor says nothing
+        ("smooth", 0.4, 0.0, 1.0, 1.0),  # flat
+    ],
+)
+def test_the_factor_of_forms_is_at_most_one_and_knows_what_they_leave_in_doubt(
+    form: str, times: float, spread: float, lowest: float, highest: float
+) -> None:
+    rng = np.random.default_rng(3)
+    truth = rng.normal(0.0, 2.0, 600)
+    wins = simulate_choices(truth, np.zeros(600), Noise(), rng)
+    points = rng.normal(size=(2, 600, 1))
+    data = ChoiceData(points[0], points[1], np.ones(600), np.arange(600))
+    validation = CrossValidation(data, Response(Noise()), 4, rng)
+    rows = validation.rows.numpy()
+    predicted = times * np.where(wins, truth, -truth)[rows]
+    weighed = weigh_forms(validation, {form: HeldOut(predicted, np.full(len(rows), spread))})
+    assert lowest <= weighed.factor <= highest
+
+
 def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.uniform(-2.0, 2.0, (2, 1500, 1))

@@ -2,10 +2,10 @@
 
 *Weights.* The utility is c Σ_i w_i f_i. The weights of the forms f_i, of which one is a constant,
 are probabilities by the likelihood of held-out choices (`bootstrapped_shares`), so that one
-surprising answer does not decide between forms. The factor c makes held-out choices most likely
-(`best_factor`): above one where the forms are too flat, below one where they are too steep. The
-draws of the posterior are divided among the same forms by the same weights, times the same factor,
-so that the belief lies within its bands.
+surprising answer does not decide between forms. The factor c, at most one, makes held-out choices
+most likely (`best_factor`), since of few choices the forms are too steep. The posterior's draws are
+divided among the same forms by the same weights, times the same factor, so that the belief lies
+within its bands.
 """
 
 from __future__ import annotations
@@ -186,6 +186,8 @@ def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> Fo
         np.stack([getattr(form, name) for form in forms.values()])
         for name in ("difference", "spread")
     )
+    # Laplace's spread of linear predictors is far too large where choices hardly bound the scale.
+    doubt = spread * ~np.isin(list(forms), ["quadratic", "smooth"])[:, None]
 
     def weigh(train: npt.NDArray[np.bool_]) -> tuple[Array, float]:
         weights = validation.data.weights[rows[train]]
@@ -195,7 +197,8 @@ def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> Fo
         shares = np.where(shares < _LEAST_WEIGHT, 0.0, shares)
         shares = shares / shares.sum()
         response = validation.response.at(validation.rows[torch.from_numpy(train)])
-        return shares, best_factor(shares @ difference[:, train], weights, response)
+        sums = (shares @ values[:, train] for values in (difference, doubt))
+        return shares, best_factor(HeldOut(*sums), weights, response)
 
     predicted = np.empty((2, len(rows)))
     for fold in range(validation.count):
@@ -209,15 +212,15 @@ def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> Fo
     return FormWeights(dict(zip(forms, shares.tolist(), strict=True)), factor, HeldOut(*predicted))
 
 
-def best_factor(difference: Array, weights: Array, response: Response) -> float:
-    """Return the factor of a utility that makes held-out choices most likely.
+def best_factor(held_out: HeldOut, weights: Array, response: Response) -> float:
+    """Return the factor of a utility, at most one, that makes held-out choices most likely.
 
-    A weak penalty draws it towards one, which keeps it finite when every choice is predicted. The
-    forms' spreads do not enter, because the utility is not averaged over its posterior.
+    A weak penalty draws it towards one. Where forms are too flat none above one makes the belief
+    nearer: most choices are between improbable points, and say little of the peaks that it raises.
 
     Args:
-        difference, weights: (m,) predicted f(winner) − f(loser) of the rows, nats, and their
-            weights.
+        held_out: predictions of m rows.
+        weights: (m,) of the rows.
         response: what was answered.
 
     Examples:
@@ -225,17 +228,19 @@ def best_factor(difference: Array, weights: Array, response: Response) -> float:
         >>> from llm_elicit.density import Noise
         >>> truth = np.random.default_rng(0).normal(0, 3, 4000)
         >>> choices = np.sign(truth + np.random.default_rng(1).logistic(0, 0.78, 4000))
-        >>> found = best_factor(0.5 * truth * choices, np.ones(4000), Response(Noise()))
-        >>> bool(abs(found - 2.0) < 0.2)                               # the form is twice too flat
+        >>> steep = HeldOut(2.0 * truth * choices, np.zeros(4000))
+        >>> found = best_factor(steep, np.ones(4000), Response(Noise()))
+        >>> bool(abs(found - 0.5) < 0.05)                              # the form is twice too steep
         True
     """
-    values, mass = torch.from_numpy(difference), torch.from_numpy(weights)
+    mass = torch.from_numpy(weights)
+    values, spread = (torch.from_numpy(side) for side in (held_out.difference, held_out.spread))
 
     def loss(factor: Tensor) -> Tensor:
-        fit = response.log_cdf(factor * values) @ mass
+        fit = response.moderated_log_cdf(factor * values, factor * spread) @ mass
         return 0.5 * _FACTOR_PENALTY * (factor[0] - 1.0) ** 2 - fit
 
-    return float(minimize(loss, np.ones(1), [(0.0, None)])[0])
+    return float(minimize(loss, np.ones(1), [(0.0, 1.0)])[0])
 
 
 def bootstrapped_shares(logs: Array, groups: Index, generator: torch.Generator) -> Array:
