@@ -155,7 +155,7 @@ def test_wrong_words_of_points_are_named(done: httpx.Client) -> None:
     answer = done.post(path, json={"points": [point | {"species": "Dodo"}]})
     assert "Dodo" in problem(answer, 422)
     answer = done.post(path, json={"points": [point | {"species": 1.0}]})
-    assert "species is a word" in problem(answer, 422)
+    assert "species: got 1.0; give the name of a category" in problem(answer, 422)
     assert "no belief of 'nobody'" in problem(done.get("/api/campaigns/birds/beliefs/nobody"), 404)
     problem(done.get("/api/campaigns/birds/beliefs/expert/samples", params={"n": 10**9}), 422)
 
