@@ -104,22 +104,33 @@ class AdjustedTest(StrictModel):
 AnyTest = TypeVar("AnyTest", bound=AdjustedTest)
 
 
-def adjusted(tests: Sequence[AnyTest | None]) -> list[AnyTest | None]:
+def adjusted(
+    tests: Sequence[AnyTest | None], family: Sequence[bool] | None = None
+) -> list[AnyTest | None]:
     """Return the tests with Holm-adjusted p-values; what was not tested counts as p = 1."""
-    p_values = holm(np.array([1.0 if test is None else test.p_value for test in tests]))
+    p_values = holm(np.array([1.0 if test is None else test.p_value for test in tests]), family)
     return [
         None if test is None else test.model_copy(update={"p_holm": p})
         for test, p in zip(tests, p_values.tolist(), strict=True)
     ]
 
 
-def holm(p_values: Floats) -> Floats:
+def holm(p_values: Floats, family: Sequence[bool] | None = None) -> Floats:
     """Return p-values `(m,)` adjusted for multiple testing by Holm's (1979) step-down method.
+
+    Those outside the family are neither adjusted nor counted; by default all are in it.
 
     Examples:
         >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
         [0.03, 0.06, 0.06]
+        >>> holm(np.array([0.01, 0.04, 0.03]), [True, False, True]).tolist()
+        [0.02, 0.04, 0.03]
     """
+    if family is not None:
+        inside = np.array(family, dtype=bool)
+        mixed = p_values.copy()
+        mixed[inside] = holm(p_values[inside])
+        return mixed
     order = np.argsort(p_values)
     stepped = (len(p_values) - np.arange(len(p_values))) * p_values[order]
     adjusted = np.empty_like(p_values)

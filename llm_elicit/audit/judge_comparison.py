@@ -172,6 +172,7 @@ class JudgeBelief:
         choices: its choices.
         belief: None if it answered too little for one.
         reference: the feature space, λ and the data of its run.
+        control: whether it is simulated beside judges that are not, see `Campaign.controls`.
     """
 
     name: str
@@ -179,6 +180,7 @@ class JudgeBelief:
     choices: Choices
     belief: density.BeliefDensity | None
     reference: Reference
+    control: bool = False
 
 
 def compare_judges(
@@ -356,7 +358,8 @@ def _ranking(
 ) -> tuple[list[RankedJudge], list[RankedJudge]]:
     """Return the judges by rank, and those below, both from the nearest to the farthest.
 
-    Judges are separated if they differ at 5 %, Holm-adjusted over all pairs of ranked judges.
+    Judges are separated if they differ at 5 %, Holm-adjusted over all pairs of ranked judges;
+    pairs without a control, over such pairs alone.
     """
     distances: dict[str, Floats] = {}
     ranked: list[RankedJudge] = []
@@ -367,7 +370,10 @@ def _ranking(
         if distance is not None and not line.reason:
             distances[judge.name] = distance
     pairs = list(itertools.combinations(distances, 2))
-    p_values = holm(np.array([_order_p_value(distances[a], distances[b]) for a, b in pairs]))
+    p_values = np.array([_order_p_value(distances[a], distances[b]) for a, b in pairs])
+    controls = {judge.name for judge in judges if judge.control}
+    real = np.array([controls.isdisjoint(pair) for pair in pairs], dtype=bool)
+    p_values = np.where(real, holm(p_values, real.tolist()), holm(p_values))
     best, worst = dict.fromkeys(distances, 1), dict.fromkeys(distances, len(ranked))
     for (a, b), p in zip(pairs, p_values, strict=True):
         if p < _ALPHA:

@@ -13,14 +13,15 @@
 7. *Belief with a scale*: as 6, and ranges, ratios, quantiles or points identify the power of the
    utility at which the judge's density lies.
 
-The test is `llm_elicit.audit.randomization`, with Holm's (1979) adjustment over the judges of a
-run. Verdicts 3 and 5 are given at a fifth of its level, so that a judge who answers at random gets
-another one than 4 hardly more often than the level says. Agreement of the orders is tested by sign
-flips of `Response.agreement`: positive if a pair's answers agree beyond what answers to different
-pairs asked equally far apart do. *Reliability* is the share of the responses' mean square that is
-predicted for held-out pairs; its *ceiling*, which no prediction can exceed, is the share that
-answers to the same pair have in common. None of these changes when all log-odds are multiplied by a
-constant.
+The test is `llm_elicit.audit.randomization`, with Holm's (1979) adjustment over the judges of a run
+that answered. A simulated judge beside others is a control, whose answers are known to us and no
+hypothesis: it is tested by itself and does not count for the others. Verdicts 3 and 5 are given at
+a fifth of its level, so that a judge who answers at random gets another one than 4 hardly more
+often than the level says. Agreement of the orders is tested by sign flips of `Response.agreement`:
+positive if a pair's answers agree beyond what answers to different pairs asked equally far apart
+do. *Reliability* is the share of the responses' mean square that is predicted for held-out pairs;
+its *ceiling*, which no prediction can exceed, is the share that answers to the same pair have in
+common. None of these changes when all log-odds are multiplied by a constant.
 
 *The position effect* is what being shown first adds to an option. Half the sum of a pair's answers
 in its two orders is its position effect plus noise; their mean is the order bias. Averaging the
@@ -44,7 +45,14 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import AdjustedTest, Interval, adjusted, t_interval, t_test
+from llm_elicit.audit.inference import (
+    AdjustedTest,
+    Interval,
+    adjusted,
+    p_text,
+    t_interval,
+    t_test,
+)
 from llm_elicit.audit.randomization import (
     RandomizationTest,
     feature_differences,
@@ -300,6 +308,7 @@ class Preference(AdjustedTest):
         verdict: the kind of judge.
         response: whether the answers are measured log-odds or choices.
         pairs: number of answered pairs; the sample size.
+        family: number of judges that the tests are adjusted for; 1 for a control.
         agreement: of answers to the same pair; None if every pair was asked once, or if answers
             take turns, so that nothing separates it from their order.
         smallest_p: the smallest p that so many pairs can give; None with several rounds.
@@ -315,6 +324,7 @@ class Preference(AdjustedTest):
     verdict: Verdict
     response: Kind
     pairs: int
+    family: int = 1
     agreement: Agreement | None = None
     smallest_p: float | None = None
     flips: int
@@ -328,6 +338,14 @@ class Preference(AdjustedTest):
     def consistent(self) -> bool:
         """Whether the verdict finds a preference."""
         return self.verdict in CONSISTENT
+
+    def p_in_words(self, level: float) -> str:
+        """Return p, what it is adjusted for, and the judge's own if that alone would do."""
+        if self.family == 1:
+            return self.p
+        alone = f"; {p_text(self.p_value, self.at_floor)} alone"
+        decisive = self.p_value < level <= self.p_holm
+        return f"{self.p}, adjusted for {self.family} judges{alone if decisive else ''}"
 
     @property
     def captured(self) -> float:
@@ -402,7 +420,10 @@ def measure_preference(
 
 
 def decide_verdicts(
-    preferences: Sequence[Preference], scales: Sequence[str | None], level: float
+    preferences: Sequence[Preference],
+    scales: Sequence[str | None],
+    level: float,
+    controls: Sequence[bool] | None = None,
 ) -> list[Preference]:
     """Return the judges of a run with Holm-adjusted p-values, verdicts and reasons.
 
@@ -410,26 +431,34 @@ def decide_verdicts(
         preferences: the judges, each tested alone.
         scales: what identifies the power of each judge's belief; None if nothing does.
         level: significance level of the tests.
+        controls: which judges are no hypotheses and are tested by themselves; none by default.
     """
-    positions = adjusted([preference.position for preference in preferences])
-    contents = adjusted([None if position is None else position.content for position in positions])
-    agreements = adjusted([preference.agreement for preference in preferences])
-    judges = sum(preference.pairs > 0 for preference in preferences)
+    controls = controls or [False] * len(preferences)
+    family = [
+        preference.pairs > 0 and not control
+        for preference, control in zip(preferences, controls, strict=True)
+    ]
+    positions = adjusted([preference.position for preference in preferences], family)
+    contents = adjusted(
+        [None if position is None else position.content for position in positions], family
+    )
+    agreements = adjusted([preference.agreement for preference in preferences], family)
     decided = []
-    for i, preference in enumerate(adjusted(preferences)):
+    for i, preference in enumerate(adjusted(preferences, family)):
         assert preference is not None
         position, scale = positions[i], scales[i]
         if position is not None:
             position = position.model_copy(update={"content": contents[i]})
-        tests = {"position": position, "agreement": agreements[i]}
+        size = 1 if controls[i] else max(sum(family), 1)
+        tests = {"position": position, "agreement": agreements[i], "family": size}
         tested = preference.model_copy(update=tests)
-        verdict = _verdict(tested, scale, level, judges)
+        verdict = _verdict(tested, scale, level)
         reason = _reason(tested, verdict, scale, level)
         decided.append(tested.model_copy(update={"verdict": verdict, "reason": reason}))
     return decided
 
 
-def _verdict(preference: Preference, scale: str | None, level: float, judges: int) -> Verdict:
+def _verdict(preference: Preference, scale: str | None, level: float) -> Verdict:
     if preference.pairs == 0:
         return "no usable answers"
     if preference.p_holm < level:
@@ -446,7 +475,8 @@ def _verdict(preference: Preference, scale: str | None, level: float, judges: in
         position.p_holm <= _PART * level or (position.at_floor and position.p_holm < level)
     ):
         return "position only"
-    if preference.smallest_p is not None and preference.pairs < fewest_pairs(judges, level):
+    least = fewest_pairs(preference.family, level)
+    if preference.smallest_p is not None and preference.pairs < least:
         return "too few answers"
     return "no consistent preference"
 
@@ -460,7 +490,7 @@ def _reason(preference: Preference, verdict: Verdict, scale: str | None, level: 
     """Return the grounds of the verdict in one sentence."""
     if verdict == "no usable answers":
         return "No question has an answer that could be used."
-    p = preference.p
+    p = preference.p_in_words(level)
     if preference.p_holm < level:
         sources = "not identified" if scale is None else "identified by "
         sources += " and ".join((scale or "").split(" + "))

@@ -102,6 +102,7 @@ class JudgeEvidence:
         draws: points of the posterior's draws, `(S, m, d)`, natural units, from `read_draws`.
         direct: the answers to direct questions; None if there are none.
         schedule: which pairs belong to which round; None for one round.
+        control: whether it is no hypothesis and is tested by itself, see `Campaign.controls`.
     """
 
     judge: str
@@ -117,6 +118,7 @@ class JudgeEvidence:
     draws: Floats | None = None
     direct: DirectEvidence | None = None
     schedule: Schedule | None = None
+    control: bool = False
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:
@@ -321,7 +323,7 @@ class Audit(StrictModel):
         people: people as judges; None in runs without people.
     """
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     space: FeatureSpace
     settings: AuditSettings
     seed: int
@@ -432,7 +434,12 @@ def audit_run(
     if progress is not None:
         progress(steps, steps)
     scales = [None if judge.powers is None else judge.powers.scale for judge in judges]
-    preferences = decide_verdicts([judge.preference for judge in judges], scales, settings.level)
+    preferences = decide_verdicts(
+        [judge.preference for judge in judges],
+        scales,
+        settings.level,
+        [item.control for item in evidence],
+    )
     return Audit(
         space=space,
         settings=settings,

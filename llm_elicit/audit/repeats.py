@@ -21,7 +21,7 @@ effect, so that a change of the position effect alone is no change of the prefer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -414,10 +414,11 @@ def measure_repeats(
     )
 
 
-def adjust(judges: Sequence[JudgeRepeats]) -> list[JudgeRepeats]:
-    """Return the judges with p-values adjusted over all of them (Holm, 1979)."""
-    p_values = holm(np.array([judge.change.anything for judge in judges])).tolist()
-    pairs = zip(judges, p_values, strict=True)
+def adjust(judges: Sequence[JudgeRepeats], controls: Container[str] = ()) -> list[JudgeRepeats]:
+    """Return the judges with p-values adjusted over all but the controls (Holm, 1979)."""
+    family = [judge.judge not in controls for judge in judges]
+    p_values = holm(np.array([judge.change.anything for judge in judges]), family)
+    pairs = zip(judges, p_values.tolist(), strict=True)
     return [judge.model_copy(update={"p_holm": p}) for judge, p in pairs]
 
 

@@ -224,10 +224,14 @@ def _condition_pages(cells: Sequence[Run]) -> Outcome:
 def _verdict_lines(result: Run) -> list[str]:
     from llm_elicit.report import verdicts  # with PyTorch, which asking needs not
 
-    return [
-        f"{judge.name}: {judge.verdict}{verdicts.without_answers(judge)}"
-        for judge in result.audit.judges
-    ]
+    lines, audit = [], result.audit
+    for judge in audit.judges:
+        lost = verdicts.without_answers(judge)
+        lines.append(f"{judge.name}: {judge.verdict}{lost}")
+        steps = verdicts.next_steps(judge, audit, result.campaign)
+        if steps and not lost:
+            lines.append(f"  next: {steps[0]}")
+    return lines
 
 
 def _report_facts(result: Run) -> dict[str, Any]:
@@ -310,7 +314,8 @@ def _row(line: estimates.JudgeEstimate) -> list[str]:
 
 def _basis(line: estimates.JudgeEstimate) -> str:
     """Return what a judge's estimate rests on, with its range."""
-    ends = f"{line.judge}: {_usd(line.low)} to {_usd(line.high)} USD"
+    low, high = _usd(line.low), _usd(line.high)
+    ends = f"{line.judge}: {low if low == high else f'{low} to {high}'} USD"
     if line.measured:
         return f"{ends}, by the tokens of {line.measured:,} answers (95 %)."
     return f"{ends}, by assumed answer tokens; `llm-elicit pilot` measures them."

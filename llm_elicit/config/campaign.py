@@ -30,7 +30,7 @@ from llm_elicit._util.settings import (
     validate,
 )
 from llm_elicit.config.design import Design, Direct
-from llm_elicit.config.judges import HumanJudge, Judge, Name
+from llm_elicit.config.judges import HumanJudge, Judge, Name, controls_among
 from llm_elicit.config.profiles import Effort
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
@@ -199,6 +199,16 @@ class Campaign(StrictModel):
         if data.get("space", spaces[0]) not in spaces:
             raise ValueError("space is not in grid.spaces; leave it out")
         return {**data, "space": data.get("space", spaces[0])}
+
+    @property
+    def controls(self) -> frozenset[str]:
+        """The names of `controls_among` the judges.
+
+        Examples:
+            >>> Campaign.load("demo").controls, Campaign.load("simulated").controls
+            (frozenset({'random-numbers'}), frozenset())
+        """
+        return frozenset(judge.name for judge in controls_among(self.judges))
 
     _differ = field_validator("pilot")(distinct)
 

@@ -11,6 +11,7 @@ import hashlib
 import operator
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -629,3 +630,12 @@ Judge = Annotated[
         custom_error_message="a judge needs a backend; known: " + ", ".join(OWN_BACKENDS),
     ),
 ]
+
+
+def controls_among(judges: Sequence[BaseJudge]) -> Sequence[BaseJudge]:
+    """Return the simulated judges beside others; where all are simulated, none is a control.
+
+    The answers of a control are known to us, so it is no hypothesis of a study of the others.
+    """
+    simulated = [judge for judge in judges if isinstance(judge, SimulatedJudge)]
+    return simulated if len(simulated) < len(judges) else []

@@ -182,9 +182,10 @@ class BeliefDensity(PresentedDensity):
 
     def __repr__(self) -> str:
         method = self.diagnostics.get("method", self._model.name)
+        sharpness = "; sharpness open" if methods.leaves_sharpness_open(self.diagnostics) else ""
         return (
             f"BeliefDensity({method!r}, {self.diagnostics.get('n')} judgments, "
-            f"{type(self.sampling).__name__} of {self._features})"
+            f"{type(self.sampling).__name__} of {self._features}{sharpness})"
         )
 
     def given(self, given: Mapping[Any, float | str], *, seed: int = 0) -> BeliefDensity:

@@ -485,15 +485,66 @@ def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
     return separation is not None and not separation["by_chance"]
 
 
-def fit_warnings(diagnostics: Mapping[str, Any]) -> list[str]:
+_SAME = 1e-3  # nats per comparison by which a position effect is no better than none
+
+
+def fit_warnings(diagnostics: Mapping[str, Any], *, quality: bool = True) -> list[str]:
     """Return a line on each uncertainty of a belief that its bands do not show.
+
+    Args:
+        diagnostics: of the belief.
+        quality: whether also that its sharpness is open, and that it predicts no better than
+            chance, which the report of a run says elsewhere.
 
     Examples:
         >>> fit_warnings({"separation": None, "extent": {"factor": 2.0, "message": "it is long"}})
         ['it is long']
     """
     facts = (diagnostics.get(name) for name in ("separation", "extent"))
-    return [str(fact["message"]) for fact in facts if isinstance(fact, Mapping)]
+    warnings = [str(fact["message"]) for fact in facts if isinstance(fact, Mapping)]
+    if quality and leaves_sharpness_open(diagnostics):
+        warnings.append(
+            "log-odds leave the sharpness open, so this density may be too wide or too narrow and "
+            "its bands do not say so; estimate it with fit_power and pass that to tempered"
+        )
+    return [*warnings, *_no_better_than_chance(diagnostics)] if quality else warnings
+
+
+def leaves_sharpness_open(diagnostics: Mapping[str, Any]) -> bool:
+    """Return whether a belief is of log-odds alone, at a power that nothing has determined.
+
+    Examples:
+        >>> leaves_sharpness_open({"response": {"scale": "log-odds"}})
+        True
+        >>> leaves_sharpness_open({"response": {"scale": "log-odds"}, "power": {"value": 2.0}})
+        False
+    """
+    response = diagnostics.get("response") or {}
+    return response.get("scale") == "log-odds" and "power" not in diagnostics
+
+
+def _no_better_than_chance(diagnostics: Mapping[str, Any]) -> list[str]:
+    """Return that held-out answers are not predicted; nothing if they are, or none were held out.
+
+    Choices are, if better than by the position and by random choices, of which the better is named.
+    """
+    reached = diagnostics.get("held_out_log_likelihood")
+    explained = (diagnostics.get("response") or {}).get("held_out_r2")
+    end = "so the belief may show noise alone"
+    if reached is not None:
+        nulls = {"random choices": math.log(0.5)}
+        position = (diagnostics.get("null_models") or {}).get("position")
+        if position is not None and position > nulls["random choices"] + _SAME:
+            nulls["the position alone"] = position
+        best = max(nulls, key=lambda name: nulls[name])
+        if reached <= nulls[best]:
+            return [
+                f"held-out choices are predicted no better than by {best} ({reached:.3f} against "
+                f"{nulls[best]:.3f} nats per comparison), {end}"
+            ]
+    elif explained is not None and explained <= 0.0:
+        return [f"none of the variation of held-out log-odds is predicted, {end}"]
+    return []
 
 
 def at_level(diagnostics: dict[str, Any], noise: Noise, before: Noise) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from llm_elicit.density.belief_draws import BeliefDraws, make_draws
 from llm_elicit.density.distribution import Distribution, band
 from llm_elicit.density.errors import Array, DensityError, callback, integer, points_of, seed_of
 from llm_elicit.density.feature_axis import FeatureAxis
-from llm_elicit.density.methods import PotentialDensity
+from llm_elicit.density.methods import PotentialDensity, fit_warnings
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.settings import AnnealingSettings, Progress
 from llm_elicit.density.torch_utils import generator_of, one_thread
@@ -65,6 +65,7 @@ def belief_html(
         bands = np.stack(band(numbers))  # (2, 1 + L, d)
     elif draws:
         notes = ["For 90 % bands call draws() first; it takes seconds."]
+    notes += [f"{line[0].upper()}{line[1:]}." for line in fit_warnings(diagnostics)]
     if any(axis.periodic for axis in axes):
         notes.append("Of a periodic feature: circular mean and standard deviation.")
     rows = ""
@@ -177,6 +178,9 @@ def _facts(diagnostics: Mapping[str, Any]) -> list[str]:
     if held_out is not None:
         scores = f"{held_out:.3f} per comparison (random choices {math.log(0.5):.3f})"
         facts.append(f"held-out log-likelihood {scores.replace('-', '−')}")
+    explained = (diagnostics.get("response") or {}).get("held_out_r2")
+    if explained is not None:
+        facts.append(f"held-out R² {f'{explained:.2f}'.replace('-', '−')}")
     if "power" in diagnostics:
         facts.append(f"power {diagnostics['power']['value']:.3g}")
     if "given" in diagnostics:

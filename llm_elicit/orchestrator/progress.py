@@ -44,6 +44,15 @@ _REDRAW = 0.1
 _SECOND = 2.0
 """Seconds from the first plain line to the second; the interval then doubles."""
 
+_STEPS = {
+    "utility": "learning the preferences from the answers",
+    "score": "training the score network",
+    "draws": "sampling the beliefs that the answers allow",
+    "power": "estimating the sharpness",
+    "done": "belief written",
+}
+"""What a step of a fit does, by the name that the density core gives it."""
+
 
 @dataclass
 class Tally:
@@ -175,10 +184,11 @@ class Display:
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Show the progress of other work."""
+        words = _STEPS.get(step, step)
         if self._live:
-            self._bar(label, done, total, step)
+            self._bar(label, done, total, words)
         elif self._due(label, over=False):
-            self._write(f"{label}: {step} {done}/{total}")
+            self._write(f"{label}: {words}, {done} of {total} done")
 
     def _bar(self, name: str, done: int, total: int, detail: str) -> None:
         with self._lock:

@@ -234,7 +234,7 @@ class _Fit:
         pinned = estimate_power(belief, answers.sources, seed)
         for line in pinned.notes:
             progress.note(judge, f"fit: no power from {line}")
-        for warning in density.fit_warnings(belief.diagnostics):
+        for warning in density.fit_warnings(belief.diagnostics, quality=False):
             progress.note(judge, f"fit: {warning}")
         measured = len(answers.pairs.measured) > 0
         belief = scale_to_power(belief, pinned, measured=measured, seed=seed)

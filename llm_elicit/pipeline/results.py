@@ -27,6 +27,7 @@ from llm_elicit.audit.repeats import RepeatComparison, RepeatedJudge, adjust, me
 from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import axis_word
+from llm_elicit.config.judges import controls_among
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.pipeline import run_folder
@@ -63,7 +64,7 @@ def make_audit(run: Run, progress: Progress, goal: str) -> None:
         if part.powers is not None:
             written.append(run.belief_folder(part.judge, method) / run_folder.POWERS)
             belief_power.write_powers(part.powers, run.space, written[-1])
-    show = partial(progress.stage, "audit", "distances and tests")
+    show = partial(progress.stage, "audit", "tests and distances of each judge")
     cards, seed = run.people_cards, run.campaign.seed
     people = None if cards is None else PeopleEvidence(table, cards)
     numbers = audit_run(evidence, reference, seed, show, people=people)
@@ -95,6 +96,7 @@ def audit_reads(result: Run) -> dict[str, dict[str, str]]:
 def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
     """Compare the judges of runs of one feature space, which have audits."""
     names = [judge.name for run in runs for judge in run.campaign.judges]
+    controls = controls_among([judge for run in runs for judge in run.campaign.judges])
     sides = []
     for run in runs:
         table, beliefs = run.comparisons, run.beliefs
@@ -105,7 +107,8 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
             belief = beliefs.get(name)
             verdict = verdicts.get(name, "no answers")
-            sides.append(JudgeBelief(full, verdict, table.choices(name), belief, reference))
+            choices, control = table.choices(name), judge in controls
+            sides.append(JudgeBelief(full, verdict, choices, belief, reference, control))
     seed = min((run.campaign.seed for run in runs), default=0)
     return compare_judges(sides, seed, partial(progress.stage, "compare"))
 
@@ -128,7 +131,8 @@ def compare_series(runs: Sequence[Run]) -> RepeatComparison:
         for judge in runs[0].campaign.judges
         if sum(judge.name in table.judges for table in tables) > 1
     ]
-    return RepeatComparison(runs=tuple(run.campaign.name for run in runs), judges=adjust(judges))
+    names = tuple(run.campaign.name for run in runs)
+    return RepeatComparison(runs=names, judges=adjust(judges, runs[0].campaign.controls))
 
 
 def _evidence(
@@ -146,7 +150,14 @@ def _evidence(
     triads = consistency.find_triads(comparisons, judge)
     direct = DirectEvidence.read(result.direct, judge, space, seed)
     schedule = schedule_of(judge, result.campaign)
-    evidence = JudgeEvidence(judge, comparisons, triads=triads, direct=direct, schedule=schedule)
+    evidence = JudgeEvidence(
+        judge,
+        comparisons,
+        triads=triads,
+        direct=direct,
+        schedule=schedule,
+        control=judge in result.campaign.controls,
+    )
     if judge not in samples.beliefs:
         return evidence
     first, *others = result.campaign.fit.methods

@@ -12,6 +12,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.spaces.features import FeatureSpace
 
 _LEVEL, _FLIPS = 0.05, 1999
+_ROUNDED = 0.005  # the least share that is not rounded to none
 _CRITICAL, _POWER = 1.645, 0.842  # normal quantiles of 95 % and 80 %
 
 
@@ -70,7 +71,7 @@ def detectable_note(campaign: Campaign, space: FeatureSpace) -> str:
         >>> detectable_note(campaign, campaign.load_space()).partition(";")[0]
         '5 pairs cannot show a preference: their smallest possible p-value, 0.062, is above 0.05'
     """
-    pairs, judges = campaign.design.pairs, len(campaign.judges)
+    pairs, judges = campaign.design.pairs, len(campaign.judges) - len(campaign.controls)
     least, smallest = fewest_pairs(judges), smallest_p(pairs)
     adjusted = f", {min(judges * smallest, 1.0):.2g} adjusted for {judges} judges"
     text = f"{smallest:.2g}{adjusted if judges > 1 else ''}"
@@ -83,9 +84,9 @@ def detectable_note(campaign: Campaign, space: FeatureSpace) -> str:
             "preference."
         )
     share = detectable_share(pairs, space)
+    part = f"about {share:.0%}" if share >= _ROUNDED else "less than 1%"
     strength = (
-        f"one that explains about {share:.0%} of the variation of the answers is found in four "
-        "of five runs"
+        f"one that explains {part} of the variation of the answers is found in four of five runs"
         if share < 1.0
         else "only a very strong one is found"
     )

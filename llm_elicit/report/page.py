@@ -180,6 +180,7 @@ def caveats(
             dependent=[method for method in others if method not in checks],
             follows_table=follows_table(space),
             few=few,
+            family=max((judge.preference.family for judge in audit.judges), default=1),
         )
         for part in parts[1::2]
     ]

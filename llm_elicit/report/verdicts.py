@@ -52,7 +52,8 @@ def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
         return (
             f"{judge.name} gave no usable answer: {unusable(judge.consistency)} of {judgments:,}."
         )
-    p = preference.p
+    decisive = preference.p_value < level <= preference.p_holm
+    p = preference.p_in_words(level) if decisive else preference.p
     if not preference.consistent:
         return _no_preference(judge, level, p)
     parts = [
@@ -352,7 +353,7 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
 
 def fit_sentences(judge: JudgeAudit) -> list[str]:
     """Return what the fit of the judge's belief warns of."""
-    warnings = fit_warnings(judge.diagnostics.get(judge.method or "", {}))
+    warnings = fit_warnings(judge.diagnostics.get(judge.method or "", {}), quality=False)
     return [f"{warning[0].upper()}{warning[1:]}." for warning in warnings]
 
 
@@ -424,32 +425,41 @@ _TIMES = 4
 
 def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
     """Return what to change or ask next; empty if there is nothing to improve."""
+    steps = next_steps(judge, audit, campaign)
+    together = judge.preference.consistent or judge.verdict == "too few answers"
+    return f"Next: {listed(steps, 'and' if together else 'or')}." if steps else ""
+
+
+def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]:
+    """Return the things to change or ask next, what helps most first."""
     preference, level = judge.preference, audit.settings.level
+    if judge.name in campaign.controls:
+        return []  # its answers are as its settings say
     if preference.verdict == "no usable answers":
-        return f"Next: {_how_to_read(judge.consistency)}."
+        return [_how_to_read(judge.consistency)]
     if preference.verdict == "too few answers":
-        least = fewest_pairs(sum(audited.preference.pairs > 0 for audited in audit.judges), level)
+        least = fewest_pairs(preference.family, level)
         steps = [f"ask more pairs: at least {least} can show a preference, a few dozen a weak one"]
-        if preference.pairs < campaign.design.pairs:
-            steps.insert(0, _how_to_read(judge.consistency))
-        return f"Next: {listed(steps)}."
+        lost = preference.pairs < campaign.design.pairs
+        return [_how_to_read(judge.consistency), *steps] if lost else steps
     if preference.verdict == REPEATABLE:
-        return (
-            "Next: describe the options by more features, such as properties of the text "
-            "(digits, length, roundness), or compare templates with `llm-elicit pilot`."
-        )
+        return [
+            "describe the options by more features, such as properties of the text (digits, "
+            "length, roundness)",
+            "compare templates with `llm-elicit pilot`",
+        ]
     if not preference.consistent:
-        return f"Next: {listed(_find_more(judge, campaign), 'or')}."
+        return _find_more(judge, campaign)
     steps = []
     related = judge.discrimination is None or judge.discrimination.relation
     if related in ("not shown", "partly"):
-        steps.append("ask more pairs, which narrows the intervals")
+        steps.append("ask more pairs to narrow the intervals")
     if preference.verdict == "consistent preference":
         steps.append(
-            "to find the scale, add questions about ranges or ratios (`direct: {ranges: 40, "
-            "ratios: 20}`)"
+            "add questions about ranges or ratios (`direct: {ranges: 40, ratios: 20}`) to find "
+            "the scale"
         )
-    return f"Next: {listed(steps)}." if steps else ""
+    return steps
 
 
 def without_answers(judge: JudgeAudit) -> str:
@@ -472,21 +482,38 @@ def _how_to_read(answers: Consistency) -> str:
 
 
 def _find_more(judge: JudgeAudit, campaign: Campaign) -> list[str]:
-    """Return the ways to find a preference that was not found."""
+    """Return the ways to find a preference that was not found, what helps most first."""
     preference, answers = judge.preference, judge.consistency
-    required = preference.sample_size
-    if required is not None and required.pairs is not None and required.pairs > preference.pairs:
-        pairs = f"about {required.pairs:,} pairs in all"
-    else:
-        pairs = f"more pairs (four times as many: {_TIMES * preference.pairs:,})"
-    steps = [f"ask {pairs}"]
+    steps, position = [], preference.verdict == "position only"
     if 2 * sum(answers.verdicts[kind] for kind in _READ) >= answers.judgments:
-        steps.insert(0, _how_to_read(answers))
+        steps.append(_how_to_read(answers))
     if not campaign.design.both_orders:
         steps.append("ask both orders, which averages the position effect out")
+    if campaign.design.template == "v1/zero-shot":
+        steps.append("use template `v1/few-shot`, which shows answered examples")
     steps.append("compare templates with `llm-elicit pilot`")
+    if position:
+        steps.append("use a larger model")
     if preference.response == "choices":
         steps.append(
             "use a model that returns log-probabilities, which carry more information per pair"
         )
+    required = preference.sample_size
+    if required is not None and required.pairs is not None and required.pairs > preference.pairs:
+        # A number that was estimated helps for sure, unless the answers follow the position.
+        steps.insert(len(steps) if position else 0, f"ask about {required.pairs:,} pairs in all")
+    elif not position:
+        steps.append(f"ask more pairs (four times as many: {_TIMES * preference.pairs:,})")
     return steps
+
+
+def no_belief_notice(judges: Sequence[JudgeAudit]) -> str:
+    """Return that what follows is no belief of judges without a preference; empty for others."""
+    without = (judge for judge in judges if not judge.preference.consistent)
+    names = [judge.name for judge in without]
+    if not names:
+        return ""
+    return (
+        f"Nothing below is to be read as a belief of {listed(names, 'or')}: no preference was "
+        "found, so the numbers may show noise or the position alone."
+    )

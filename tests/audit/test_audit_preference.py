@@ -312,6 +312,26 @@ def test_verdicts_allow_for_the_number_of_judges():
     assert {each.verdict for each in three} == {"position only"}
 
 
+def test_a_control_is_tested_by_itself_and_does_not_count_for_the_others():
+    """A simulated judge beside a model turned p = .029 into .058, and the verdict with it."""
+    log = ask(SPACE, faint(np.random.default_rng(0)), np.random.default_rng(0), 40, soft=True)
+    one = preference_of(log).model_copy(update={"p_value": 0.029, "at_floor": False})
+    silent = one.model_copy(update={"pairs": 0, "p_value": 1.0})
+    model, control = decide_verdicts([one] * 2, [None] * 2, 0.05, [False, True])
+    assert [model.p_holm, control.p_holm, model.family, control.family] == [0.029, 0.029, 1, 1]
+    assert model.verdict == control.verdict == "consistent preference"
+    assert "adjusted" not in model.reason
+    # Of the judges who answered and are no controls, the rate of false preferences is held.
+    four = decide_verdicts([one, one, one, silent], [None] * 4, 0.05, [False, False, True, False])
+    assert [judge.p_holm for judge in four] == pytest.approx([0.058, 0.058, 0.029, 1.0])
+    assert "(p = 0.058, adjusted for 2 judges; p = 0.029 alone)" in four[0].reason
+    assert "adjusted" not in four[2].reason
+    for tests in ("position", "agreement"):
+        alone, adjusted = getattr(four[2], tests), getattr(four[0], tests)
+        assert alone.p_holm == alone.p_value
+        assert adjusted.p_holm == min(1.0, 2.0 * adjusted.p_value)
+
+
 def test_the_interval_of_an_explained_share_covers_it():
     truth, covered = 0.7, 0
     for seed in range(300):

@@ -18,6 +18,7 @@ from llm_elicit.density import (
     Noise,
     Uniform,
     fit_belief,
+    fit_warnings,
 )
 from llm_elicit.density.methods import at_level, effective_size, near_bounds
 from tests.density.conftest import BRIEF, QUICK
@@ -152,3 +153,54 @@ def test_at_another_level_the_report_is_rescaled_and_the_original_kept() -> None
     assert judged["level"] == 1.0
     assert judged["log_level_se"] == 0.2
     assert judged["order_bias"]["2"] == [{"place": 0, "nats": 0.8, "se": 0.2}]
+
+
+def test_log_odds_alone_leave_the_sharpness_open_and_say_so() -> None:
+    """The density of log-odds of half the judge's utility was too wide, and nothing said so."""
+    rng = np.random.default_rng(0)
+    a, b = LINE.sample(30, rng), LINE.sample(30, rng)
+    found = fit_belief(a, b, log_odds=(a - b)[:, 0], sampling=LINE)
+    assert repr(found).endswith("sharpness open)")
+    (line,) = fit_warnings(found.diagnostics)
+    assert "log-odds leave the sharpness open" in line
+    assert "fit_power" in line
+    assert "tempered" in line
+    assert "Log-odds leave the sharpness open" in found._repr_html_()
+    assert "held-out R²" in found._repr_html_()
+    known = found.tempered(2.0)
+    assert fit_warnings(known.diagnostics) == []
+    assert "sharpness" not in repr(known) + known._repr_html_()
+    assert fit_warnings(found.diagnostics, quality=False) == []
+
+
+def test_choices_of_a_coin_are_warned_of() -> None:
+    rng = np.random.default_rng(0)
+    found = fit_belief(
+        LINE.sample(40, rng), LINE.sample(40, rng), sampling=LINE, method="utility", settings=QUICK
+    )
+    assert found.diagnostics["held_out_log_likelihood"] < np.log(0.5)
+    (line,) = fit_warnings(found.diagnostics)
+    assert "no better than by random choices (-0.7" in line
+    assert "no better than by random choices" in found._repr_html_()
+    winners, losers = ask(lambda x: 6.0 * x[:, 0], LINE, 100, seed=9)
+    sure = fit_belief(winners, losers, sampling=LINE, method="utility", settings=QUICK)
+    assert not any("no better" in line for line in fit_warnings(sure.diagnostics))
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (
+            {"held_out_log_likelihood": -0.6, "null_models": {"position": -0.5}},
+            ["no better than by the position alone (-0.600 against -0.500"],
+        ),
+        ({"held_out_log_likelihood": -0.4, "null_models": {"position": -0.5}}, []),
+        ({"response": {"scale": "choices", "held_out_r2": -0.1}}, ["none of the variation"]),
+        ({"response": {"scale": "choices", "held_out_r2": 0.1}}, []),
+        ({"response": {"scale": "choices", "held_out_r2": None}}, []),
+    ],
+)
+def test_predictions_no_better_than_chance_are_warned_of(report: dict, said: list[str]) -> None:
+    lines = fit_warnings(report)
+    assert len(lines) == len(said)
+    assert all(words in line for words, line in zip(said, lines, strict=True))

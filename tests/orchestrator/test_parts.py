@@ -65,7 +65,7 @@ def _shown(terminal: bool) -> str:
             tally.done, tally.prompt_tokens = done, 230 * done
             display.tally("claude", tally)
         display.tally("odd", Tally(total=3, done=1, failed=2, errors=7, cost=None))
-        display.stage("claude: fit", "train", 5, 10)
+        display.stage("claude: fit", "draws", 5, 10)
         display.note("claude", "a [bold]word[/bold]")
     return out.getvalue()
 
@@ -77,7 +77,7 @@ def test_lines_are_sparse_where_there_is_no_terminal() -> None:
     assert "23k tokens" in lines[1]
     assert "$0.0000" in lines[1]
     assert lines[2] == "odd: 1/3, 0.0/s, 7 errors, 2 failed, 0 tokens, price unknown"
-    assert lines[3] == "claude: fit: train 5/10"
+    assert lines[3] == "claude: fit: sampling the beliefs that the answers allow, 5 of 10 done"
     assert lines[4] == "claude: a [bold]word[/bold]"
     assert len(lines) == 5
 

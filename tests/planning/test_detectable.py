@@ -33,6 +33,18 @@ def test_a_judge_who_never_errs_reaches_the_smallest_p_and_no_smaller(pairs):
     assert verdict == ("too few answers" if pairs < 6 else "consistent preference")
 
 
+def test_a_control_needs_no_more_pairs_of_the_others_and_little_is_not_rounded_to_none():
+    expert = {"name": "expert", "backend": "simulated"}
+    model = {"name": "model", "backend": "local", "model": "qwen2.5-0.5b"}
+    for judges, adjusted in (([model, expert], False), ([expert, {**expert, "name": "b"}], True)):
+        campaign = Campaign.model_validate(
+            {"name": "t", "space": "penguins", "design": {"pairs": 9000}, "judges": judges}
+        )
+        note = detectable_note(campaign, campaign.load_space())
+        assert ("adjusted for 2 judges" in note) == adjusted
+        assert "explains less than 1% of the variation" in note
+
+
 def test_more_judges_need_more_pairs():
     assert [fewest_pairs(judges) for judges in (1, 2, 4, 8)] == [6, 7, 8, 9]
     one = _of(6).model_copy(update={"p_value": 0.2})

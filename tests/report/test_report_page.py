@@ -107,7 +107,9 @@ def test_both_verdicts_are_given_as_sentences(reader):
     none = "The answers of stuck <b>judge</b> are not shown to depend on the points (p = 1)"
     assert none in text
     assert "; they depend on the position: the option shown first is preferred (p" in text
-    assert "Next: ask more pairs (four times as many: 240) or compare templates with" in text
+    assert (
+        "Next: use template `v1/few-shot`, which shows answered examples, compare templates" in text
+    )
     assert "Belief with a scale" in text
     assert "Position only" in text
     assert "signal" not in text.lower()
