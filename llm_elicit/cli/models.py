@@ -239,13 +239,18 @@ def init_command(
     encoding: Annotated[
         str, typer.Option(metavar="NAME", help="Encoding of a CSV file, such as gb18030.")
     ] = "",
+    decimal: Annotated[
+        str, typer.Option(metavar="MARK", help="Decimal mark of numbers in text: . or a comma.")
+    ] = "",
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite an existing YAML file.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Draft a feature space from a table, as a YAML file to edit."""
-    space = features.FeatureSpace.from_file(table, _names(columns), _names(not_stated), encoding)
+    space = features.FeatureSpace.from_file(
+        table, _names(columns), _names(not_stated), encoding, decimal
+    )
     path = space.save(replace=force)
     assert space.draft is not None
     rows = space.table_rows()
@@ -257,6 +262,8 @@ def init_command(
     for note in space.draft.notes:
         out.print(note, markup=False)
     out.print(str(rows))
+    if scarce := rows.scarce:
+        out.print(scarce)
     pairs = zip(space.headings, space.features, strict=True)
     gaps = [
         heading
@@ -281,7 +288,7 @@ def _printed(reports: tuple[ColumnReport, ...]) -> Table:
     table = Table("column", "kept as", "range or reason", "scale", "unit", "guessed", box=None)
     for report in reports:
         reason = visible(report.range, 1000 if not report.kept else _WIDEST)
-        kept, guessed = report.kept or "dropped", ", ".join(report.guessed)
+        kept, guessed = report.kept or "dropped", "; ".join(report.guessed)
         column = visible(report.column, _WIDEST)
         table.add_row(column, kept, reason, report.scale, report.unit, guessed)
     return table

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,11 +33,25 @@ NO_VALUE = MISSING | _NO_ANSWER
 """`MISSING` and answers such as "refused", in lower case."""
 
 _MIN_UNIT_SHARE = 0.9
-_UNIT = r"^[-+]?[\d.,\s]*\d(?:\s+|(?!(?:s|th)$))([^\d\s.,:/()-][^\d\s]{0,9})$"
+_UNIT = r"^[-+]?[\d.,'’\s]*\d(?:\s+|(?!(?:s|th)$))([^\d\s.,:/()-][^\d\s]{0,9})$"
 """A number with a unit; "1980s" and "4th" have none."""
 
 _TIME = r"[ T]\d{1,2}:\d{2}.*$"
-_SIGNS = r"[\s\u00a0\u202f'$€£¥₹%]|(?:USD|EUR|GBP|CHF)"
+_SIGNS = re.compile(r"[\s'’ʼ´`$€£¥₹%]|USD|EUR|GBP|CHF")
+_NUMBER = re.compile(r"[-+(]*(?P<digits>[.,]?\d[\d.,]*)\)?[^\d\s.,]{0,10}")
+"""A number with a unit, without `_SIGNS`."""
+
+_UNCLEAR = r"[1-9]\d{0,2}%(m)s\d{3}"
+_DECIMAL = (
+    r"(?:\d+|\d{1,3}(?:%(o)s\d{3})+)%(m)s(?:\d{1,2}|\d{4,})|0?%(m)s\d+|"
+    r"(?:\d{4,}|\d{1,3}(?:%(o)s\d{3})+)%(m)s\d{3}"
+)
+_ANY_GROUPS = r"[1-9]\d{0,2}(?:%(m)s\d{3})+(?:%(o)s\d+)?|[1-9]\d?(?:%(m)s\d{2})+%(m)s\d{3}"
+_GROUPS = (
+    r"[1-9]\d{0,2}(?:%(m)s\d{3})+%(o)s\d+|[1-9]\d{0,2}(?:%(m)s\d{3}){2,}|"
+    r"[1-9]\d?(?:%(m)s\d{2})+%(m)s\d{3}"
+)
+"""Numbers by what they show of a mark m, where o is the other one; lakhs and crores are groups."""
 
 
 def as_text(cells: pd.Series[Any]) -> pd.Series[str]:
@@ -82,7 +98,12 @@ def to_numbers(cells: pd.Series[Any], dialect: Dialect) -> pd.Series[float]:
         return seconds
     if pd.api.types.is_numeric_dtype(cells.dtype) or pd.api.types.is_bool_dtype(cells.dtype):
         return cells.astype("float64")
-    return _convert_unique(as_text(cells), partial(_numbers, dialect=dialect))
+    text = as_text(cells)
+    if not (dialect.thousands and pd.api.types.is_object_dtype(cells.dtype)):
+        return _convert_unique(text, partial(_numbers, dialect=dialect))
+    typed = cells.map(lambda cell: isinstance(cell, (int, float)))  # of a workbook: without marks
+    numbers = _convert_unique(text.mask(typed, ""), partial(_numbers, dialect=dialect))
+    return numbers.mask(typed, pd.to_numeric(cells.where(typed)).astype("float64"))
 
 
 def _convert_unique(
@@ -126,9 +147,9 @@ def unit_of(text: pd.Series[str]) -> str:
 
 def _use_decimal_point(text: pd.Series[str], dialect: Dialect) -> pd.Series[str]:
     """Return numbers that have a decimal comma with a decimal point."""
-    grouped = text.str.contains(".", regex=False)
-    if dialect.thousands and not text.str.contains(r"\.(?!\d{3}(?:\D|$))|(?<!\d)0\.").any():
-        text = text.where(~grouped, text.str.replace(".", "", regex=False))
+    pointed = text.str.contains(".", regex=False)
+    if dialect.thousands and _Marks.of(text[pointed], ".").are_groups:
+        text = text.where(~pointed, text.str.replace(".", "", regex=False))
     return text.str.replace(",", ".", regex=False)
 
 
@@ -136,8 +157,115 @@ def _strip_signs(text: pd.Series[str]) -> pd.Series[str]:
     """Return numbers without signs of currency and separators of thousands."""
     bare = text.str.replace("\u2212", "-").str.replace(_SIGNS, "", regex=True)
     bare = bare.str.replace(r"^\(([\d.,]+)\)$", r"-\1", regex=True)
-    grouped = bare.str.fullmatch(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+    grouped = bare.str.fullmatch(r"[-+]?\d{1,3}(?:(?:,\d{3})+|(?:,\d{2})+,\d{3})(?:\.\d+)?")
     return bare.where(~grouped, bare.str.replace(",", "", regex=False))
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """What the numbers of a column say of a mark, the comma or the point.
+
+    Attributes:
+        decimals: how many can only have it as the decimal mark, as 2.5, 0.125 and 1,234.567.
+        groups: how many can only have it between thousands, as 1.234.567 and 1.234,5.
+        unclear: a number that can be both, as 1.234; empty if there is none.
+        are_groups: whether all that have it can have it between thousands, and one has it.
+        beside_small: whether there are whole numbers without it, all below 1000.
+        padded: whether an unclear number ends with 0, as no decimal fraction does beside those.
+    """
+
+    decimals: int
+    groups: int
+    unclear: str
+    are_groups: bool
+    beside_small: bool
+    padded: bool
+
+    @classmethod
+    def of(cls, cells: Iterable[str], mark: str) -> _Marks:
+        """Return what cells say of a mark; those that are not numbers say nothing."""
+        bare = (_SIGNS.sub("", cell.replace("\u2212", "")) for cell in cells)
+        numbers = sorted({match["digits"] for match in map(_NUMBER.fullmatch, bare) if match})
+        other = re.escape("." if mark == "," else ",")
+        whole = [number for number in numbers if number.isdigit()]
+        parts = {"m": re.escape(mark), "o": other}
+        marked = [number for number in numbers if mark in number]
+        unclear = [number for number in marked if re.fullmatch(_UNCLEAR % parts, number)]
+        return cls(
+            sum(re.fullmatch(_DECIMAL % parts, number) is not None for number in marked),
+            sum(re.fullmatch(_GROUPS % parts, number) is not None for number in marked),
+            unclear[0] if unclear else "",
+            bool(marked) and all(re.fullmatch(_ANY_GROUPS % parts, n) for n in marked),
+            bool(whole) and all(len(number) < 4 for number in whole),
+            any(number.endswith("0") for number in unclear),
+        )
+
+    @property
+    def surely_groups(self) -> bool:
+        """Whether the column alone shows that the mark separates thousands."""
+        return self.are_groups and (bool(self.groups) or (self.beside_small and self.padded))
+
+
+@dataclass(frozen=True)
+class NumberMarks:
+    """The marks of a table's numbers.
+
+    Attributes:
+        decimal: the decimal mark.
+        thousands: the thousands separator; empty if it is no point.
+        guesses: numbers of which the reading is a guess, by column.
+        known: whether other numbers show the decimal mark.
+    """
+
+    decimal: str
+    thousands: str
+    guesses: Mapping[str, str]
+    known: bool
+
+
+def number_marks(columns: Mapping[str, Sequence[str]], sep: str) -> NumberMarks:
+    """Return the decimal mark and the thousands separator of the numbers of a table.
+
+    Where other numbers show that commas are decimal marks, "1.234" is 1234 in a column of which no
+    number says otherwise. Where none shows it, a column of "2.620", "1.225" and "973" does, and a
+    column of "1.234" alone is read with a decimal point. "1,234" alone is a decimal number if
+    semicolons separate cells.
+
+    Args:
+        columns: some cells of every column of text.
+        sep: what separates cells.
+
+    Examples:
+        >>> number_marks({"a": ["1.234,5", "2,25"]}, ";")
+        NumberMarks(decimal=',', thousands='.', guesses={}, known=True)
+        >>> number_marks({"a": ["1,234.5", "2.25"], "b": ["1.125"]}, ",")
+        NumberMarks(decimal='.', thousands='', guesses={}, known=True)
+        >>> number_marks({"a": ["2.709", "973", "1.225"], "b": ["1.125"], "c": ["2,5"]}, ";")
+        NumberMarks(decimal=',', thousands='.', guesses={'b': '1.125'}, known=True)
+    """
+    commas = {name: _Marks.of(cells, ",") for name, cells in columns.items()}
+    points = {name: _Marks.of(cells, ".") for name, cells in columns.items()}
+    with_comma = sum(marks.decimals for marks in commas.values())
+    against = sum(marks.groups for marks in commas.values())
+    with_point = sum(marks.decimals for marks in points.values())
+    known = with_comma > against
+    by_points = any(marks.surely_groups and (marks.groups or not with_point)
+                    for marks in points.values())  # fmt: skip
+    by_commas = any(marks.surely_groups for marks in commas.values())
+    unclear = any(marks.unclear for marks in commas.values()) and not (with_point or by_commas)
+    if known or (not against and (by_points or (unclear and sep == ";"))):
+        groups = any(marks.are_groups for marks in points.values())
+        guesses = {name: marks.unclear for name, marks in points.items() if marks.are_groups
+                   and not marks.groups and not (known and marks.beside_small)}  # fmt: skip
+        if not known and not any(marks.groups for marks in points.values()):
+            guesses |= {name: marks.unclear for name, marks in commas.items() if marks.unclear}
+        return NumberMarks(",", "." if groups else "", guesses, known)
+    if with_point or against:
+        return NumberMarks(".", "", {}, True)
+    guesses = {name: marks.unclear for side in (points, commas) for name, marks in side.items()
+               if marks.are_groups and marks.unclear and not (side is commas
+                                                              and marks.surely_groups)}  # fmt: skip
+    return NumberMarks(".", "", guesses, False)
 
 
 def to_days(cells: pd.Series[Any], date_format: str = ISO) -> pd.Series[float]:

@@ -203,7 +203,7 @@ def draft_column(
             return _draft_dates(days, _COMPACT)
     numeric = pd.api.types.is_numeric_dtype(column.dtype)
     if not numeric and not pd.api.types.is_timedelta64_dtype(column.dtype):
-        drafted = _draft_text(text, written, dialect)
+        drafted = _draft_text(column, text, written, dialect)
         if drafted is not None:
             return drafted
     elif numeric and _is_boolean(written):
@@ -243,13 +243,15 @@ def _draft_numbers(
     return ColumnDraft(settings, description, blank, "", _unit(text), guesses, missing=missing)
 
 
-def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> ColumnDraft | None:
+def _draft_text(
+    column: pd.Series[Any], text: pd.Series[str], written: list[str], dialect: Dialect
+) -> ColumnDraft | None:
     """Draft the feature of a column of text; None if all or nearly all cells are numbers."""
     if _is_boolean(written):
         return _draft_categories(text, written)
     unique = pd.Series(written)
     unique = unique[~cells.is_missing(unique)]
-    numeric = cells.to_numbers(unique, dialect).notna()
+    numeric = unique.isin(text[cells.to_numbers(column, dialect).notna()])
     if len(unique) > 1 and numeric.all():
         return None
     looked_at = unique.iloc[:_SAMPLE_CELLS]

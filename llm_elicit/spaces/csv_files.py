@@ -14,7 +14,7 @@ import csv
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple
@@ -371,12 +371,22 @@ def decode(content: bytes, source: str, encoding: str = "") -> tuple[str, str]:
     try:
         encoding = charset(encoding) if encoding else encoding_of(content, source)
         text = content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except UnicodeDecodeError as error:
+        if b"\0" in content:
+            raise unreadable(source, "it is not text; save the table as CSV") from None
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{source}: line {line} is not {encoding} (byte 0x{content[error.start]:02x}); give "
+            "another --encoding, leave it out to have it found, or save the file as UTF-8"
+        ) from None
     except ValueError as error:
         raise unreadable(source, error) from None
     if not text.strip():
-        raise InputError(f"{source}: not a CSV that can be read: it is empty")
+        raise InputError(f"{source}: not a CSV that can be read: it is empty; give a table")
     if "\0" in text:
-        raise InputError(f"{source}: not a CSV that can be read: it is not text")
+        raise InputError(
+            f"{source}: not a CSV that can be read: it is not text; save the table as CSV"
+        )
     return text, encoding
 
 
@@ -445,42 +455,3 @@ def unreadable(source: str, error: Exception | str) -> InputError:
         return error
     line = visible(" ".join(str(error).split()), 300)
     return InputError(f"{source}: not a CSV that can be read: {line}")
-
-
-_DECIMAL_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+),(?:\d{1,2}|\d{4,})|[-+]?0,\d+")
-_GROUPS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+\.\d+|[-+]?\d{1,3}(?:,\d{3}){2,}")
-_UNCLEAR = re.compile(r"[-+]?\d{1,3},\d{3}")
-_POINT_GROUPS = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+,\d+")
-_WHOLE_POINT_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(?:\.\d{3})+")
-
-
-def decimal_of(columns: Sequence[Sequence[str]], sep: str) -> dict[str, str]:
-    """Return the decimal mark and the thousands separator of the numbers of a table.
-
-    Where "1,234" can mean both, it is a decimal number if semicolons separate cells. Where commas
-    are decimal marks, "1.234" is 1234 in a column of which no cell says otherwise.
-
-    Args:
-        columns: some cells of every column of text.
-        sep: what separates cells.
-
-    Examples:
-        >>> decimal_of([["1.234,5", "2,25"], ["a", "b"]], ";")
-        {'decimal': ',', 'thousands': '.'}
-        >>> decimal_of([["1,234.5", "2.25"]], ",")
-        {'decimal': '.', 'thousands': ''}
-        >>> decimal_of([["2.709", "973", "1.225"], ["4,0", "2,5"]], ";")
-        {'decimal': ',', 'thousands': '.'}
-    """
-    comma = point = unclear = groups = 0
-    for cells in columns:
-        plain = [re.sub(r"[^\d.,+-]", "", cell) for cell in cells if re.search(r"\d", cell)]
-        comma += sum(_DECIMAL_COMMA.fullmatch(cell) is not None for cell in plain)
-        point += sum(_GROUPS.fullmatch(cell) is not None for cell in plain)
-        unclear += sum(_UNCLEAR.fullmatch(cell) is not None for cell in plain)
-        groups += sum(_POINT_GROUPS.fullmatch(cell) is not None for cell in plain)
-        pointed = [cell for cell in plain if "." in cell and "," not in cell]
-        groups += bool(pointed) and all(map(_WHOLE_POINT_GROUPS.fullmatch, pointed))
-    if comma <= point and not (unclear and not point and sep == ";"):
-        return {"decimal": ".", "thousands": ""}
-    return {"decimal": ",", "thousands": "." if groups else ""}

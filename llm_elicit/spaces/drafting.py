@@ -115,6 +115,7 @@ def draft_file(
     columns: Sequence[str] = (),
     not_stated: Sequence[str] = (),
     encoding: str = "",
+    decimal: str = "",
 ) -> Draft:
     """Draft a feature space from a table's file.
 
@@ -123,6 +124,7 @@ def draft_file(
         columns: the columns to use; all by default.
         not_stated: columns of numbers that become ranges, with missing cells as a category.
         encoding: the encoding of a CSV; found if empty.
+        decimal: the decimal mark of its text, a point or a comma; found if empty.
 
     Raises:
         InputError: it cannot be read, has too many columns, or none that can be a feature.
@@ -133,7 +135,7 @@ def draft_file(
         frame, title = read_rdataset(name), name.rpartition("/")[2]
         return draft_frame(frame, title, columns, not_stated, source)
     path = Path(table)
-    read = sniff(path, encoding)
+    read = sniff(path, encoding, decimal)
     about = _about(path.name, path.read_bytes(), read, path.name)
     read = replace(read, frame=_select_columns(read.frame, columns, str(path)))
     return _draft(read, about, path.name.split(".")[0], columns, not_stated, path.parent)

@@ -171,6 +171,7 @@ class FeatureSpace(StrictModel):
         columns: Sequence[str] = (),
         not_stated: Sequence[str] = (),
         encoding: str = "",
+        decimal: str = "",
     ) -> FeatureSpace:
         """Draft a space from a table's file; `save` writes it beside it.
 
@@ -180,11 +181,12 @@ class FeatureSpace(StrictModel):
             not_stated: columns of numbers whose missing cells are an answer: ranges of the
                 numbers and "not stated" become categories.
             encoding: the encoding of a CSV, by a name that Python knows; found by default.
+            decimal: the decimal mark of its text, "." or ","; found by default.
 
         Raises:
             InputError: it cannot be read, no column can be a feature, or too many.
         """
-        return cls._from_draft(drafting.draft_file(table, columns, not_stated, encoding))
+        return cls._from_draft(drafting.draft_file(table, columns, not_stated, encoding, decimal))
 
     @classmethod
     def _from_draft(cls, draft: Draft) -> FeatureSpace:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,8 @@ _UNITS = {
     "dollars": "USD", "celsius": "°C", "degc": "°C", "fahrenheit": "°F", "degf": "°F",
     "deg": "°", "degrees": "°", "hpa": "hPa", "kpa": "kPa", "ppm": "ppm", "ppb": "ppb",
     "ml": "ml", "liters": "litres", "litres": "litres", "sqm": "m²", "m2": "m²", "km2": "km²",
-    "sqft": "square feet", "kcal": "kcal", "ha": "ha",
+    "sqft": "square feet", "kcal": "kcal", "ha": "ha", "$": "USD",
+    "us$": "USD", "€": "EUR", "£": "GBP",
 }  # fmt: skip
 """Units by their abbreviation at the end of a heading."""
 
@@ -33,11 +35,34 @@ _WORDS = {
 }  # fmt: skip
 """Abbreviations that are written out."""
 
-_IN_BRACKETS = re.compile(r"^(.+?)\s*[\[(]\s*([^\[\]()]{1,15}?)\s*[\])]$")
-_QUOTIENT = re.compile(r"^(.+?)\s+([^\s/]{1,10}/[^\s/]{1,10})$")
+_SYMBOLS = (
+    "h % ‰ °c °f ° k$ k€ µm μm nm dm hm µg μg ug ng dl cl hl µl μl mol mmol µmol μmol kn pa mpa "
+    "gpa mbar bar mmhg kj mj gj mw gw mwh gwh wh mv kv khz mhz ghz hz db lux lx rpm inch inches yd "
+    "mile miles acre acres tonne tonnes ton tons gal gallon jpy cny inr sek nok dkk pln metre "
+    "metres meter meters gram grams gramm µs μs ms"
+)
+_DIVISORS = "d t k j w v yr year day hour hr min minute week month night person"
+"""Parts of units beside `_UNITS`, in lower case, and those that are none alone."""
+
+_SET_APART = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(.+?)\s*[\[({<]\s*([^\[\](){}<>]{1,20}?)\s*[\])}>]",
+        r"(.+?)(?:\s*[,;:]\s*|\s+[-–/]\s+|\s+in\s+)(.{1,20})",
+        r"(.+?)\s+(\S{1,10}(?:\s*/\s*|\s+per\s+)\S{1,10}|\S{1,6}[ ·*]\S{1,6}|[%°]\S?)",
+    )
+)
+"""A heading with its unit in brackets, after a comma or "in", or as a compound."""
 
 _STATISTICS = {"avg", "average", "mean", "median", "max", "maximum", "min", "minimum", "total"}
 """Words that come first in a label: the maximum temperature, of a column temp_max."""
+
+_LATIN = str.maketrans({
+    "ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "ß": "ss", "ẞ": "SS",
+    "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d",
+    "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i",
+})  # fmt: skip
+"""Letters that are more than an ASCII letter with an accent, as they are transcribed."""
 
 _OWN_UNITS = {"age": "years", "latitude": "°", "longitude": "°"}
 
@@ -67,7 +92,7 @@ def words_of(heading: str) -> list[str]:
         (['body', 'mass', 'g'], ['life', 'exp'], ['gdp', 'per', 'cap', 'us'])
     """
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", heading)
-    return [word.casefold() for word in re.findall(r"[^\W_]+", apart)]
+    return [word.lower() for word in re.findall(r"[^\W_]+", apart)]
 
 
 def wordings(headings: Sequence[str]) -> dict[str, Wording]:
@@ -95,15 +120,16 @@ def wordings(headings: Sequence[str]) -> dict[str, Wording]:
 
 def _guess(heading: str) -> tuple[str, str]:
     """Return a label and a unit; the unit is empty if none is recognized."""
-    words = words_of(heading)
-    match = _IN_BRACKETS.match(heading) or _QUOTIENT.match(heading)
-    parts = match[2].split("/") if match else []
-    units = [part == "h" or (re.search(r"[^\W\d]|%", part) and is_unit(part)) for part in parts]
-    if match and all(units):
-        unit = _UNITS.get(match[2].casefold(), match[2])
-        if len(parts) > 1 or not _unit(words, heading):  # a price in USD/kg is none in kg
-            return _guess(match[1])[0], unit
-    unit = _unit(words, heading)
+    words, plain = words_of(heading), _spaced(heading)
+    unit = "" if words[-2:-1] == ["per"] else _unit(words, heading)  # a price per kg has none
+    matches = [match for pattern in _SET_APART if (match := pattern.fullmatch(plain))]
+    for match in matches:
+        written = _written_unit(match[2])
+        # Alone, a letter or a word is split off below.
+        if written and (written != unit or re.search(r"\sin\s", plain)):
+            return _guess(match[1])[0], written
+    if matches and plain.endswith((")", "]")):
+        unit = _unit(words, heading) if _written_unit(matches[0][2]) else ""
     stem = words[:-1] if unit else words
     if len(stem) > 1 and stem[-1] in _STATISTICS:
         stem = [stem[-1], *stem[:-1]]
@@ -112,8 +138,24 @@ def _guess(heading: str) -> tuple[str, str]:
     label = " ".join(_WORDS.get(word, word) for word in stem)
     if not unit and label == " ".join(words):
         label = _spaced(heading)  # with its capitals
-        label = " ".join(words) if re.search(r"[a-z][A-Z]", label) else label
+        label = " ".join(words) if re.search(r"[a-z][A-Z].", label) else label
     return label, unit or _OWN_UNITS.get(label, "")
+
+
+def _written_unit(text: str) -> str:
+    """Return a unit as it is worded; empty if a text is none."""
+    known = {*_UNITS, *map(str.casefold, _UNITS.values()), *_LETTERS, *_SYMBOLS.split()}
+    text = re.sub(r"\s+per\s+", "/", text)
+    parts = re.split(r"[\s/·*]+", text)
+    bare = [re.sub(r"(?<=\D)(?:\^?[-−]?\d|[⁻¹²³]+)$", "", part) for part in parts]
+    compound = len(parts) > 1 or bare != parts
+    letters = len(parts) > 1 and all(re.fullmatch("[A-Z]", part) for part in parts)  # won/lost
+    known |= set(_DIVISORS.split()) if compound else set()
+    if letters or any(part.casefold() not in known for part in bare):
+        return ""
+    if not compound:
+        return _UNITS.get(text.casefold(), _LETTERS.get(text, text))
+    return re.sub(r"[a-z]{3}(?![a-z])", lambda word: _UNITS.get(word[0], word[0]), text)
 
 
 def _spaced(heading: str) -> str:
@@ -162,8 +204,12 @@ def valid_name(text: str, used: Collection[str] = ()) -> str:
     Examples:
         >>> valid_name("weight kg"), valid_name("2nd"), valid_name("%", ["_"])
         ('weight_kg', '_2nd', '__2')
+        >>> valid_name("Höhe (m)"), valid_name("Année")
+        ('Hoehe_m', 'Annee')
     """
-    plain = re.sub(r"^(?=\d)", "_", re.sub(r"[^A-Za-z0-9]+", "_", text.strip()))
+    latin = unicodedata.normalize("NFKC", text.strip()).translate(_LATIN)
+    latin = re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", latin))
+    plain = re.sub(r"^(?=\d)", "_", re.sub(r"[^A-Za-z0-9]+", "_", latin))
     plain = re.sub(r"(?<=.)_$", "", plain) or "_"
     candidates = (f"{plain}_{k}" if k > 1 else plain for k in itertools.count(1))
     return next(name for name in candidates if name not in used)
@@ -179,7 +225,7 @@ class ColumnReport:
         range: its range or its categories; the reason if it was dropped.
         scale: its scale; empty for categories.
         unit: its unit.
-        guessed: the settings that are guesses.
+        guessed: what was guessed, and from what.
     """
 
     column: str
@@ -191,7 +237,7 @@ class ColumnReport:
 
     @classmethod
     def of(
-        cls, column: str, kind: str, feature: Mapping[str, Any], guessed: Iterable[str]
+        cls, column: str, kind: str, feature: Mapping[str, Any], guesses: Mapping[str, str]
     ) -> ColumnReport:
         """Return the report of a column that became a feature with these settings."""
         if "categories" in feature:
@@ -201,4 +247,12 @@ class ColumnReport:
             low, high = ends if factor == 1.0 else (f"{end * factor:.3g}" for end in ends)
             span = f"{low} to {high}"
         scale = "periodic" if feature.get("periodic") else feature.get("scale", "")
-        return cls(column, kind, span, scale, feature.get("unit", ""), tuple(guessed))
+        keys = dict[str, list[str]]()
+        for key, says in guesses.items():
+            keys.setdefault(says.removeprefix("guessed "), []).append(key)
+        guessed = tuple(
+            # Of a missing value, the low end is only where the file says so.
+            says if named == ["low"] else f"{' and '.join(named)}: {says}"
+            for says, named in keys.items()
+        )
+        return cls(column, kind, span, scale, feature.get("unit", ""), guessed)

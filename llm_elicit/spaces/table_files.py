@@ -26,11 +26,10 @@ import pandas as pd
 
 from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.cells import as_text, is_missing, to_numbers
+from llm_elicit.spaces.cells import NumberMarks, as_text, is_missing, number_marks, to_numbers
 from llm_elicit.spaces.csv_files import (
     Dialect,
     check_distinct,
-    decimal_of,
     decode,
     read_separator_line,
     separator_of,
@@ -236,16 +235,23 @@ def printed_cells(path: Path, dialect: Dialect, content: bytes) -> list[list[str
     return [list(text.columns), *text.to_numpy().tolist()]
 
 
-def sniff(path: Path, encoding: str = "") -> ReadTable:
+def sniff(path: Path, encoding: str = "", decimal: str = "") -> ReadTable:
     """Find how a table's file is written, and read it.
 
     Args:
         path: the file.
         encoding: the encoding of a CSV; if empty, it is found.
+        decimal: the decimal mark; if empty, it is found.
 
     Raises:
         InputError: it cannot be read, or its first line has no names.
     """
+    if decimal not in ("", ".", ","):
+        raise InputError(f"decimal: {decimal!r} is no decimal mark; give a point or a comma")
+    if path.is_dir():
+        files = ", ".join(sorted(file.name for file in path.iterdir() if file.is_file()))
+        listed = f"; it has {visible(files, 200)}" if files else ""
+        raise InputError(f"{path}: a folder, not a table; give the path of a file in it{listed}")
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the path of a table with a header line")
     try:
@@ -257,29 +263,33 @@ def sniff(path: Path, encoding: str = "") -> ReadTable:
     names = pd.to_numeric(pd.Series(table.frame.columns), errors="coerce")
     if not file.suffix and len(names) and names.notna().all():
         raise InputError(f"{path}: the first line holds numbers; add a header line with names")
-    cases = drop_extra_rows(table.frame, table.dialect)
+    cases = drop_extra_rows(table.frame, table.dialect, decimal)
     _check_short_rows(str(path), text, table, cases.dialect)
     archive = f"{visible(file.name, 100)} is read, of several files in the archive"
     notes = (*table.notes, *([archive] if file.name else []), *cases.notes)
     return replace(cases, notes=notes)
 
 
-def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
-    """Return a table without rows that are not cases, and with the marks of its numbers."""
-    columns = (frame[name] for name in frame.columns)
-    parts = [
-        column.iloc[:_SAMPLE_CELLS]
-        for column in columns
-        if pd.api.types.is_object_dtype(column.dtype) or pd.api.types.is_string_dtype(column.dtype)
-    ]
-    marks = decimal_of(
-        [
-            [cell for cell in part if isinstance(cell, str) and ("," in cell or "." in cell)]
-            for part in parts
-        ],
-        dialect.sep,
-    )
-    dialect = Dialect.model_validate({**dialect.model_dump(), **marks})
+def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect, decimal: str = "") -> ReadTable:
+    """Return a table without rows that are not cases, and with the marks of its numbers.
+
+    Args:
+        frame: all rows.
+        dialect: how the file is written, but for the marks.
+        decimal: the decimal mark; if empty, it is found.
+    """
+    parts = dict[str, list[str]]()
+    for name in frame.columns:
+        column = frame[name].iloc[:_SAMPLE_CELLS]
+        if pd.api.types.is_object_dtype(column.dtype) or pd.api.types.is_string_dtype(column.dtype):
+            words = [cell for cell in column if isinstance(cell, str)]
+            if any("," in cell or "." in cell for cell in words):
+                parts[name] = words
+    marks = number_marks(parts, dialect.sep)
+    if decimal:
+        marks = NumberMarks(decimal, "." if decimal == "," else "", {}, True)
+    found = {"decimal": marks.decimal, "thousands": marks.thousands}
+    dialect = Dialect.model_validate({**dialect.model_dump(), **found})
     rows = rows_of_no_case(drop_blank_rows(frame), dialect)
     dialect = dialect.model_copy(update={"left_out": tuple(sorted(row + 2 for row in rows))})
     cases = _cases(frame, dialect.left_out)
@@ -287,7 +297,7 @@ def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
     kinds: dict[str, list[int]] = {}
     for row, kind in sorted(rows.items()):
         kinds.setdefault(kind, []).append(row + 2)
-    notes = []
+    notes = [_guessed_marks(marks)] if marks.guesses else []
     for kind, lines in kinds.items():
         listed = ", ".join(map(str, lines[:_MAX_LISTED])) + (
             ", ..." if len(lines) > _MAX_LISTED else ""
@@ -296,6 +306,23 @@ def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect) -> ReadTable:
     if blank:
         notes.append(f"{blank:,} row{'s' * (blank > 1)} without any value left out")
     return ReadTable(cases, dialect, tuple(notes))
+
+
+def _guessed_marks(marks: NumberMarks) -> str:
+    """Return a note on numbers that can be read in two ways, and what to do."""
+    (name, number), *others = marks.guesses.items()
+    mark = "," if "," in number else "."
+    whole, fraction = number.replace(mark, ""), number.replace(mark, ".")
+    read, other = (fraction, whole) if mark == marks.decimal else (whole, fraction)
+    more = f" (so are numbers of {visible(', '.join(n for n, _ in others), 60)})" if others else ""
+    option = mark if other == fraction else {",": ".", ".": ","}[mark]
+    way_out = f'give the decimal mark: --decimal "{option}"'
+    if marks.known:
+        way_out = f"write it as {fraction.replace('.', marks.decimal)} in the file"
+    return (
+        f"{visible(name, 60)}: {number!r} is read as {read}, a guess{more}; if it means {other}, "
+        f"{way_out}"
+    )
 
 
 def _cases(frame: pd.DataFrame, left_out: Collection[int]) -> pd.DataFrame:

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.cells import to_days, to_numbers, to_values
-from llm_elicit.spaces.csv_files import Dialect, decimal_of
+from llm_elicit.spaces.cells import number_marks, to_days, to_numbers, to_values
+from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.features import Feature
 from llm_elicit.spaces.naming import wordings
 
@@ -83,7 +83,7 @@ def test_numbers_are_read_with_their_signs(cells, dialect, expected):
     ],
 )
 def test_the_decimal_mark_is_that_of_most_numbers(cells, sep, decimal):
-    assert decimal_of([cells], sep)["decimal"] == decimal
+    assert number_marks({"a": cells}, sep).decimal == decimal
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,7 @@ def test_the_decimal_mark_is_that_of_most_numbers(cells, sep, decimal):
 )
 def test_points_are_thousands_beside_decimal_commas(cells, thousands):
     """In a column of its own, "2.709" is 2709 if the file's decimal mark is a comma."""
-    assert decimal_of([cells, ["4,0", "2,5"]], ";")["thousands"] == thousands
-    assert decimal_of([cells], ",")["thousands"] == ""
+    assert number_marks({"a": cells, "b": ["4,0", "2,5"]}, ";").thousands == thousands
 
 
 def test_days_of_dates_and_times():
@@ -116,6 +115,25 @@ def test_days_of_dates_and_times():
         ("Moisture [%]", "Moisture", "%"),
         ("speed (km/h)", "speed", "km/h"),
         ("Weight [kg]", "weight", "kg"),
+        ("Altitude, m", "altitude", "m"),
+        ("Height in cm", "Height", "cm"),
+        ("height_in_cm", "height", "cm"),
+        ("Flächen in m²", "Flächen", "m²"),
+        ("Größe [cm]", "größe", "cm"),
+        ("Temperatur °C", "Temperatur", "°C"),
+        ("Density (g/cm3)", "Density", "g/cm3"),
+        ("Yield kg ha-1", "Yield", "kg ha-1"),
+        ("Glucose mg/dL", "Glucose", "mg/dL"),
+        ("Price (€/kg)", "Price", "€/kg"),
+        ("price_eur_per_kg", "price", "EUR/kg"),
+        ("Price per kg", "Price per kg", ""),
+        ("Rainfall, mm/year", "Rainfall", "mm/year"),
+        ("Income ($)", "Income", "USD"),
+        ("Cost [1000 USD]", "Cost [1000 USD]", ""),
+        ("Record (W/L)", "Record (W/L)", ""),
+        ("Born in USA", "Born in USA", ""),
+        ("name, first", "name, first", ""),
+        ("pH", "pH", ""),
         ("Sex (m/f)", "Sex (m/f)", ""),
         ("rate (-)", "rate (-)", ""),
         ("n/a", "n/a", ""),
@@ -124,3 +142,9 @@ def test_days_of_dates_and_times():
 def test_units_are_read_in_brackets_and_as_quotients(heading, label, unit):
     wording = wordings([heading])[heading]
     assert (wording.label, wording.unit) == (label, unit)
+
+
+def test_letters_with_accents_stay_in_names():
+    headings = ["Höhe (m)", "Année", "Straße", "Øl", "Łódź"]
+    names = [wording.name for wording in wordings(headings).values()]
+    assert names == ["Hoehe_m", "Annee", "Strasse", "Ol", "Lodz"]

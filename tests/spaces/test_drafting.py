@@ -218,6 +218,27 @@ def test_guesses_are_marked_in_the_file(mixed):
     assert "  categories:  # their order is a guess" in text
 
 
+def test_the_report_of_a_column_says_what_was_guessed_and_why(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [f"{k * 1.5 if k % 9 else -999},{'MF'[k % 2]},{k % 12 + 1}/02/2020" for k in range(60)]
+    path.write_text("\n".join(["temp_c,sex,day", *rows]))
+    guessed = {
+        report.column: report.guessed for report in FeatureSpace.from_file(path).draft.columns
+    }
+    assert guessed == {
+        "temp_c": ("label and unit: from the column's name", "-999 counts as a missing value"),
+        "sex": (),
+        "day": ("kind: the month is assumed to come first",),
+    }
+
+
+def test_hardly_any_rows_in_the_ranges_are_said():
+    assert TableRows(200, 200, {}, {}).scarce == TableRows(12, 10, {}, {}).scarce == ""
+    assert TableRows(200, 3, {}, {"altitude": 197}).scarce.startswith(
+        "a belief is compared with 3 of 200 rows only"
+    )
+
+
 def test_columns_can_be_named(tmp_path):
     path = tmp_path / "t.csv"
     MIXED.to_csv(path, index=False)
