@@ -21,7 +21,7 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from llm_elicit._util.text import visible
+from llm_elicit._util.text import not_utf8, visible
 from llm_elicit.errors import InputError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -201,6 +201,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: {not_utf8(error)}") from None
     except ValueError as error:
         raise InputError(f"{path}: not valid YAML: {_shown(error)}") from None
     data = parse_yaml(text, str(path))

@@ -122,3 +122,17 @@ def brief_repr(instance: Any) -> str:
         for name, value in values.items()
     )
     return f"{type(instance).__name__}({', '.join(parts)})"
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """Return where a text is not UTF-8, and what to do.
+
+    Examples:
+        >>> try:
+        ...     b"a: 1\\nna\\xefve: 2".decode()
+        ... except UnicodeDecodeError as error:
+        ...     not_utf8(error)
+        'line 2 is not UTF-8 (byte 0xef); save it as UTF-8'
+    """
+    line = error.object.count(b"\n", 0, error.start) + 1
+    return f"line {line} is not UTF-8 (byte 0x{error.object[error.start]:02x}); save it as UTF-8"

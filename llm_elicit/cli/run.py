@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -93,6 +94,15 @@ def _run_outcome(result: Run) -> Outcome:
     return Outcome(lines, facts | {"remarks": result.remarks}, result.problems)
 
 
+def _note(cell: Run) -> str:
+    """Return what the pairs can show, and how many rows are compared if they are few."""
+    lines = [detectable.detectable_note(cell.campaign, cell.space)]
+    with suppress(InputError):  # of a table that cannot be read
+        rows = cell.space.table_rows()
+        lines += [f"{rows}; {rows.scarce}"] if rows.scarce else []
+    return "\n".join(filter(None, lines))
+
+
 def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
     """Validate a campaign and draw its pairs."""
 
@@ -102,7 +112,7 @@ def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
             f", {direct} direct" if direct else ""
         )
         facts = {"pairs": design.pairs, "questions": design.questions, "direct": direct}
-        note = detectable.detectable_note(cell.campaign, cell.space)
+        note = _note(cell)
         text = [f"{cell.folder}: {design.pairs} pairs, {questions}", *([note] if note else [])]
         return Outcome(text, facts | ({"note": note} if note else {}))
 
@@ -273,7 +283,7 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
             "judges": judges,
             "replicates": cell.replicates,
             "answered": sum(sum(counts.values()) for counts in answered.values()),
-            "note": detectable.detectable_note(cell.campaign, cell.space),
+            "note": _note(cell),
         }
         examples = {"examples": [prompt.messages for prompt in prompts]} if prompts else {}
         records.append(record | examples)

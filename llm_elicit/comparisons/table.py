@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.text import brief_repr
+from llm_elicit._util.text import brief_repr, visible
 from llm_elicit.comparisons.table_files import (
     COLUMNS,
     OPTIONAL,
@@ -158,7 +158,9 @@ class Comparisons:
         missing = [column for column in needed if column not in frame.columns]
         if missing:
             raise InputError(
-                f"comparisons: no column {missing[0]!r}; is this a table of comparisons?"
+                f"comparisons: no column {missing[0]!r}; it has "
+                f"{visible(', '.join(map(str, frame.columns)), 300)}; is this a table of "
+                "comparisons?"
             )
         more = {name: kind for name, kind in OPTIONAL.items() if name in frame.columns}
         typed = frame[[*needed, *more]].astype({**COLUMNS, **more}).reset_index(drop=True)

@@ -96,7 +96,10 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
     missing = [name for name in [*COLUMNS, *points] if name not in frame.columns]
     if missing or not features:
         named = repr(missing[0]) if missing else "of a feature (a_...)"
-        raise InputError(f"{path}: no column {named}; is this a table of comparisons?")
+        has = visible(", ".join(map(str, frame.columns)), 300)
+        raise InputError(
+            f"{path}: no column {named}; it has {has}; is this a table of comparisons?"
+        )
     words = {f.name for f in (() if space is None else space.features) if f.categories}
     kinds = _TYPES | dict.fromkeys(points, "point")
     text = {name for name, kind in kinds.items() if kind == "string" or name[2:] in words}

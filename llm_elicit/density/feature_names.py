@@ -120,7 +120,8 @@ class FeatureNames:
             return x
         missing = [name for name in self.names if name not in own]
         if missing:
-            raise DensityError(f"{label}: the frame has no column {missing[0]!r}.")
+            has = ", ".join(map(repr, own)) or "none"
+            raise DensityError(f"{label}: the frame has no column {missing[0]!r}; it has {has}.")
         columns = [self._codes(label, place, x[name]) for place, name in enumerate(self.names)]
         return np.stack(columns, axis=-1) if columns else np.empty((len(x), 0))
 

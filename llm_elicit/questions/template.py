@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from llm_elicit._util import files
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel, parse_yaml, validate
-from llm_elicit._util.text import visible
+from llm_elicit._util.text import not_utf8, visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -344,5 +344,7 @@ def _samples(answer: Answer) -> list[dict[str, Any]]:
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: {not_utf8(error)}") from None
+    except OSError as error:
         raise InputError(f"{path}: cannot be read as text ({error}); check the file") from None

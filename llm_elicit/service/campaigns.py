@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from llm_elicit._util import files
 from llm_elicit._util.settings import StrictModel, parse_yaml, to_yaml, validate
+from llm_elicit._util.text import not_utf8
 from llm_elicit.backends import provider_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import OWN_BACKENDS, Judge, PluginJudge
@@ -63,7 +64,7 @@ def read_untrusted(
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{WHERE}: not UTF-8: {error}") from None
+        raise InputError(f"{WHERE}: {not_utf8(error)}") from None
     if kind == "yaml":
         data = parse_yaml(text, WHERE)
     else:

@@ -21,6 +21,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from llm_elicit._util import files
 from llm_elicit._util.settings import parse_yaml, read_yaml, validate
+from llm_elicit._util.text import not_utf8
 from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.run_folder import CAMPAIGN, run_folders
 from llm_elicit.service.responses import ProblemError
@@ -121,7 +122,7 @@ async def edit(request: Request, name: str) -> SpaceYaml:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ProblemError(422, f"the text is not UTF-8: {error}") from None
+        raise ProblemError(422, not_utf8(error)) from None
     service = service_of(request)
     await _check_unused(service, name)
     await service.workers.call(library_of(service).replace, name, text)

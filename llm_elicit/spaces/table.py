@@ -34,6 +34,9 @@ else:  # pandas, which a process that only asks questions does without
     table_files = LazyModule("llm_elicit.spaces.table_files")
 
 _MIN_ROWS = 20
+_SCARCE = 0.1
+"""The share of the rows below which those that are used are said to be few."""
+
 _MAX_ROUNDS = 1000
 
 
@@ -244,6 +247,16 @@ class TableRows:
     missing: Mapping[str, int]
     outside: Mapping[str, int]
     excluded: int = 0
+
+    @property
+    def scarce(self) -> str:
+        """What to do where hardly any rows are used; empty where they are enough."""
+        if self.used >= max(_SCARCE * self.total, min(_MIN_ROWS, self.total / 2)):
+            return ""
+        return (
+            f"a belief is compared with {self.used:,} of {self.total:,} rows only; to keep more, "
+            "widen the ranges (low, high) or leave out features that rows lack"
+        )
 
     def __str__(self) -> str:
         """The counts in a sentence, the largest first."""

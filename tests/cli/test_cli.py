@@ -197,7 +197,14 @@ def test_a_users_csv_becomes_a_space_that_can_be_run(llm_elicit, tmp_path):
     again = llm_elicit("space", "init", "people.csv")
     assert_refused(again, "people.yaml", "--force")
     path = campaign(tmp_path, CAMPAIGN.replace("penguins", "people.yaml"))
-    assert llm_elicit("plan", path).returncode == 0
+    planned = llm_elicit("plan", path)
+    assert (planned.returncode, "rows used" in planned.stdout) == (0, False)
+    narrow = (tmp_path / "people.yaml").read_text().replace("  low: 150", "  low: 187")
+    (tmp_path / "people.yaml").write_text(narrow)
+    for shown in (llm_elicit("plan", path), llm_elicit("run", path, "--dry-run")):
+        text = " ".join(shown.stdout.split())
+        assert "3 of 40 rows used: 37 outside the range of height; a belief is compared" in text
+        assert "widen the ranges (low, high)" in text
 
 
 def test_local_models_are_listed(llm_elicit, tmp_path):

@@ -13,6 +13,8 @@ import yaml
 from llm_elicit.cli import exit_codes
 from llm_elicit.cli import main as cli
 from llm_elicit.comparisons import table_files
+from llm_elicit.errors import InputError
+from llm_elicit.questions.template import Template
 
 CAMPAIGN = """
 name: tiny
@@ -116,6 +118,15 @@ def test_a_table_whose_gzip_is_damaged(call, damage):
     whole = Path("table.csv.gz").read_bytes()
     Path("table.csv.gz").write_bytes(damage(whole))
     refused(call("ask", "c.yaml"), "table.csv.gz")
+
+
+def test_settings_that_are_not_utf_8_are_said_with_a_way_out(call):
+    Path("c.yaml").write_bytes(CAMPAIGN.encode() + "# Größe\n".encode("cp1252"))
+    line = CAMPAIGN.count("\n") + 1
+    refused(call("plan", "c.yaml"), f"c.yaml: line {line} is not UTF-8 (byte 0xf6); save it as")
+    Path("t.md").write_bytes("Größe".encode("cp1252"))
+    with pytest.raises(InputError, match=r"line 1 is not UTF-8 \(byte 0xf6\); save it as UTF-8"):
+        Template.load("t.md")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])

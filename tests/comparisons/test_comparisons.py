@@ -206,7 +206,7 @@ def test_a_strange_file_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"use \.parquet, \.jsonl or \.csv"):
         Comparisons(rows([(0, "ab", 0.25)]), FEATURES).write(tmp_path / "c.xlsx")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="no column 'judge'"):
+    with pytest.raises(InputError, match="no column 'judge'; it has "):
         Comparisons.read(tmp_path / "other.csv")
     with pytest.raises(InputError, match="no such file"):
         Comparisons.read(tmp_path / "nothing.parquet")

@@ -105,7 +105,7 @@ def test_a_belief_without_names_has_numbers() -> None:
         (lambda b: b.marginal("mas"), "no feature 'mas'; there are species, mass"),
         (lambda b: b.given({"species": "Emperor"}), "no category 'Emperor'; it has Adelie"),
         (lambda b: b.given({"mass": "heavy"}), "none; give a number"),
-        (lambda b: b.log_prob(pd.DataFrame({"mass": [1.0]})), "no column 'species'"),
+        (lambda b: b.log_prob(pd.DataFrame({"mass": [1.0]})), "no column 'species'; it has 'mass'"),
         (lambda b: b.named(["a"]), "1 names for 2 features"),
         (lambda b: b.named(["a", "a"]), "they must be different texts"),
     ],
