@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
 import numpy as np
+import pandas as pd
 from scipy.stats import rankdata
 
 from llm_elicit import density
@@ -160,6 +161,36 @@ class JudgeComparison(StrictModel):
     differences: list[BeliefDifference]
     ranking: list[RankedJudge] | None
     unranked: list[RankedJudge]
+
+    def __repr__(self) -> str:
+        """Return the judges; `frame` has the numbers."""
+        return f"JudgeComparison({', '.join(self.judges)}; {len(self.differences)} pairs, .frame)"
+
+    __str__ = __repr__
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row for each pair of judges with beliefs: agreement and distance, with intervals."""
+        rows = [
+            {
+                "first": pair.first,
+                "second": pair.second,
+                "pairs": pair.pairs,
+                **_columns("choose_alike", pair.share),
+                **_columns("rank_correlation", pair.rank_correlation),
+                "repeatability": pair.repeatability,
+                **_columns("distance", apart.distance),
+                "floor": apart.floor,
+                "differ_in": ", ".join(apart.differing_features),
+            }
+            for pair, apart in zip(self.agreements, self.differences, strict=True)
+        ]
+        return pd.DataFrame(rows)
+
+
+def _columns(name: str, interval: Interval | None) -> dict[str, float | None]:
+    value, low, high = (getattr(interval, end, None) for end in ("value", "low", "high"))
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 @dataclass(frozen=True)
@@ -358,8 +389,7 @@ def _ranking(
 ) -> tuple[list[RankedJudge], list[RankedJudge]]:
     """Return the judges by rank, and those below, both from the nearest to the farthest.
 
-    Judges are separated if they differ at 5 %, Holm-adjusted over all pairs of ranked judges;
-    pairs without a control, over such pairs alone.
+    Judges are separated if they differ at 5 %, adjusted as by `order_p_values`.
     """
     distances: dict[str, Floats] = {}
     ranked: list[RankedJudge] = []
@@ -369,13 +399,9 @@ def _ranking(
         (unranked if line.reason else ranked).append(line)
         if distance is not None and not line.reason:
             distances[judge.name] = distance
-    pairs = list(itertools.combinations(distances, 2))
-    p_values = np.array([_order_p_value(distances[a], distances[b]) for a, b in pairs])
-    controls = {judge.name for judge in judges if judge.control}
-    real = np.array([controls.isdisjoint(pair) for pair in pairs], dtype=bool)
-    p_values = np.where(real, holm(p_values, real.tolist()), holm(p_values))
+    p_values = order_p_values(distances, {judge.name for judge in judges if judge.control})
     best, worst = dict.fromkeys(distances, 1), dict.fromkeys(distances, len(ranked))
-    for (a, b), p in zip(pairs, p_values, strict=True):
+    for (a, b), p in p_values.items():
         if p < _ALPHA:
             near, far = (a, b) if np.median(distances[a]) < np.median(distances[b]) else (b, a)
             best[far] += 1
@@ -389,6 +415,20 @@ def _ranking(
         return math.inf if line.distance is None else line.distance.value
 
     return sorted(placed, key=nearness), sorted(unranked, key=nearness)
+
+
+def order_p_values(
+    distances: Mapping[str, Floats], controls: Set[str]
+) -> dict[tuple[str, str], float]:
+    """Return p-values of the order of every two distances, Holm-adjusted over all pairs.
+
+    Pairs without a control are adjusted over such pairs alone.
+    """
+    pairs = list(itertools.combinations(distances, 2))
+    p_values = np.array([_order_p_value(distances[a], distances[b]) for a, b in pairs])
+    real = np.array([controls.isdisjoint(pair) for pair in pairs], dtype=bool)
+    adjusted = np.where(real, holm(p_values, real.tolist()), holm(p_values))
+    return dict(zip(pairs, adjusted.tolist(), strict=True))
 
 
 def _held_against_data(

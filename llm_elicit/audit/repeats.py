@@ -380,6 +380,13 @@ class RepeatComparison(StrictModel):
     runs: tuple[str, ...]
     judges: list[JudgeRepeats]
 
+    def __repr__(self) -> str:
+        """Return the runs and what was found of each judge."""
+        lines = [f"{judge.judge}: {' '.join(judge.sentences)}" for judge in self.judges]
+        return "\n".join([f"RepeatComparison({', '.join(self.runs)})", *lines])
+
+    __str__ = __repr__
+
 
 @dataclass(frozen=True)
 class RepeatedJudge:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,7 +15,6 @@ import numpy as np
 from llm_elicit._util.files import read_parquet
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import read_yaml, validate
-from llm_elicit._util.text import brief_repr
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign, axis_word, cells
 from llm_elicit.config.provenance import check_same
@@ -117,7 +117,12 @@ class Run:
     problems: tuple[ElicitError, ...] = ()
     remarks: tuple[str, ...] = ()
 
-    __repr__ = brief_repr
+    def __repr__(self) -> str:
+        """Return the name, the folder, and the judges with their verdicts, if audited."""
+        names = {judge.name: judge.name for judge in self.campaign.judges}
+        with suppress(ElicitError):
+            names |= {judge.name: f"{judge.name}: {judge.verdict}" for judge in self.audit.judges}
+        return f"Run({self.campaign.name!r}, {str(self.folder)!r}; {', '.join(names.values())})"
 
     @classmethod
     def open(cls, where: str | Path | Campaign) -> Run:

@@ -45,6 +45,12 @@ def test_it_is_below_a_thousand_characters(shown: object) -> None:
     assert "array([" not in repr(shown)
 
 
+def test_a_run_is_named_with_its_folder_and_judges() -> None:
+    assert repr(RUN).startswith("Run('study', 'runs/study'; ")
+    assert "random-numbers" in repr(RUN)
+    assert "..." not in repr(RUN)
+
+
 def test_an_unknown_name_is_one_line_with_the_nearest() -> None:
     beliefs = Beliefs(RUN, "auto")
     assert "qwn" not in beliefs

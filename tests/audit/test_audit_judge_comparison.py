@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from audit.planted import box
-from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
+from llm_elicit.audit.judge_comparison import (
+    JudgeBelief,
+    JudgeComparison,
+    compare_judges,
+    order_p_values,
+)
 from llm_elicit.audit.reference import Reference
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import BeliefDensity, Uniform, fit_evidence
@@ -71,6 +76,30 @@ def comparison() -> JudgeComparison:
 def _gap(comparison: JudgeComparison, first: str, second: str):
     (found,) = [gap for gap in comparison.differences if (gap.first, gap.second) == (first, second)]
     return found
+
+
+def test_a_comparison_is_short_in_print_and_has_a_frame(comparison: JudgeComparison) -> None:
+    assert (
+        str(comparison) == repr(comparison) == ("JudgeComparison(one, right, two; 3 pairs, .frame)")
+    )
+    frame = comparison.frame.set_index(["first", "second"])
+    assert frame.shape == (3, 13)
+    assert frame.loc[("one", "right"), "differ_in"] == "x0"
+    row, gap = frame.loc[("one", "two")], _gap(comparison, "one", "two")
+    assert (row["distance"], row["distance_high"]) == (gap.distance.value, gap.distance.high)
+    assert row["rank_correlation_low"] < row["rank_correlation"] < row["repeatability"] + 0.1
+    assert compare_judges([_side("one", 0.0, 1), replace(RANDOM, belief=None)]).frame.empty
+
+
+def test_a_control_does_not_count_for_the_ranks_of_the_others() -> None:
+    """Pairs without it are one family; in 2 % of draws "a" is farther than the others."""
+    far, near = np.ones(500), np.where(np.arange(500) < 10, 2.0, 0.0)
+    distances = {"a": near, "b": far, "c": far}
+    alone = order_p_values({"a": near, "b": far}, set())
+    beside = order_p_values(distances, {"c"})
+    assert alone["a", "b"] == beside["a", "b"] == pytest.approx(0.04, abs=1e-3)
+    assert beside["a", "c"] == pytest.approx(0.12, abs=1e-3)
+    assert order_p_values(distances, set())["a", "b"] == beside["a", "c"]
 
 
 def test_equal_beliefs_do_not_differ_significantly(comparison: JudgeComparison) -> None:
