@@ -222,6 +222,24 @@ class NumberMarks:
     guesses: Mapping[str, str]
     known: bool
 
+    @property
+    def note(self) -> str:
+        """A line on numbers that can be read in two ways, and what to do."""
+        (name, number), *others = self.guesses.items()
+        mark = "," if "," in number else "."
+        whole, fraction = number.replace(mark, ""), number.replace(mark, ".")
+        read, other = (fraction, whole) if mark == self.decimal else (whole, fraction)
+        listed = visible(", ".join(column for column, _ in others), 60)
+        more = f" (so are numbers of {listed})" if others else ""
+        option = mark if other == fraction else {",": ".", ".": ","}[mark]
+        way_out = f'give the decimal mark: --decimal "{option}"'
+        if self.known:
+            way_out = f"write it as {fraction.replace('.', self.decimal)} in the file"
+        return (
+            f"{visible(name, 60)}: {number!r} is read as {read}, a guess{more}; if it means "
+            f"{other}, {way_out}"
+        )
+
 
 def number_marks(columns: Mapping[str, Sequence[str]], sep: str) -> NumberMarks:
     """Return the decimal mark and the thousands separator of the numbers of a table.
@@ -266,6 +284,38 @@ def number_marks(columns: Mapping[str, Sequence[str]], sep: str) -> NumberMarks:
                if marks.are_groups and marks.unclear and not (side is commas
                                                               and marks.surely_groups)}  # fmt: skip
     return NumberMarks(".", "", guesses, False)
+
+
+_SAMPLE_CELLS = 1000
+"""The cells of a column from which the marks are found."""
+
+
+def marks_of_frame(frame: pd.DataFrame, sep: str) -> NumberMarks:
+    """Return the marks of the numbers in a frame's columns of text; see `number_marks`."""
+    columns = {
+        name: frame[name]
+        for name in frame.columns
+        if pd.api.types.is_object_dtype(frame[name].dtype)
+        or pd.api.types.is_string_dtype(frame[name].dtype)
+    }
+    samples = {
+        name: [cell for cell in column.iloc[:_SAMPLE_CELLS] if isinstance(cell, str)]
+        for name, column in columns.items()
+    }
+    words = {
+        name: sample
+        for name, sample in samples.items()
+        if any("," in cell or "." in cell for cell in sample)
+    }
+    marks = number_marks(words, sep)
+    if marks.decimal == "," and not marks.thousands:  # which may begin further below
+        for name, column in columns.items():
+            below = column.iloc[_SAMPLE_CELLS:].drop_duplicates()
+            grouped = [c for c in below if isinstance(c, str) and re.search(r"\d\.\d{3}", c)]
+            if grouped:
+                words[name] = samples[name] + grouped[:_SAMPLE_CELLS]
+        marks = number_marks(words, sep)
+    return marks
 
 
 def to_days(cells: pd.Series[Any], date_format: str = ISO) -> pd.Series[float]:

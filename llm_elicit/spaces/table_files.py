@@ -26,7 +26,7 @@ import pandas as pd
 
 from llm_elicit._util.text import visible
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.cells import NumberMarks, as_text, is_missing, number_marks, to_numbers
+from llm_elicit.spaces.cells import NumberMarks, as_text, is_missing, marks_of_frame, to_numbers
 from llm_elicit.spaces.csv_files import (
     Dialect,
     check_distinct,
@@ -176,9 +176,6 @@ def _unpack_zip(archive: zipfile.ZipFile, source: str) -> UnpackedFile:
     return UnpackedFile(file.content, file.suffix, chosen[0] if len(names) > 1 else "")
 
 
-_SAMPLE_CELLS = 1000
-"""The cells of a column from which the decimal mark is found."""
-
 _EXCEL: dict[str, Any] = {"header": None, "keep_default_na": False, "na_values": [""]}
 _MAX_LISTED = 5
 """Largest number of lines that a note lists."""
@@ -278,14 +275,7 @@ def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect, decimal: str = "") ->
         dialect: how the file is written, but for the marks.
         decimal: the decimal mark; if empty, it is found.
     """
-    parts = dict[str, list[str]]()
-    for name in frame.columns:
-        column = frame[name].iloc[:_SAMPLE_CELLS]
-        if pd.api.types.is_object_dtype(column.dtype) or pd.api.types.is_string_dtype(column.dtype):
-            words = [cell for cell in column if isinstance(cell, str)]
-            if any("," in cell or "." in cell for cell in words):
-                parts[name] = words
-    marks = number_marks(parts, dialect.sep)
+    marks = marks_of_frame(frame, dialect.sep)
     if decimal:
         marks = NumberMarks(decimal, "." if decimal == "," else "", {}, True)
     found = {"decimal": marks.decimal, "thousands": marks.thousands}
@@ -297,7 +287,7 @@ def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect, decimal: str = "") ->
     kinds: dict[str, list[int]] = {}
     for row, kind in sorted(rows.items()):
         kinds.setdefault(kind, []).append(row + 2)
-    notes = [_guessed_marks(marks)] if marks.guesses else []
+    notes = [marks.note] if marks.guesses else []
     for kind, lines in kinds.items():
         listed = ", ".join(map(str, lines[:_MAX_LISTED])) + (
             ", ..." if len(lines) > _MAX_LISTED else ""
@@ -306,23 +296,6 @@ def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect, decimal: str = "") ->
     if blank:
         notes.append(f"{blank:,} row{'s' * (blank > 1)} without any value left out")
     return ReadTable(cases, dialect, tuple(notes))
-
-
-def _guessed_marks(marks: NumberMarks) -> str:
-    """Return a note on numbers that can be read in two ways, and what to do."""
-    (name, number), *others = marks.guesses.items()
-    mark = "," if "," in number else "."
-    whole, fraction = number.replace(mark, ""), number.replace(mark, ".")
-    read, other = (fraction, whole) if mark == marks.decimal else (whole, fraction)
-    more = f" (so are numbers of {visible(', '.join(n for n, _ in others), 60)})" if others else ""
-    option = mark if other == fraction else {",": ".", ".": ","}[mark]
-    way_out = f'give the decimal mark: --decimal "{option}"'
-    if marks.known:
-        way_out = f"write it as {fraction.replace('.', marks.decimal)} in the file"
-    return (
-        f"{visible(name, 60)}: {number!r} is read as {read}, a guess{more}; if it means {other}, "
-        f"{way_out}"
-    )
 
 
 def _cases(frame: pd.DataFrame, left_out: Collection[int]) -> pd.DataFrame:

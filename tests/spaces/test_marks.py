@@ -110,6 +110,14 @@ def test_numbers_with_three_decimals_or_thousands_only(tmp_path):
     assert "if it means 1.150, write it as 1,150 in the file" in notes
 
 
+def test_thousands_that_begin_far_below_are_read(tmp_path):
+    cells = [f"{k % 900 + 17}" for k in range(1040)] + ["1.250", "2.709"]
+    rows = [(cell, f"{k % 90},5") for k, cell in enumerate(cells)]
+    notes, values = read(table(tmp_path / "t.csv", rows))
+    assert values[-2:].tolist() == [1250.0, 2709.0]
+    assert notes == ""
+
+
 def test_numbers_of_a_workbook_keep_their_value_beside_text(tmp_path):
     pytest.importorskip("python_calamine")
     path = tmp_path / "t.xlsx"
