@@ -55,6 +55,11 @@ __all__ = [
 ]  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    """Return the public names, for completion in a notebook."""
+    return sorted({*__all__, "density", *(name for name in globals() if name[:2] == "__")})
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name from its module when it is first used.
 

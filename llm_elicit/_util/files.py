@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.text import visible
-from llm_elicit.errors import InputError
+from llm_elicit.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,9 +151,12 @@ def find(folder: str, name: str, suffix: str) -> Path:
         raise InputError(f"{quoted} is a folder; a {noun} is a {suffix} file")
     if direct.is_file():
         raise InputError(f"{quoted} is not a {noun}; name a {suffix} file")
-    raise InputError(
+    beside = [path.name for path in Path().glob(f"*{suffix}")]
+    close = get_close_matches(name, [*beside, *available(folder, suffix)], n=1)
+    guess = f"did you mean {visible(close[0])!r}? " if close else ""
+    raise UnknownNameError(
         f"no {noun} {quoted}: no {suffix} file of this name in this folder or in the package; "
-        f"known: {names}"
+        f"{guess}known: {names}"
     )
 
 

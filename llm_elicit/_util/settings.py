@@ -10,9 +10,10 @@ import datetime
 import math
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 import yaml
@@ -31,6 +32,9 @@ _LARGEST = 5_000_000
 
 _LONGEST = 300
 """The characters that show a model where it is displayed."""
+
+_MOST_FINDINGS = 5
+"""The broken rules that one message names."""
 
 _DEEPEST, _MOST = 40, 100_000
 """The deepest nesting and the largest number of its values."""
@@ -253,25 +257,12 @@ def validate(model: type[Model], data: dict[str, Any], source: str) -> Model:
         source: the file, for messages.
 
     Raises:
-        InputError: the first broken rule, with its key and value, and how many more there are.
+        InputError: the broken rules with their keys and values, unknown keys first.
     """
     try:
         instance = model.model_validate(data)
     except ValidationError as error:
-        findings = error.errors(include_url=False)
-        first = findings[0]
-        key = visible(".".join(str(part) for part in first["loc"]), 200) or "(top level)"
-        if first["type"] == "extra_forbidden":
-            rule = f"unknown key; remove it or correct its spelling{_known(model, first['loc'])}"
-        else:
-            rule = visible(first["msg"].removeprefix("Value error, "))
-            if not isinstance(first["input"], dict | list | BaseModel) and first["type"] not in (
-                "missing",
-                "value_error",
-            ):
-                rule += f", got {visible(repr(first['input']), 100)}"
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        raise InputError(f"{source}: {key}: {rule}{more}") from None
+        raise InputError(f"{source}: {_findings(model, data, error)}") from None
     _check_kinds(data, instance, source, ())
     return instance
 
@@ -304,9 +295,65 @@ def _kind_of(value: object) -> str:
     return "number" if date or isinstance(value, int | float) else "text"
 
 
-def _known(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
-    """Return the known keys for a message about an unknown one at the top level."""
-    return f"; known: {', '.join(model.model_fields)}" if len(loc) == 1 else ""
+def _findings(model: type[BaseModel], data: Any, error: ValidationError) -> str:
+    """Return the broken rules in one line; a missing key that was misspelt is not one more."""
+    findings = error.errors(include_url=False)
+    lines, explained = [], set()
+    for finding in findings:
+        if finding["type"] == "extra_forbidden":
+            loc = finding["loc"]
+            names = _keys(model, loc[:-1])
+            near = get_close_matches(str(loc[-1]), names, n=1)
+            if near:
+                explained.add((*loc[:-1], near[0]))
+                hint = f"did you mean {near[0]!r}?"
+            else:
+                known = f"; known: {', '.join(names)}" if len(loc) == 1 else ""
+                hint = f"remove it or correct its spelling{known}"
+            lines.append(f"{_location(data, loc)}: unknown key; {hint}")
+    for finding in findings:
+        loc, kind = finding["loc"], finding["type"]
+        if kind == "extra_forbidden" or loc in explained:
+            continue
+        rule = visible(finding["msg"].removeprefix("Value error, "))
+        if not isinstance(finding["input"], dict | list | BaseModel) and kind not in (
+            "missing",
+            "value_error",
+        ):
+            rule += f", got {visible(repr(finding['input']), 100)}"
+        lines.append(f"{_location(data, loc)}: {rule}")
+    more = f" (and {len(lines) - _MOST_FINDINGS} more)" if len(lines) > _MOST_FINDINGS else ""
+    return "; ".join(lines[:_MOST_FINDINGS]) + more
+
+
+def _location(data: Any, loc: tuple[int | str, ...]) -> str:
+    """Return a key's place in the file, without the tags of kinds that pydantic adds."""
+    parts: list[str] = []
+    for number, part in enumerate(loc):
+        tag = number and isinstance(loc[number - 1], int) and isinstance(data, dict)
+        if tag and part in (data.get("backend"), "plug-in") and part not in data:
+            parts += ["backend"] if part == loc[-1] else []
+            continue
+        parts.append(str(part))
+        known = isinstance(data, dict) or (isinstance(data, list | tuple) and part != loc[-1])
+        data = data.get(part) if isinstance(data, dict) else data[part] if known else None
+    return visible(".".join(parts), 200) or "(top level)"
+
+
+def _keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that a place of the file may have; of judges, those of every backend."""
+    models = [model]
+    for part in loc:
+        fields = [kind.model_fields[part] for kind in models if part in kind.model_fields]
+        models = [inner for field in fields for inner in _models(field.annotation)] or models
+    return list(dict.fromkeys(name for kind in models for name in kind.model_fields))
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models within a type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
 
 
 _HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+(%\w+)?")

@@ -356,7 +356,7 @@ class Preference(AdjustedTest):
         low, value = ceiling.low, ceiling.value
         if self.response == "choices":
             low, value = _NEARLY * _linear_share(low), _linear_share(value)
-        return 1.0 if reached.high >= low else max(reached.value, 0.0) / value
+        return 1.0 if reached.high >= low or not value else max(reached.value, 0.0) / value
 
 
 def measure_preference(

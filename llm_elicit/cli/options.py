@@ -114,7 +114,7 @@ def for_each(
         except ElicitError as error:
             outcome = Outcome(problems=[error])
         if not as_json:
-            _print_lines(outcome.text)
+            print_lines(outcome.text)
         problems = [visible(str(error), 9999) for error in outcome.problems]
         records.append(run_facts(cell) | outcome.facts | {"problems": problems})
         if len(cells) > 1:
@@ -124,12 +124,12 @@ def for_each(
     if as_json:
         print_json({"runs": records} | whole.facts)
     else:
-        _print_lines(whole.text)
+        print_lines(whole.text)
     if errors:
         raise errors[0]
 
 
-def _print_lines(lines: Sequence[RenderableType]) -> None:
+def print_lines(lines: Sequence[RenderableType]) -> None:
     """Print each on a line of its own; nothing, not an empty line, if there is none."""
     for line in lines:
         out.print(line)

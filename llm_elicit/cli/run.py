@@ -28,13 +28,19 @@ from llm_elicit.cli.options import (
     for_each,
     out,
     print_json,
+    print_lines,
     run_facts,
 )
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import batches as batch_mode
-from llm_elicit.orchestrator import estimates, rate_sharing
+from llm_elicit.orchestrator import engine, estimates, rate_sharing
 from llm_elicit.orchestrator import progress as displays
+from llm_elicit.orchestrator.budget import Amount, check_cap
+from llm_elicit.orchestrator.journal.questions import spent_in
+from llm_elicit.orchestrator.open_run import Study
+from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.pipeline import repeats, run_folder, runtime, stages
+from llm_elicit.pipeline.ask import with_cap
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning import detectable
 
@@ -52,7 +58,7 @@ def run_command(
 ) -> None:
     """Plan, ask, fit, audit and report. Run it again to resume."""
     if dry_run:
-        print_estimate(run_folder.open_runs(campaign), as_json, with_examples=True)
+        print_estimate(campaign, as_json, max_cost, with_examples=True)
         return
 
     def work(cell: Run) -> Outcome:
@@ -95,12 +101,12 @@ def _run_outcome(result: Run) -> Outcome:
 
 
 def _note(cell: Run) -> str:
-    """Return what the pairs can show, and how many rows are compared if they are few."""
+    """Return what the pairs can show, whether few rows are compared, and an unedited subject."""
     lines = [detectable.detectable_note(cell.campaign, cell.space)]
     with suppress(InputError):  # of a table that cannot be read
         rows = cell.space.table_rows()
         lines += [f"{rows}; {rows.scarce}"] if rows.scarce else []
-    return "\n".join(filter(None, lines))
+    return "\n".join(filter(None, [*lines, cell.space.note]))
 
 
 def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
@@ -259,19 +265,30 @@ def batches(result: Run) -> Outcome:
     return Outcome([table], {"batches": statuses})
 
 
-def estimate_command(campaign: CampaignName, as_json: AsJson = False) -> None:
+def estimate_command(
+    campaign: CampaignName, max_cost: MaxCost = None, as_json: AsJson = False
+) -> None:
     """Estimate questions, tokens and cost; send nothing."""
-    print_estimate(run_folder.open_runs(campaign), as_json)
+    print_estimate(campaign, as_json, max_cost)
 
 
-def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool = False) -> None:
+def print_estimate(
+    campaign: str, as_json: bool, max_cost: float | None, *, with_examples: bool = False
+) -> None:
     """Print questions, tokens and cost of the questions that have no answer yet.
 
     Args:
-        cells: the run, or the runs of a grid.
+        campaign: the campaign; of a grid, all cells are estimated.
         as_json: print one JSON object instead of a table.
+        max_cost: the cap that replaces the campaign's own.
         with_examples: whether some questions are printed as they would be sent.
+
+    Raises:
+        InputError: the campaign could not be run.
     """
+    cells = run_folder.open_runs(campaign)
+    for cell in cells:
+        stages.check_run(cell)
     names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")
     table = cell_table(cells, *names, "USD", "at most", "in batch mode")
     records: list[dict[str, Any]] = []
@@ -289,29 +306,56 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
         records.append(record | examples)
         for line in judges:
             table.add_row(*cell_name(cells, cell), *_row(line))
+    lines = [line for record in records for line in record["judges"]]
+    limits = with_cap(cells[0].campaign, max_cost).limits  # of a grid's cells together
+    spent = [spent_in(cell.location) for cell in cells]
+    amount = Amount(sum(usd for usd, _ in spent), sum(tokens for _, tokens in spent))
+    cap = estimates.cap_note(lines, limits, amount)
+    studies = [replace(cell.study, campaign=with_cap(cell.campaign, max_cost)) for cell in cells]
+    refusals = list(dict.fromkeys(filter(None, map(_refusal, studies if with_examples else ()))))
     if as_json:
-        print_json({"runs": records})
-        return
+        print_json({"runs": records, "cap": cap, "refusals": refusals})
+        return _check_caps(studies)
     for messages in (messages for record in records for messages in record.get("examples", ())):
         for message in messages:
             out.print(f"[{message.role}]", style="bold")
             out.print(visible(message.content, 9999))
         out.print(Rule(), width=80)
     out.print(table)
-    lines = [line for record in records for line in record["judges"]]
     priced = [line for line in lines if line.cost is not None]
     total, most = (sum(getattr(line, key) for line in priced) for key in ("cost", "most"))
     unknown = "" if len(priced) == len(lines) else ", excluding models of unknown price"
     out.print(f"Total: {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
+    print_lines([] if cap is None else [f"C{cap[1:]}."])
     for line in lines:
         if line.cost and line.low is not None and line.high is not None:
             out.print(_basis(line))
-    for judge, why in (item for record in records for item in record["replicates"].items()):
-        out.print(f"{judge}: {why}")
-    for note in dict.fromkeys(record["note"] for record in records if record["note"]):
-        out.print(note)
+    for record in records:
+        print_lines([f"{judge}: {why}" for judge, why in record["replicates"].items()])
+    print_lines(list(dict.fromkeys(filter(None, (record["note"] for record in records)))))
     if done := sum(record["answered"] for record in records):
         out.print(f"{done:,} questions already have an answer and are not counted.")
+    print_lines([f"`llm-elicit run` would refuse: {line}" for line in refusals])
+    return _check_caps(studies)
+
+
+def _refusal(study: Study) -> str:
+    """Return why a run could not be asked now, such as a missing key; empty if it could."""
+    try:
+        engine.check(study)
+    except InputError as error:
+        return visible(str(error), 9999)
+    return ""
+
+
+def _check_caps(studies: Sequence[Study]) -> None:
+    """Check that the caps can be held, which no key and no package changes.
+
+    Raises:
+        InputError: the price of a judge is unknown.
+    """
+    for campaign in (study.campaign for study in studies):
+        check_cap(campaign.limits, {judge.name: price_of(judge) for judge in campaign.judges})
 
 
 def _row(line: estimates.JudgeEstimate) -> list[str]:

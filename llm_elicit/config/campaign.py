@@ -12,6 +12,7 @@ campaign like any other, with its own run folder, journal and report.
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -320,6 +321,14 @@ class Campaign(StrictModel):
                 f"fit: method {bound[0]!r} supports numbers only, and {named} of {space.name} is "
                 "categorical; use utility or auto"
             )
+        if bound and (space.periodic.any() or space.density_constraints):
+            kind = "constraints" if space.density_constraints else "a periodic feature"
+            raise InputError(
+                f"fit: method {bound[0]!r} supports numbers without constraints and periods only, "
+                f"and {space.name} has {kind}; use utility or auto"
+            )
+        if "flow" in bound and find_spec("zuko") is None:
+            raise InputError("fit: method 'flow' needs zuko; pip install 'llm-elicit[flow]'")
         return space
 
 

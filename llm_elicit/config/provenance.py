@@ -3,7 +3,8 @@
 A run can be resumed only with the identity that it was started with. An identity is a mapping of
 texts, so that a journal can store it and a message can name the part that differs. Only parts that
 both identities have are compared: judges and direct questions can be added. Caps, speed, retries,
-prices, the fit and the source of a feature space are not part of it.
+prices, the fit and the source of a feature space are not part of it. Its reference table and the
+names of its columns can be mended at any time, too, unless the pairs were drawn from the table.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
 _SHOWN = 60
+_FEATURE = "feature number "
+"""What the name of a feature's part begins with."""
 
 
 def identity_of(
     campaign: Campaign, space: FeatureSpace, words: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the identity of a campaign: its questions, its judges and its reference data.
+    """Return the identity of a campaign: its questions and its judges.
 
     Args:
         campaign: the campaign.
@@ -35,18 +38,19 @@ def identity_of(
         >>> identity_of(campaign, campaign.load_space())["seed"]
         '1'
     """
-    table = space.table and {
-        "sha256": space.table.sha256,
-        "columns": space.table.columns,
-        **space.table.model_dump(mode="json", include={"dialect", "words", "dates"}),
-    }
-    about: dict[str, Any] = {"features": space.names, "table": table}
+    about: dict[str, Any] = {"features": [feature.label for feature in space.features]}
     about |= {name: getattr(space, name) for name in ("subject", "setting")}
+    if space.table and space.sampling == "empirical":  # the pairs are drawn from it
+        about["table"] = {
+            "sha256": space.table.sha256,
+            "columns": space.table.columns,
+            **space.table.model_dump(mode="json", include={"dialect", "words", "dates"}),
+        }
     features = {
-        f"feature {feature.name}": feature.model_dump(
-            mode="json", exclude_defaults=True, exclude={"name", "note"}
+        f"{_FEATURE}{number}": feature.model_dump(
+            mode="json", exclude_defaults=True, exclude={"note"}
         )
-        for feature in space.features
+        for number, feature in enumerate(space.features, 1)
     }
     judges = {f"judge {judge.name}": judge.identity() for judge in campaign.judges}
     parts = {"seed": campaign.seed, "design": campaign.design.identity(), **features}
@@ -81,7 +85,13 @@ def _difference(stored: Mapping[str, str], identity: Mapping[str, str]) -> str |
         if stored.get(name, value) != value:
             before, after = _read(stored[name]), _read(value)
             if isinstance(before, dict) and isinstance(after, dict):
-                return _field(name, before, after)
+                if not name.startswith(_FEATURE):
+                    return _field(name, before, after)
+                # Its name is that of a column, which no question shows.
+                before = before | {"name": after["name"]}
+                if before != after:
+                    return _field(f"feature {after['name']}", before, after)
+                continue
             return f"its {name} differs: {_shown(before)} before, {_shown(after)} now"
     return None
 

@@ -488,11 +488,11 @@ def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
 _SAME = 1e-3  # nats per comparison by which a position effect is no better than none
 
 
-def fit_warnings(diagnostics: Mapping[str, Any], *, quality: bool = True) -> list[str]:
+def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
     """Return a line on each uncertainty of a belief that its bands do not show.
 
     Args:
-        diagnostics: of the belief.
+        belief: the belief, or its diagnostics.
         quality: whether also that its sharpness is open, and that it predicts no better than
             chance, which the report of a run says elsewhere.
 
@@ -500,6 +500,9 @@ def fit_warnings(diagnostics: Mapping[str, Any], *, quality: bool = True) -> lis
         >>> fit_warnings({"separation": None, "extent": {"factor": 2.0, "message": "it is long"}})
         ['it is long']
     """
+    diagnostics = getattr(belief, "diagnostics", belief)
+    if not isinstance(diagnostics, Mapping):
+        raise DensityError(f"fit_warnings: takes a belief, got {type(belief).__name__}.")
     facts = (diagnostics.get(name) for name in ("separation", "extent"))
     warnings = [str(fact["message"]) for fact in facts if isinstance(fact, Mapping)]
     if quality and leaves_sharpness_open(diagnostics):

@@ -11,8 +11,9 @@ from typing import Any
 
 from llm_elicit.backends import Provider, provider_of
 from llm_elicit.backends.providers import expected_thinking
-from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.config.judges import Judge
+from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.judgments import MeasuredTokens
 from llm_elicit.orchestrator.open_run import wording_of
 from llm_elicit.orchestrator.tokens import (
@@ -163,6 +164,41 @@ def estimate(
         )
         for judge in campaign.judges
     ]
+
+
+def cap_note(judges: Sequence[JudgeEstimate], limits: Limits, spent: Amount) -> str | None:
+    """Return a line on the caps that the expected costs exceed; None if there are none.
+
+    Args:
+        judges: the estimates of all judges, of a grid those of all cells.
+        limits: the caps.
+        spent: what was spent before.
+
+    Examples:
+        >>> judge = JudgeEstimate("gpt", "m", requests=200, prompt_tokens=9_000, cost=0.5)
+        >>> cap_note([judge], Limits(max_cost=0.1, max_tokens=9_000), Amount())
+        'cap of 0.1 USD: about 40 of 200 questions are asked within it'
+    """
+    total = sum(line.requests for line in judges)
+    notes: dict[int, str] = {}
+    for cap, used, unit, needs in (
+        (limits.max_cost, spent.usd, "USD", [line.cost or 0.0 for line in judges]),
+        (
+            limits.max_tokens, spent.tokens, "tokens",
+            [line.prompt_tokens + line.completion_tokens for line in judges],
+        ),
+    ):  # fmt: skip
+        if cap is None or sum(needs) <= max(cap - used, 0.0):
+            continue
+        share = max(cap - used, 0.0) / sum(needs)
+        counts = zip((line.requests for line in judges), needs, strict=True)
+        asked = int(sum(count * (share if need else 1.0) for count, need in counts))
+        before = f", {used:.4g} of it spent" if used else ""
+        notes[asked] = (
+            f"cap of {cap:,.10g} {unit}{before}: about {asked:,} of {total:,} questions are asked "
+            "within it"
+        )
+    return notes[min(notes)] if notes else None
 
 
 @dataclass(frozen=True)

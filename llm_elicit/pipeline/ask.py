@@ -338,7 +338,7 @@ def _unusable(
 def _update_tables(result: Run) -> None:
     """Write the tables of answers anew, unless they hold what the journal holds already."""
     entry = result.manifest.entry("ask")
-    if entry is None or result.manifest.changed("ask"):
+    if entry is None or result.manifest.changed("ask") or result.renamed:
         return write_tables(result)
     if entry.read.get(ANSWERS) != str(journal.kept_answers(result.location)):
         return write_tables(result)
@@ -363,7 +363,7 @@ def write_tables(result: Run) -> None:
         cards = judgments.people_cards(result.study)
         with replacing(tables[2]) as beside:
             cards.to_parquet(beside)
-    answers = {ANSWERS: str(journal.kept_answers(result.location))}
+    answers = {ANSWERS: str(journal.kept_answers(result.location))} | result.named
     result.manifest.record("ask", answers, tables)
     summaries = judgments.answer_summaries(result.folder, result.campaign)
     result.manifest.record_models({name: dict(s.models) for name, s in summaries.items()})

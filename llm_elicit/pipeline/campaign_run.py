@@ -335,6 +335,8 @@ class CampaignRun:
     async def _stages(self) -> None:
         run = self.run
         await run_to_end(lambda _: plan_run(run), self._progress)
+        if run.space.note:
+            self._progress.note(run.campaign.name, run.space.note)
         await in_thread(run.check_journal)
         earlier = await in_thread(partial(journal.read_summary, run.location))
         failures, every = failures_of(earlier), await in_thread(lambda: run.empty_totals)

@@ -235,8 +235,7 @@ def run_pilot(
     """
     campaign, limiters = _of_models(campaign), RateLimiters()
     runs = []
-    for planned in pilot_runs(campaign, pairs):
-        run = stages.plan_run(planned)
+    for run in [stages.plan_run(planned) for planned in pilot_runs(campaign, pairs)]:
         asking = stages.ask(run, max_cost=max_cost, progress=progress, limiters=limiters)
         try:
             runs.append(asyncio.run(asking))

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import numpy as np
 from llm_elicit._util.files import read_parquet
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import read_yaml, validate
+from llm_elicit._util.text import visible
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign, axis_word, cells
 from llm_elicit.config.provenance import check_same
@@ -89,6 +91,9 @@ POWERS = "powers.parquet"
 
 BELIEF = ("belief.json", "belief.safetensors", SAMPLES, BANDS, DRAWS, POWER)
 """The files that a fit may write into a belief's folder."""
+
+_LISTED = 20
+"""The runs that a message lists."""
 
 _OF_DIRECT = ("judge", "kind", "number", "replicate", "template", "reply", "verdict")
 """The columns of direct answers that later stages use, in every version."""
@@ -313,6 +318,17 @@ class Run:
         return digest_of([digest_of_file(self.folder / name) for name in (COMPARISONS, DIRECT)])
 
     @property
+    def named(self) -> dict[str, str]:
+        """A digest of the features' names, which the tables of answers have as columns."""
+        return {"names": digest_of(self.space.names)}
+
+    @property
+    def renamed(self) -> bool:
+        """Whether a feature has another name than when the tables of answers were written."""
+        entry = self.manifest.entry("ask")
+        return entry is not None and entry.read != entry.read | self.named
+
+    @property
     def manifest(self) -> Manifest:
         """The digests of what the stages read and wrote."""
         return Manifest(self.folder)
@@ -445,6 +461,11 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
     """
     if isinstance(where, Campaign):
         return where, where.folder
+    if not isinstance(where, str | Path):
+        raise InputError(
+            f"a campaign is a path, a name or a le.Campaign, got {type(where).__name__}; "
+            "le.Campaign.model_validate(...) makes one of a dict"
+        )
     for folder in (Path(where), Path("runs") / where):
         copy = folder / CAMPAIGN
         if copy.is_file():
@@ -460,7 +481,16 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
             f"{where}: a folder without a run: it has no {CAMPAIGN}; name a run's folder, its name "
             "under runs/, or a campaign's .yaml file"
         )
-    campaign = Campaign.load(where)
+    try:
+        campaign = Campaign.load(where)
+    except UnknownNameError as error:
+        names = [visible(path.name) for path in run_folders(Path("runs"))]
+        if not names:
+            raise
+        close = get_close_matches(Path(where).name, names, n=3)
+        guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+        listed = ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
+        raise UnknownNameError(f"no run of this name; {guess}runs: {listed}; {error}") from None
     return campaign, campaign.folder
 
 

@@ -290,7 +290,7 @@ def _spent(folder: Path) -> float:
     campaigns = [(path, find(path)[0]) for path in run_folders(folder)]
     # The folder of a grid holds only its campaign; the runs of its cells have their own folders.
     runs = [JournalLocation(path, c.journal) for path, c in campaigns if c.grid is None]
-    return sum(map(spent_in, runs))
+    return sum(spent_in(run)[0] for run in runs)
 
 
 def run(

@@ -9,7 +9,8 @@ version changed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,10 +18,11 @@ from llm_elicit._util import files
 from llm_elicit._util.settings import read_yaml, to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.estimates import example_prompts
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
 from llm_elicit.orchestrator.progress import SILENT, Progress, span
 from llm_elicit.pipeline.ask import ask, ask_in_batches, export, write_tables
-from llm_elicit.pipeline.manifest import Manifest, write_atomically
+from llm_elicit.pipeline.manifest import Manifest, digest_of_file, write_atomically
 from llm_elicit.pipeline.run_folder import (
     AUDIT,
     CAMPAIGN,
@@ -124,6 +126,10 @@ def compare(runs: Sequence[Run], progress: Progress = SILENT) -> JudgeComparison
     from llm_elicit.pipeline.results import compare_runs
 
     for run in runs:
+        if not isinstance(run, Run):
+            raise InputError(
+                f"compare: takes runs, such as le.Run.open('simulated'), got {type(run).__name__}"
+            )
         if run.space.features != runs[0].space.features:
             raise InputError(
                 f"compare: {run.folder} asks about {run.space.name} and {runs[0].folder} about "
@@ -172,6 +178,10 @@ def check_files(run: Run, stage: str, progress: Progress) -> None:
             f"{run.folder}: the journal, which holds the pairs of later rounds, is missing; "
             "restore it"
         )
+    if run.renamed and journal:
+        progress.note(name, f"{stage}: a feature was renamed; {COMPARISONS} and {PLAN} are rebuilt")
+        run.write_pairs()
+        write_tables(run)
     if not manifest.as_written("pairs", PLAN):
         progress.note(name, f"{stage}: {PLAN} is missing or changed; it is rebuilt")
         run.write_pairs()
@@ -232,24 +242,57 @@ def plan_run(result: Run) -> Run:
     """Write a campaign and its pairs to the run's folder.
 
     Raises:
-        InputError: the folder holds another campaign's run.
+        InputError: the folder holds another campaign's run, or a later stage could not be done.
     """
-    identity = result.identity  # this reads the templates, before anything is written
-    if result.started:
-        result.check_identity()
-    result.folder.mkdir(parents=True, exist_ok=True)
-    result.write_pairs()
+    check_run(result)
+    identity = result.identity
+    with writing(result.folder):
+        result.folder.mkdir(parents=True, exist_ok=True)
+        result.write_pairs()
     before = result.recorded_identity if result.started else {}
     result.manifest.record_identity(before | identity)
     _write_campaign(result.campaign, result.folder / CAMPAIGN)
     result.manifest.record("plan", {}, [result.folder / CAMPAIGN])
-    if result.manifest.entry("inputs") is None:
-        copy_inputs(result)
+    entry = result.manifest.entry("inputs")
+    if entry is None or entry.read not in ({}, _sources(result)):
+        copy_inputs(result, renew=True)
     return result
 
 
-def copy_inputs(run: Run) -> dict[str, str]:
+def check_run(run: Run) -> None:
+    """Check before the first question what asking and the later stages need of a campaign's files.
+
+    Raises:
+        InputError: the folder holds another campaign's run or has lost answers, a question cannot
+            be worded, the reference table is not what the feature space says, or no row of it lies
+            in the range.
+    """
+    _ = run.identity  # this reads the templates
+    if run.started:
+        run.check_identity()
+        run.check_journal()
+    if run.space.table is not None and not len(run.space.table_points()):
+        raise InputError(
+            f"{run.space.folder / run.space.table.file}: there is nothing to compare beliefs with: "
+            f"{run.space.table_rows()}; widen the ranges of {run.space.name}, or leave out `table:`"
+        )
+    example_prompts(run.campaign, run.space, run.plan)
+
+
+def _sources(run: Run) -> dict[str, str]:
+    """Return digests of the files that a run's copies are made from."""
+    space = files.find("datasets", run.campaign.space, ".yaml")
+    template = files.find("prompts", run.campaign.design.template, ".md")
+    table = [] if run.space.table is None else [run.space.folder / run.space.table.file]
+    return {path.name: digest_of_file(path) for path in (space, template, *table)}
+
+
+def copy_inputs(run: Run, *, renew: bool = False) -> dict[str, str]:
     """Copy the feature space, its table and the template into a run's folder, if it has no copies.
+
+    Args:
+        run: the run.
+        renew: whether to copy them anew.
 
     Returns:
         The paths of the space and of the template below the run's folder.
@@ -262,7 +305,7 @@ def copy_inputs(run: Run) -> dict[str, str]:
         name: f"{INPUTS}/{name}.{kind}" for name, kind in (("space", "yaml"), ("template", "md"))
     }
     entry = run.manifest.entry(stage)
-    if entry is not None:
+    if entry is not None and not renew:
         if changed := run.manifest.changed(stage):
             raise InputError(
                 f"{run.folder / changed[0]}: this copy of the run was changed; restore it, or "
@@ -272,7 +315,7 @@ def copy_inputs(run: Run) -> dict[str, str]:
     space = files.find("datasets", run.campaign.space, ".yaml")
     template = files.find("prompts", run.campaign.design.template, ".md")
     written = [folder / "space.yaml", folder / "template.md"]
-    try:
+    with writing(folder):
         folder.mkdir(exist_ok=True)
         data = read_yaml(space)
         if isinstance(data.get("table"), dict) and "file" in data["table"]:
@@ -282,9 +325,20 @@ def copy_inputs(run: Run) -> dict[str, str]:
             shutil.copyfile(table, written[-1])
         write_atomically(written[0], to_yaml(data))
         shutil.copyfile(template, written[1])
+    run.manifest.record(stage, _sources(run), written)
+    return copies
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say in one line that a folder cannot be written.
+
+    Raises:
+        InputError: it cannot.
+    """
+    try:
+        yield
     except OSError as error:
         raise InputError(
             f"{folder}: cannot be written ({error.strerror or error}); check it"
         ) from None
-    run.manifest.record(stage, {}, written)
-    return copies

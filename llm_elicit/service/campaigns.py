@@ -30,6 +30,7 @@ from llm_elicit.orchestrator.estimates import JudgeEstimate
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
+from llm_elicit.pipeline.stages import check_run
 from llm_elicit.questions import Message
 from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.security import media_type, require
@@ -504,7 +505,9 @@ async def _check_askable(service: Service, run: Run) -> None:
 
 
 def _check_judges(campaign: Campaign) -> None:
-    check(Run.open(campaign).study)
+    run = Run.open(campaign)
+    check_run(run)
+    check(run.study)
 
 
 def yaml_of(run: Run) -> str:
@@ -515,6 +518,7 @@ def yaml_of(run: Run) -> str:
 def _dry_run(campaign: Campaign, *, examples: bool) -> DryRun:
     """Return a dry run's parts; it is called in the process of a worker."""
     run = Run.open(campaign)
+    check_run(run)
     arguments = campaign, run.space, run.plan
     lines = estimates.estimate(*arguments, run.answered, run.measured_tokens)
     prompts = estimates.example_prompts(*arguments) if examples else []

@@ -134,6 +134,8 @@ class FeatureSpace(StrictModel):
         """
         path = files.find("datasets", name, ".yaml")
         data = read_yaml(path)
+        if "judges" in data and "features" not in data:
+            raise InputError(f"{path}: this is a campaign; name the file of its feature space")
         return validate(cls, {**data, "folder": path.parent}, str(path))
 
     @classmethod
@@ -277,6 +279,17 @@ class FeatureSpace(StrictModel):
         space = FeatureSpace(**{**fields, **values})
         space._content = self._content
         return space
+
+    @property
+    def note(self) -> str:
+        """A line on a subject that is as it was drafted, and means nothing to a judge."""
+        drafted = (self.title, self.title.replace(" ", "_"), self.table and self.table.file)
+        if self.subject not in [f"a row of {name}" for name in drafted]:
+            return ""
+        return (
+            f"subject {self.subject!r} is as drafted and tells a judge nothing; say in "
+            f"{self.name}.yaml what one row is, such as `subject: a coffee farm in Colombia`"
+        )
 
     @property
     def given(self) -> dict[str, float]:

@@ -211,8 +211,8 @@ class Table(StrictModel):
         digest = hashlib.sha256(content).hexdigest()
         if digest != self.sha256:
             raise InputError(
-                f"{path}: checksum {digest[:12]}… is not {self.sha256[:12]}… as "
-                f"{space}.yaml says; restore the file or update sha256"
+                f"{path}: checksum {digest[:12]}… is not {self.sha256[:12]}… as feature space "
+                f"{space!r} says; restore the file or update sha256 there to {digest}"
             )
         return content
 

@@ -41,6 +41,10 @@ def _checked(campaign: Campaign, space: FeatureSpace, words: tuple[str, ...] = (
         ("table", {"licence": "CC0", "source": "elsewhere", "rows": 9, "file": "penguins.csv"}),
         ("itself", {"name": "birds", "title": "birds", "ranges": "as measured"}),
         ("body_mass_g", {"note": "of living birds"}),
+        ("body_mass_g", {"name": "mass"}),
+        ("table", {"sha256": "0" * 64}),
+        ("table", {"columns": {"sex": "kind"}}),
+        ("table", {"words": {"sex": {"m": "male"}}}),
     ],
 )
 def test_what_is_said_of_a_source_may_be_corrected(where: str, changes: dict[str, Any]) -> None:
@@ -50,8 +54,6 @@ def test_what_is_said_of_a_source_may_be_corrected(where: str, changes: dict[str
 @pytest.mark.parametrize(
     ("where", "changes", "line"),
     [
-        ("table", {"sha256": "0" * 64}, "space.table.sha256 differs: "),
-        ("table", {"columns": {"sex": "kind"}}, "space.table.columns"),
         ("itself", {"subject": "bird"}, "Antarctica before, bird now"),
         ("itself", {"setting": "At sea."}, "space.setting differs: "),
         ("body_mass_g", {"unit": "kg"}, "feature body_mass_g.unit differs: g before, kg now"),
@@ -60,7 +62,6 @@ def test_what_is_said_of_a_source_may_be_corrected(where: str, changes: dict[str
         ("body_mass_g", {"scale": "log"}, "body_mass_g.scale differs: none before, log now"),
         ("body_mass_g", {"digits": 2}, "body_mass_g.digits differs: "),
         ("body_mass_g", {"factor": 0.001}, "body_mass_g.factor differs: none before, 0.001 now"),
-        ("body_mass_g", {"name": "mass"}, "space.features differs: "),
     ],
 )
 def test_what_changes_a_number_or_a_word_is_named(
@@ -70,6 +71,19 @@ def test_what_changes_a_number_or_a_word_is_named(
         _checked(CAMPAIGN, _space(where, **changes))
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_that_pairs_are_drawn_from_is_named() -> None:
+    before = identity_of(CAMPAIGN, SPACE.with_sampling("empirical"))
+    after = identity_of(CAMPAIGN, _space("table", sha256="0" * 64).with_sampling("empirical"))
+    with pytest.raises(InputError, match=r"space\.table\.sha256 differs: "):
+        check_same(before, after, FOLDER)
+
+
+def test_other_features_are_named() -> None:
+    fewer = SPACE.model_copy(update={"features": SPACE.features[:-1]})
+    with pytest.raises(InputError, match=r"space\.features differs: "):
+        check_same(identity_of(CAMPAIGN, fewer), identity_of(CAMPAIGN, SPACE), FOLDER)
 
 
 def test_a_title_counts_where_a_template_shows_it() -> None:

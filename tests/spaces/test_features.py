@@ -159,7 +159,8 @@ def space_with_table(tmp_path, rows, sha256=None):
 
 def test_a_changed_table_is_refused(tmp_path):
     space = space_with_table(tmp_path, ["0.5"], sha256="0" * 64)
-    with pytest.raises(InputError, match=r"t\.csv: checksum .* restore the file or update sha256"):
+    line = r"t\.csv: checksum .* restore the file or update sha256 there to [0-9a-f]{64}"
+    with pytest.raises(InputError, match=line):
         space.read_table()
 
 
@@ -188,7 +189,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
 
 
 def test_validation_counts_further_findings():
-    with pytest.raises(InputError, match=r"here: name: Field required \(and \d more\)"):
+    with pytest.raises(InputError, match=r"here: name: Field required; .*: Field required"):
         validate(Feature, {}, "here")
 
 

@@ -546,12 +546,12 @@ def committed(db: sa.Connection) -> tuple[float, int]:
     return sum(usd for usd, _ in parts), sum(tokens for _, tokens in parts)
 
 
-def spent_in(location: JournalLocation) -> float:
-    """Return the USD that a run spent or reserved; 0 without a journal."""
+def spent_in(location: JournalLocation) -> tuple[float, int]:
+    """Return the USD and the tokens that a run spent or reserved; 0 without a journal."""
     if not is_begun(location):
-        return 0.0
+        return 0.0, 0
     with reading(location) as db:
-        return committed(db)[0]
+        return committed(db)
 
 
 def open_questions(db: sa.Connection, judge: str) -> int:
