@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -92,11 +93,11 @@ def test_a_folder_where_a_file_is_to_be(call, name):
 
 def test_a_file_where_a_folder_is_to_be(call):
     Path("runs").write_text("words")
-    refused(call("ask", "c.yaml"), "runs/tiny: Not a directory")
+    refused(call("ask", "c.yaml"), "runs/tiny: cannot be written (Not a directory)")
     Path("runs").unlink()
     Path("runs").mkdir()
     Path("runs/tiny").write_text("words")
-    refused(call("ask", "c.yaml"), "runs/tiny: File exists")
+    refused(call("ask", "c.yaml"), "runs/tiny: cannot be written (File exists)")
 
 
 def _space(table):
@@ -133,6 +134,7 @@ def test_settings_that_are_not_utf_8_are_said_with_a_way_out(call):
 def test_a_terminal_of_few_characters_shows_every_question(tmp_path, encoding):
     text = Path("datasets/penguins.yaml").read_text().replace("body mass", "Größe → λ 体重")
     (tmp_path / "s.yaml").write_text(text)
+    shutil.copy("datasets/penguins.csv.gz", tmp_path)
     (tmp_path / "c.yaml").write_text(CAMPAIGN.replace("penguins", "s.yaml"))
     done = subprocess.run(
         [sys.executable, "-m", "llm_elicit", "run", "c.yaml", "--dry-run"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 # ruff: noqa: F401 - the calls name them
 import time
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from llm_elicit.density import (
     fit_belief,
     fit_evidence,
     fit_power,
+    fit_warnings,
     simulate_choices,
     suggest_pairs,
 )
@@ -493,3 +495,10 @@ def test_a_bad_call_is_refused_in_one_line(call: str, named: str, names: dict[st
     assert len(message) < 500
     assert named in message
     assert time.process_time() - began < 1.0
+
+
+def test_warnings_are_of_a_belief_or_its_diagnostics():
+    belief = SimpleNamespace(diagnostics={"extent": {"message": "it is long"}})
+    assert fit_warnings(belief, quality=False) == ["it is long"]
+    with pytest.raises(DensityError, match="takes a belief, got int"):
+        fit_warnings(3)

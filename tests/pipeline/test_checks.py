@@ -189,3 +189,67 @@ def test_a_score_method_and_a_period_are_refused(home: Path) -> None:
     Path("people.yaml").write_text(text)
     with pytest.raises(InputError, match="without constraints and periods"):
         le.Run.open("c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "lines"),
+    [
+        (("judges:", "juges:"), ["juges: unknown key; did you mean 'judges'?"]),
+        (("name: c", "nme: c"), ["nme: unknown key; did you mean 'name'?"]),
+        (("{pairs:", "{pears:"), ["design.pears: unknown key; did you mean 'pairs'?"]),
+        (("simulated,", "simulated, nois: gumbel,"), ["judges.0.nois: unknown key; did you mean"]),
+        (("backend: simulated", "backend: opnai"), ["judges.0.backend: backend 'opnai' is not"]),
+        (("space:", "xyz:"), ["xyz: unknown key; remove it", "; space: Field required"]),
+        (
+            ("pairs: 20}", "pairs: 0, replicates: 0}\nseed: -1"),
+            ["seed: ", "; design.pairs: ", "; design.replicates"],
+        ),
+    ],
+)
+def test_what_is_misspelt_is_named_first_and_every_fault_is_listed(
+    home: Path, wrong: tuple[str, str], lines: list[str]
+) -> None:
+    Path("c.yaml").write_text(CAMPAIGN.replace(*wrong))
+    with pytest.raises(InputError) as refusal:
+        le.Campaign.load("c.yaml")
+    message = str(refusal.value)
+    assert message.startswith(f"c.yaml: {lines[0]}")
+    assert all(line in message for line in lines)
+    assert " more)" not in message
+    assert ("required" in message) == ("required" in lines[-1])
+
+
+def test_a_misspelt_key_of_a_feature_and_a_campaign_as_a_space(home: Path) -> None:
+    Path("people.yaml").write_text(Path("people.yaml").read_text().replace("low: 50", "lwo: 50"))
+    with pytest.raises(InputError, match=r": features\.1\.lwo: unknown key; did you mean 'low'\?$"):
+        le.FeatureSpace.load("people.yaml")
+    with pytest.raises(InputError, match="this is a campaign"):
+        le.FeatureSpace.load("c.yaml")
+
+
+def test_a_misspelt_run_names_the_runs(call: Callable[..., tuple[object, str]]) -> None:
+    assert call("plan", "c.yaml")[0] == 0
+    Path("runs/c").rename("runs/coffee-fs")
+    Path("coffee.yaml").write_text(CAMPAIGN)
+    for where in ("coffee-sf", "runs/coffee-sf"):
+        code, printed = call("status", where)
+        assert code == 2
+        assert "did you mean 'coffee-fs'? runs: coffee-fs" in printed
+        with pytest.raises(InputError, match="did you mean 'coffee-fs'"):
+            le.Run.open(where)
+    with pytest.raises(InputError, match=r"did you mean 'coffee\.yaml'"):
+        le.Campaign.load("cofee.yaml")
+
+
+def test_what_is_no_campaign_or_no_run_is_said(home: Path) -> None:
+    del home
+    for call in (le.run, le.Run.open):
+        with pytest.raises(InputError, match=r"got dict; le\.Campaign\.model_validate"):
+            call({"name": "c"})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"compare: takes runs, .* got str"):
+        le.compare(["c"])  # type: ignore[list-item]
+
+
+def test_public_names_are_completed() -> None:
+    assert set(le.__all__) <= set(dir(le))
+    assert not {"TYPE_CHECKING", "Any", "annotations"} & set(dir(le))
