@@ -18,9 +18,12 @@ choose pairs that tell more. A log-odds needs no replicate, since it repeats.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FEWEST = 10
 """The least number of pairs from which a correlation is reported."""
@@ -48,6 +51,7 @@ class PairCorrelation:
             rows: rows of the table of comparisons.
 
         Examples:
+            >>> import pandas as pd
             >>> rows = pd.DataFrame({
             ...     "pair": np.repeat(np.arange(12), 2), "order": ["ab", "ba"] * 12,
             ...     "probability": [1, 1, 0, 0] * 6})

@@ -20,9 +20,9 @@ FILES = {
     "blanks": (b" \n \n", "no front matter"),
     "no front matter": (b"# user\nhello", "no front matter"),
     "front matter without an end": (b"---\nid: mine\n# user\nhello", "no front matter"),
-    "Latin-1": ("---\nid: Zoë\n---\n".encode("latin-1"), "cannot be read as text"),
-    "UTF-16": ("---\nid: mine\n---\n".encode("utf-16"), "cannot be read as text"),
-    "a picture": (b"\x89PNG\r\n\x1a\n\0\0", "cannot be read as text"),
+    "Latin-1": ("---\nid: Zoë\n---\n".encode("latin-1"), "is not UTF-8"),
+    "UTF-16": ("---\nid: mine\n---\n".encode("utf-16"), "is not UTF-8"),
+    "a picture": (b"\x89PNG\r\n\x1a\n\0\0", "is not UTF-8"),
     "zeros": (b"\0" * 100, "no front matter"),
 }
 
