@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -123,11 +123,18 @@ class Run:
     remarks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
+        # asyncio writes the result of a task; this reads no file.
+        return self._text([judge.name for judge in self.campaign.judges])
+
+    def __str__(self) -> str:
         """Return the name, the folder, and the judges with their verdicts, if audited."""
         names = {judge.name: judge.name for judge in self.campaign.judges}
         with suppress(ElicitError):
             names |= {judge.name: f"{judge.name}: {judge.verdict}" for judge in self.audit.judges}
-        return f"Run({self.campaign.name!r}, {str(self.folder)!r}; {', '.join(names.values())})"
+        return self._text(names.values())
+
+    def _text(self, judges: Iterable[str]) -> str:
+        return f"Run({self.campaign.name!r}, {str(self.folder)!r}; {', '.join(judges)})"
 
     @classmethod
     def open(cls, where: str | Path | Campaign) -> Run:
