@@ -46,7 +46,7 @@ def follows_table(space: FeatureSpace) -> bool:
 
     Examples:
         >>> cars, penguins = (FeatureSpace.load(name) for name in ("cars", "penguins_kinds"))
-        >>> [follows_table(each.sampled("empirical")) for each in (cars, penguins)]
+        >>> [follows_table(each.with_sampling("empirical")) for each in (cars, penguins)]
         [True, False]
     """
     few = space.integer & (space.high - space.low < _DENSE)

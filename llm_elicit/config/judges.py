@@ -632,10 +632,10 @@ Judge = Annotated[
 ]
 
 
-def controls_among(judges: Sequence[BaseJudge]) -> Sequence[BaseJudge]:
+def controls_among(judges: Sequence[Judge]) -> Sequence[Judge]:
     """Return the simulated judges beside others; where all are simulated, none is a control.
 
     The answers of a control are known to us, so it is no hypothesis of a study of the others.
     """
-    simulated = [judge for judge in judges if isinstance(judge, SimulatedJudge)]
+    simulated = [judge for judge in judges if judge.backend == "simulated"]
     return simulated if len(simulated) < len(judges) else []

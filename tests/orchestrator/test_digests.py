@@ -106,7 +106,7 @@ def test_digests_stay_those_of_saved_runs() -> None:
         0.1, -0.0, None, 10, 2, 0, float("nan"), 1, False, "2026-01-01T00:00:00.000+00:00",
     )  # fmt: skip
     assert digest_of(Question(7, 3, "ba", 1, 2, "expert"), answer) == (
-        "5c1dd79cc653402668bed5481a2f0c71f3231f92381b23c624c695b197cd7f45"
+        "f07fd19d811910f08643baaabd87b955c45d728d80e5d2a37ccbe03d4a18d408"
     )
 
 

@@ -26,7 +26,7 @@ def _campaign(folder: Path, name: str = "small") -> Campaign:
 def _quick_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stages after asking take a tenth of a second and report their progress."""
 
-    def stage(run: Any, name: str, progress: Any, *, anew: bool) -> None:
+    def stage(run: Any, name: str, progress: Any, *, force: bool) -> None:
         assert threading.current_thread().name not in at_work.setdefault(run.folder, [])
         at_work[run.folder].append(threading.current_thread().name)
         try:

@@ -226,7 +226,7 @@ def test_no_sign_of_life_comes_after_the_end(
         time.sleep(0.5)
         running.append("ended")
 
-    monkeypatch.setattr(run_control, "sign_of_life", slowly)
+    monkeypatch.setattr(run_control, "record_heartbeat", slowly)
 
     async def go() -> None:
         async with RunControl(JournalLocation(tmp_path)):

@@ -2,8 +2,9 @@
 
 *Weights.* The utility is c Σ_i w_i f_i. The weights of the forms f_i, of which one is a constant,
 are probabilities by the likelihood of held-out choices (`bootstrapped_shares`), so that one
-surprising answer does not decide between forms. The factor c, at most one, makes held-out choices
-most likely (`best_factor`), since of few choices the forms are too steep. The posterior's draws are
+surprising answer does not decide between forms. The factor c makes held-out choices most likely
+(`best_factor`), since of few choices the forms are too steep; it is at most what undoes the weight
+of the constant. The posterior's draws are
 divided among the same forms by the same weights, times the same factor, so that the belief lies
 within its bands.
 """
@@ -188,6 +189,7 @@ def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> Fo
     )
     # Laplace's spread of linear predictors is far too large where choices hardly bound the scale.
     doubt = spread * ~np.isin(list(forms), ["quadratic", "smooth"])[:, None]
+    varying = np.array([name != "constant" for name in forms])
 
     def weigh(train: npt.NDArray[np.bool_]) -> tuple[Array, float]:
         weights = validation.data.weights[rows[train]]
@@ -198,7 +200,9 @@ def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> Fo
         shares = shares / shares.sum()
         response = validation.response.at(validation.rows[torch.from_numpy(train)])
         sums = (shares @ values[:, train] for values in (difference, doubt))
-        return shares, best_factor(HeldOut(*sums), weights, response)
+        # Of a few categories the constant keeps a weight however many choices there are.
+        most = 1.0 / max(float(shares[varying].sum()), _LEAST_WEIGHT)
+        return shares, best_factor(HeldOut(*sums), weights, response, most)
 
     predicted = np.empty((2, len(rows)))
     for fold in range(validation.count):
@@ -212,8 +216,8 @@ def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> Fo
     return FormWeights(dict(zip(forms, shares.tolist(), strict=True)), factor, HeldOut(*predicted))
 
 
-def best_factor(held_out: HeldOut, weights: Array, response: Response) -> float:
-    """Return the factor of a utility, at most one, that makes held-out choices most likely.
+def best_factor(held_out: HeldOut, weights: Array, response: Response, most: float = 1.0) -> float:
+    """Return the factor of a utility, at most ``most``, that makes held-out choices most likely.
 
     A weak penalty draws it towards one. Where forms are too flat none above one makes the belief
     nearer: most choices are between improbable points, and say little of the peaks that it raises.
@@ -222,6 +226,7 @@ def best_factor(held_out: HeldOut, weights: Array, response: Response) -> float:
         held_out: predictions of m rows.
         weights: (m,) of the rows.
         response: what was answered.
+        most: the largest factor.
 
     Examples:
         >>> import numpy as np
@@ -240,7 +245,7 @@ def best_factor(held_out: HeldOut, weights: Array, response: Response) -> float:
         fit = response.moderated_log_cdf(factor * values, factor * spread) @ mass
         return 0.5 * _FACTOR_PENALTY * (factor[0] - 1.0) ** 2 - fit
 
-    return float(minimize(loss, np.ones(1), [(0.0, 1.0)])[0])
+    return float(minimize(loss, np.ones(1), [(0.0, most)])[0])
 
 
 def bootstrapped_shares(logs: Array, groups: Index, generator: torch.Generator) -> Array:
