@@ -315,6 +315,10 @@ def _findings(model: type[BaseModel], data: Any, error: ValidationError) -> str:
         loc, kind = finding["loc"], finding["type"]
         if kind == "extra_forbidden" or loc in explained:
             continue
+        # A list without its bad items is too short: a consequence, not one more fault.
+        inside = (other for other in findings if other["loc"][: len(loc)] == loc)
+        if kind == "too_short" and any(len(other["loc"]) > len(loc) for other in inside):
+            continue
         rule = visible(finding["msg"].removeprefix("Value error, "))
         if not isinstance(finding["input"], dict | list | BaseModel) and kind not in (
             "missing",

@@ -107,10 +107,8 @@ def test_a_judge_that_has_not_answered_yet(tmp_path: Path) -> None:
 
 KINDS: dict[str, dict[str, Any]] = {
     "categories": {"space": "penguins_kinds"},
-    "no table, a date and a circle": {
-        "space": "when",
-        "fit": {"methods": ["score"], "samples": 1000},
-    },
+    "no table, a date and a circle": {"space": "when"},
+    "by a method that takes too long": {"fit": {"methods": ["score"], "samples": 1000}},
 }
 WHEN = """
 name: when
@@ -124,7 +122,7 @@ features:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_features_of_every_kind(tmp_path: Path, kind: str) -> None:
-    more = dict(KINDS[kind])
+    more = {"space": "penguins", **KINDS[kind]}
     if more["space"] == "when":
         (tmp_path / "when.yaml").write_text(WHEN)
         more["space"] = str(tmp_path / "when.yaml")
