@@ -6,7 +6,7 @@ line prints it and exits with `exit_code`; a script catches the class.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -41,11 +41,19 @@ class UnknownNameError(InputError, KeyError):
             "study: no belief of 'qwn'; did you mean 'qwen'? known: qwen, expert"
         """
         names = list(choices)
-        near = get_close_matches(str(name), names, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        return cls(
-            f"{where}: no {kind} {str(name)[:80]!r}; {guess}known: {', '.join(names) or 'none'}"
-        )
+        guess, known = did_you_mean(str(name), names), ", ".join(names) or "none"
+        return cls(f"{where}: no {kind} {str(name)[:80]!r}; {guess}known: {known}")
+
+
+def did_you_mean(name: str, names: Sequence[str], most: int = 1) -> str:
+    """Return the question for the nearest names, with a space at its end; empty without any.
+
+    Examples:
+        >>> did_you_mean("qwn", ["qwen", "expert"])
+        "did you mean 'qwen'? "
+    """
+    near = get_close_matches(name, names, n=most)
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 class Refusals:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.text import visible
-from llm_elicit.errors import InputError, UnknownNameError
+from llm_elicit.errors import InputError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,8 +151,7 @@ def find(folder: str, name: str, suffix: str) -> Path:
     if direct.is_file():
         raise InputError(f"{quoted} is not a {noun}; name a {suffix} file")
     beside = [path.name for path in Path().glob(f"*{suffix}")]
-    close = get_close_matches(name, [*beside, *available(folder, suffix)], n=1)
-    guess = f"did you mean {visible(close[0])!r}? " if close else ""
+    guess = did_you_mean(name, [visible(other) for other in (*beside, *available(folder, suffix))])
     raise UnknownNameError(
         f"no {noun} {quoted}: no {suffix} file of this name in this folder or in the package; "
         f"{guess}known: {names}"

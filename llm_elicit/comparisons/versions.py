@@ -62,14 +62,14 @@ class VersionChange:
         """
         parts = [
             f"{visible(span.version, 80)} ({span.answers:,} answer{'s'[: span.answers != 1]}, "
-            f"{_time(span.first)} to {_time(span.last)})"
+            f"{to_the_second(span.first)} to {to_the_second(span.last)})"
             for span in self.versions
         ]
         return f"the version that answers changed: {', then '.join(parts)}"
 
 
-def _time(moment: str) -> str:
-    """Return a UTC time to the second."""
+def to_the_second(moment: str) -> str:
+    """Return an ISO 8601 time as it is printed, without fractions of a second."""
     return moment[:19].replace("T", " ")
 
 

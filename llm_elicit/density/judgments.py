@@ -13,6 +13,7 @@ g(b) with variance σ² + Var m, which is σ²/2 plus the variance of the half s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -85,12 +86,12 @@ class PairContrasts:
     def __len__(self) -> int:
         return len(self.value)
 
-    @property
+    @cached_property
     def cells(self) -> Index:
         """Judge and presentation (C, 2) of each cell that has rows, in lexical order."""
         return np.unique(np.stack([self.judge, self.presentation], 1), axis=0)
 
-    @property
+    @cached_property
     def cell(self) -> Index:
         """Number (n,) of each row's cell."""
         rows = np.stack([self.judge, self.presentation], 1)

@@ -195,7 +195,7 @@ class Cache:
     def __init__(self, path: Path, since: str = "") -> None:
         self.path = path
         self._since = since
-        self._waiting: dict[tuple[str, str], dict[str, str]] = {}
+        self._waiting: dict[str, dict[str, dict[str, str]]] = {}  # by key and version
         self._lock = threading.Lock()
         with self._guarded(), ExitStack() as stack:
             writing = sqlite_engine(
@@ -212,7 +212,7 @@ class Cache:
     def get(self, identity: Identity, version: str | None = None) -> Reply | None:
         """Return the answer stored for a request: of a version, or the newest; None without one."""
         with self._lock:
-            waiting = [row for (key, _), row in self._waiting.items() if key == identity.key]
+            waiting = list(self._waiting.get(identity.key, {}).values())
         for row in reversed(waiting):
             if version in (None, row["version"]):
                 return _reply(row["reply"], row["kept_at"])
@@ -231,7 +231,7 @@ class Cache:
         if version is not None:
             query = query.where(_entries.c.version == version)
         with self._lock:
-            waiting = [row for (key, _), row in self._waiting.items() if key in keys]
+            waiting = [row for key in keys for row in self._waiting.get(key, {}).values()]
         with self._guarded():
             rows = self._reading.execute(query).all()
         replies = {key: self._proven(*row) for key, *row in rows}
@@ -279,7 +279,7 @@ class Cache:
             "kept_at": kept_at,
         }
         with self._lock:
-            self._waiting.setdefault((identity.key, row["version"]), row)
+            self._waiting.setdefault(identity.key, {}).setdefault(row["version"], row)
 
     def flush(self) -> None:
         """Write waiting answers."""
@@ -293,7 +293,8 @@ class Cache:
                 index_elements=["key", "version"], set_=new, where=_entries.c.kept_at < self._since
             )
             with self._guarded(), self._writing.begin():
-                self._writing.execute(add, list(self._waiting.values()))
+                rows = [row for versions in self._waiting.values() for row in versions.values()]
+                self._writing.execute(add, rows)
             self._waiting = {}
 
     def close(self) -> None:

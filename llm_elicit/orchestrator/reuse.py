@@ -17,7 +17,7 @@ from typing import Literal
 
 from llm_elicit._util.text import visible
 from llm_elicit.backends import Reply
-from llm_elicit.comparisons.versions import VersionLog
+from llm_elicit.comparisons.versions import VersionLog, to_the_second
 from llm_elicit.orchestrator import retries
 from llm_elicit.orchestrator.budget import Budget
 from llm_elicit.orchestrator.cache import Identity, RunCache
@@ -155,7 +155,7 @@ class CacheReader:
             page = [self._builder.prepared(question) for question in others]
         assert spans
         version = max(spans, key=lambda v: (context.versions.has(name, v), spans[v][1]))
-        first, final = (at[:19].replace("T", " ") for at in spans[version])
+        first, final = map(to_the_second, spans[version])
         self._line = (
             f"all {count:,} open questions are answered from the cache, by {visible(version, 80)}, "
             f"asked {first} to {final}, and nothing is sent; to ask today: llm-elicit repeat "

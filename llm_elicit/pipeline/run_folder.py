@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from llm_elicit._util.text import visible
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign, axis_word, cells
 from llm_elicit.config.provenance import check_same
-from llm_elicit.errors import ElicitError, InputError, UnknownNameError
+from llm_elicit.errors import ElicitError, InputError, UnknownNameError, did_you_mean
 from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal.connection import AT_WORK, JournalLocation, RunLock
 from llm_elicit.orchestrator.journal.connection import FILE as JOURNAL
@@ -494,8 +493,7 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
         names = [visible(path.name) for path in run_folders(Path("runs"))]
         if not names:
             raise
-        close = get_close_matches(Path(where).name, names, n=3)
-        guess = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+        guess = did_you_mean(Path(where).name, names, most=3)
         listed = ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
         raise UnknownNameError(f"no run of this name; {guess}runs: {listed}; {error}") from None
     return campaign, campaign.folder

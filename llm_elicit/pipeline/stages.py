@@ -279,10 +279,15 @@ def check_run(run: Run) -> None:
     example_prompts(run.campaign, run.space, run.plan)
 
 
+def _find_inputs(run: Run) -> tuple[Path, Path]:
+    """Return the files of a campaign's feature space and template."""
+    space = files.find("datasets", run.campaign.space, ".yaml")
+    return space, files.find("prompts", run.campaign.design.template, ".md")
+
+
 def _sources(run: Run) -> dict[str, str]:
     """Return digests of the files that a run's copies are made from."""
-    space = files.find("datasets", run.campaign.space, ".yaml")
-    template = files.find("prompts", run.campaign.design.template, ".md")
+    space, template = _find_inputs(run)
     table = [] if run.space.table is None else [run.space.folder / run.space.table.file]
     return {path.name: digest_of_file(path) for path in (space, template, *table)}
 
@@ -312,8 +317,7 @@ def copy_inputs(run: Run, *, renew: bool = False) -> dict[str, str]:
                 f"delete {folder} to copy the files anew"
             )
         return copies
-    space = files.find("datasets", run.campaign.space, ".yaml")
-    template = files.find("prompts", run.campaign.design.template, ".md")
+    space, template = _find_inputs(run)
     written = [folder / "space.yaml", folder / "template.md"]
     with writing(folder):
         folder.mkdir(exist_ok=True)
