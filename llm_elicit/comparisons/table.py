@@ -7,6 +7,8 @@ judge                   the judge's name in the campaign
 pair, order, replicate  the question: pair number, "ab" or "ba" (which point was option A), 0...
 a_<feature>, b_<...>    the two points: numbers in natural units, words of categories, dates
 template, prompt_hash   the template's id; SHA-256 of the rendered messages
+presentation            how the pair was presented: the levels of the facets that vary, such as
+                        "v2/typical, labels 1/2"; missing or empty in a campaign of one presentation
 model_asked             the model the campaign named
 model_answered          the model that answered, as the provider reports it
 fingerprint             the version of the system around it, if the provider reports one
@@ -24,6 +26,8 @@ cached                  served from an earlier run's answer, at no cost
 asked_at                UTC time of the answer, ISO 8601
 thinking                the thinking that a reasoning model returned; only if it was asked for
 ======================  ==========================================================================
+
+A pair that is asked in two presentations has two numbers, and the same points.
 """
 
 from __future__ import annotations
@@ -109,6 +113,7 @@ class Judgments:
         format: the answer asked for, "letter", "probability" or "ratio", `(n,)`.
         censored: 1 if the log-odds of the first shown are known only to be at least `log_odds`, −1
             if at most, else 0, `(n,)`.
+        presentation: the labels of the pairs' presentations, `(n,)`; empty if there is one.
     """
 
     a: Floats
@@ -120,6 +125,7 @@ class Judgments:
     pair: np.ndarray[tuple[int], np.dtype[np.int64]]
     format: np.ndarray[tuple[int], np.dtype[np.str_]]
     censored: np.ndarray[tuple[int], np.dtype[np.int64]]
+    presentation: np.ndarray[tuple[int], np.dtype[np.str_]]
 
     __repr__ = brief_repr
 
@@ -220,9 +226,11 @@ class Comparisons:
         rows = self._chosen(judge)
         preference = rows["probability"].to_numpy(np.float64)
         first, soft = (rows["order"] == "ab").to_numpy(bool), rows["soft"].to_numpy(bool)
-        formats = np.full(len(rows), "letter")
+        formats, presentations = np.full(len(rows), "letter"), np.full(len(rows), "")
         if "format" in rows.columns:
             formats = rows["format"].fillna("letter").to_numpy(np.str_)
+        if "presentation" in rows.columns:
+            presentations = rows["presentation"].fillna("").to_numpy(np.str_)
         return Judgments(
             *self.points(rows),
             preference,
@@ -232,6 +240,7 @@ class Comparisons:
             rows["pair"].to_numpy(np.int64),
             formats,
             np.where(first, 1, -1) * _censored(rows, preference, soft),
+            presentations,
         )
 
     def _chosen(self, judge: str) -> pd.DataFrame:

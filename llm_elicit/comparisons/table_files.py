@@ -58,6 +58,7 @@ COLUMNS = {
 }
 OPTIONAL = {
     "thinking": "string", "format": "string", "censored": "int64", "fingerprint": "string",
+    "presentation": "string",
 }  # fmt: skip
 _TYPES = {**COLUMNS, **OPTIONAL}
 
@@ -196,7 +197,13 @@ def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
         _refuse(frame["censored"], ~frame["censored"].isin((-1, 0, 1)), path, "none of -1, 0, 1")
     p = frame["probability"].astype(np.float64)
     _refuse(p, p.notna() & ~p.between(0, 1), path, "not a probability between 0 and 1")
-    question = ["judge", "pair", "order", "replicate", *frame.columns.intersection(["format"])]
+    question = [
+        "judge",
+        "pair",
+        "order",
+        "replicate",
+        *frame.columns.intersection(["format", "presentation"]),
+    ]
     again = frame.duplicated(question)
     _refuse(frame["pair"], again, path, "answered twice by one judge in one order and replicate")
 

@@ -22,13 +22,13 @@ from llm_elicit.orchestrator.tokens import (
     counter,
     price_of,
 )
-from llm_elicit.planning.pairs import PRESENTATIONS, Plan
+from llm_elicit.planning.pairs import FORMS, Plan
 from llm_elicit.questions import Prompt, Template, render
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import FeatureSpace
 
 Answered = Mapping[str, Mapping[str, int]]
-"""Number of questions each judge has answered, by presentation."""
+"""Number of questions each judge has answered, by form."""
 
 _NOTHING: Answered = {}
 _UNMEASURED: Mapping[str, MeasuredTokens] = {}
@@ -124,7 +124,7 @@ def estimate(
         campaign: the judges and the design.
         space: the feature space that words the points.
         plan: the questions.
-        answered: number of questions each judge has answered, by presentation.
+        answered: number of questions each judge has answered, by form.
         measured: tokens of each judge's answers so far.
         samples: number of questions of each kind that are rendered to measure their length.
 
@@ -153,7 +153,7 @@ def estimate(
         direct_prompts = [wording.question(query).prompt for query in queries[:samples]]
         numbers = {"quantiles": len(LEVELS), "sample": space.dimension}.get(kind, 1)
         words = None if form.answer == "letter" else _A_NUMBER * numbers
-        kinds.append(_Kind(PRESENTATIONS[kind], len(queries), direct_prompts, form, words))
+        kinds.append(_Kind(FORMS[kind], len(queries), direct_prompts, form, words))
     return [
         reduce(
             add,
@@ -206,14 +206,14 @@ class _Kind:
     """Questions of one template.
 
     Attributes:
-        presentations: how they are presented.
+        forms: their forms.
         count: number of questions.
         some: a sample of them, rendered.
         template: the template.
         answer: tokens of an answer; None for a letter.
     """
 
-    presentations: tuple[str, ...]
+    forms: tuple[str, ...]
     count: int
     some: Sequence[Prompt]
     template: Template
@@ -223,8 +223,8 @@ class _Kind:
 def _of(
     judge: Judge, kind: _Kind, answered: Mapping[str, int], measured: MeasuredTokens | None
 ) -> JudgeEstimate:
-    done = sum(answered.get(presentation, 0) for presentation in kind.presentations)
-    of_pairs = "ab" in kind.presentations
+    done = sum(answered.get(form, 0) for form in kind.forms)
+    of_pairs = "ab" in kind.forms
     if measured is not None and of_pairs:
         done = max(done, measured.answers)  # those of a pilot are read from the cache
     requests, some = max(kind.count - done, 0), kind.some

@@ -242,21 +242,23 @@ class StalePlanError(InputError):
     """The journal has answers to pairs of a round that the plan does not have."""
 
 
-def _table(thinking: bool) -> sa.Select[Any]:
+def _table(db: sa.Connection, thinking: bool) -> sa.Select[Any]:
     """Return the query of the table of comparisons."""
     q, a = questions.c, answers.c
     soft = a.first.is_not(None) & (a.verdict.in_(("A", "B")) | (a.format != "letter"))
-    censored = sa.case((q.presentation == "ba", -a.censored), else_=a.censored)
+    censored = sa.case((q.form == "ba", -a.censored), else_=a.censored)
     models = (a.model_asked, a.model_answered, a.fingerprint)
     texts = (a.template, a.prompt_hash, *models, a.reply, a.verdict)
     counts = (a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.cost, a.latency)
-    optional = (a.thinking,) if thinking else ()
+    presented = db.execute(select(a.question).where(a.presentation != "").limit(1)).first()
+    optional = [a.presentation] if presented else []
+    optional += [a.thinking] if thinking else []
     return (
-        sa.select(q.judge, q.pair, q.presentation.label("order"), q.replicate, *texts, *optional)
+        sa.select(q.judge, q.pair, q.form.label("order"), q.replicate, *texts, *optional)
         .add_columns(a.probability, soft.label("soft"), *counts, q.attempts, a.cached)
         .add_columns(a.asked_at, a.letter_mass, a.format, censored.label("censored"))
         .join_from(questions, answers, q.id == a.question)
-        .where(q.presentation.in_(("ab", "ba")))
+        .where(q.form.in_(("ab", "ba")))
         .order_by(q.id)
     )
 
@@ -293,7 +295,7 @@ def answer_summaries(folder: Path, campaign: Campaign) -> dict[str, AnswerSummar
 
 
 def answered_counts(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:
-    """Return how many questions each judge has answered, by presentation ("ab", ..., "row").
+    """Return how many questions each judge has answered, by form ("ab", ..., "row").
 
     Raises:
         InputError: there is no journal in the folder.
@@ -348,7 +350,7 @@ def measured_tokens(folder: Path, campaign: Campaign) -> dict[str, MeasuredToken
     def read(db: sa.Connection, judge: str) -> MeasuredTokens:
         rows = select(func.count(), *moments, squares).join(questions).where(
             questions.c.judge == judge,
-            questions.c.presentation.in_(("ab", "ba")),
+            questions.c.form.in_(("ab", "ba")),
             a.completion_tokens > 0,
         )  # fmt: skip
         number, *means = db.execute(rows).one()
@@ -384,7 +386,7 @@ def comparisons(study: Study, *, thinking: bool = False) -> Comparisons:
     """
     with _open_checked(study) as db:
         check_digests(db, str(study.folder), pairs=True)
-        frame = pd.read_sql_query(_table(thinking), db)
+        frame = pd.read_sql_query(_table(db, thinking), db)
     return _with_points(frame, study)
 
 
@@ -408,7 +410,7 @@ def write_judgments(study: Study, path: Path, *, thinking: bool = False) -> Path
     with _open_checked(study) as db:
         check_digests(db, str(study.folder), pairs=True)
         rows = db.execution_options(stream_results=True)
-        frames = pd.read_sql_query(_table(thinking), rows, chunksize=AT_ONCE)
+        frames = pd.read_sql_query(_table(db, thinking), rows, chunksize=AT_ONCE)
         return write_frames((_with_points(part, study).frame for part in frames), path)
 
 
@@ -446,18 +448,18 @@ def direct_answers(study: Study) -> pd.DataFrame:
     """
     q, a = questions.c, answers.c
     query = (
-        sa.select(q.judge, q.presentation.label("kind"), q.pair.label("number"), q.replicate)
+        sa.select(q.judge, q.form.label("kind"), q.pair.label("number"), q.replicate)
         .add_columns(a.template, a.prompt_hash, a.model_answered, a.fingerprint, a.reply, a.finish)
         .add_columns(a.verdict, a.first, a.letter_mass)
         .add_columns(a.prompt_tokens, a.completion_tokens, a.cost, a.cached, a.asked_at)
         .join_from(questions, answers, q.id == a.question)
-        .where(q.presentation.not_in(("ab", "ba")))
+        .where(q.form.not_in(("ab", "ba")))
         .order_by(q.id)
     )
     with _open_checked(study) as db:
         check_digests(db, str(study.folder), pairs=False)
         frame = pd.read_sql_query(query, db)
-    parts = [presentation.partition("-") for presentation in frame["kind"]]
+    parts = [form.partition("-") for form in frame["kind"]]
     frame["kind"] = [kind for kind, _, _ in parts]
     frame.insert(3, "order", [order for _, _, order in parts])
     return frame.astype({"first": float, "letter_mass": float})
@@ -475,7 +477,7 @@ def people_cards(study: Study) -> pd.DataFrame:
     """
     c = people.c
     query = (
-        sa.select(c.judge, c.expert, c.kind, c.question, c.pair, c.presentation.label("order"))
+        sa.select(c.judge, c.expert, c.kind, c.question, c.pair, c.form.label("order"))
         .add_columns(c.state, c.choice, c.expected, c.confidence, c.seconds, c.answered_at)
         .where(c.state.in_(("answered", "undone")))
         .order_by(c.id)

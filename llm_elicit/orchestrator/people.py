@@ -303,7 +303,7 @@ class People:
             if current is not None:
                 cards.release(db, current)
             cards.reopen(db, last)
-            content = (last.question, last.pair, last.presentation)
+            content = (last.question, last.pair, last.form)
             row = cards.lease(
                 db, who, self._lease, last.kind, content, expected=last.expected, choice=last.choice
             )
@@ -367,7 +367,7 @@ class People:
             return first, second
         if row.pair >= self._plan.end(row.judge):
             self._longer_plan()  # of a round that another process knows already
-        return self._plan.points_in_order(Query(row.pair, row.presentation, 0))
+        return self._plan.points_in_order(Query(row.pair, row.form, 0))
 
     def _longer_plan(self) -> bool:
         """Read the rounds that were planned since; return whether there are any."""

@@ -197,7 +197,7 @@ class Run:
 
     @property
     def answered(self) -> dict[str, dict[str, int]]:
-        """Answered questions by judge and presentation; empty before the first answer."""
+        """Answered questions by judge and form; empty before the first answer."""
         if not (self.folder / JOURNAL).is_file():
             return {}
         return judgments.answered_counts(self.folder, self.campaign)

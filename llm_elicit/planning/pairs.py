@@ -26,28 +26,28 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Order = Literal["ab", "ba"]
 DirectKind = Literal["quantiles", "sample", "row", "range", "ratio"]
-DirectPresentation = Literal["quantiles", "sample", "row", "range-ab", "range-ba", "ratio"]
-Presentation = Order | DirectPresentation
+DirectForm = Literal["quantiles", "sample", "row", "range-ab", "range-ba", "ratio"]
+Form = Order | DirectForm
 
-PRESENTATIONS: Mapping[DirectKind, tuple[DirectPresentation, ...]] = {
+FORMS: Mapping[DirectKind, tuple[DirectForm, ...]] = {
     "quantiles": ("quantiles",), "sample": ("sample",), "row": ("row",),
     "range": ("range-ab", "range-ba"), "ratio": ("ratio",),
 }  # fmt: skip
-"""The presentations of the direct questions of each kind."""
+"""The forms of the direct questions of each kind."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """One question: the number of a pair, the presentation order and the replicate.
+    """One question: the number of a pair, the order of its points and the replicate.
 
     In order "ab" point a is shown first, as option A; in order "ba" point b is. For a direct
-    question, `order` is its presentation and `pair` the number of its subject: the feature for
+    question, `order` is its form and `pair` the number of its subject: the feature for
     "quantiles", the row for "row", the pair for "ratio" (a is shown first), the pair of ranges for
     "range-ab" and "range-ba". For "sample" it is 0, and every sample is a replicate.
     """
 
     pair: int
-    order: Presentation
+    order: Form
     replicate: int
 
     @property
@@ -58,7 +58,7 @@ class Query:
     @property
     def kind(self) -> DirectKind | None:
         """The kind of a direct question; None for a pair."""
-        kinds = (kind for kind, orders in PRESENTATIONS.items() if self.order in orders)
+        kinds = (kind for kind, orders in FORMS.items() if self.order in orders)
         return next(kinds, None)
 
 
@@ -139,10 +139,10 @@ class Plan:
         return self._earlier.get((query.pair, query.order), 0)
 
     @cached_property
-    def _earlier(self) -> dict[tuple[int, Presentation], int]:
+    def _earlier(self) -> dict[tuple[int, Form], int]:
         owner = {pair: name for name, pairs in self.own.items() for pair in pairs}
         counts: Counter[tuple[str, bytes]] = Counter()
-        earlier: dict[tuple[int, Presentation], int] = {}
+        earlier: dict[tuple[int, Form], int] = {}
         for pair in self._known():
             for order in self.orders:
                 whose = owner.get(pair, "")
@@ -267,9 +267,7 @@ def direct_queries(
     )
     samples = (Query(0, "sample", number) for number in range(direct.samples))
     ranges = (
-        Query(number, order, 0)
-        for number in range(direct.ranges)
-        for order in PRESENTATIONS["range"]
+        Query(number, order, 0) for number in range(direct.ranges) for order in FORMS["range"]
     )
     ratios = (Query(pair, "ratio", 0) for pair in ratio_pairs(pairs, direct.ratios, seed).tolist())
     completions = (Query(row, "row", 0) for row in range(rows))

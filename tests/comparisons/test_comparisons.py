@@ -122,7 +122,7 @@ def tables(draw) -> Comparisons:
         "reply": TEXTS | st.none(), "model_answered": TEXTS | st.none(),
         "thinking": TEXTS | st.none(), "cost": NUMBERS | st.none(), "latency": NUMBERS,
         "prompt_tokens": st.integers(-(2**63), 2**63 - 1), "soft": st.booleans(),
-        "censored": st.sampled_from([-1, 0, 1]),
+        "censored": st.sampled_from([-1, 0, 1]), "presentation": TEXTS | st.none(),
     }  # fmt: skip
     for name, cell in cells.items():
         frame[name] = pd.Series([draw(cell) for _ in range(len(frame))], dtype=object)
@@ -193,6 +193,24 @@ def test_a_few_log_odds_do_not_take_the_place_of_all_choices():
     fit = Fit(methods=("utility",))
     assert [len(evidence_of(table, "j", fit).measured) for table in (few, most)] == [0, 2]
     assert [response_of(table, "j").kind for table in (few, most)] == ["choices", "log-odds"]
+
+
+def test_a_judgment_knows_its_presentation_and_a_table_without_any_has_one(tmp_path):
+    asked = [(0, "ab", 0.9), (1, "ab", 0.8), (2, "ab", 0.7)]
+    frame = rows(asked).assign(presentation=["v2/typical", "v2/common, labels 1/2", None])
+    table = Comparisons(frame, FEATURES)
+    names = Comparisons.read(table.write(tmp_path / "c.csv")).judgments("j").presentation
+    assert names.tolist() == ["v2/typical", "v2/common, labels 1/2", ""]
+    assert Comparisons(rows(asked), FEATURES).judgments("j").presentation.tolist() == [""] * 3
+
+
+def test_a_question_is_answered_once_in_a_presentation(tmp_path):
+    twice = rows([(0, "ab", 0.9), (0, "ab", 0.8)])
+    Comparisons(twice.assign(presentation=["x", "y"]), FEATURES).write(tmp_path / "two.csv")
+    assert len(Comparisons.read(tmp_path / "two.csv")) == 2
+    Comparisons(twice.assign(presentation="x"), FEATURES).write(tmp_path / "one.csv")
+    with pytest.raises(InputError, match="answered twice by one judge in one order"):
+        Comparisons.read(tmp_path / "one.csv")
 
 
 def test_a_bound_is_a_side(tmp_path):

@@ -69,13 +69,13 @@ def test_questions_follow_the_polynomials_of_the_expert(location: JournalLocatio
     with _opened(location, pairs=5, replicates=2) as db:
         c = questions.c
         rows = db.execute(
-            sa.select(c.id, c.pair, c.presentation, c.replicate).where(c.judge == "panel")
+            sa.select(c.id, c.pair, c.form, c.replicate).where(c.judge == "panel")
         ).all()
         expected = sorted(
             rows,
             key=lambda row: (
                 row.replicate,
-                ((row.presentation == "ba") + value(3, row.pair)) % 2,
+                ((row.form == "ba") + value(3, row.pair)) % 2,
                 value(0, row.pair),
             ),
         )
@@ -95,7 +95,7 @@ def test_a_card_is_returned_as_it_is_kept(location: JournalLocation) -> None:
         assert question.shown > 1e9
         attention = cards.lease(db, CLEO, 60.0, "attention", (None, 3, "ba"), expected="b")
         assert cards.read_card(db, attention.id) == attention
-        assert (attention.question, attention.pair, attention.presentation) == (None, 3, "ba")
+        assert (attention.question, attention.pair, attention.form) == (None, 3, "ba")
         assert (attention.kind, attention.expected, attention.choice) == ("attention", "b", None)
         assert cards.held_card(db, OTHER) is None
 
@@ -143,7 +143,7 @@ def test_a_card_that_is_not_leased_takes_no_answer(tmp_path: Path) -> None:
 def test_the_question_of_a_card(tmp_path: Path) -> None:
     with _opened(JournalLocation(tmp_path), replicates=2) as db:
         c = questions.c
-        known = sa.select(c.id).where(c.judge == "other", c.pair == 2, c.presentation == "ba")
+        known = sa.select(c.id).where(c.judge == "other", c.pair == 2, c.form == "ba")
         first, second = db.execute(known.order_by(c.replicate)).scalars()
         for replicate, number in enumerate((first, second)):
             row = cards.lease(db, OTHER, 60.0, "question", (number, 2, "ba"))

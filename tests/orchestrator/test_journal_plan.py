@@ -39,7 +39,7 @@ def _quantiles(*features: int) -> tuple[Query, ...]:
 
 def _rows(location: JournalLocation, judge: str = "expert") -> list[tuple[Any, ...]]:
     c = questions.c
-    found = select(c.pair, c.presentation, c.replicate, c.state, c.error).where(c.judge == judge)
+    found = select(c.pair, c.form, c.replicate, c.state, c.error).where(c.judge == judge)
     with reading(location) as db:
         return [tuple(row) for row in db.execute(found.order_by(c.id))]
 

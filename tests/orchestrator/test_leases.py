@@ -118,7 +118,7 @@ def test_every_question_is_asked_before_any_is_asked_again(tmp_path: Path) -> No
     location = JournalLocation(tmp_path)
     with opened(location, study_of(ADA, pairs=4, replicates=2)) as people:
         finish(people, "ada", "ada")
-    asked = [(row.pair, row.presentation) for row in given_cards(location)]
+    asked = [(row.pair, row.form) for row in given_cards(location)]
     assert sorted(asked[:8]) == sorted(asked[8:]) == sorted(set(asked))
 
 

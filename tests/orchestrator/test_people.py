@@ -123,11 +123,11 @@ def test_a_card_shows_the_points_of_its_side(tmp_path: Path) -> None:
     with opened(location, study) as people:
         shown = finish(people, "ada", "ada")
     for card, row in zip(shown, given_cards(location), strict=True):
-        first, second = (plan.a, plan.b) if row.presentation == "ab" else (plan.b, plan.a)
+        first, second = (plan.a, plan.b) if row.form == "ab" else (plan.b, plan.a)
         assert card.a == tuple(space.word(first[row.pair]))
         assert card.b == tuple(space.word(second[row.pair]))
         assert card.number == row.id
-    assert {row.presentation for row in given_cards(location)[:5]} == {"ab", "ba"}
+    assert {row.form for row in given_cards(location)[:5]} == {"ab", "ba"}
 
 
 def test_both_orders_of_a_pair_are_far_apart(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_both_orders_of_a_pair_are_far_apart(tmp_path: Path) -> None:
     asked = [row.pair for row in given_cards(location)]
     assert sorted(asked[:30]) == list(range(30))
     assert asked[:30] == asked[30:] != list(range(30))
-    sides = Counter(row.presentation for row in given_cards(location)[:30])
+    sides = Counter(row.form for row in given_cards(location)[:30])
     assert min(sides.values()) >= 5
 
 
@@ -148,7 +148,7 @@ def test_every_expert_has_an_order_of_their_own(tmp_path: Path) -> None:
         location = JournalLocation(tmp_path / name)
         with opened(location, study) as people:
             finish(people, name, name)
-        orders.append([(row.pair, row.presentation) for row in given_cards(location)])
+        orders.append([(row.pair, row.form) for row in given_cards(location)])
     assert orders[0] != orders[1]
     assert Shuffle.of(1, "a", "b") == Shuffle.of(1, "a", "b") != Shuffle.of(2, "a", "b")
 
@@ -266,7 +266,7 @@ def test_replicates_go_to_different_experts(tmp_path: Path) -> None:
         assert len(finish(people, "panel", "ben")) == 12
         assert people.progress("panel", "ben").left == 0
         assert len(finish(people, "panel", "cleo", "dan")) == 12
-    asked = Counter((row.pair, row.presentation, row.expert) for row in given_cards(location))
+    asked = Counter((row.pair, row.form, row.expert) for row in given_cards(location))
     assert set(asked.values()) == {1}
 
 
@@ -286,7 +286,7 @@ def test_more_replicates_than_experts_come_back_to_them(tmp_path: Path) -> None:
     location, study = JournalLocation(tmp_path), study_of(two, pairs=4, replicates=4)
     with opened(location, study) as people:
         finish(people, "panel", "ben", "cleo")
-    asked = Counter((row.pair, row.presentation, row.expert) for row in given_cards(location))
+    asked = Counter((row.pair, row.form, row.expert) for row in given_cards(location))
     assert len(asked) == 16
     assert set(asked.values()) == {2}
 
@@ -312,7 +312,7 @@ def test_repeats_and_attention_questions_are_additional(tmp_path: Path) -> None:
             assert card.a != card.b
             continue
         assert card.instruction == ""
-        a, b = (plan.a, plan.b) if row.presentation == "ab" else (plan.b, plan.a)
+        a, b = (plan.a, plan.b) if row.form == "ab" else (plan.b, plan.a)
         assert card.a == tuple(space_of(study).word(a[row.pair]))
         assert card.b == tuple(space_of(study).word(b[row.pair]))
         if row.kind == "repeat":
@@ -369,7 +369,7 @@ def test_any_interleaving_answers_every_question_exactly_once(
         assert sorted(settled) == list(range(1, 8 * replicates + 1))
         assert set(settled.values()) == {1}
         said = {
-            (row.pair, row.presentation, row.expert, row.choice)
+            (row.pair, row.form, row.expert, row.choice)
             for row in given_cards(location)
             if (row.kind, row.state) == ("question", "answered")
         }

@@ -24,7 +24,7 @@ from orchestrator.running import campaign, plan_of, run, table
 
 def _rows(location: JournalLocation, judge: str) -> list[Query]:
     c = questions.c
-    wanted = select(c.pair, c.presentation, c.replicate).where(c.judge == judge).order_by(c.id)
+    wanted = select(c.pair, c.form, c.replicate).where(c.judge == judge).order_by(c.id)
     with reading(location) as db:
         return [Query(*row) for row in db.execute(wanted)]
 

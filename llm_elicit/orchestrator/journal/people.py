@@ -49,7 +49,7 @@ class CardRow:
         judge, expert: who has the card.
         kind: a question of the plan, a repeat of one, or an attention question.
         question: the row of `questions`; None for an attention question.
-        pair, presentation: what is shown; `pair` is the number of an attention question.
+        pair, form: what is shown; `pair` is the number of an attention question.
         state: "leased" until it is answered; "undone" if the answer was undone; "released" if the
             question was given to someone else.
         choice: what was chosen; for a leased card, what had been chosen before it was undone.
@@ -63,7 +63,7 @@ class CardRow:
     kind: CardKind
     question: int | None
     pair: int
-    presentation: Order
+    form: Order
     state: CardState
     choice: str | None
     expected: str | None
@@ -145,7 +145,7 @@ def _times(*of: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
     count = select(func.count()).where(
         people.c.judge == questions.c.judge,
         people.c.pair == questions.c.pair,
-        people.c.presentation == questions.c.presentation,
+        people.c.form == questions.c.form,
         people.c.kind == QUESTION,
         _LIVE,
         *of,
@@ -157,7 +157,7 @@ def _open(judge: str) -> sa.ColumnElement[bool]:
     """Return the condition of a judge's questions that wait for an answer."""
     c = questions.c
     settled = c.state.in_(("done", "quarantined"))
-    return (c.judge == judge) & ~settled & c.presentation.in_(("ab", "ba"))
+    return (c.judge == judge) & ~settled & c.form.in_(("ab", "ba"))
 
 
 def lock_cards(db: sa.Connection, location: JournalLocation, judge: str) -> None:
@@ -189,7 +189,7 @@ def question_of(db: sa.Connection, row: CardRow) -> Question:
     assert row.question is not None
     replicate = select(questions.c.replicate).where(questions.c.id == row.question)
     number = int(db.execute(replicate).scalar_one())
-    return Question(row.question, row.pair, row.presentation, number, 0, row.judge)
+    return Question(row.question, row.pair, row.form, number, 0, row.judge)
 
 
 def _update(row: CardRow) -> sa.Update:
@@ -207,7 +207,7 @@ def release(db: sa.Connection, row: CardRow) -> None:
 
 
 def next_question(db: sa.Connection, expert: Expert, end: int) -> tuple[int, int, Order] | None:
-    """Return the row, the pair and the presentation of an expert's next question.
+    """Return the row, the pair and the order of an expert's next question.
 
     Args:
         db: the journal.
@@ -215,16 +215,16 @@ def next_question(db: sa.Connection, expert: Expert, end: int) -> tuple[int, int
         end: the number that follows the last pair of the plan.
     """
     c, numbers = questions.c, expert.shuffle.numbers
-    second = case((c.presentation == "ba", 1), else_=0)
+    second = case((c.form == "ba", 1), else_=0)
     query = (
-        select(c.id, c.pair, c.presentation)
+        select(c.id, c.pair, c.form)
         .where(_open(expert.judge), c.state == PLANNED, c.pair < end, _FREE)
         .order_by(c.replicate, (second + _polynomial(numbers[3:])) % 2)
         .order_by(_polynomial(numbers[:3]), c.id)
         .limit(1)
     )
     row = db.execute(query.where(expert.fewest()) if expert.spread else query).one_or_none()
-    return None if row is None else (row.id, row.pair, row.presentation)
+    return None if row is None else (row.id, row.pair, row.form)
 
 
 def lease(
@@ -244,18 +244,18 @@ def lease(
         expert: the expert.
         seconds: the lease.
         kind: the kind of card.
-        content: the row of the question, the pair and the presentation.
+        content: the row of the question, the pair and the order.
         expected: what an attention question asks to choose.
         choice: what had been chosen before it was undone.
     """
-    question, pair, presentation = content
+    question, pair, form = content
     if kind == "question":
         expired = (people.c.kind == QUESTION) & (people.c.state == LEASED)
         of_question = update(people).where(people.c.question == question, expired)
         db.execute(of_question.values(state="released"))
     card = people.insert().values(
         judge=expert.judge, expert=expert.name, kind=kind, question=question, pair=pair,
-        presentation=presentation, state=LEASED, expires=clock() + seconds, shown=clock(),
+        form=form, state=LEASED, expires=clock() + seconds, shown=clock(),
         choice=choice, expected=expected,
     )  # fmt: skip
     return CardRow(**db.execute(card.returning(*_COLUMNS)).one()._mapping)
@@ -335,7 +335,7 @@ def count_left(db: sa.Connection, expert: Expert, end: int) -> int:
     may = _open(expert.judge) & (questions.c.pair < end)
     count = select(func.count()).where(may)
     if expert.spread:
-        distinct = select(questions.c.pair, questions.c.presentation).distinct()
+        distinct = select(questions.c.pair, questions.c.form).distinct()
         fewest = expert.fewest(people.c.state == ANSWERED)  # true of the question it has now
         count = select(func.count()).select_from(distinct.where(may, fewest).subquery())
     return int(db.execute(count).scalar_one())

@@ -118,7 +118,7 @@ REGISTER = insert(workers).values(
     written=0,
 )
 
-KNOWN = (_columns.pair < bindparam("known")) | _columns.presentation.not_in(("ab", "ba"))
+KNOWN = (_columns.pair < bindparam("known")) | _columns.form.not_in(("ab", "ba"))
 """Whether a question belongs to the worker's plan; pairs of later rounds have higher numbers."""
 
 CLAIM = (
@@ -143,7 +143,7 @@ CLAIM = (
     .returning(
         _columns.id,
         _columns.pair,
-        _columns.presentation,
+        _columns.form,
         _columns.replicate,
         _columns.attempts,
         _columns.judge,
@@ -152,7 +152,7 @@ CLAIM = (
 )
 
 OPEN_AFTER = (
-    select(*(_columns[name] for name in ("id", "pair", "presentation", "replicate", "attempts")))
+    select(*(_columns[name] for name in ("id", "pair", "form", "replicate", "attempts")))
     .add_columns(_columns.judge)
     .where(_columns.judge == bindparam("of_judge"), _columns.state == PLANNED, KNOWN)
     .where(_columns.id > bindparam("after"))
@@ -311,7 +311,7 @@ WITHDRAWN = "asked no more"
 
 def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
     """Add the judge's questions that are not in the journal yet, in the plan's order."""
-    of_pairs = questions.c.presentation.in_(("ab", "ba"))
+    of_pairs = questions.c.form.in_(("ab", "ba"))
     count = select(func.count()).where(questions.c.judge == judge, of_pairs)
     if db.execute(count).scalar() != plan.count(judge) - len(plan.direct):
         per_pair, rows = len(plan.orders) * plan.replicates, _rows(plan)
@@ -322,7 +322,7 @@ def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
             db.execute(add, {"of_judge": judge, **span})
     # Always: as many others, which are no longer asked, may be there already.
     direct = [
-        {"judge": judge, "pair": q.pair, "presentation": q.order, "replicate": q.replicate}
+        {"judge": judge, "pair": q.pair, "form": q.order, "replicate": q.replicate}
         for q in plan.direct
     ]
     if direct:
@@ -342,7 +342,7 @@ def _rows(plan: Plan) -> sa.Select[tuple[object, ...]]:
     return select(
         bindparam("of_judge", type_=sa.Text).label("judge"),
         (bindparam("first", type_=BigInteger) + row // (orders * replicates)).label("pair"),
-        case(dict(enumerate(plan.orders)), value=row % orders).label("presentation"),
+        case(dict(enumerate(plan.orders)), value=row % orders).label("form"),
         (row // orders % replicates).label("replicate"),
         # With a condition: SQLite would take the insert's ON CONFLICT for that of a join.
     ).where(row < rows)
@@ -352,8 +352,8 @@ def withdraw(db: sa.Connection, judge: str, plan: Plan) -> None:
     """Delete direct questions that are no longer in the plan; set aside those that cost money."""
     c = questions.c
     idle = c.state.in_(("planned", "failed")) & c.worker.is_(None)
-    direct = select(c.id, c.lost, c.lost_tokens, c.pair, c.presentation, c.replicate).where(
-        c.judge == judge, c.presentation.not_in(("ab", "ba")), idle
+    direct = select(c.id, c.lost, c.lost_tokens, c.pair, c.form, c.replicate).where(
+        c.judge == judge, c.form.not_in(("ab", "ba")), idle
     )
     planned = {(q.pair, q.order, q.replicate) for q in plan.direct}
     gone = [row for row in db.execute(direct).all() if tuple(row[3:]) not in planned]
@@ -560,16 +560,16 @@ def open_questions(db: sa.Connection, judge: str) -> int:
     waiting = select(func.count()).where(
         c.judge == judge,
         c.state.not_in(("done", "quarantined")),
-        c.presentation.in_(("ab", "ba")),
+        c.form.in_(("ab", "ba")),
     )
     return int(db.execute(waiting).scalar_one())
 
 
 def answered_by_kind(db: sa.Connection, judge: str) -> dict[str, int]:
-    """Return how many questions of a judge are answered, by presentation."""
+    """Return how many questions of a judge are answered, by form."""
     c = questions.c
-    done = select(c.presentation, func.count()).where(c.judge == judge, c.state == "done")
-    return {row[0]: int(row[1]) for row in db.execute(done.group_by(c.presentation))}
+    done = select(c.form, func.count()).where(c.judge == judge, c.state == "done")
+    return {row[0]: int(row[1]) for row in db.execute(done.group_by(c.form))}
 
 
 def settled(location: JournalLocation, judge: str) -> bool:

@@ -30,9 +30,9 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from llm_elicit.errors import InputError
-from llm_elicit.planning.pairs import Presentation
+from llm_elicit.planning.pairs import Form
 
-VERSION = "4"
+VERSION = "5"
 """The version of these tables, which every journal records. It changes with each table, column or
 constraint."""
 
@@ -77,7 +77,7 @@ questions = _table(
     Column("id", _INTEGER, Identity(always=True), primary_key=True),
     _required("judge", Text),
     _required("pair", _INTEGER),
-    _required("presentation", Text),
+    _required("form", Text),
     _required("replicate", _INTEGER),
     _required("state", Text, "planned"),
     _required("attempts", _INTEGER, "0"),
@@ -89,13 +89,12 @@ questions = _table(
     _required("lost_tokens", _INTEGER, "0"),
     Column("batch", Text),
     CheckConstraint(
-        "presentation IN "
-        "('ab', 'ba', 'quantiles', 'sample', 'row', 'range-ab', 'range-ba', 'ratio')"
+        "form IN ('ab', 'ba', 'quantiles', 'sample', 'row', 'range-ab', 'range-ba', 'ratio')"
     ),
     CheckConstraint(
         "state IN ('planned', 'in flight', 'submitted', 'done', 'failed', 'quarantined')"
     ),
-    UniqueConstraint("judge", "pair", "presentation", "replicate"),
+    UniqueConstraint("judge", "pair", "form", "replicate"),
     _index("unclaimed", "judge", "id", where="state = 'planned' AND worker IS NULL"),
     _index("held", "worker", where="state = 'in flight'"),
     _index("submitted", "batch", where="state = 'submitted'"),
@@ -126,7 +125,8 @@ class Answer:
     """An answer as stored: the columns of the table `answers` except the question.
 
     `censored` says that the log-odds are a bound, since a letter was not listed; `unscored` why a
-    choice has none. `digest` is over all other columns.
+    choice has none. `presentation` labels how the pair was presented, and is empty in a campaign of
+    one presentation. `digest` is over all other columns.
     """
 
     template: str
@@ -153,6 +153,7 @@ class Answer:
     censored: int = 0
     unscored: str = ""
     fingerprint: str = ""
+    presentation: str = ""
     digest: str = ""
 
 
@@ -175,7 +176,7 @@ people = _table(
     _required("kind", Text),
     Column("question", _INTEGER, ForeignKey("questions.id")),
     _required("pair", _INTEGER),
-    _required("presentation", Text),
+    _required("form", Text),
     _required("state", Text),
     _required("expires", _REAL),
     _required("shown", _REAL),
@@ -185,7 +186,7 @@ people = _table(
     Column("seconds", _REAL),
     Column("answered_at", Text),
     CheckConstraint("kind IN ('question', 'repeat', 'attention')"),
-    CheckConstraint("presentation IN ('ab', 'ba')"),
+    CheckConstraint("form IN ('ab', 'ba')"),
     CheckConstraint("state IN ('leased', 'answered', 'undone', 'released')"),
     # Nobody has two cards, and no question is with two people.
     _index("one_card_of_an_expert", "judge", "expert", where="state = 'leased'", unique=True),
@@ -273,7 +274,7 @@ class Question:
 
     id: int
     pair: int
-    order: Presentation
+    order: Form
     replicate: int
     attempts: int
     judge: str
@@ -411,7 +412,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-_KEY = ("judge", "pair", "presentation", "replicate")
+_KEY = ("judge", "pair", "form", "replicate")
 _TEXTS = [name for name, kinds in _FIELDS.items() if kinds[0] is str and name != "digest"]
 _COUNTS = [name for name, kinds in _FIELDS.items() if kinds[0] in (int, bool)]
 _NUMBERS = [name for name, kinds in _FIELDS.items() if kinds[0] is float]
@@ -447,7 +448,7 @@ def check_digests(db: sa.Connection, source: str, *, pairs: bool | None = None) 
     """
     key = [questions.c[name] for name in _KEY]
     columns = [answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)]
-    of_pairs = questions.c.presentation.in_(("ab", "ba"))
+    of_pairs = questions.c.form.in_(("ab", "ba"))
     conditions = [] if pairs is None else [of_pairs if pairs else ~of_pairs]
     # Ordered by row and with a column that no index has, so that the rows are read, as for the
     # table of comparisons, and not an index, which may differ in a damaged file.

@@ -364,7 +364,7 @@ class Journal:
         """Return the questions that wait for a batch, in the plan's order."""
         c = questions.c
         waiting = (
-            select(c.id, c.pair, c.presentation, c.replicate, c.attempts, c.judge)
+            select(c.id, c.pair, c.form, c.replicate, c.attempts, c.judge)
             .where(c.batch == tag, c.state == "submitted")
             .order_by(c.id)
         )
