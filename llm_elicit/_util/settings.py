@@ -124,8 +124,7 @@ class _Strict(Composer, SafeConstructor):
             read, line = (key.tag, str(key.value)), key.start_mark.line + 1
             if read in lines:
                 raise _refused(
-                    f"duplicate key {key.value!r}, first in line {lines[read]}; remove one",
-                    key,
+                    f"duplicate key {key.value!r}, first in line {lines[read]}; remove one", key
                 )
             lines[read] = line
         return node

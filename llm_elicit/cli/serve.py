@@ -28,8 +28,7 @@ def serve_command(
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Server configuration: judges and limits that clients may use.",
+            metavar="FILE", help="Server configuration: judges and limits that clients may use."
         ),
     ] = None,
     journal: Annotated[

@@ -191,10 +191,7 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
 
 def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
     """Return the answers of each judge so far."""
-    from llm_elicit.pipeline.power_sources import (  # with PyTorch
-        read_sources,
-        scale_by_answers,
-    )
+    from llm_elicit.pipeline.power_sources import read_sources, scale_by_answers  # with PyTorch
 
     campaign, space = result.campaign, result.space
     table = judgments.comparisons(result.study)

@@ -66,11 +66,7 @@ class CampaignRun:
     """
 
     def __init__(
-        self,
-        run: Run,
-        sharing: Sharing,
-        start: dict[str, Any],
-        **asking: Unpack[AskOptions],
+        self, run: Run, sharing: Sharing, start: dict[str, Any], **asking: Unpack[AskOptions]
     ) -> None:
         self.run = run
         self._sharing = sharing

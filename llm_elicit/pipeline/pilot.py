@@ -212,11 +212,7 @@ def _run(campaign: Campaign, pairs: int, template: str) -> Run:
 
 
 def run_pilot(
-    campaign: Campaign,
-    pairs: int,
-    *,
-    max_cost: float | None = None,
-    progress: Progress = SILENT,
+    campaign: Campaign, pairs: int, *, max_cost: float | None = None, progress: Progress = SILENT
 ) -> tuple[Pilot, list[ElicitError]]:
     """Ask about the campaign's first pairs with every template, or resume, and compare them.
 

@@ -57,7 +57,7 @@ _MIN_LENGTH = 16
 SESSIONS_FILE = "sessions.sqlite"
 _ENDED_TABLE = "CREATE TABLE IF NOT EXISTS ended (id TEXT PRIMARY KEY, until REAL NOT NULL)"
 
-_SIGNED_IN, _FORMS, _CHANGED = "llm_elicit.session", "llm_elicit.forms", "llm_elicit.cookies"
+_SIGNED_IN, FORMS, _CHANGED = "llm_elicit.session", "llm_elicit.forms", "llm_elicit.cookies"
 """Keys of a request's scope: its two sessions, and the set of those whose cookie has changed."""
 
 _MAX_ADDRESSES = 10_000
@@ -241,10 +241,7 @@ class Sessions:
         self._signer = URLSafeTimedSerializer(key, salt="session")
         # Cookies are shared by all ports of a host, and so by all services of a machine.
         service = hashlib.sha256(key.encode()).hexdigest()[:8]
-        self._cookies = {
-            _SIGNED_IN: f"llm_elicit_{service}",
-            _FORMS: f"llm_elicit_forms_{service}",
-        }
+        self._cookies = {_SIGNED_IN: f"llm_elicit_{service}", FORMS: f"llm_elicit_forms_{service}"}
 
     def read(self, cookies: str) -> dict[str, Session]:
         """Return the valid sessions of a `Cookie` header; forged and expired ones are left out."""
@@ -256,7 +253,7 @@ class Sessions:
                 session = Session(str(data["id"]), data["scope"])
             except (BadData, KeyError, TypeError):
                 continue
-            if (session.scope is None) == (kind == _FORMS):
+            if (session.scope is None) == (kind == FORMS):
                 sessions[kind] = session
         return sessions
 
@@ -317,40 +314,25 @@ class SessionCookies:
         await self._app(scope, receive, send_with_cookies)
 
 
-def session_of(request: Request) -> Session | None:
-    """Return the session of a browser that signed in; None without one.
+def session_of(request: Request, kind: str = _SIGNED_IN) -> Session | None:
+    """Return the session of a browser that signed in, or of its forms; None without one.
 
     It may have ended since; see `Sessions.has_ended`.
     """
-    session: Session | None = request.scope.get(_SIGNED_IN)
+    session: Session | None = request.scope.get(kind)
     return session
 
 
-def form_session_of(request: Request) -> Session | None:
-    """Return the session of a browser's forms without signing in; None without one."""
-    session: Session | None = request.scope.get(_FORMS)
+def begin_session(request: Request, scope: Scope | None) -> Session:
+    """Begin a session with a new id, without a scope one of forms; the response sets its cookie."""
+    session = Session(secrets.token_urlsafe(16), scope)
+    _set_session(request, FORMS if scope is None else _SIGNED_IN, session)
     return session
-
-
-def form_session(request: Request) -> Session:
-    """Return the session of a browser's forms without signing in; begin one if necessary."""
-    return form_session_of(request) or _begin(request, _FORMS, None)
-
-
-def sign_in(request: Request, scope: Scope) -> Session:
-    """Begin a session with a scope and a new id; the response sets its cookie."""
-    return _begin(request, _SIGNED_IN, scope)
 
 
 def forget(request: Request) -> None:
     """Have the response remove the cookie of a browser that signed in."""
     _set_session(request, _SIGNED_IN, None)
-
-
-def _begin(request: Request, kind: str, scope: Scope | None) -> Session:
-    session = Session(secrets.token_urlsafe(16), scope)
-    _set_session(request, kind, session)
-    return session
 
 
 def _set_session(request: Request, kind: str, session: Session | None) -> None:
@@ -503,9 +485,16 @@ class Links:
             ForgedLinkError: the token is not one of this service.
             LinkError: the link has expired or was revoked.
         """
-        link = self._find(token)
-        if link is None:
+        try:
+            link_id = str(self._signer.loads(token))
+        except BadData:
+            link_id = ""  # that of no link
+        with self._open() as db:
+            query = f"SELECT {_COLUMNS} FROM links WHERE id = ?"
+            row = db.execute(query, (link_id,)).fetchone()
+        if row is None:
             raise ForgedLinkError("this link does not belong to this service; ask for another")
+        link = Link(*row)
         if link.revoked is not None:
             raise LinkError("this link was withdrawn; ask for another")
         if link.expires <= time.time():
@@ -539,17 +528,6 @@ class Links:
         """Remove the links of a campaign that is deleted."""
         with self._open() as db:
             db.execute("DELETE FROM links WHERE campaign = ?", (campaign,))
-
-    def _find(self, token: str) -> Link | None:
-        """Return the link of a token; None if the token is forged or the link does not exist."""
-        try:
-            link_id = str(self._signer.loads(token))
-        except BadData:
-            return None
-        with self._open() as db:
-            query = f"SELECT {_COLUMNS} FROM links WHERE id = ?"
-            row = db.execute(query, (link_id,)).fetchone()
-        return None if row is None else Link(*row)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
         return open_table(self._path, _LINKS_TABLE)

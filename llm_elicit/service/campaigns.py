@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -27,6 +28,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import estimates
 from llm_elicit.orchestrator.engine import check
 from llm_elicit.orchestrator.estimates import JudgeEstimate
+from llm_elicit.orchestrator.journal.control import Wanted, is_active
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
@@ -35,8 +37,8 @@ from llm_elicit.questions import Message
 from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
-from llm_elicit.service.spaces import SpaceLibrary, library_of
-from llm_elicit.service.state import CampaignName, Catalog, NamedRun, Runs, Service, service_of
+from llm_elicit.service.spaces import library_of
+from llm_elicit.service.state import CampaignName, NamedRun, Service, Shared
 
 WHERE = "campaign"
 """The name of the campaign in messages."""
@@ -48,16 +50,13 @@ _OPERATORS = {
 }
 
 
-def read_untrusted(
-    body: bytes, kind: str, settings: ServerSettings, library: SpaceLibrary
-) -> Campaign:
+def read_untrusted(body: bytes, kind: str, settings: ServerSettings) -> Campaign:
     """Return the campaign in a request, ready to run.
 
     Args:
         body: its text.
         kind: "json" or "yaml".
         settings: what it may name.
-        library: the feature spaces that it may name.
 
     Raises:
         InputError: it breaks a rule, or names what the server does not allow.
@@ -73,23 +72,22 @@ def read_untrusted(
             data = json.loads(text, parse_constant=_no_number, object_pairs_hook=_each_key_once)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{WHERE}: not valid JSON: {error}") from None
-    campaign = validate_campaign(data, settings, library)
+    campaign = validate_campaign(data, settings)
     run = Run.open(campaign)
     run.identity  # noqa: B018 - this reads the templates, and tries those of the operator
     return campaign
 
 
-def validate_campaign(data: Any, settings: ServerSettings, library: SpaceLibrary) -> Campaign:
+def validate_campaign(data: Any, settings: ServerSettings) -> Campaign:
     """Return the campaign of parsed data; nothing is read but lists of names.
 
     Raises:
         InputError: it breaks a rule, or names what the server does not allow.
 
     Examples:
-        >>> from pathlib import Path
         >>> data = {"name": "try", "space": "penguins",
         ...         "judges": [{"name": "gpt", "backend": "openai", "model": "m"}]}
-        >>> validate_campaign(data, ServerSettings(), SpaceLibrary(Path("none")))
+        >>> validate_campaign(data, ServerSettings())
         Traceback (most recent call last):
         ...
         llm_elicit.errors.InputError: campaign: judge 'gpt': this server allows no backend \
@@ -118,10 +116,8 @@ def validate_campaign(data: Any, settings: ServerSettings, library: SpaceLibrary
             f"{WHERE}: limits.max_cost: judge {paid!r} costs money; give a cap of at most "
             f"{most:g} USD"
         )
-    if paid is not None and stated is not None and most is not None and stated > most:
-        raise InputError(
-            f"{WHERE}: limits.max_cost: {stated:g} USD; this server allows at most {most:g} USD"
-        )
+    if paid is not None:
+        check_limits(stated, None, settings.bounds, f"{WHERE}: limits.")
     prompts = files.available("prompts", ".md")
     for name in (campaign.design.template, *campaign.pilot):
         if name not in prompts:
@@ -129,23 +125,25 @@ def validate_campaign(data: Any, settings: ServerSettings, library: SpaceLibrary
             raise InputError(f"{WHERE}: no template {text!r}; this server has {', '.join(prompts)}")
     changes = {
         "judges": judges,
-        "space": library.find(campaign.space),
+        "space": library_of(settings).find(campaign.space),
         "runs": settings.runs,
         "journal": settings.journal,
     }
     return campaign.model_copy(update=changes)
 
 
-def check_limits(max_cost: float | None, concurrency: int | None, bounds: Bounds) -> None:
-    """Check new limits of a run.
+def check_limits(
+    max_cost: float | None, concurrency: int | None, bounds: Bounds, prefix: str = ""
+) -> None:
+    """Check limits of a run; `prefix` begins the message.
 
     Raises:
         InputError: a limit is above the server's.
     """
-    if max_cost is not None and bounds.max_cost is not None and max_cost > bounds.max_cost:
-        raise InputError(
-            f"max_cost: {max_cost:g} USD; this server allows at most {bounds.max_cost:g} USD"
-        )
+    most = bounds.max_cost
+    if max_cost is not None and most is not None and max_cost > most:
+        line = f"max_cost: {max_cost:g} USD; this server allows at most {most:g} USD"
+        raise InputError(prefix + line)
     if concurrency is not None and concurrency > bounds.concurrency:
         raise InputError(
             f"concurrency: {concurrency}; this server allows at most {bounds.concurrency}"
@@ -298,9 +296,9 @@ class CampaignYaml(BaseModel):
 
 
 @router.get("", summary="Campaigns", dependencies=_READ)
-async def list_campaigns(runs: Runs) -> list[RunSnapshot]:
+async def list_campaigns(service: Shared) -> list[RunSnapshot]:
     """Return the snapshots of all campaigns."""
-    return await runs.snapshots()
+    return await service.snapshots()
 
 
 @router.post(
@@ -309,11 +307,11 @@ async def list_campaigns(runs: Runs) -> list[RunSnapshot]:
 async def create(
     request: Request,
     response: Response,
-    runs: Runs,
+    service: Shared,
     start: Annotated[bool, Query(description="Whether to start at once.")] = True,
 ) -> RunSnapshot:
     """Create a campaign, and start it unless it is to wait."""
-    job = await begin(service_of(request), runs, await _campaign(request), paused=not start)
+    job = await begin(service, await _campaign(request, service), paused=not start)
     response.headers["location"] = f"/api/campaigns/{job.name}"
     return job.snapshot()
 
@@ -324,16 +322,16 @@ async def create(
     dependencies=_READ,
     openapi_extra=_BODY,
 )
-async def dry_run(request: Request) -> DryRun:
+async def dry_run(request: Request, service: Shared) -> DryRun:
     """Return some prompts and the estimated costs of a campaign; nothing is kept or sent."""
-    campaign = await _campaign(request)
-    return await service_of(request).workers.call(_dry_run, campaign, examples=True)
+    campaign = await _campaign(request, service)
+    return await service.workers.call(_dry_run, campaign, examples=True)
 
 
 @router.get("/{name}", summary="A campaign's state, counts and costs", dependencies=_READ)
-async def read_campaign(name: CampaignName, runs: Runs) -> RunSnapshot:
+async def read_campaign(service: Shared, name: CampaignName) -> RunSnapshot:
     """Return a campaign's snapshot."""
-    return await runs.snapshot(name)
+    return await service.snapshot(name)
 
 
 @router.get("/{name}/campaign", summary="A campaign's settings", dependencies=_READ)
@@ -346,117 +344,109 @@ async def settings(run: NamedRun) -> CampaignYaml:
 @router.get(
     "/{name}/estimate", summary="Estimated cost of the unanswered questions", dependencies=_READ
 )
-async def estimate(request: Request, run: NamedRun) -> DryRun:
+async def estimate(service: Shared, run: NamedRun) -> DryRun:
     """Return the estimated cost of the questions without an answer."""
-    return await service_of(request).workers.call(_dry_run, run.campaign, examples=False)
+    return await service.workers.call(_dry_run, run.campaign, examples=False)
 
 
 @router.post("/{name}/start", summary="Start or continue", dependencies=_ADMIN)
 async def start(
-    request: Request,
+    service: Shared,
     name: CampaignName,
-    runs: Runs,
     retry_failed: Annotated[
         bool, Query(description="Whether to ask again questions that were given up or set aside.")
     ] = False,
 ) -> RunSnapshot:
     """Start a campaign that waits, is paused, or has ended before its report."""
-    service = service_of(request)
-    job = runs.local_run(name)
+    job = service.local_run(name)
     if job is not None:
         await _check_askable(service, job.run)
         await job.resume(retry_failed=retry_failed)
         return job.snapshot()
-    run = await runs.run(name)
-    if await runs.runs_elsewhere(name):
-        await runs.request(name, "running")
-        return await runs.snapshot(name)
+    run = await service.run(name)
+    if await asyncio.to_thread(is_active, run.location):  # in another process
+        await service.request(name, "running")
+        return await service.snapshot(name)
     await _check_askable(service, run)
     return service.runtime.start(run, owner="service", retry_failed=retry_failed).snapshot()
 
 
 @router.post("/{name}/resume", summary="Resume a paused campaign", dependencies=_ADMIN)
-async def resume(request: Request, name: CampaignName, runs: Runs) -> RunSnapshot:
+async def resume(service: Shared, name: CampaignName) -> RunSnapshot:
     """Go on with a campaign that is paused."""
-    job = runs.local_run(name)
+    job = service.local_run(name)
     if job is None:
-        await runs.request(name, "running")
+        await service.request(name, "running")
     else:
-        await _check_askable(service_of(request), job.run)
+        await _check_askable(service, job.run)
         await job.resume()
-    return await runs.snapshot(name)
+    return await service.snapshot(name)
 
 
 @router.post("/{name}/pause", summary="Pause: send no more requests", dependencies=_ADMIN)
 async def pause(
-    request: Request, response: Response, name: CampaignName, runs: Runs, wait: WaitSeconds = 5.0
+    response: Response, service: Shared, name: CampaignName, wait: WaitSeconds = 5.0
 ) -> RunSnapshot:
     """Pause a campaign; 202 if answers in flight have not arrived yet."""
-    job = runs.local_run(name)
-    followed = False
-    if job is None:
-        await runs.request(name, "paused")
-    else:
-        followed = await service_of(request).wait_for(wait, job.pause())
-    response.status_code = 200 if followed else 202
-    return await runs.snapshot(name)
+    job = service.local_run(name)
+    return await _follow(
+        response, service, name, "paused", None if job is None else job.pause(), wait
+    )
 
 
 @router.post("/{name}/cancel", summary="Cancel, and keep all answers", dependencies=_ADMIN)
 async def cancel(
-    request: Request,
     response: Response,
+    service: Shared,
     name: CampaignName,
-    runs: Runs,
     drain: Annotated[bool, Query(description="Whether to wait for answers in flight.")] = True,
     wait: WaitSeconds = 5.0,
 ) -> RunSnapshot:
     """Cancel a campaign; 202 if it has not ended yet."""
-    job = runs.local_run(name)
+    job = service.local_run(name)
+    return await _follow(
+        response, service, name, "cancelled", None if job is None else job.cancel(drain), wait
+    )
+
+
+async def _follow(
+    response: Response,
+    service: Service,
+    name: str,
+    state: Wanted,
+    work: Coroutine[Any, Any, None] | None,
+    wait: float,
+) -> RunSnapshot:
+    """Await work on a run of this process, or ask another process to bring its run to a state."""
     followed = False
-    if job is None:
-        await runs.request(name, "cancelled")
+    if work is None:
+        await service.request(name, state)
     else:
-        followed = await service_of(request).wait_for(wait, job.cancel(drain))
+        followed = await service.wait_for(wait, work)
     response.status_code = 200 if followed else 202
-    return await runs.snapshot(name)
+    return await service.snapshot(name)
 
 
 @router.post("/{name}/retune", summary="Change limits of a running campaign", dependencies=_ADMIN)
-async def retune(request: Request, name: CampaignName, runs: Runs, limits: Limits) -> RunSnapshot:
+async def retune(service: Shared, name: CampaignName, limits: Limits) -> RunSnapshot:
     """Change the number of concurrent requests or the cap on the cost."""
-    bounds = service_of(request).settings.bounds
-    check_limits(limits.max_cost, limits.concurrency, bounds)
-    job = runs.local_run(name)
+    check_limits(limits.max_cost, limits.concurrency, service.settings.bounds)
+    job = service.local_run(name)
     if job is None:
-        await runs.request(name, **limits.model_dump())
+        await service.request(name, **limits.model_dump())
     else:
         await job.retune(**limits.model_dump())
-    return await runs.snapshot(name)
+    return await service.snapshot(name)
 
 
 @router.delete("/{name}", summary="Delete a campaign and its files", dependencies=_ADMIN)
-async def delete(
-    request: Request, name: CampaignName, runs: Runs, wait: WaitSeconds = 30.0
-) -> Response:
+async def delete(service: Shared, name: CampaignName, wait: WaitSeconds = 30.0) -> Response:
     """Cancel a campaign and remove its answers, beliefs, report and links."""
-    service = service_of(request)
-    done = await service.wait_for(wait, _delete(service, runs, name))
+    done = await service.wait_for(wait, service.delete(name))
     return Response(status_code=204 if done else 202)
 
 
-async def _delete(service: Service, runs: Catalog, name: str) -> None:
-    """Delete a run, then its links; if it is refused, everything stays."""
-    await asyncio.to_thread(service.experts.forget, name)
-    await runs.delete(name)
-    await asyncio.to_thread(service.links.forget, name)
-    # An expert may have opened the journal again; a new campaign must not get the old one.
-    await asyncio.to_thread(service.experts.forget, name)
-
-
-async def begin(
-    service: Service, runs: Catalog, campaign: Campaign, *, paused: bool
-) -> CampaignRun:
+async def begin(service: Service, campaign: Campaign, *, paused: bool) -> CampaignRun:
     """Begin a new campaign.
 
     Raises:
@@ -464,14 +454,14 @@ async def begin(
         InputError: it is to start at once, and a key is missing or a cap cannot be held.
     """
     run = await asyncio.to_thread(Run.open, campaign)
-    if not (paused or runs.exists(campaign.name)):
+    if not (paused or service.exists(campaign.name)):
         await _check_askable(service, run)
-    if runs.exists(campaign.name):
+    if service.exists(campaign.name):
         raise ProblemError(409, f"a campaign {campaign.name!r} already exists; choose another name")
     return service.runtime.start(run, paused=paused, owner="service")
 
 
-async def _campaign(request: Request) -> Campaign:
+async def _campaign(request: Request, service: Service) -> Campaign:
     """Return the campaign in the body of a request.
 
     Raises:
@@ -481,18 +471,8 @@ async def _campaign(request: Request) -> Campaign:
     kind = _KINDS.get(media_type(request))
     if kind is None:
         raise ProblemError(415, "send the campaign as application/json or application/yaml")
-    return await parse_campaign(service_of(request), await request.body(), kind)
-
-
-async def parse_campaign(service: Service, body: bytes, kind: str) -> Campaign:
-    """Return the campaign of a text, "json" or "yaml".
-
-    Raises:
-        InputError: it breaks a rule, or names what the server does not allow.
-    """
-    return await service.workers.call(
-        read_untrusted, body, kind, service.settings, library_of(service)
-    )
+    body = await request.body()
+    return await service.workers.call(read_untrusted, body, kind, service.settings)
 
 
 async def _check_askable(service: Service, run: Run) -> None:

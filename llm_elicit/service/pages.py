@@ -37,8 +37,7 @@ from llm_elicit.service.responses import (
     stylesheet,
 )
 from llm_elicit.service.security import SIGN_IN, Admin, Reader, Text, csrf_token, require
-from llm_elicit.service.spaces import library_of
-from llm_elicit.service.state import CampaignName, Catalog, Runs, Service, service_of
+from llm_elicit.service.state import CampaignName, Service, Shared, service_of
 
 router = APIRouter(include_in_schema=False)
 
@@ -124,54 +123,52 @@ async def sign_out(request: Request) -> Response:
 @router.get("/")
 async def home(
     request: Request,
-    runs: Runs,
+    service: Shared,
     caller: Reader,
     example: Annotated[str, Query(alias="from")] = "",
 ) -> Response:
     """Return the page with the campaigns and the form to create one."""
-    examples = await _allowed_examples(service_of(request))
-    text = examples.get(example, _NEW_CAMPAIGN)
-    return HTMLResponse(await _home_page(request, runs, caller.scope, yaml=text, chosen=example))
+    text = (await _allowed_examples(service)).get(example, _NEW_CAMPAIGN)
+    return HTMLResponse(await _home_page(request, caller.scope, yaml=text, chosen=example))
 
 
 @router.get("/parts", dependencies=[Depends(require("read"))])
-async def home_parts(runs: Runs) -> Parts:
+async def home_parts(service: Shared) -> Parts:
     """Return the list of campaigns, the part of the page that changes."""
-    return Parts({"list": render("list", **_list_context(await runs.snapshots()))})
+    return Parts({"list": render("list", **_list_context(await service.snapshots()))})
 
 
 @router.post("/campaigns")
 async def create(
-    request: Request,
-    runs: Runs,
-    caller: Admin,
-    yaml: Text = "",
-    waits: Text = "",
+    request: Request, service: Shared, caller: Admin, yaml: Text = "", waits: Text = ""
 ) -> Response:
     """Create a campaign."""
-    service = service_of(request)
     try:
-        campaign = await campaigns.parse_campaign(service, yaml.encode(), "yaml")
-        job = await campaigns.begin(service, runs, campaign, paused=bool(waits))
+        campaign = await service.workers.call(
+            campaigns.read_untrusted, yaml.encode(), "yaml", service.settings
+        )
+        job = await campaigns.begin(service, campaign, paused=bool(waits))
     except (ElicitError, ProblemError) as error:
         text = await _home_page(
-            request, runs, caller.scope, yaml=yaml, waits=waits, message=sentence(error)
+            request, caller.scope, yaml=yaml, waits=waits, message=sentence(error)
         )
         return HTMLResponse(text, status_of(error))
     return _redirect(f"/campaigns/{job.name}")
 
 
 @router.get("/campaigns/{name}")
-async def campaign(request: Request, name: CampaignName, runs: Runs, caller: Reader) -> Response:
+async def campaign(request: Request, name: CampaignName, caller: Reader) -> Response:
     """Return a campaign's page."""
-    return await _campaign_response(request, name, runs, caller.scope)
+    return await _campaign_response(request, name, caller.scope)
 
 
 @router.get("/campaigns/{name}/parts")
-async def campaign_parts(request: Request, name: CampaignName, runs: Runs, caller: Reader) -> Parts:
+async def campaign_parts(
+    request: Request, service: Shared, name: CampaignName, caller: Reader
+) -> Parts:
     """Return the parts of a campaign's page that change."""
-    run = await runs.run(name)
-    snapshot, live = await runs.snapshot(name), await asyncio.to_thread(_live_view, run)
+    run = await service.run(name)
+    snapshot, live = await service.snapshot(name), await asyncio.to_thread(_live_view, run)
     more = _controls_context(request, run, caller.scope)
     words = state_words(snapshot)
     done = sum(judge.done for judge in snapshot.judges.values())
@@ -187,8 +184,8 @@ async def campaign_parts(request: Request, name: CampaignName, runs: Runs, calle
 @router.post("/campaigns/{name}/retune")
 async def retune(
     request: Request,
+    service: Shared,
     name: CampaignName,
-    runs: Runs,
     caller: Admin,
     concurrency: Text = "",
     max_cost: Text = "",
@@ -204,31 +201,30 @@ async def retune(
             nothing = first["msg"].removeprefix("Value error, ")
             rule = "the limits must be numbers above 0" if first["loc"] else nothing
             raise ProblemError(422, rule) from None
-        return await campaigns.retune(request, name, runs, limits)
+        return await campaigns.retune(service, name, limits)
 
-    return await _respond_to_action(request, name, runs, caller.scope, retuned(), stated)
+    return await _respond_to_action(request, name, caller.scope, retuned(), stated)
 
 
 @router.post("/campaigns/{name}/pause")
 @router.post("/campaigns/{name}/resume")
 @router.post("/campaigns/{name}/start")
 @router.post("/campaigns/{name}/cancel")
-async def act(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
+async def act(request: Request, service: Shared, name: CampaignName, caller: Admin) -> Response:
     """Pause, resume, start or cancel a campaign; answers in flight are awaited."""
     action = request.url.path.rpartition("/")[2]
     if action == "pause":
-        done = campaigns.pause(request, Response(), name, runs, _FOLLOW_TIMEOUT)
+        done = campaigns.pause(Response(), service, name, _FOLLOW_TIMEOUT)
     elif action == "cancel":
-        done = campaigns.cancel(request, Response(), name, runs, True, _FOLLOW_TIMEOUT)
+        done = campaigns.cancel(Response(), service, name, True, _FOLLOW_TIMEOUT)
     else:
-        done = (campaigns.resume if action == "resume" else campaigns.start)(request, name, runs)
-    return await _respond_to_action(request, name, runs, caller.scope, done)
+        done = (campaigns.resume if action == "resume" else campaigns.start)(service, name)
+    return await _respond_to_action(request, name, caller.scope, done)
 
 
 async def _respond_to_action(
     request: Request,
     name: str,
-    runs: Catalog,
     scope: str,
     action: Awaitable[RunSnapshot],
     stated: dict[str, str] | None = None,
@@ -237,22 +233,22 @@ async def _respond_to_action(
     try:
         await action
     except (ElicitError, ProblemError) as error:
-        return await _campaign_response(request, name, runs, scope, error=error, stated=stated)
+        return await _campaign_response(request, name, scope, error=error, stated=stated)
     return _redirect(f"/campaigns/{name}")
 
 
 async def _campaign_response(
     request: Request,
     name: str,
-    runs: Catalog,
     scope: str,
     *,
     error: Exception | None = None,
     stated: dict[str, str] | None = None,
 ) -> Response:
     """Return a campaign's page, after a refused form with the reason and its fields."""
-    run = await runs.run(name)
-    snapshot, live = await runs.snapshot(name), await asyncio.to_thread(_live_view, run)
+    service = service_of(request)
+    run = await service.run(name)
+    snapshot, live = await service.snapshot(name), await asyncio.to_thread(_live_view, run)
     text = campaign_page(
         snapshot,
         live,
@@ -286,13 +282,14 @@ def _controls_context(
     }
 
 
-async def _home_page(request: Request, runs: Catalog, scope: str, **more: Any) -> str:
+async def _home_page(request: Request, scope: str, **more: Any) -> str:
     """Return the page of campaigns."""
+    service = service_of(request)
     return render(
         "campaigns",
-        **_list_context(await runs.snapshots()),
+        **_list_context(await service.snapshots()),
         admin=scope == "admin",
-        examples=list(await _allowed_examples(service_of(request))),
+        examples=list(await _allowed_examples(service)),
         csrf=csrf_token(request),
         signed_in=auth.session_of(request) is not None,
         **{"chosen": "", "waits": "", **more},
@@ -312,9 +309,7 @@ async def _allowed_examples(service: Service) -> dict[str, str]:
         for name in files.available("examples", ".yaml"):
             text = files.find("examples", name, ".yaml").read_text("utf-8")
             with suppress(ElicitError):
-                campaigns.validate_campaign(
-                    parse_yaml(text, name), service.settings, library_of(service)
-                )
+                campaigns.validate_campaign(parse_yaml(text, name), service.settings)
                 yield name, text
 
     if not service.examples:

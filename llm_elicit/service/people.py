@@ -28,7 +28,7 @@ from llm_elicit.service.auth import MAX_DAYS, Link
 from llm_elicit.service.guard import host_name, is_address
 from llm_elicit.service.responses import ROOT, ProblemError, render, sentence, status_of
 from llm_elicit.service.security import Text, csrf_token, require
-from llm_elicit.service.state import Catalog, NamedRun, Runs, service_of
+from llm_elicit.service.state import NamedRun, Shared, service_of
 
 _ADMIN = [Depends(require("admin"))]
 
@@ -52,9 +52,9 @@ class Issued:
 
 
 @router.get("", summary="The links of a campaign")
-async def list_links(request: Request, run: NamedRun) -> list[Link]:
+async def list_links(service: Shared, run: NamedRun) -> list[Link]:
     """Return the links that were issued, without their addresses."""
-    return await asyncio.to_thread(service_of(request).links.list, run.campaign.name)
+    return await asyncio.to_thread(service.links.list, run.campaign.name)
 
 
 @router.post("", summary="Issue a link for an expert", status_code=201)
@@ -73,9 +73,9 @@ async def issue(request: Request, run: NamedRun, given: Invitation) -> Issued:
 
 
 @router.delete("/{link}", summary="Revoke a link", status_code=204)
-async def revoke(request: Request, run: NamedRun, link: str) -> Response:
+async def revoke(service: Shared, run: NamedRun, link: str) -> Response:
     """Revoke a link at once and for good; answers given by it stay."""
-    await asyncio.to_thread(service_of(request).links.revoke, run.campaign.name, link)
+    await asyncio.to_thread(service.links.revoke, run.campaign.name, link)
     return Response(status_code=204)
 
 
@@ -135,10 +135,10 @@ async def issue_by_form(
 
 
 @pages.post("/{link}/revoke", dependencies=_ADMIN)
-async def revoke_by_form(request: Request, run: NamedRun, link: str) -> Response:
+async def revoke_by_form(request: Request, service: Shared, run: NamedRun, link: str) -> Response:
     """Revoke a link."""
     try:
-        await revoke(request, run, link)
+        await revoke(service, run, link)
     except (ElicitError, ProblemError) as error:
         return await _page(request, run, message=sentence(error))
     return RedirectResponse(f"/campaigns/{run.campaign.name}/people", 303)
@@ -254,32 +254,29 @@ class _Visit:
 
 
 @judging.get("")
-async def welcome(request: Request, token: str, runs: Runs) -> Response:
+async def welcome(request: Request, token: str) -> Response:
     """Return the first page: what is asked, how to answer, and how far the expert is."""
-    visit = await _visit(request, token, runs)
+    visit = await _visit(request, token)
     return await visit.page("judge_welcome", ended=visit.ended)
 
 
 @judging.get("/question")
-async def question(
-    request: Request, token: str, runs: Runs, note: Annotated[str, Query()] = ""
-) -> Response:
+async def question(request: Request, token: str, note: Annotated[str, Query()] = "") -> Response:
     """Return the next question."""
-    return await _question(await _visit(request, token, runs), _NOTES.get(note))
+    return await _question(await _visit(request, token), _NOTES.get(note))
 
 
 @judging.post("/answer")
 async def answer(
     request: Request,
     token: str,
-    runs: Runs,
     card: Text = "",
     choice: Text = "",
     confidence: Text = "",
     seconds: Text = "",
 ) -> Response:
     """Record an answer and redirect to the next question; show the same one if it is refused."""
-    visit = await _visit(request, token, runs)
+    visit = await _visit(request, token)
     try:
         await security.check_judge(request, visit.link)
         if choice not in _CHOICES or not re.fullmatch(_NUMBER, card):
@@ -298,9 +295,9 @@ async def answer(
 
 
 @judging.post("/undo")
-async def undo(request: Request, token: str, runs: Runs) -> Response:
+async def undo(request: Request, token: str) -> Response:
     """Undo the last answer, and redirect to its question."""
-    visit = await _visit(request, token, runs)
+    visit = await _visit(request, token)
     try:
         await security.check_judge(request, visit.link)
         card = await visit.call(visit.people.undo) if visit.takes_answers else None
@@ -320,15 +317,15 @@ async def _question(visit: _Visit, note: str | None, status: int = 200) -> Respo
     return await visit.page("judge_question", status, card=card, message=note)
 
 
-async def _visit(request: Request, token: str, runs: Catalog) -> _Visit:
+async def _visit(request: Request, token: str) -> _Visit:
     """Return the expert whose link it is.
 
     Raises:
         ProblemError, LinkError: the link cannot be used, or its campaign is gone.
     """
     link = await security.judging_link(token, request)
-    service, run = service_of(request), await runs.run(link.campaign)
-    snapshot = await runs.snapshot(link.campaign)
+    service = service_of(request)
+    run, snapshot = await service.run(link.campaign), await service.snapshot(link.campaign)
     people = await asyncio.to_thread(service.experts.of, run)
     return _Visit(token, service.links.csrf(link), link, people, snapshot, run.space.title)
 

@@ -61,7 +61,7 @@ def status_of(error: Exception) -> int:
         >>> status_of(InputError("no such judge")), status_of(ConflictError("the run has ended"))
         (422, 409)
     """
-    if isinstance(error, ProblemError):
+    if isinstance(error, HTTPException):
         return error.status_code
     if isinstance(error, InputError) and not isinstance(error, ConflictError):
         return 422

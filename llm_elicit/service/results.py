@@ -39,12 +39,12 @@ from llm_elicit.orchestrator.journal.control import ENDED, RunEvent
 from llm_elicit.orchestrator.journal.questions import is_begun
 from llm_elicit.orchestrator.judgments import StalePlanError
 from llm_elicit.pipeline import stages
-from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_folder import AUDIT, Run
 from llm_elicit.pipeline.run_progress import EventLog
 from llm_elicit.service.auth import Session, session_of
 from llm_elicit.service.responses import ProblemError, logger
 from llm_elicit.service.security import require
-from llm_elicit.service.state import CampaignName, NamedRun, Runs, Service, service_of
+from llm_elicit.service.state import CampaignName, NamedRun, Service, Shared
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ _READ_SECONDS = 60.0
 )
 async def events(
     request: Request,
+    service: Shared,
     name: CampaignName,
-    runs: Runs,
     since: Annotated[
         int, Query(ge=0, le=_MAX_EVENT, description="Number of the last event received.")
     ] = 0,
@@ -88,12 +88,11 @@ async def events(
     last_event_id: Annotated[str, Header()] = "",
 ) -> Response:
     """Return all events after a number, and those to come until the run ends."""
-    service = service_of(request)
     last_event = int(last_event_id) if re.fullmatch(r"[0-9]{1,15}", last_event_id) else since
-    job = runs.local_run(name)
+    job = service.local_run(name)
     if job is not None and job.state in ENDED and 0 < job.snapshot().seq <= last_event:
         return Response(status_code=204)  # a browser does not connect again then
-    run = await runs.run(name)
+    run = await service.run(name)
     log = job if job is not None else EventLog(run.location, here=False)
     source = log.events(last_event)
     if service.watching >= service.settings.bounds.watchers:
@@ -256,7 +255,7 @@ class _Export(FileResponse):
 
 @router.get("/comparisons", summary="The judgments so far as JSON, JSONL, CSV or Parquet")
 async def comparisons(
-    request: Request,
+    service: Shared,
     run: NamedRun,
     form: Annotated[TableFormat, Query(alias="format")] = "json",
     offset: Annotated[int, Query(ge=0, description="For JSON: number of rows to skip.")] = 0,
@@ -265,7 +264,6 @@ async def comparisons(
     ] = 1_000,
 ) -> Response:
     """Return a page of the journal's judgments as JSON, or all of them as a file."""
-    service = service_of(request)
     if form == "json":
         content = await service.workers.call(_page, run.folder, offset, limit)
         return Response(content, media_type=_MEDIA["json"])
@@ -287,14 +285,14 @@ async def beliefs(run: NamedRun) -> list[BeliefSummary]:
 
 
 @router.get("/beliefs/{judge}", summary="A belief's marginals")
-async def marginals(request: Request, run: NamedRun, judge: str) -> list[Marginal]:
+async def marginals(service: Shared, run: NamedRun, judge: str) -> list[Marginal]:
     """Return the marginal of every feature, natural units."""
-    return await service_of(request).workers.call(_marginals, run.folder, judge)
+    return await service.workers.call(_marginals, run.folder, judge)
 
 
 @router.get("/beliefs/{judge}/samples", summary="Points drawn from a belief")
 async def samples(
-    request: Request,
+    service: Shared,
     run: NamedRun,
     judge: str,
     n: Annotated[int, Query(ge=1)] = 1_000,
@@ -302,7 +300,6 @@ async def samples(
     form: Annotated[Format, Query(alias="format")] = "json",
 ) -> Response:
     """Return points in natural units, equal for equal seeds; JSON has `columns` and `data`."""
-    service = service_of(request)
     most = service.settings.bounds.samples
     if n > most:
         raise ProblemError(
@@ -320,27 +317,33 @@ async def samples(
     responses={200: {"model": LogProb}},
 )
 async def log_prob(
-    request: Request,
+    service: Shared,
     run: NamedRun,
     judge: str,
     given: Points,
     form: Annotated[Format, Query(alias="format")] = "json",
 ) -> Response:
     """Return log densities in nats; categories are given by their words."""
-    content = await service_of(request).workers.call(
-        _log_prob, run.folder, judge, given.points, form
-    )
+    content = await service.workers.call(_log_prob, run.folder, judge, given.points, form)
     return Response(content, media_type=_MEDIA[form])
 
 
+async def _check_written(run: Run, kind: str, path: Path) -> None:
+    """Check that a run has a file.
+
+    Raises:
+        ProblemError: it has none.
+    """
+    if not await asyncio.to_thread(path.is_file):
+        message = f"{run.campaign.name}: no {kind} yet; it is written when the run ends"
+        raise ProblemError(404, message)
+
+
 @router.get("/audit", summary="The numbers of the report")
-async def audit(request: Request, run: NamedRun) -> Response:
+async def audit(service: Shared, run: NamedRun) -> Response:
     """Return the audit; docs/audit.schema.json describes it."""
-    if not await asyncio.to_thread((run.folder / "audit.json").is_file):
-        raise ProblemError(
-            404, f"{run.campaign.name}: no audit yet; it is written when the run ends"
-        )
-    content = await service_of(request).workers.call(_audit, run.folder)
+    await _check_written(run, "audit", run.folder / AUDIT)
+    content = await service.workers.call(_audit, run.folder)
     return Response(content, media_type=_MEDIA["json"])
 
 
@@ -348,10 +351,7 @@ async def audit(request: Request, run: NamedRun) -> Response:
 async def report(run: NamedRun) -> Response:
     """Return the report, in a sandbox: it can reach neither the service nor its cookies."""
     path = run.report_path
-    if not await asyncio.to_thread(path.is_file):
-        raise ProblemError(
-            404, f"{run.campaign.name}: no report yet; it is written when the run ends"
-        )
+    await _check_written(run, "report", path)
 
     def head() -> str:
         with path.open(encoding="utf-8") as page:

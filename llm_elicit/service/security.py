@@ -112,7 +112,7 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
         if request.method not in SAFE and caller.by == "session":
             await _check_csrf(request, auth.session_of(request))
         elif request.method not in SAFE and caller.by == "machine" and _is_form(request):
-            await _check_csrf(request, auth.form_session_of(request))
+            await _check_csrf(request, auth.session_of(request, auth.FORMS))
         READER.set(_address(request) if caller.scope == "read" else None)
         check_parameters(request)
         return caller
@@ -157,7 +157,7 @@ async def sign_in(request: Request, token: str) -> Scope:
     """
     scope = _scope_of(request, token)
     await sign_out(request)
-    auth.sign_in(request, scope)
+    auth.begin_session(request, scope)
     return scope
 
 
@@ -171,8 +171,8 @@ async def sign_out(request: Request) -> None:
 
 def csrf_token(request: Request) -> str:
     """Return the token that forms of this page must repeat, in the field `csrf`."""
-    session = auth.session_of(request) or auth.form_session(request)
-    return service_of(request).sessions.csrf(session)
+    session = auth.session_of(request) or auth.session_of(request, auth.FORMS)
+    return service_of(request).sessions.csrf(session or auth.begin_session(request, None))
 
 
 async def check_csrf(request: Request) -> None:
@@ -181,7 +181,8 @@ async def check_csrf(request: Request) -> None:
     Raises:
         OtherSessionError: the form has another token.
     """
-    await _check_csrf(request, auth.session_of(request), auth.form_session_of(request))
+    candidates = auth.session_of(request), auth.session_of(request, auth.FORMS)
+    await _check_csrf(request, *candidates)
 
 
 async def _check_csrf(request: Request, *candidates: Session | None) -> None:
@@ -252,29 +253,18 @@ def _address(request: Request) -> str:
 def add_handlers(app: FastAPI) -> None:
     """Make an application answer errors with pages or problems."""
 
-    async def http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return await _error_response(
-            request, error, error.status_code, str(error.detail), error.headers
-        )
+    for kind in (HTTPException, ElicitError, RequestValidationError):
+        app.add_exception_handler(kind, _error_response)
 
-    async def elicit(request: Request, error: Exception) -> Response:
-        return await _error_response(request, error, status_of(error), str(error))
 
-    async def invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
+async def _error_response(request: Request, error: Exception) -> Response:
+    status, detail, headers = status_of(error), str(error), None
+    if isinstance(error, HTTPException):
+        detail, headers = str(error.detail), error.headers
+    elif isinstance(error, RequestValidationError):
         # An invalid name in a path means that there is no such page.
         status = 404 if error.errors()[0]["loc"][0] == "path" else 422
-        return await _error_response(request, error, status, first_error(error.errors(), request))
-
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(ElicitError, elicit)
-    app.add_exception_handler(RequestValidationError, invalid)
-
-
-async def _error_response(
-    request: Request, error: Exception, status: int, detail: str, headers: Any = None
-) -> Response:
+        detail = first_error(error.errors(), request)
     path = request.url.path
     context: dict[str, Any] = {}
     if "text/html" in request.headers.get("accept", "") and path != SIGN_IN:

@@ -32,7 +32,7 @@ from llm_elicit.service.auth import Keys, Scope, SessionCookies
 from llm_elicit.service.guard import Connection, Guard, Proxied
 from llm_elicit.service.security import require
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
-from llm_elicit.service.state import Service, service_of
+from llm_elicit.service.state import Service, Shared
 
 router = APIRouter(tags=["service"])
 
@@ -79,15 +79,15 @@ class Models:
 
 
 @router.get("/health", summary="Whether the service works; no token is needed")
-async def health(request: Request) -> Health:
+async def health(service: Shared) -> Health:
     """Return the state of the service."""
-    return Health("closing" if service_of(request).closing.is_set() else "ok")
+    return Health("closing" if service.closing.is_set() else "ok")
 
 
 @router.get("/metrics", summary="Counts for Prometheus", dependencies=_READ)
-async def counts(request: Request) -> Response:
+async def counts(service: Shared) -> Response:
     """Return the counts in Prometheus' text format."""
-    return Response(service_of(request).metrics.text(), media_type=state.CONTENT_TYPE)
+    return Response(service.metrics.text(), media_type=state.CONTENT_TYPE)
 
 
 @router.post("/api/session", summary="Sign a browser in by a token")
@@ -116,9 +116,9 @@ def templates() -> list[TemplateSummary]:
 
 
 @router.get("/api/models", summary="The judges that a campaign may have", dependencies=_READ)
-async def models(request: Request) -> Models:
+async def models(service: Shared) -> Models:
     """Return the judges and bounds of the server's file."""
-    settings = service_of(request).settings
+    settings = service.settings
     local = any(judge.backend == "local" for judge in settings.judges)
     return Models(list(settings.judges), sorted(MODELS) if local else [], settings.bounds)
 

@@ -26,7 +26,8 @@ from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.run_folder import CAMPAIGN, run_folders
 from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.security import media_type, require
-from llm_elicit.service.state import Service, service_of
+from llm_elicit.service.settings import ServerSettings
+from llm_elicit.service.state import Service, Shared
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.spaces.naming import ColumnReport
 
@@ -66,9 +67,9 @@ class SpaceDraft(SpaceYaml):
 
 
 @router.get("", summary="Feature spaces", dependencies=_READ)
-async def list_spaces(request: Request) -> list[SpaceSummary]:
+async def list_spaces(service: Shared) -> list[SpaceSummary]:
     """Return the spaces that a campaign can name."""
-    names = await asyncio.to_thread(_library(request).names)
+    names = await asyncio.to_thread(library_of(service.settings).names)
     return [SpaceSummary(name=name, uploaded=uploaded) for name, uploaded in sorted(names.items())]
 
 
@@ -81,6 +82,7 @@ async def list_spaces(request: Request) -> list[SpaceSummary]:
 )
 async def upload(
     request: Request,
+    service: Shared,
     name: Annotated[str, Query(description="The name of the space.")],
     columns: Annotated[
         str, Query(description="Columns to use, separated by commas; all if empty.")
@@ -96,11 +98,9 @@ async def upload(
     encoding: Annotated[str, Query(description="Encoding of the file; detected if empty.")] = "",
 ) -> SpaceDraft:
     """Draft a feature space from a table, which is the body of the request."""
-    service = service_of(request)
-    kind = media_type(request)
-    if kind != "text/csv":
+    if media_type(request) != "text/csv":
         raise ProblemError(415, "send the table as text/csv; other formats are not read")
-    with _library(request).adding(name) as folder:
+    with library_of(service.settings).adding(name) as folder:
         await _receive(request, folder / f"{name}.csv")
         return await service.workers.call(
             draft, folder, name, _names(columns), _names(not_stated), encoding,
@@ -109,45 +109,36 @@ async def upload(
 
 
 @router.get("/{name:path}", summary="A feature space as YAML", dependencies=_READ)
-async def read_space(request: Request, name: str) -> SpaceYaml:
+async def read_space(service: Shared, name: str) -> SpaceYaml:
     """Return a space's YAML text."""
-    path = await asyncio.to_thread(_library(request).path, name)
+    path = await asyncio.to_thread(library_of(service.settings).path, name)
     return SpaceYaml(name=name, yaml=await asyncio.to_thread(path.read_text, "utf-8"))
 
 
 @router.put("/{name}", summary="Edit an uploaded space", dependencies=_ADMIN)
-async def edit(request: Request, name: str) -> SpaceYaml:
+async def edit(request: Request, service: Shared, name: str) -> SpaceYaml:
     """Replace a space's YAML, which is the body of the request."""
     body = await request.body()
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ProblemError(422, not_utf8(error)) from None
-    service = service_of(request)
     await _check_unused(service, name)
-    await service.workers.call(library_of(service).replace, name, text)
+    await service.workers.call(library_of(service.settings).replace, name, text)
     return SpaceYaml(name=name, yaml=text)
 
 
 @router.delete("/{name}", summary="Remove an uploaded space", status_code=204, dependencies=_ADMIN)
-async def remove(request: Request, name: str) -> Response:
+async def remove(service: Shared, name: str) -> Response:
     """Remove a space and its table."""
-    await _check_unused(service_of(request), name)
-    await asyncio.to_thread(_library(request).remove, name)
+    await _check_unused(service, name)
+    await asyncio.to_thread(library_of(service.settings).remove, name)
     return Response(status_code=204)
 
 
-def library_of(service: Service) -> SpaceLibrary:
+def library_of(settings: ServerSettings) -> SpaceLibrary:
     """Return the feature spaces of a service."""
-    return SpaceLibrary(_folder(service))
-
-
-def _library(request: Request) -> SpaceLibrary:
-    return library_of(service_of(request))
-
-
-def _folder(service: Service) -> Path:
-    return service.settings.own_folder / "spaces"
+    return SpaceLibrary(settings.own_folder / "spaces")
 
 
 async def _check_unused(service: Service, name: str) -> None:
@@ -156,7 +147,7 @@ async def _check_unused(service: Service, name: str) -> None:
     Raises:
         ProblemError: a campaign uses the space.
     """
-    space = (_folder(service) / name / f"{name}.yaml").resolve()
+    space = library_of(service.settings).yaml_path(name).resolve()
     # A run that has just started has no folder yet.
     running = [(job.name, job.run.campaign.space) for job in service.runtime.runs.values()]
     written = await asyncio.to_thread(
@@ -232,7 +223,11 @@ class SpaceLibrary:
         names = self.names()
         if name not in names:
             raise InputError(f"no feature space {name!r}; known: {', '.join(sorted(names))}")
-        return str(self._folder / name / f"{name}.yaml") if names[name] else name
+        return str(self.yaml_path(name)) if names[name] else name
+
+    def yaml_path(self, name: str) -> Path:
+        """Return the path of an uploaded space's YAML file."""
+        return self._folder / name / f"{name}.yaml"
 
     def path(self, name: str) -> Path:
         """Return the path of a space's YAML file.

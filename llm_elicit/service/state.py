@@ -153,8 +153,7 @@ class Workers:
             ) from None
         except BrokenWorkerProcess:
             raise ProblemError(
-                422,
-                "the computation ran out of memory; ask for fewer points, pairs or rows",
+                422, "the computation ran out of memory; ask for fewer points, pairs or rows"
             ) from None
 
 
@@ -307,6 +306,12 @@ class OpenPanels:
             self.forget(name)
 
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
+"""The pattern of a campaign's name."""
+
+CampaignName = Annotated[str, InPath(pattern=NAME, description="The campaign's name.")]
+
+
 @dataclass
 class Service:
     """What the routes of one service share.
@@ -351,44 +356,6 @@ class Service:
         self.workers = Workers(2, settings.bounds.seconds)
         self.metrics = Metrics(lambda: self.runtime.runs, lambda: self.watching)
 
-    async def wait_for(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
-        """Return whether work is done after at most some seconds; it continues in any case."""
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if not done:
-            task.add_done_callback(_log_failure)
-            return False
-        task.result()
-        return True
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    """Log why a task failed after its request was answered."""
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("work for a request failed after its answer: %s", task.exception())
-
-
-def service_of(request: Request) -> Service:
-    """Return the service that a request came to."""
-    service: Service = request.app.state.service
-    return service
-
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
-"""The pattern of a campaign's name."""
-
-CampaignName = Annotated[str, InPath(pattern=NAME, description="The campaign's name.")]
-
-
-@dataclass(frozen=True)
-class Catalog:
-    """The runs of a service."""
-
-    runtime: Runtime
-    index: RunIndex
-
     def local_run(self, name: str) -> CampaignRun | None:
         """Return a run of this process; None if there is none of that name."""
         return self.runtime.runs.get(name)
@@ -425,49 +392,79 @@ class Catalog:
         snapshots = [*named, *(run.snapshot() for run in jobs.values())]
         return sorted(snapshots, key=lambda run: run.name)
 
-    async def runs_elsewhere(self, name: str) -> bool:
-        """Whether another process is running a campaign.
-
-        Raises:
-            ProblemError: no run has that name.
-        """
-        run = await self.run(name)
-        at_work = await asyncio.to_thread(is_active, run.location)
-        return at_work and self.local_run(name) is None
-
-    async def request(self, name: str, state: Wanted | None = None, **limits: Any) -> None:
+    async def request(
+        self,
+        name: str,
+        state: Wanted | None = None,
+        max_cost: float | None = None,
+        concurrency: int | None = None,
+    ) -> None:
         """Ask a run that is not of this process to do something, or to have other limits.
 
         Raises:
             ConflictError: the run is not running.
         """
         run = await self.run(name)
-        await asyncio.to_thread(_request, run, state, **limits)
+
+        def ask() -> None:
+            if not is_active(run.location):
+                raise ConflictError(f"{name}: the campaign is not running; start it first")
+            check_limits(run.campaign, max_cost, concurrency)
+            journal.request(run.location, state, max_cost=max_cost, concurrency=concurrency)
+
+        await asyncio.to_thread(ask)
 
     async def delete(self, name: str) -> None:
-        """Cancel a run and remove its folder and journal.
+        """Cancel a run and remove its folder, journal and links; if it is refused, all stay.
 
         Raises:
             ConflictError: another process is running it.
         """
+        await asyncio.to_thread(self.experts.forget, name)
         if self.local_run(name) is not None:
             await self.runtime.delete(name)
         else:
             await asyncio.to_thread(_delete, self.runtime.folder, name)
+        await asyncio.to_thread(self.links.forget, name)
+        # An expert may have opened the journal again; a new campaign must not get the old one.
+        await asyncio.to_thread(self.experts.forget, name)
+
+    async def wait_for(self, seconds: float, work: Coroutine[Any, Any, None]) -> bool:
+        """Return whether work is done after at most some seconds; it continues in any case."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        if not done:
+            task.add_done_callback(_log_failure)
+            return False
+        task.result()
+        return True
 
 
-def catalog(request: Request) -> Catalog:
-    """Return the runs of the service that a request came to; a dependency."""
-    service = service_of(request)
-    return Catalog(service.runtime, service.index)
+def _log_failure(task: asyncio.Task[None]) -> None:
+    """Log why a task failed after its request was answered."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("work for a request failed after its answer: %s", task.exception())
 
 
-Runs = Annotated[Catalog, Depends(catalog)]
+def service_of(request: Request) -> Service:
+    """Return the service that a request came to."""
+    service: Service = request.app.state.service
+    return service
 
 
-async def _named_run(name: CampaignName, runs: Runs) -> Run:
+async def _shared(request: Request) -> Service:
+    """Return the service that a request came to; a dependency."""
+    return service_of(request)
+
+
+Shared = Annotated[Service, Depends(_shared)]
+
+
+async def _named_run(name: CampaignName, service: Shared) -> Run:
     """Return the run that the path of a request names; a dependency."""
-    return await runs.run(name)
+    return await service.run(name)
 
 
 NamedRun = Annotated[Run, Depends(_named_run)]
@@ -487,18 +484,6 @@ def _open_cached(folder: Path, changed: int) -> Run:
     """Open a run; again if its campaign was changed."""
     del changed
     return Run.open(folder)
-
-
-def _request(
-    run: Run,
-    state: Wanted | None,
-    max_cost: float | None = None,
-    concurrency: int | None = None,
-) -> None:
-    if not is_active(run.location):
-        raise ConflictError(f"{run.campaign.name}: the campaign is not running; start it first")
-    check_limits(run.campaign, max_cost, concurrency)
-    journal.request(run.location, state, max_cost=max_cost, concurrency=concurrency)
 
 
 def _delete(folder: Path, name: str) -> None:

@@ -466,11 +466,7 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
                 "index": 0,
                 "finish_reason": says.stop,
                 "logprobs": logprobs,
-                "message": {
-                    "role": "assistant",
-                    "refusal": says.refusal,
-                    **_content(says),
-                },
+                "message": {"role": "assistant", "refusal": says.refusal, **_content(says)},
             }
         ],
         "usage": {

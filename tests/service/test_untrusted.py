@@ -21,7 +21,6 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.service.campaigns import validate_campaign
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
-from llm_elicit.service.spaces import SpaceLibrary
 from tests.service.serving import Served
 from tests.service.test_campaigns import campaign, wait_for
 from tests.service.test_security import CSV, problem
@@ -40,8 +39,8 @@ PAID = ServerSettings(
 )
 
 
-def read(data: Any, settings: ServerSettings = PAID, folder: Path = Path("none")) -> Campaign:
-    return validate_campaign(data, settings, SpaceLibrary(folder))
+def read(data: Any, settings: ServerSettings = PAID) -> Campaign:
+    return validate_campaign(data, settings)
 
 
 def refused(data: Any, said: str, settings: ServerSettings = PAID) -> None:
@@ -263,7 +262,7 @@ def test_text_that_is_no_campaign(served: Served, kind: str, body: Any, said: st
 def test_a_message_is_the_command_lines(served: Served) -> None:
     data = campaign(design={"pairs": 1})
     with pytest.raises(InputError) as error:
-        validate_campaign(data, ServerSettings(), SpaceLibrary(Path("none")))
+        validate_campaign(data, ServerSettings())
     with served.client() as client:
         assert problem(client.post("/api/campaigns", json=data), 422) == str(error.value)
 
