@@ -26,7 +26,7 @@ from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility.cross_validation import ChoiceData
 from llm_elicit.density.utility.fit import UtilityFit, fit_utility
-from llm_elicit.density.utility.gaussian_process import fit_measured
+from llm_elicit.density.utility.gaussian_process import fit_log_odds
 from llm_elicit.density.utility_function import DeferredDraws, Utility
 
 JUDGE_METHODS = ("auto", "utility")
@@ -132,7 +132,7 @@ def fit_evidence(
 
     Log-odds and stated probabilities are measurements of the utility, with the position effect and
     the dispersion estimated from them, judge by judge: ``diagnostics["response"]``, see
-    `llm_elicit.density.utility.gaussian_process.fit_measured`. Without choices beside them the
+    `llm_elicit.density.utility.gaussian_process.fit_log_odds`. Without choices beside them the
     utility is in units of the log-odds and leaves the belief's sharpness open; see `fit_power`.
 
     Args:
@@ -289,12 +289,12 @@ def _fit(problem: Problem, method: str) -> Fitted:
         progress = problem.progress or (lambda *_: None)
         progress("utility", 0, 1)
         judged, settings = (problem.judgments, problem.latent, problem.noise), problem.settings
-        fitted, response = fit_measured(*judged, problem.generator, settings.utility.process)
+        fitted, response = fit_log_odds(*judged, problem.generator, settings.utility.process)
         progress("utility", 1, 1)
         utility, draws = fitted.utility, DeferredDraws(lambda: fitted.draws, len(fitted.draws))
         report = {
             "response": response,
-            "extent": fitted.extent,
+            "extent": fitted.extension_report,
             "utility": {"form": "gaussian process", "length_scale": fitted.length_scale},
             "reason": "The utility as a Gaussian process about a quadratic form, by regression of "
             "the measured log-odds.",

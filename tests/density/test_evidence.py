@@ -134,7 +134,7 @@ def _broken(points: Array, ranking: tuple[int, ...], u: Array) -> tuple[ChoiceDa
     data, context = _ranked(evidence, box)
     winner, loser = (side[:, 0].astype(int) for side in (data.winners, data.losers))
     terms = JudgeTerms.neutral(context)
-    return terms.weigh(data, Noise(), u[winner] - u[loser]), winner, loser
+    return terms.weight_rankings(data, Noise(), u[winner] - u[loser]), winner, loser
 
 
 @pytest.mark.parametrize("k", [3, 4, 5])

@@ -43,7 +43,7 @@ def test_covariances_are_elongated_and_flattened() -> None:
 @given(st.integers(0, 10_000), st.integers(2, 6))
 def test_the_nearest_of_a_factor_mixture_is_itself(seed: int, d: int) -> None:
     mixture = _mixture(torch.Generator().manual_seed(seed), d=d)
-    nearest = FactorMixture.nearest(mixture)
+    nearest = FactorMixture.approximate(mixture)
     points = torch.randn(20, d, generator=torch.Generator().manual_seed(seed))
     torch.testing.assert_close(nearest(points), mixture(points), rtol=2e-3, atol=2e-3)
 
@@ -57,12 +57,12 @@ def test_derivatives_are_those_along_its_own_steps() -> None:
     gradient, curvature = posterior.derivatives(mixture)
 
     def differences(step: torch.Tensor) -> torch.Tensor:
-        winners, losers = mixture.moved(step)(points).chunk(2)
+        winners, losers = mixture.take_step(step)(points).chunk(2)
         return winners - losers
 
     step = torch.zeros(3 * 10, requires_grad=True)
     choices = posterior.response.log_cdf(differences(step)) @ weights
-    (choices + log_prior(prior, mixture.moved(step))).backward()
+    (choices + log_prior(prior, mixture.take_step(step))).backward()
     torch.testing.assert_close(gradient, step.grad, atol=2e-3, rtol=1e-3)
     # Flat only where f is raised everywhere alike.
     lowest = torch.linalg.eigvalsh(curvature.double())[:2]
@@ -77,11 +77,11 @@ def test_derivatives_are_those_along_its_own_steps() -> None:
 def test_many_steps_at_once_are_as_many_mixtures() -> None:
     generator = torch.Generator().manual_seed(1)
     mixture, steps = _mixture(generator), 0.2 * torch.randn(5, 30, generator=generator)
-    many = mixture.moved(steps)
+    many = mixture.take_step(steps)
     assert isinstance(many, FactorMixture)
     measures = many.log_measure()
     for number, step in enumerate(steps):
-        one = mixture.moved(step)
+        one = mixture.take_step(step)
         torch.testing.assert_close(many.whiten[number], one.whiten)
         torch.testing.assert_close(many.offset[number], one.offset)
         torch.testing.assert_close(measures[number], one.log_measure())
@@ -143,5 +143,5 @@ def test_fisher_scoring_stays_among_factor_mixtures() -> None:
     found, value = maximize(posterior, start, 20)
     assert isinstance(found, FactorMixture)
     assert value > posterior.value(start)
-    nearest = FactorMixture.nearest(found)
+    nearest = FactorMixture.approximate(found)
     torch.testing.assert_close(nearest(points), found(points), rtol=2e-3, atol=2e-3)

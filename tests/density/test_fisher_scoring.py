@@ -46,7 +46,7 @@ def test_gradient_is_that_of_the_log_posterior_along_a_step(
     gradient, curvature = posterior.derivatives(mixture)
 
     def along(step: torch.Tensor) -> torch.Tensor:
-        moved = mixture.moved(step)
+        moved = mixture.take_step(step)
         winners, losers = moved(posterior.points).chunk(2)
         choices = posterior.response.log_cdf(winners - losers) * posterior.weights
         return choices.sum() + log_prior(posterior.prior, moved)
@@ -110,7 +110,7 @@ def test_curvature_is_the_fisher_information_of_the_choices() -> None:
     posterior, mixture = _posterior(generator, Noise(), flat), _mixture(generator)
 
     def differences(step: torch.Tensor) -> torch.Tensor:
-        winners, losers = mixture.moved(step)(posterior.points).chunk(2)
+        winners, losers = mixture.take_step(step)(posterior.points).chunk(2)
         return winners - losers
 
     size = len(posterior.derivatives(mixture)[0])
@@ -128,7 +128,7 @@ def test_predictions_spread_as_the_posterior_does() -> None:
     points = torch.randn(8, 2, generator=generator)
 
     def differences(step: torch.Tensor) -> torch.Tensor:
-        winners, losers = mixture.moved(step)(points).chunk(2)
+        winners, losers = mixture.take_step(step)(points).chunk(2)
         return winners - losers
 
     _, curvature = posterior.derivatives(mixture)

@@ -18,7 +18,12 @@ from llm_elicit.density.utility.model import (
     log_prior,
     maximize,
 )
-from llm_elicit.density.utility.posterior import HmcSettings, MixtureDensity, sample_hmc, slope_of
+from llm_elicit.density.utility.posterior import (
+    HmcSettings,
+    MixtureDensity,
+    autograd_gradient,
+    sample_hmc,
+)
 from llm_elicit.density.utility.quadratic import Regression
 from tests.density.targets import ask
 
@@ -67,7 +72,12 @@ def test_chains_under_a_posterior_far_from_normal_converge() -> None:
     heights = [
         law(
             sample_hmc(
-                law, scales, 32, generator, HmcSettings(trajectories=trajectories), law.guide
+                law,
+                scales,
+                32,
+                generator,
+                HmcSettings(trajectories=trajectories),
+                law.surrogate_gradient,
             )
         )
         for trajectories in (4, 12)
@@ -91,7 +101,9 @@ def test_chains_converge_where_choices_are_nearly_all_decided() -> None:
     settings = HmcSettings(windows=1), HmcSettings(), HmcSettings(trajectories=12)
 
     def narrowness(how: HmcSettings) -> torch.Tensor:
-        ends = law.mode.moved(sample_hmc(law, scales, 32, generator, how, law.guide))
+        ends = law.mode.take_step(
+            sample_hmc(law, scales, 32, generator, how, law.surrogate_gradient)
+        )
         return torch.linalg.slogdet(ends.whiten).logabsdet.sum(1)
 
     once, usual, long = (narrowness(how) for how in settings)
@@ -120,7 +132,7 @@ def test_the_surrogate_may_be_left_without_choices() -> None:
         gap = _gap(law.mode, law.posterior)
     surest = MixtureDensity(law.posterior.subset(gap.argmax()[None]), law.mode).surrogate(start)
     assert len(surest.posterior.weights) == 0
-    prior = log_prior(law.posterior.prior, law.mode.moved(start))
+    prior = log_prior(law.posterior.prior, law.mode.take_step(start))
     torch.testing.assert_close(surest(start), prior)
     assert torch.isfinite(sample_hmc(surest, 0.1 * torch.eye(30), 4, torch.Generator())).all()
 
@@ -162,8 +174,8 @@ def test_the_gradient_of_the_likelihood_is_its_derivative() -> None:
     )
     steps = 0.05 * torch.randn(3, mode.height.numel() * 21, generator=torch.Generator())
     steps.requires_grad_()
-    values = MixtureDensity(often, mode).log_likelihood(mode.moved(steps))
-    plain = [often.response.log_cdf(_gap(mode.moved(step), often)).sum() for step in steps]
+    values = MixtureDensity(often, mode).log_likelihood(mode.take_step(steps))
+    plain = [often.response.log_cdf(_gap(mode.take_step(step), often)).sum() for step in steps]
     torch.testing.assert_close(values, torch.stack(plain))
     found, expected = (
         torch.autograd.grad(total, [steps])[0] for total in (values.sum(), torch.stack(plain).sum())
@@ -188,4 +200,4 @@ def test_slopes_of_a_linear_predictor_are_those_of_its_values(
     weights = torch.rand(30, generator=generator, dtype=torch.float64)
     law = Regression(columns, weights, response, torch.eye(5, dtype=torch.float64))
     at = torch.randn(4, 5, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(law.slopes(at), slope_of(law.values)(at))
+    torch.testing.assert_close(law.gradients(at), autograd_gradient(law.values)(at))

@@ -22,7 +22,7 @@ from llm_elicit.density import (
 from llm_elicit.density.judgments import merge
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.settings import GaussianProcessSettings
-from llm_elicit.density.utility.gaussian_process import _observations, _Process
+from llm_elicit.density.utility.gaussian_process import _GaussianProcess, _observations
 from tests.density.targets import Array
 
 SQUARE = Uniform([-1.0, -1.0], [1.0, 1.0])
@@ -49,14 +49,14 @@ def evidence_of(
     )  # fmt: skip
 
 
-def process_of(evidence: Evidence) -> _Process:
+def process_of(evidence: Evidence) -> _GaussianProcess:
     latent = make_latent(SQUARE)
     rows = _observations(merge(evidence), latent, Noise())
-    return _Process(rows, Noise(), torch.Generator().manual_seed(0), PROCESS)
+    return _GaussianProcess(rows, Noise(), torch.Generator().manual_seed(0), PROCESS)
 
 
 @pytest.fixture(scope="module")
-def process() -> _Process:
+def process() -> _GaussianProcess:
     """A process with an interaction, and with a pair asked in two wordings."""
     evidence = evidence_of(0, own=0.7, pairs=24, wordings=3)
     first = evidence.measured
@@ -70,28 +70,30 @@ def process() -> _Process:
 
 def test_the_slope_of_the_marginal_likelihood_is_its_derivative(process):
     at = process.theta + 0.1 * np.random.default_rng(0).normal(size=len(process.theta))
-    value, slope = process.likelihood.loss_and_slope(at)
-    differences = approx_fprime(at, lambda theta: process.likelihood.loss_and_slope(theta)[0], 1e-6)
+    value, slope = process.likelihood.loss_and_gradient(at)
+    differences = approx_fprime(
+        at, lambda theta: process.likelihood.loss_and_gradient(theta)[0], 1e-6
+    )
     np.testing.assert_allclose(slope, differences, atol=2e-4)
     assert math.isfinite(value)
 
 
-def covariance_of(process: _Process) -> tuple[Array, Array]:
+def covariance_of(process: _GaussianProcess) -> tuple[Array, Array]:
     """The covariances (n, n) of all rows and of the common part with them, by their definition."""
     theta = torch.from_numpy(process.theta)
-    terms, rows = process.hyper.terms(theta), process.rows
+    terms, rows = process.hyperparameters.unpack(theta), process.rows
     half = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for variance, block in zip(terms.variances, rows.blocks, strict=False):
-        part = rows.quadratic @ block
+    for variance, block in zip(terms.variances, rows.prior_roots, strict=False):
+        part = rows.quadratic_columns @ block
         half += variance * part @ part.T
-    smooth = process.plain[:, rows.quadratic.shape[1] :]
+    smooth = process.utility_columns[:, rows.quadratic_columns.shape[1] :]
     half += terms.variances[-1] * (smooth * process.spectrum) @ smooth.T
     common = (terms.gain[:, None] * half * terms.gain).numpy()
     alike = rows.cell[:, None] == rows.cell
-    own = float(terms.interaction) * alike * common
-    effects = (process.effects * process.effect_variance) @ process.effects.T
+    own = float(terms.interaction_variance) * alike * common
+    effects = (process.position_columns * process.effect_variance) @ process.position_columns.T
     fixed = common + effects.numpy()
-    return fixed + own + np.diag(terms.measurement.numpy()), fixed
+    return fixed + own + np.diag(terms.measurement_variance.numpy()), fixed
 
 
 def test_the_posterior_of_the_common_part_is_that_of_its_covariance(process):
@@ -107,7 +109,7 @@ def test_a_pair_is_predicted_by_the_other_pairs(process):
     """What the others say is the conditional mean of the normal distribution of all rows."""
     every, _ = covariance_of(process)
     target, group = process.target.numpy(), process.rows.group
-    predicted = process._predicted()
+    predicted = process._predict_left_out()
     for number in range(group.max() + 1):
         rows, others = group == number, group != number
         weights = np.linalg.solve(every[np.ix_(others, others)], target[others])

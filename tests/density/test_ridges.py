@@ -19,7 +19,11 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.settings import GaussianProcessSettings
-from llm_elicit.density.utility.gaussian_process import GaussianProcessFit, _observations, _Process
+from llm_elicit.density.utility.gaussian_process import (
+    GaussianProcessFit,
+    _GaussianProcess,
+    _observations,
+)
 from llm_elicit.density.utility.quadratic import QuadraticTerms
 from llm_elicit.report.verdicts import fit_sentences
 from tests.density.targets import Array, check_evidence
@@ -51,18 +55,18 @@ def standard(features: int) -> GaussianMixture:
     return GaussianMixture([1.0], np.zeros((1, features)), np.eye(features)[None])
 
 
-def process(evidence: Evidence) -> _Process:
+def process(evidence: Evidence) -> _GaussianProcess:
     sampling = standard(evidence.dimension)
     judgments = check_evidence(evidence, sampling)
     rows = _observations(judgments, make_latent(sampling, judgments.points), Noise())
-    return _Process(rows, Noise(), torch.Generator().manual_seed(0), SMALL)
+    return _GaussianProcess(rows, Noise(), torch.Generator().manual_seed(0), SMALL)
 
 
 def fitted(evidence: Evidence, *, ridges: bool = True) -> GaussianProcessFit:
     model = process(evidence)
     model.maximize()
     if ridges:
-        model.find_ridge()
+        model.add_ridge()
     return model.result()
 
 
@@ -93,12 +97,12 @@ def test_round_beliefs_have_no_ridge():
     without, fit = fitted(evidence, ridges=False), fitted(evidence)
     assert fit.utility.linear.tolist() == without.utility.linear.tolist()
     assert fit.draws.curvature.tolist() == without.draws.curvature.tolist()
-    assert fit.extent is None
+    assert fit.extension_report is None
 
 
 def test_the_length_of_a_ridge_that_few_noisy_answers_leave_to_the_prior_is_said():
     fit = fitted(answers(precision(8, 0.02, 1), 80, 1, noise=0.5))
-    diagnostics = {"extent": fit.extent, "separation": None}
+    diagnostics = {"extent": fit.extension_report, "separation": None}
     assert "how far the belief extends" in fit_warnings(diagnostics)[0]
     judge = SimpleNamespace(method="auto", diagnostics={"auto": diagnostics})
     sentences = fit_sentences(cast("JudgeAudit", judge))
@@ -114,12 +118,12 @@ def test_the_gradient_of_the_evidence_is_that_of_differences():
     evidence += Evidence.comparisons(second, first)
     model = process(evidence)
     direction = torch.tensor([0.6, 0.8, 0.0], dtype=torch.float64)
-    model.rows = replace(model.rows, direction=direction)
+    model.rows = replace(model.rows, ridge_direction=direction)
     model.maximize()
     model.theta += 0.1
-    value, slope = model.likelihood.loss_and_slope(model.theta)
+    value, slope = model.likelihood.loss_and_gradient(model.theta)
     by_differences = approx_fprime(
-        model.theta, lambda theta: model.likelihood.loss_and_slope(theta)[0], 1e-6
+        model.theta, lambda theta: model.likelihood.loss_and_gradient(theta)[0], 1e-6
     )
     assert np.isfinite(value)
     assert slope == pytest.approx(by_differences, abs=1e-3)

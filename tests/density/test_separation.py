@@ -10,7 +10,7 @@ from llm_elicit.audit.utility import evaluate_utility, measure_effects
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, Uniform, bounded_below, fit_belief
-from llm_elicit.density.utility.fit import find_agreement, find_separation, separated_rows
+from llm_elicit.density.utility.fit import find_fitted_separation, find_separation, separated_rows
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
 Array = np.ndarray
@@ -133,7 +133,7 @@ def test_a_noisy_judge_is_not_said_to_be_without_noise() -> None:
 
 def test_a_rule_without_terms_is_seen_where_the_fitted_utility_agrees_with_all_choices() -> None:
     differ, pairs = np.ones(80, dtype=bool), np.arange(80)
-    found = find_agreement(differ, pairs, np.full(80, 0.1), 12.3)
+    found = find_fitted_separation(differ, pairs, np.full(80, 0.1), 12.3)
     assert (found["rule"], found["complete"], found["by_chance"]) == ("fitted", True, False)
-    assert find_agreement(differ, pairs, np.full(80, 0.1), 60.0)["by_chance"]
-    assert find_agreement(differ, pairs, np.r_[-1.0, np.ones(79)], 12.3) is None
+    assert find_fitted_separation(differ, pairs, np.full(80, 0.1), 60.0)["by_chance"]
+    assert find_fitted_separation(differ, pairs, np.r_[-1.0, np.ones(79)], 12.3) is None

@@ -30,8 +30,8 @@ from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility.cross_validation import (
     ChoiceData,
     CrossValidation,
-    HeldOut,
-    weigh_forms,
+    HeldOutPredictions,
+    fit_form_weights,
 )
 from llm_elicit.density.utility.fit import choose_warp, fit_utility
 from llm_elicit.density.utility.mixture import MixtureFit, fit_mixtures
@@ -40,7 +40,7 @@ from llm_elicit.density.utility.quadratic import (
     QuadraticTerms,
     Ridges,
     fit_smooth,
-    processes,
+    process_spectra,
 )
 from llm_elicit.density.utility_function import ComponentStack, Tail, Utility, UtilityDraws, Warp
 from tests.density.conftest import QUICK
@@ -137,7 +137,7 @@ def test_suited_ridges_are_likelier_than_others() -> None:
         np.where(won, *pairs), np.where(won, *pairs[::-1]), np.ones(300), np.arange(300)
     )
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
-    suited = quadratic.suited()
+    suited = quadratic.estimate_ridges()
     best = quadratic.fit(suited).posterior
     for kind in suited._fields:
         for times in (1 / 3, 3.0):
@@ -156,8 +156,8 @@ def test_a_ridge_stays_where_choices_tell_nothing_of_its_terms() -> None:
         np.where(won, *pairs), np.where(won, *pairs[::-1]), np.ones(200), np.arange(200)
     )
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
-    assert quadratic.suited().crossed == 1.0
-    assert quadratic.fits((0.1, 1.0, 10.0))[0].coefficients[[1, 3]] == pytest.approx(0.0)
+    assert quadratic.estimate_ridges().crossed == 1.0
+    assert quadratic.fit_multiples((0.1, 1.0, 10.0))[0].coefficients[[1, 3]] == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("times", [1.0, 100.0])
@@ -178,7 +178,7 @@ def test_ridges_of_terms_that_are_zero_are_not_far_above_the_choices_information
     mass = np.full(len(winners), times)
     data = ChoiceData(winners, losers, mass, np.arange(len(winners)))
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
-    suited = quadratic.suited()
+    suited = quadratic.estimate_ridges()
     best = quadratic.fit(suited)
     regression = quadratic.regression(suited)
     fisher = regression.precision(torch.from_numpy(best.coefficients)) - regression.prior
@@ -199,7 +199,7 @@ def test_a_belief_off_the_middle_is_found_where_features_have_nothing_to_do_with
     won = (height[0] - height[1] + rng.logistic(0, Noise().level, n) > 0)[:, None]
     data = ChoiceData(np.where(won, *pairs), np.where(won, *pairs[::-1]), np.ones(n), np.arange(n))
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
-    best = quadratic.fits((0.1, 1.0, 10.0))[0]
+    best = quadratic.fit_multiples((0.1, 1.0, 10.0))[0]
     found = quadratic.terms.utility(best.coefficients)
     curvature, linear = found.curvature.double().numpy(), found.linear.double().numpy()
     centre = -0.5 * np.linalg.solve(curvature, linear)
@@ -221,7 +221,7 @@ def test_few_choices_of_a_wide_belief_leave_no_direction_open() -> None:
     winners, losers = np.where(won[:, None], *pairs), np.where(won[:, None], *pairs[::-1])
     data = ChoiceData(winners, losers, np.ones(1600), np.arange(1600))
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
-    beta = quadratic.fits((0.01, 0.1, 1.0, 10.0))[0].coefficients
+    beta = quadratic.fit_multiples((0.01, 0.1, 1.0, 10.0))[0].coefficients
     curvature = -2.0 * quadratic.terms.utility(beta).curvature.double().numpy()
     # The true ones are 7.7 in fifteen directions and 0.3 in the last, which is hard to see.
     assert np.linalg.eigvalsh(curvature)[0] > 0.2
@@ -301,7 +301,7 @@ def test_products_within_one_feature_s_categories_are_left_out() -> None:
     latent = make_latent(Uniform([0.0] * 3, [99.0, 1.0, 1.0], categorical=[True, False, False]))
     terms = QuadraticTerms.of(latent.category)
     assert len(terms) == 101 + 3 + 2 * 99
-    linear, curvature = terms.forms(torch.ones(1, len(terms)))
+    linear, curvature = terms.linear_and_curvature(torch.ones(1, len(terms)))
     assert linear.shape == (1, 101)
     np.testing.assert_array_equal(curvature[0, 2:, 2:], 0.0)
     np.testing.assert_array_equal(curvature[0, :2, 2:], 0.5)
@@ -475,11 +475,11 @@ def test_the_score_of_the_weighted_sum_is_of_rows_that_did_not_choose_its_weight
     data = ChoiceData(*rng.normal(size=(2, 600, 1)), np.ones(600), np.arange(600))
     validation = CrossValidation(data, Response(Noise()), 3, rng)
     assert len(validation.rows) == 600
-    random = HeldOut(rng.normal(size=600), np.zeros(600))
+    random = HeldOutPredictions(rng.normal(size=600), np.zeros(600))
     first = validation.fold_of[validation.rows].numpy() == 0
-    known = HeldOut(np.where(first, 3.0, random.difference), np.zeros(600))
-    nothing = HeldOut(np.zeros(600), np.zeros(600))
-    weighed = weigh_forms(validation, {"constant": nothing, "known": known})
+    known = HeldOutPredictions(np.where(first, 3.0, random.difference), np.zeros(600))
+    nothing = HeldOutPredictions(np.zeros(600), np.zeros(600))
+    weighed = fit_form_weights(validation, {"constant": nothing, "known": known})
     weight = weighed.factor * weighed.weights["known"]
     assert weighed.held_out.difference[first].max() < 0.5 * 3.0 * weight
 
@@ -504,7 +504,9 @@ def test_the_factor_of_forms_is_at_most_one_and_knows_what_they_leave_in_doubt(
     validation = CrossValidation(data, Response(Noise()), 4, rng)
     rows = validation.rows.numpy()
     predicted = times * np.where(wins, truth, -truth)[rows]
-    weighed = weigh_forms(validation, {form: HeldOut(predicted, np.full(len(rows), spread))})
+    weighed = fit_form_weights(
+        validation, {form: HeldOutPredictions(predicted, np.full(len(rows), spread))}
+    )
     assert lowest <= weighed.factor <= highest
 
 
@@ -538,7 +540,7 @@ def test_a_process_has_the_covariance_of_its_length_scale() -> None:
     winners, losers = rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), (2, 1500, 2))
     data = ChoiceData(winners, losers, np.ones(1500), np.arange(1500))
     validation = CrossValidation(data, Response(Noise()), 4, rng)
-    frequencies, spectra = processes(validation, SmoothSettings())
+    frequencies, spectra = process_spectra(validation, SmoothSettings())
     gap = torch.from_numpy(winners - losers)
     gap = gap[(gap.norm(dim=1) > 0.2) & (gap.norm(dim=1) < 1.5)]
     for name in ("0.3", "0.6"):
@@ -571,7 +573,7 @@ def _skewed_choices(columns: list[int], n: int = 3000) -> CrossValidation:
 def test_features_are_warped_where_the_belief_is_skewed(columns: list[int]) -> None:
     """Whatever their order."""
     quadratic = QuadraticFit(_skewed_choices(columns))
-    warp = choose_warp(quadratic, quadratic.fits()[0].ridges)
+    warp = choose_warp(quadratic, quadratic.fit_multiples()[0].ridges)
     assert warp is not None
     low, high = (strengths[np.argsort(columns)] for strengths in warp.parameters[2:4].numpy())
     np.testing.assert_array_equal(low > 0.0, [True, False, True, False])
@@ -583,7 +585,7 @@ def test_features_are_warped_where_the_belief_is_skewed(columns: list[int]) -> N
 def test_a_warp_of_few_choices_is_no_weaker_than_the_belief_needs(columns: list[int]) -> None:
     """With the weakest that helps, the belief would be too wide, and outside its bands."""
     quadratic = QuadraticFit(_skewed_choices(columns, 300))
-    warp = choose_warp(quadratic, quadratic.fits()[0].ridges)
+    warp = choose_warp(quadratic, quadratic.fit_multiples()[0].ridges)
     assert warp is not None
     strengths = warp.parameters[2:4].sum(0).numpy()
     assert (strengths[[c < 2 for c in columns]] > 300.0).all(), strengths
@@ -591,7 +593,7 @@ def test_a_warp_of_few_choices_is_no_weaker_than_the_belief_needs(columns: list[
 
 def test_a_belief_that_is_normal_has_no_warp() -> None:
     quadratic = QuadraticFit(_skewed_choices([3]))
-    assert choose_warp(quadratic, quadratic.fits()[0].ridges) is None
+    assert choose_warp(quadratic, quadratic.fit_multiples()[0].ridges) is None
 
 
 def test_a_log_normal_belief_in_natural_units_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

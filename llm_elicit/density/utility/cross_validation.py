@@ -1,9 +1,9 @@
 """Cross-validation: folds of the comparisons, predictions of held-out rows, and weights of forms.
 
 *Weights.* The utility is c Σ_i w_i f_i. The weights of the forms f_i, of which one is a constant,
-are probabilities by the likelihood of held-out choices (`bootstrapped_shares`), so that one
+are probabilities by the likelihood of held-out choices (`pseudo_bma_weights`), so that one
 surprising answer does not decide between forms. The factor c makes held-out choices most likely
-(`best_factor`), since of few choices the forms are too steep; it is at most what undoes the weight
+(`fit_factor`), since of few choices the forms are too steep; it is at most what undoes the weight
 of the constant. The posterior's draws are
 divided among the same forms by the same weights, times the same factor, so that the belief lies
 within its bands.
@@ -27,14 +27,14 @@ from llm_elicit.density.torch_utils import minimize
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 _SEED = 0
-_MOST_ROWS = 20_000
+_MAX_ROWS = 20_000
 _FACTOR_PENALTY = 10.0
 _BOOTSTRAPS = 200
 # Of the forms' likelihoods in their weights; below one, because most choices are between improbable
 # points and say little about the belief's mass.
 _LIKELIHOOD_POWER = 0.5
-_LEAST_WEIGHT = 0.05  # of a form: a chain costs the same for few draws as for many
-_EDGES = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+_MIN_WEIGHT = 0.05  # of a form: a chain costs the same for few draws as for many
+_BIN_EDGES = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,21 @@ class ChoiceData:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutPredictions:
     """Predictions of m rows by fits to other rows.
 
     Args:
         difference: (m,) predicted f(winner) − f(loser), nats.
-        spread: (m,) its posterior standard deviation.
+        sd: (m,) its posterior standard deviation.
     """
 
     difference: Array
-    spread: Array
+    sd: Array
 
     def log_likelihood(self, response: Response) -> Array:
         """Return the moderated log-likelihood (m,), nats; see `Noise.moderated_log_cdf`."""
-        sides = torch.from_numpy(self.difference), torch.from_numpy(self.spread)
-        return np.asarray(response.moderated_log_cdf(*sides).numpy())
+        predictions = torch.from_numpy(self.difference), torch.from_numpy(self.sd)
+        return np.asarray(response.moderated_log_cdf(*predictions).numpy())
 
 
 class CrossValidation:
@@ -91,17 +91,17 @@ class CrossValidation:
     """
 
     def __init__(
-        self, data: ChoiceData, response: Response, count: int, rng: np.random.Generator
+        self, data: ChoiceData, response: Response, folds: int, rng: np.random.Generator
     ) -> None:
         self.data, self.response, self.rng = data, response, rng
-        self.count = max(2, min(count, int(data.groups.max()) + 1))
-        fixed = np.random.default_rng(_SEED)
-        self.fold_of = torch.from_numpy(assign_folds(data.groups, self.count, fixed))
+        self.folds = max(2, min(folds, int(data.groups.max()) + 1))
+        fixed_rng = np.random.default_rng(_SEED)
+        self.fold_of = torch.from_numpy(assign_folds(data.groups, self.folds, fixed_rng))
         self.generator = torch.Generator().manual_seed(_SEED)
         self.points = torch.from_numpy(np.concatenate([data.winners, data.losers])).float()
         self.weights = torch.from_numpy(data.weights).float()
-        every = torch.randperm(self.size, generator=self.generator)
-        self.rows = every[:_MOST_ROWS].sort().values
+        permutation = torch.randperm(self.size, generator=self.generator)
+        self.rows = permutation[:_MAX_ROWS].sort().values
 
     @property
     def size(self) -> int:
@@ -113,24 +113,26 @@ class CrossValidation:
         """Number of features d."""
         return int(self.data.winners.shape[1])
 
-    def sides(self, rows: Tensor) -> Tensor:
+    def winners_and_losers(self, rows: Tensor) -> Tensor:
         """Return the winners of these rows, then their losers: (2m, d)."""
         return torch.cat([self.points[rows], self.points[rows + self.size]])
 
-    def everywhere(self, held_out: HeldOut) -> Array:
+    def differences_by_row(self, held_out: HeldOutPredictions) -> Array:
         """Return f(winner) − f(loser) of every row (n,); NaN of rows not used for validation."""
         differences = np.full(self.size, np.nan)
         differences[self.rows.numpy()] = held_out.difference
         return differences
 
-    def score(self, held_out: HeldOut) -> float:
+    def score(self, held_out: HeldOutPredictions) -> float:
         """Return the mean moderated log-likelihood of the validation rows, nats per comparison."""
         weights = self.data.weights[self.rows.numpy()]
-        logs = held_out.log_likelihood(self.response.at(self.rows))
-        return float(np.average(logs, weights=weights))
+        log_likelihoods = held_out.log_likelihood(self.response.at(self.rows))
+        return float(np.average(log_likelihoods, weights=weights))
 
 
-def calibration(held_out: HeldOut, weights: Array, response: Response) -> dict[str, Any]:
+def measure_calibration(
+    held_out: HeldOutPredictions, weights: Array, response: Response
+) -> dict[str, Any]:
     """Return how often choices go as predicted, by predicted probability (JSON-able).
 
     ``bins`` hold the weight (``share``) of the comparisons whose likelier side has a probability in
@@ -138,22 +140,29 @@ def calibration(held_out: HeldOut, weights: Array, response: Response) -> dict[s
     empty bins are left out. ``error`` is the mean absolute difference of the two, weighted by share
     (the expected calibration error of Naeini, Cooper and Hauskrecht, 2015).
     """
-    scaled = response.seen(torch.from_numpy(held_out.difference))
-    spread = response.spread(torch.from_numpy(held_out.spread))
+    differences = response.seen(torch.from_numpy(held_out.difference))
+    sd = response.spread(torch.from_numpy(held_out.sd))
     win, lose = (
-        torch.exp(response.noise.moderated_log_cdf(sign * scaled, spread)).numpy()
+        torch.exp(response.noise.moderated_log_cdf(sign * differences, sd)).numpy()
         for sign in (1.0, -1.0)
     )
     # Given that it is not a tie.
-    chance = win / (win + lose)
-    confidence, hit = np.maximum(chance, 1.0 - chance), np.where(chance == 0.5, 0.5, chance > 0.5)
-    place = np.clip(np.searchsorted(_EDGES, confidence, side="right") - 1, 0, len(_EDGES) - 2)
-    mass = np.bincount(place, weights, len(_EDGES) - 1)
+    probability = win / (win + lose)
+    confidence, correct = (
+        np.maximum(probability, 1.0 - probability),
+        np.where(probability == 0.5, 0.5, probability > 0.5),
+    )
+    bin_of = np.clip(
+        np.searchsorted(_BIN_EDGES, confidence, side="right") - 1, 0, len(_BIN_EDGES) - 2
+    )
+    bin_weights = np.bincount(bin_of, weights, len(_BIN_EDGES) - 1)
     bins, error = [], 0.0
-    for k in np.flatnonzero(mass > 0):
-        at = place == k
-        predicted, observed = (np.average(v[at], weights=weights[at]) for v in (confidence, hit))
-        share = float(mass[k] / mass.sum())
+    for k in np.flatnonzero(bin_weights > 0):
+        in_bin = bin_of == k
+        predicted, observed = (
+            np.average(v[in_bin], weights=weights[in_bin]) for v in (confidence, correct)
+        )
+        share = float(bin_weights[k] / bin_weights.sum())
         error += share * abs(float(observed - predicted))
         bins.append({"share": share, "predicted": float(predicted), "observed": float(observed)})
     return {"bins": bins, "error": error}
@@ -169,55 +178,65 @@ class FormWeights:
 
     weights: dict[str, float]
     factor: float
-    held_out: HeldOut
+    held_out: HeldOutPredictions
 
 
-def weigh_forms(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> FormWeights:
+def fit_form_weights(
+    validation: CrossValidation, forms: Mapping[str, HeldOutPredictions]
+) -> FormWeights:
     """Return the weights of forms by their predictions of the validation rows."""
     rows = validation.rows.numpy()
     groups, fold_of = validation.data.groups[rows], validation.fold_of[validation.rows].numpy()
-    differ = (validation.data.winners != validation.data.losers).any(1)[rows]
-    if len(np.unique(groups[differ])) < 2:
+    informative = (validation.data.winners != validation.data.losers).any(1)[rows]
+    if len(np.unique(groups[informative])) < 2:
         # Held out, the only pair that there is leaves nothing to fit, so that no form could win.
         return FormWeights({"quadratic": 1.0}, 1.0, forms["quadratic"])
-    logs = np.stack(
+    log_likelihoods = np.stack(
         [form.log_likelihood(validation.response.at(validation.rows)) for form in forms.values()]
     )
-    difference, spread = (
-        np.stack([getattr(form, name) for form in forms.values()])
-        for name in ("difference", "spread")
+    difference, sd = (
+        np.stack([getattr(form, name) for form in forms.values()]) for name in ("difference", "sd")
     )
-    # Laplace's spread of linear predictors is far too large where choices hardly bound the scale.
-    doubt = spread * ~np.isin(list(forms), ["quadratic", "smooth"])[:, None]
-    varying = np.array([name != "constant" for name in forms])
+    # Laplace's standard deviation of linear predictors is far too large where choices hardly
+    # bound the scale.
+    factor_sd = sd * ~np.isin(list(forms), ["quadratic", "smooth"])[:, None]
+    varies = np.array([name != "constant" for name in forms])
 
-    def weigh(train: npt.NDArray[np.bool_]) -> tuple[Array, float]:
-        weights = validation.data.weights[rows[train]]
+    def fit_weights(training: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+        weights = validation.data.weights[rows[training]]
         power = _LIKELIHOOD_POWER * len(weights) / weights.sum()
         generator = torch.Generator().manual_seed(_SEED)
-        shares = bootstrapped_shares(power * weights * logs[:, train], groups[train], generator)
-        shares = np.where(shares < _LEAST_WEIGHT, 0.0, shares)
-        shares = shares / shares.sum()
-        response = validation.response.at(validation.rows[torch.from_numpy(train)])
-        sums = (shares @ values[:, train] for values in (difference, doubt))
+        form_weights = pseudo_bma_weights(
+            power * weights * log_likelihoods[:, training], groups[training], generator
+        )
+        form_weights = np.where(form_weights < _MIN_WEIGHT, 0.0, form_weights)
+        form_weights = form_weights / form_weights.sum()
+        response = validation.response.at(validation.rows[torch.from_numpy(training)])
+        weighted_sums = (form_weights @ values[:, training] for values in (difference, factor_sd))
         # Of a few categories the constant keeps a weight however many choices there are.
-        most = 1.0 / max(float(shares[varying].sum()), _LEAST_WEIGHT)
-        return shares, best_factor(HeldOut(*sums), weights, response, most)
+        max_factor = 1.0 / max(float(form_weights[varies].sum()), _MIN_WEIGHT)
+        return form_weights, fit_factor(
+            HeldOutPredictions(*weighted_sums), weights, response, max_factor
+        )
 
     predicted = np.empty((2, len(rows)))
-    for fold in range(validation.count):
-        unseen = fold_of == fold
-        shares, factor = weigh(~unseen)
-        predicted[:, unseen] = (
-            factor * shares @ difference[:, unseen],
-            factor * shares @ spread[:, unseen],
+    for fold in range(validation.folds):
+        test = fold_of == fold
+        form_weights, factor = fit_weights(~test)
+        predicted[:, test] = (
+            factor * form_weights @ difference[:, test],
+            factor * form_weights @ sd[:, test],
         )
-    shares, factor = weigh(np.ones(len(rows), dtype=bool))
-    return FormWeights(dict(zip(forms, shares.tolist(), strict=True)), factor, HeldOut(*predicted))
+    form_weights, factor = fit_weights(np.ones(len(rows), dtype=bool))
+    return FormWeights(
+        dict(zip(forms, form_weights.tolist(), strict=True)), factor, HeldOutPredictions(*predicted)
+    )
 
 
-def best_factor(held_out: HeldOut, weights: Array, response: Response, most: float = 1.0) -> float:
-    """Return the factor of a utility, at most ``most``, that makes held-out choices most likely.
+def fit_factor(
+    held_out: HeldOutPredictions, weights: Array, response: Response, max_factor: float = 1.0
+) -> float:
+    """Return the factor, at most ``max_factor``, that makes held-out choices most likely.
 
     A weak penalty draws it towards one. Where forms are too flat none above one makes the belief
     nearer: most choices are between improbable points, and say little of the peaks that it raises.
@@ -226,29 +245,29 @@ def best_factor(held_out: HeldOut, weights: Array, response: Response, most: flo
         held_out: predictions of m rows.
         weights: (m,) of the rows.
         response: what was answered.
-        most: the largest factor.
+        max_factor: the largest factor.
 
     Examples:
         >>> import numpy as np
         >>> from llm_elicit.density import Noise
         >>> truth = np.random.default_rng(0).normal(0, 3, 4000)
         >>> choices = np.sign(truth + np.random.default_rng(1).logistic(0, 0.78, 4000))
-        >>> steep = HeldOut(2.0 * truth * choices, np.zeros(4000))
-        >>> found = best_factor(steep, np.ones(4000), Response(Noise()))
+        >>> steep = HeldOutPredictions(2.0 * truth * choices, np.zeros(4000))
+        >>> found = fit_factor(steep, np.ones(4000), Response(Noise()))
         >>> bool(abs(found - 0.5) < 0.05)                              # the form is twice too steep
         True
     """
-    mass = torch.from_numpy(weights)
-    values, spread = (torch.from_numpy(side) for side in (held_out.difference, held_out.spread))
+    row_weights = torch.from_numpy(weights)
+    values, sd = (torch.from_numpy(side) for side in (held_out.difference, held_out.sd))
 
     def loss(factor: Tensor) -> Tensor:
-        fit = response.moderated_log_cdf(factor * values, factor * spread) @ mass
+        fit = response.moderated_log_cdf(factor * values, factor * sd) @ row_weights
         return 0.5 * _FACTOR_PENALTY * (factor[0] - 1.0) ** 2 - fit
 
-    return float(minimize(loss, np.ones(1), [(0.0, most)])[0])
+    return float(minimize(loss, np.ones(1), [(0.0, max_factor)])[0])
 
 
-def bootstrapped_shares(logs: Array, groups: Index, generator: torch.Generator) -> Array:
+def pseudo_bma_weights(log_likelihoods: Array, groups: Index, generator: torch.Generator) -> Array:
     """Return shares (F,), summing to one, of forms by their log-likelihoods (F, m).
 
     Each share is exp(total log-likelihood) over the sum of all forms', averaged over Bayesian
@@ -260,13 +279,15 @@ def bootstrapped_shares(logs: Array, groups: Index, generator: torch.Generator) 
         >>> rng = np.random.default_rng(0)
         >>> logs = rng.normal(-0.5, 0.3, (2, 400))                     # alike but for chance
         >>> worse = np.vstack([logs, logs[:1] - 0.1])                 # and one clearly behind
-        >>> shares = bootstrapped_shares(worse, np.arange(400), torch.Generator().manual_seed(0))
+        >>> shares = pseudo_bma_weights(worse, np.arange(400), torch.Generator().manual_seed(0))
         >>> bool(shares[:2].min() > 0.1), bool(shares[2] < 0.01)
         (True, True)
     """
-    of_group = np.stack([np.bincount(groups, row) for row in logs])
-    multiples = torch.empty(_BOOTSTRAPS, of_group.shape[1], dtype=torch.float64)
-    multiples = multiples.exponential_(generator=generator)
-    multiples = multiples * (multiples.shape[1] / multiples.sum(1, keepdim=True))
-    shares = torch.softmax(multiples @ torch.from_numpy(of_group).T, 1)
-    return np.asarray(shares.mean(0).numpy())
+    group_logs = np.stack([np.bincount(groups, row) for row in log_likelihoods])
+    bootstrap_weights = torch.empty(_BOOTSTRAPS, group_logs.shape[1], dtype=torch.float64)
+    bootstrap_weights = bootstrap_weights.exponential_(generator=generator)
+    bootstrap_weights = bootstrap_weights * (
+        bootstrap_weights.shape[1] / bootstrap_weights.sum(1, keepdim=True)
+    )
+    model_weights = torch.softmax(bootstrap_weights @ torch.from_numpy(group_logs).T, 1)
+    return np.asarray(model_weights.mean(0).numpy())

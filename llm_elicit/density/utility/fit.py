@@ -4,7 +4,7 @@ The compared points are drawn from λ independently of the belief p, so the choi
 F(f(winner) − f(loser)) of f = log p is sufficient. The forms of f are a constant (random choices),
 a quadratic form (a Gaussian belief on the feature scale), a quadratic form with a smooth remainder,
 and the logarithm of a mixture of each number of components, of the features or of warped ones
-(`choose_warp`). f is their sum, weighted by held-out choices (`weigh_forms`).
+(`choose_warp`). f is their sum, weighted by held-out choices (`fit_form_weights`).
 
 *Separation.* Where no choice contradicts a rule u, and some agree with it, choices are the likelier
 the larger c is in c u: there is no most likely c (Albert and Anderson, 1984). They bound it from
@@ -39,22 +39,22 @@ from llm_elicit.density.utility.cross_validation import (
     Array,
     ChoiceData,
     CrossValidation,
-    HeldOut,
+    HeldOutPredictions,
     Index,
-    calibration,
-    weigh_forms,
+    fit_form_weights,
+    measure_calibration,
 )
 from llm_elicit.density.utility.judges import JudgeTerms
-from llm_elicit.density.utility.mixture import MixtureFit, Step, fit_mixtures, fit_tails
+from llm_elicit.density.utility.mixture import MixtureFit, StepCallback, fit_mixtures, fit_tails
 from llm_elicit.density.utility.posterior import draw_posterior
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges, fit_smooth
 from llm_elicit.density.utility_function import DeferredDraws, Utility, Warp
 
-_WARP_ROWS = 2000  # most comparisons that a warp is chosen by
-_ENDS = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-_FIRST, _STRENGTHS = 1e2, np.geomspace(1e1, 1e5, 9)
-_GAIN = 5.0  # nats, for which a feature is warped
-_SWEEPS, _REFINEMENTS = 12, 2
+_MAX_WARP_ROWS = 2000  # most comparisons that a warp is chosen by
+_WARPED_ENDS = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+_FIRST_STRENGTH, _STRENGTHS = 1e2, np.geomspace(1e1, 1e5, 9)
+_MIN_WARP_GAIN = 5.0  # nats, for which a feature is warped
+_MAX_SWEEPS, _REFINEMENTS = 12, 2
 
 
 def choose_warp(quadratic: QuadraticFit, ridges: Ridges) -> Warp | None:
@@ -64,70 +64,83 @@ def choose_warp(quadratic: QuadraticFit, ridges: Ridges) -> Warp | None:
     choices: the least that is strong enough would make skewed beliefs too wide.
     """
     generator = torch.Generator().manual_seed(0)
-    chosen = torch.randperm(len(quadratic.rows), generator=generator)[:_WARP_ROWS]
-    regression, data = quadratic.regression(ridges).subset(chosen), quadratic.validation.data
-    rows = quadratic.rows[chosen.numpy()]
-    sides = [torch.from_numpy(side[rows]).double() for side in (data.winners, data.losers)]
+    subset = torch.randperm(len(quadratic.rows), generator=generator)[:_MAX_WARP_ROWS]
+    regression, data = quadratic.regression(ridges).subset(subset), quadratic.validation.data
+    rows = quadratic.rows[subset.numpy()]
+    points_of_sides = [
+        torch.from_numpy(side[rows]).double() for side in (data.winners, data.losers)
+    ]
     points, start = np.concatenate([data.winners, data.losers]), regression.maximize()[0]
     d, category = points.shape[1], data.category
     numbers = range(d) if category is None else np.flatnonzero(category < 0).tolist()
 
     def evidence(strengths: Array, ridges: Ridges) -> float:
         warp, prior = Warp.of(points, *strengths.T), torch.from_numpy(quadratic.prior(ridges))
-        winners, losers = (quadratic.terms.columns(warp(side).numpy()) for side in sides)
-        bent = replace(regression, columns=torch.from_numpy(winners - losers), prior=prior)
-        mode, root = bent.maximize(start)
-        return bent.value(mode) - float(root.diagonal().log().sum())
+        winners, losers = (quadratic.terms.columns(warp(side).numpy()) for side in points_of_sides)
+        warped_regression = replace(
+            regression, columns=torch.from_numpy(winners - losers), prior=prior
+        )
+        mode, root = warped_regression.maximize(start)
+        return warped_regression.value(mode) - float(root.diagonal().log().sum())
 
     strengths = np.zeros((d, 2))
     log_evidence = evidence(strengths, ridges)
-    for _ in range(_SWEEPS):
-        better = {}
+    for _ in range(_MAX_SWEEPS):
+        candidates_by_feature = {}
         for j in (j for j in numbers if not strengths[j].any()):
-            candidates = [(evidence(s, ridges), s) for s in _changed(strengths, j, _FIRST * _ENDS)]
-            likeliest = max(candidates, key=itemgetter(0))
-            if likeliest[0] > log_evidence + _GAIN:
-                better[j] = likeliest
-        if not better:
+            candidates = [
+                (evidence(s, ridges), s)
+                for s in _vary_strengths(strengths, j, _FIRST_STRENGTH * _WARPED_ENDS)
+            ]
+            best = max(candidates, key=itemgetter(0))
+            if best[0] > log_evidence + _MIN_WARP_GAIN:
+                candidates_by_feature[j] = best
+        if not candidates_by_feature:
             break
-        together = strengths + sum(changed - strengths for _, changed in better.values())
-        joint = evidence(together, ridges), together
-        log_evidence, strengths = max([*better.values(), joint], key=itemgetter(0))
+        joint_strengths = strengths + sum(
+            changed - strengths for _, changed in candidates_by_feature.values()
+        )
+        joint_candidate = evidence(joint_strengths, ridges), joint_strengths
+        log_evidence, strengths = max(
+            [*candidates_by_feature.values(), joint_candidate], key=itemgetter(0)
+        )
     if not strengths.any():
         return None
     for _ in range(_REFINEMENTS):
-        suited = QuadraticFit(warped(quadratic.validation, Warp.of(points, *strengths.T))).suited()
+        refined_ridges = QuadraticFit(
+            warp_features(quadratic.validation, Warp.of(points, *strengths.T))
+        ).estimate_ridges()
         refined = strengths.copy()
         for j in np.flatnonzero(strengths.any(1)).tolist():
             levels = np.outer(_STRENGTHS, strengths[j] > 0)
-            values = [evidence(s, suited) for s in _changed(strengths, j, levels)]
+            values = [evidence(s, refined_ridges) for s in _vary_strengths(strengths, j, levels)]
             refined[j] = (strengths[j] > 0) * np.exp(softmax(values) @ np.log(_STRENGTHS))
         strengths = refined
     return Warp.of(points, *strengths.T)
 
 
-def _changed(strengths: Array, feature: int, levels: Array) -> Iterator[Array]:
+def _vary_strengths(strengths: Array, feature: int, levels: Array) -> Iterator[Array]:
     """Yield the strengths (p, 2) with each of the ``levels`` (L, 2) of one feature."""
     for level in levels:
-        changed = strengths.copy()
-        changed[feature] = level
-        yield changed
+        varied = strengths.copy()
+        varied[feature] = level
+        yield varied
 
 
-def warped(validation: CrossValidation, warp: Warp) -> CrossValidation:
+def warp_features(validation: CrossValidation, warp: Warp) -> CrossValidation:
     """Return the same folds and judgments with warped features."""
     data = validation.data
     winners, losers = (warp(torch.from_numpy(side)).numpy() for side in (data.winners, data.losers))
     data = replace(data, winners=winners, losers=losers)
-    return CrossValidation(data, validation.response, validation.count, validation.rng)
+    return CrossValidation(data, validation.response, validation.folds, validation.rng)
 
 
-_ROWS = 1000  # of the first program; later ones have the rows that its rule contradicts, too
-_MORE = 500
-_MOST_TERMS = 200
+_FIRST_ROWS = 1000  # of the first program; later ones have the rows that its rule contradicts, too
+_ADDED_ROWS = 500
+_MAX_TERMS = 200
 _TOLERANCE = 1e-6
-_BY_CHANCE = 0.05
-_RULES = {
+_CHANCE_LEVEL = 0.05
+_RULE_NAMES = {
     "linear": "a linear rule",
     "quadratic": "a quadratic rule",
     "fitted": "the fitted utility",
@@ -146,12 +159,12 @@ def separated_rows(columns: Array) -> Flags:
     sizes = np.abs(columns).max(axis=0, initial=0.0)
     scaled = columns[:, sizes > 0.0] / sizes[sizes > 0.0]
     count, terms = scaled.shape
-    mixed = np.random.default_rng(0).permutation(count)
-    rows = np.sort(mixed[: max(_ROWS, 8 * terms)])
+    permutation = np.random.default_rng(0).permutation(count)
+    rows = np.sort(permutation[: max(_FIRST_ROWS, 8 * terms)])
     while terms:
-        some = scaled[rows]
+        chosen = scaled[rows]
         # The most of Σ s with x·β >= s and 0 <= s <= 1.
-        rules = np.hstack([-some, np.eye(len(rows))])
+        rules = np.hstack([-chosen, np.eye(len(rows))])
         solution = linprog(
             np.concatenate([np.zeros(terms), -np.ones(len(rows))]),
             A_ub=rules,
@@ -160,24 +173,24 @@ def separated_rows(columns: Array) -> Flags:
         )
         if solution.x is None or float(np.sum(solution.x[terms:])) < 0.5:
             break
-        sides = scaled @ solution.x[:terms]
-        worst = np.argsort(sides)[:_MORE]
-        against = np.setdiff1d(worst[sides[worst] < -_TOLERANCE], rows)
-        if not len(against):
-            return np.asarray(sides > _TOLERANCE)
-        rows = np.union1d(rows, against)
+        predictor = scaled @ solution.x[:terms]
+        lowest = np.argsort(predictor)[:_ADDED_ROWS]
+        contradicted = np.setdiff1d(lowest[predictor[lowest] < -_TOLERANCE], rows)
+        if not len(contradicted):
+            return np.asarray(predictor > _TOLERANCE)
+        rows = np.union1d(rows, contradicted)
     return np.zeros(count, dtype=bool)
 
 
 def find_separation(
-    design: Array, linear: int, order: Array, pairs: Index
+    design: Array, linear_count: int, position_columns: Array, pairs: Index
 ) -> dict[str, Any] | None:
     """Return the linear or quadratic rule that no choice contradicts; None if there is none.
 
     Args:
         design: (n, P) terms of the winners less those of the losers, the linear terms first.
-        linear: the number of linear terms.
-        order: (n, B) columns of position effects, which may explain choices, too.
+        linear_count: the number of linear terms.
+        position_columns: (n, B) columns of position effects, which may explain choices, too.
         pairs: (n,) their numbers; rows of one pair are one answer.
 
     Returns what is JSON-able: ``rule`` is "linear", "quadratic" or "fitted"; ``pairs`` are those in
@@ -185,70 +198,77 @@ def find_separation(
     probability that as many random choices agree with some rule of its kind (Cover, 1965), and
     ``by_chance`` whether it is at least 5 %; ``message`` says so in one line.
     """
-    by_position = separated_rows(order).sum()
+    explained_by_position = separated_rows(position_columns).sum()
 
-    def separated(terms: int) -> Flags:
-        decided = separated_rows(np.concatenate([design[:, :terms], order], axis=1))
-        return decided if decided.sum() > by_position else np.zeros(len(decided), dtype=bool)
+    def find_rows(terms: int) -> Flags:
+        separated = separated_rows(np.concatenate([design[:, :terms], position_columns], axis=1))
+        enough = separated.sum() > explained_by_position
+        return separated if enough else np.zeros_like(separated)
 
-    terms = design.shape[1] if design.shape[1] <= _MOST_TERMS else linear
-    decided = separated(terms)
-    if not decided.any():
+    terms = design.shape[1] if design.shape[1] <= _MAX_TERMS else linear_count
+    separated = find_rows(terms)
+    if not separated.any():
         return None
-    if terms > linear and separated(linear).sum() == decided.sum():
-        terms = linear
-    rule = "linear" if terms == linear else "quadratic"
-    differ = (design != 0.0).any(axis=1)
-    return _report(rule, terms + order.shape[1], pairs[decided], pairs[differ])
+    if terms > linear_count and find_rows(linear_count).sum() == separated.sum():
+        terms = linear_count
+    rule = "linear" if terms == linear_count else "quadratic"
+    informative = (design != 0.0).any(axis=1)
+    return _describe_separation(
+        rule, terms + position_columns.shape[1], pairs[separated], pairs[informative]
+    )
 
 
-def find_agreement(
-    differ: Flags, pairs: Index, fitted: Array, parameters: float
+def find_fitted_separation(
+    informative: Flags, pairs: Index, differences: Array, parameter_count: float
 ) -> dict[str, Any] | None:
     """Return the same of the fitted utility; None if a choice contradicts it.
 
     Args:
-        differ: (n,) whether a row is of two different points.
+        informative: (n,) whether a row is of two different points.
         pairs: (n,) their numbers; rows of one pair are one answer.
-        fitted: (n,) f(winner) − f(loser) by the fitted utility.
-        parameters: the number of its parameters that choices determine.
+        differences: (n,) f(winner) − f(loser) by the fitted utility.
+        parameter_count: the number of its parameters that choices determine.
     """
-    if not (differ.any() and (fitted[differ] > 0.0).all()):
+    if not (informative.any() and (differences[informative] > 0.0).all()):
         return None
-    return _report("fitted", max(parameters, 1.0), pairs[differ], pairs[differ])
+    return _describe_separation(
+        "fitted", max(parameter_count, 1.0), pairs[informative], pairs[informative]
+    )
 
 
-def _report(rule: str, terms: float, decided: Index, informative: Index) -> dict[str, Any]:
-    count, total = len(np.unique(decided)), len(np.unique(informative))
-    chance = float(stats.binom.cdf(np.ceil(terms) - 1.0, count - 1, 0.5))
-    of_all = "all" if count == total else f"{count:,} of {total:,}"
+def _describe_separation(
+    rule: str, term_count: float, separated: Index, informative: Index
+) -> dict[str, Any]:
+    count, total = len(np.unique(separated)), len(np.unique(informative))
+    chance = float(stats.binom.cdf(np.ceil(term_count) - 1.0, count - 1, 0.5))
+    extent = "all" if count == total else f"{count:,} of {total:,}"
     message = (
-        f"no choice contradicts {_RULES[rule]}, which decides {of_all} pairs, so the choices "
+        f"no choice contradicts {_RULE_NAMES[rule]}, which decides {extent} pairs, so the choices "
         "give only a lower bound of the sharpness of the belief (the same number of random "
         f"choices agree with such a rule with probability {chance:.2g})"
     )
     return {
         "rule": rule, "complete": count == total, "pairs": count, "chance": chance,
-        "by_chance": chance >= _BY_CHANCE, "message": message,
+        "by_chance": chance >= _CHANCE_LEVEL, "message": message,
     }  # fmt: skip
 
 
-WEIGHTED = "weighted sum"
-_TURNS = 4
-_CLEARLY = 2.0  # standard errors by which a form of warped features must predict better
+WEIGHTED_SUM = "weighted sum"
+_JUDGE_TURNS = 4
+_MIN_WARP_GAIN_SE = 2.0  # standard errors by which a form of warped features must predict better
 
 
 @dataclass(frozen=True)
 class UtilityFit:
     """The fitted utility, draws of its posterior, and diagnostics (JSON-able).
 
-    Draws are made when they are asked for. ``predicted`` (n,) is f(winner) − f(loser) of every
-    row by fits to other rows, in nats; NaN of rows that are not validation rows.
+    Draws are made when they are first needed. ``held_out_differences`` (n,) is f(winner) − f(loser)
+    of every row by fits to other rows, in nats; NaN of rows that are not validation rows.
     """
 
     utility: Utility
     draws: DeferredDraws
-    predicted: Array
+    held_out_differences: Array
     diagnostics: dict[str, Any]
 
 
@@ -267,25 +287,27 @@ def fit_utility(
     weighted sum over the constant and the quadratic form with their standard errors, its
     ``calibration``, ``ridges``, the ``variances`` of the smooth remainder's processes, ``warp``,
     the strengths of each feature or None, ``separation`` (see `find_separation`), and
-    ``judging``, the judges' terms; see `JudgeTerms.report`.
+    ``judging``, the judges' terms; see `JudgeTerms.diagnostics`.
     """
     count = len(settings.mixture.counts)
 
-    def step(done: int) -> None:
+    def on_step(done: int) -> None:
         if progress is not None:
             progress("utility", done, count)
 
     if data.context is None:
-        plain = CrossValidation(data, Response(noise), settings.folds, rng)
-        return _describe(plain, settings, step)
-    terms, weighted = _judge_terms(data, data.context, noise, rng, settings)
+        validation = CrossValidation(data, Response(noise), settings.folds, rng)
+        return _fit_weighted_sum(validation, settings, on_step)
+    terms, weighted = _estimate_judge_terms(data, data.context, noise, rng, settings)
     response = terms.response(data.context, noise)
-    fitted = _describe(CrossValidation(weighted, response, settings.folds, rng), settings, step)
+    fit = _fit_weighted_sum(
+        CrossValidation(weighted, response, settings.folds, rng), settings, on_step
+    )
     judging = {"judging": terms.report(data.context, noise)}
-    return replace(fitted, diagnostics={**fitted.diagnostics, **judging})
+    return replace(fit, diagnostics={**fit.diagnostics, **judging})
 
 
-def _judge_terms(
+def _estimate_judge_terms(
     data: ChoiceData,
     context: Context,
     noise: Noise,
@@ -298,99 +320,105 @@ def _judge_terms(
     all forms but the smooth one, since beside a utility that is too simple position effects are
     underestimated.
     """
-    quick = replace(
+    quick_settings = replace(
         settings,
         smooth=replace(settings.smooth, frequencies=0),
         posterior=replace(settings.posterior, draws=0),
     )
     terms = JudgeTerms.neutral(context)
-    weighted = terms.weigh(data, noise)
-    for turn in range(_TURNS):
+    weighted = terms.weight_rankings(data, noise)
+    for turn in range(_JUDGE_TURNS):
         response = terms.response(context, noise)
         validation = CrossValidation(weighted, response, settings.folds, rng)
-        if turn < _TURNS - 1:
+        if turn < _JUDGE_TURNS - 1:
             quadratic = QuadraticFit(validation)
-            ridged = quadratic.fits()[0]
-            predicted = validation.everywhere(quadratic.cross_validate(ridged.ridges))
+            ridges = quadratic.fit_multiples()[0]
+            predicted = validation.differences_by_row(quadratic.cross_validate(ridges.ridges))
         else:
-            predicted = _describe(validation, quick, None).predicted
-        weighted = terms.weigh(data, noise, predicted)
+            predicted = _fit_weighted_sum(validation, quick_settings, None).held_out_differences
+        weighted = terms.weight_rankings(data, noise, predicted)
         terms = terms.estimate(weighted, noise, predicted)
-    return terms, terms.weigh(data, noise, predicted)
+    return terms, terms.weight_rankings(data, noise, predicted)
 
 
-def _describe(
-    validation: CrossValidation, settings: UtilitySettings, step: Step | None
+def _fit_weighted_sum(
+    validation: CrossValidation, settings: UtilitySettings, on_step: StepCallback | None
 ) -> UtilityFit:
     """Return the weighted sum of the forms, with draws and diagnostics."""
-    forms = _best_forms(validation, settings, step)
+    forms = _fit_forms(validation, settings, on_step)
     quadratic, data = forms.quadratic, validation.data
     rows = quadratic.rows
-    order = np.zeros((len(rows), 0)) if data.context is None else data.context.order[rows]
-    linear, groups = quadratic.terms.dimension, data.groups[rows]
-    separation = find_separation(quadratic.design, linear, order, groups)
+    position_columns = (
+        np.zeros((len(rows), 0)) if data.context is None else data.context.order[rows]
+    )
+    linear_count, groups = quadratic.terms.dimension, data.groups[rows]
+    separation = find_separation(quadratic.design, linear_count, position_columns, groups)
     eligible = dict(forms.held_out)
     if separation is not None and not separation["by_chance"]:
         # The scale of a rule without contradictions is its prior's, and one that is too sharp for a
         # held-out choice says nothing for random ones.
         del eligible["constant"]
-    weighed = weigh_forms(validation, eligible)
-    by_form = {**forms.held_out, WEIGHTED: weighed.held_out}
+    form_weights = fit_form_weights(validation, eligible)
+    held_out = {**forms.held_out, WEIGHTED_SUM: form_weights.held_out}
     diagnostics = {
-        "form": WEIGHTED,
-        "weights": {form: round(weight, 4) for form, weight in weighed.weights.items()},
-        "factor": weighed.factor,
-        **_scores(validation, by_form),
-        **forms.report(),
+        "form": WEIGHTED_SUM,
+        "weights": {form: round(weight, 4) for form, weight in form_weights.weights.items()},
+        "factor": form_weights.factor,
+        **_scores(validation, held_out),
+        **forms.diagnostics(),
     }
-    draws = forms.draws(weighed.weights, weighed.factor, settings)
-    utility = forms.utility(weighed.weights).scaled(weighed.factor)
-    diagnostics["separation"] = separation or _agreement(validation, utility, weighed.held_out)
-    return UtilityFit(utility, draws, validation.everywhere(weighed.held_out), diagnostics)
-
-
-def _agreement(
-    validation: CrossValidation, utility: Utility, held_out: HeldOut
-) -> dict[str, Any] | None:
-    """Return whether all choices agree with the utility; see `find_agreement`."""
-    rows, data = validation.rows.numpy(), validation.data
-    response = validation.response.at(validation.rows)
-    winners, losers = utility(validation.sides(validation.rows)).double().chunk(2)
-    gain = response.log_cdf(winners - losers).numpy() - held_out.log_likelihood(response)
-    return find_agreement(
-        (data.winners != data.losers).any(1)[rows],
-        data.groups[rows],
-        response.seen(winners - losers).numpy(),
-        float(gain @ data.weights[rows]),
+    draws = forms.posterior_draws(form_weights.weights, form_weights.factor, settings)
+    utility = forms.weighted_utility(form_weights.weights).scaled(form_weights.factor)
+    diagnostics["separation"] = separation or _find_fitted_separation(
+        validation, utility, form_weights.held_out
+    )
+    return UtilityFit(
+        utility, draws, validation.differences_by_row(form_weights.held_out), diagnostics
     )
 
 
-def _best_forms(
-    validation: CrossValidation, settings: UtilitySettings, step: Step | None
-) -> _Forms:
+def _find_fitted_separation(
+    validation: CrossValidation, utility: Utility, held_out: HeldOutPredictions
+) -> dict[str, Any] | None:
+    """Return whether all choices agree with the utility; see `find_fitted_separation`."""
+    rows, data = validation.rows.numpy(), validation.data
+    response = validation.response.at(validation.rows)
+    winners, losers = utility(validation.winners_and_losers(validation.rows)).double().chunk(2)
+    gains = response.log_cdf(winners - losers).numpy() - held_out.log_likelihood(response)
+    return find_fitted_separation(
+        (data.winners != data.losers).any(1)[rows],
+        data.groups[rows],
+        response.seen(winners - losers).numpy(),
+        float(gains @ data.weights[rows]),
+    )
+
+
+def _fit_forms(
+    validation: CrossValidation, settings: UtilitySettings, on_step: StepCallback | None
+) -> _FormFits:
     """Return the forms of the features as they are, or warped.
 
     They are warped where the quadratic form or the smooth one then clearly predicts better than
     both of the plain features; mixtures take most of the time and are fitted once.
     """
-    forms = _Forms(validation, settings)
-    warp = choose_warp(forms.quadratic, forms.ridged[0].ridges)
+    forms = _FormFits(validation, settings)
+    warp = choose_warp(forms.quadratic, forms.ridge_fits[0].ridges)
     if warp is not None:
-        bent = _Forms(warped(validation, warp), settings, warp)
+        warped = _FormFits(warp_features(validation, warp), settings, warp)
         rows = validation.rows.numpy()
         response, weights = validation.response.at(validation.rows), validation.data.weights[rows]
-        bent_logs, logs = (
-            max((f.log_likelihood(response) for f in some.held_out.values()), key=weights.dot)
-            for some in (bent, forms)
+        warped_logs, logs = (
+            max((f.log_likelihood(response) for f in fits.held_out.values()), key=weights.dot)
+            for fits in (warped, forms)
         )
-        gain = _gain(bent_logs - logs, weights, validation.data.groups[rows])
-        if gain["mean"] > _CLEARLY * gain["se"]:
-            forms = bent
-    forms.add_mixtures(settings, step)
+        gain = _mean_gain(warped_logs - logs, weights, validation.data.groups[rows])
+        if gain["mean"] > _MIN_WARP_GAIN_SE * gain["se"]:
+            forms = warped
+    forms.fit_mixtures(settings, on_step)
     return forms
 
 
-class _Forms:
+class _FormFits:
     """The constant, the quadratic form, the smooth one and the mixtures, and their predictions."""
 
     def __init__(
@@ -398,33 +426,39 @@ class _Forms:
     ) -> None:
         self.validation, self.warp = validation, warp
         self.quadratic = QuadraticFit(validation)
-        self.ridged = self.quadratic.fits()
-        ridges = self.ridged[0].ridges
-        by_quadratic = self.quadratic.cross_validate(ridges)
-        nothing = np.zeros(len(validation.rows))
-        self.held_out = {"constant": HeldOut(nothing, nothing), "quadratic": by_quadratic}
+        self.ridge_fits = self.quadratic.fit_multiples()
+        ridges = self.ridge_fits[0].ridges
+        quadratic_predictions = self.quadratic.cross_validate(ridges)
+        zeros = np.zeros(len(validation.rows))
+        self.held_out = {
+            "constant": HeldOutPredictions(zeros, zeros),
+            "quadratic": quadratic_predictions,
+        }
         self.smooth = fit_smooth(self.quadratic, ridges, settings.smooth)
         if self.smooth is not None:
             self.held_out["smooth"] = self.smooth.held_out
         self.mixtures: dict[str, MixtureFit] = {}
 
-    def add_mixtures(self, settings: UtilitySettings, step: Step | None) -> None:
+    def fit_mixtures(self, settings: UtilitySettings, on_step: StepCallback | None) -> None:
         """Fit mixtures, until three numbers in a row do not help."""
-        first = self.validation.score(self.held_out["quadratic"])
-        self.mixtures = fit_tails(self.validation, settings.mixture, first) | {
+        quadratic_score = self.validation.score(self.held_out["quadratic"])
+        self.mixtures = fit_tails(self.validation, settings.mixture, quadratic_score) | {
             f"mixture of {fit.count}": fit
-            for fit in fit_mixtures(self.validation, settings.mixture, first, step)
+            for fit in fit_mixtures(self.validation, settings.mixture, quadratic_score, on_step)
         }
         self.held_out |= {name: fit.held_out for name, fit in self.mixtures.items()}
 
-    def utility(self, weights: Mapping[str, float]) -> Utility:
+    def weighted_utility(self, weights: Mapping[str, float]) -> Utility:
         """Return the sum of the forms times their weights."""
         terms = self.quadratic.terms
-        total = terms.utility(weights.get("quadratic", 0.0) * self.ridged[0].coefficients)
+        total = terms.utility(weights.get("quadratic", 0.0) * self.ridge_fits[0].coefficients)
         if self.smooth is not None and (weight := weights.get("smooth")):
-            under, process = self.smooth.split(weight * self.smooth.mode[None])
-            plain = terms.utility(under[0].numpy())
-            linear, curvature = total.linear + plain.linear, total.curvature + plain.curvature
+            quadratic, process = self.smooth.split(weight * self.smooth.mode[None])
+            parametric = terms.utility(quadratic[0].numpy())
+            linear, curvature = (
+                total.linear + parametric.linear,
+                total.curvature + parametric.curvature,
+            )
             total = Utility(linear, curvature, fourier=process)
         components = (
             replace(fit.mode.stack(), share=weights[name])
@@ -433,25 +467,25 @@ class _Forms:
         )
         return replace(total, components=tuple(components), warp=self.warp)
 
-    def draws(
+    def posterior_draws(
         self, weights: Mapping[str, float], factor: float, settings: UtilitySettings
     ) -> DeferredDraws:
         """Return draws of the posterior, times a factor."""
         seed, count = int(self.validation.rng.integers(2**62)), settings.posterior.draws
-        forms = (weights, self.quadratic, self.ridged, self.smooth, self.mixtures)
-        make = partial(draw_posterior, *forms, count, seed)
-        return DeferredDraws(lambda: replace(make().scaled(factor), warp=self.warp), count)
+        forms = (weights, self.quadratic, self.ridge_fits, self.smooth, self.mixtures)
+        draw = partial(draw_posterior, *forms, count, seed)
+        return DeferredDraws(lambda: replace(draw().scaled(factor), warp=self.warp), count)
 
-    def report(self) -> dict[str, Any]:
+    def diagnostics(self) -> dict[str, Any]:
         """Return the diagnostics of the forms."""
         return {
-            "ridges": self.ridged[0].ridges._asdict(),
+            "ridges": self.ridge_fits[0].ridges._asdict(),
             "variances": {} if self.smooth is None else self.smooth.variances,
             "warp": None if self.warp is None else self.warp.parameters[2:4].T.tolist(),
         }
 
 
-def _scores(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> dict[str, Any]:
+def _scores(validation: CrossValidation, forms: Mapping[str, HeldOutPredictions]) -> dict[str, Any]:
     """Return the held-out likelihoods of the forms, and gains and calibration of their sum."""
     rows = validation.rows.numpy()
     weights, groups = validation.data.weights[rows], validation.data.groups[rows]
@@ -462,15 +496,15 @@ def _scores(validation: CrossValidation, forms: Mapping[str, HeldOut]) -> dict[s
             form: float(np.average(score, weights=weights)) for form, score in scores.items()
         },
         "gains": {
-            base: _gain(scores[WEIGHTED] - scores[base], weights, groups)
+            base: _mean_gain(scores[WEIGHTED_SUM] - scores[base], weights, groups)
             for base in ("constant", "quadratic")
         },
-        "calibration": calibration(forms[WEIGHTED], weights, response),
+        "calibration": measure_calibration(forms[WEIGHTED_SUM], weights, response),
     }
 
 
-def _gain(gain: Array, weights: Array, groups: Index) -> dict[str, float]:
+def _mean_gain(gains: Array, weights: Array, groups: Index) -> dict[str, float]:
     """Return the mean of gains (m,), nats per comparison, and its standard error over groups."""
-    mean = float(np.average(gain, weights=weights))
-    together = np.bincount(groups, weights * (gain - mean))
-    return {"mean": mean, "se": float(np.sqrt((together**2).sum()) / weights.sum())}
+    mean = float(np.average(gains, weights=weights))
+    group_sums = np.bincount(groups, weights * (gains - mean))
+    return {"mean": mean, "se": float(np.sqrt((group_sums**2).sum()) / weights.sum())}

@@ -48,12 +48,12 @@ from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.utility.marginal_likelihood import (
-    VARIANCES,
+    VARIANCE_COUNT,
     Hyperparameters,
     MarginalLikelihood,
     Observations,
 )
-from llm_elicit.density.utility.quadratic import lattice
+from llm_elicit.density.utility.quadratic import frequency_lattice
 from llm_elicit.density.utility_function import (
     FourierStack,
     Utility,
@@ -62,19 +62,26 @@ from llm_elicit.density.utility_function import (
     fourier_features,
 )
 
-_WIDE = 3.0  # prior standard deviation of a position effect, in units of the observations'
-_LEAST_INFORMATION = 1e-6
-_CONVERGED = 1e-3
-_DRAWN_AT = 16  # different gains, and shares of presentations, among the draws
-_MOST_OF_LATTICES = 4  # features
-_HIGHEST, _MARGIN = 3.0, 2.5  # of lattices, in units of one over the length scale, and of it
-_CLEARLY = 2.0  # nats of evidence for a ridge
-_CURVATURES = slice(2, 5)  # the variances that shrink a ridge
-_EXTENDED = 1.25  # times as long, from which on the prior is said to matter
-_LONGEST = 10.0  # times as long that a belief is said to be under another prior
+_WIDE_EFFECT_SD = (
+    3.0  # prior standard deviation of a position effect, in units of the observations'
+)
+_MIN_INFORMATION = 1e-6
+_TOLERANCE = 1e-3
+_THETA_DRAWS = 16  # different gains, and shares of presentations, among the draws
+_MAX_LATTICE_FEATURES = 4  # features
+_MAX_FREQUENCY, _PERIOD_MARGIN = (
+    3.0,
+    2.5,
+)  # of lattices, in units of one over the length scale, and of it
+_MIN_RIDGE_GAIN = 2.0  # nats of evidence for a ridge
+_CURVATURE_VARIANCES = slice(2, 5)  # the variances that shrink a ridge
+_MIN_REPORTED_EXTENSION = 1.25  # times as long, from which on the prior is said to matter
+_MAX_EXTENSION = 10.0  # times as long that a belief is said to be under another prior
 # At which the likelihood of the share of presentations is computed, and between which it is smooth.
-_SHARES = np.array([0.0005, 0.02, 0.05, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85])
-_RELIABLE = 0.8  # the generalizability that is aimed at
+_PROFILE_SHARES = np.array(
+    [0.0005, 0.02, 0.05, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85]
+)
+_TARGET_GENERALIZABILITY = 0.8  # the generalizability that is aimed at
 
 
 @dataclass(frozen=True)
@@ -102,52 +109,59 @@ class Interaction:
     needed: int
 
     @classmethod
-    def of(cls, log_likelihood: Array, presentations: int) -> tuple[Interaction, Array]:
-        """Return what log-likelihoods at `_SHARES` say, and quantiles of the share (16,)."""
-        grid = np.linspace(_SHARES[0], _SHARES[-1], 400)
-        values = PchipInterpolator(_SHARES, log_likelihood)(grid)
+    def from_profile(cls, log_likelihood: Array, presentations: int) -> tuple[Interaction, Array]:
+        """Return the estimates from log-likelihoods at `_PROFILE_SHARES`, and quantiles (16,)."""
+        grid = np.linspace(_PROFILE_SHARES[0], _PROFILE_SHARES[-1], 400)
+        values = PchipInterpolator(_PROFILE_SHARES, log_likelihood)(grid)
         weight = np.exp(values - values.max())
         weight /= weight.sum()
-        by_density = np.argsort(-weight)
-        shortest = grid[by_density[: np.searchsorted(np.cumsum(weight[by_density]), 0.9) + 1]]
+        order = np.argsort(-weight)
+        shortest = grid[order[: np.searchsorted(np.cumsum(weight[order]), 0.9) + 1]]
         low = 0.0 if shortest.min() == grid[0] else float(shortest.min())
         high, share = float(shortest.max()), float(grid @ weight)
-        ratio = max(2.0 * float(values.max() - values[0]), 0.0)
-        odds = _RELIABLE / (1.0 - _RELIABLE)
+        likelihood_ratio = max(2.0 * float(values.max() - values[0]), 0.0)
+        odds = _TARGET_GENERALIZABILITY / (1.0 - _TARGET_GENERALIZABILITY)
 
-        def common(share: float) -> float:
+        def generalizability_at(share: float) -> float:
             return 1.0 / (1.0 + share / (1.0 - share) / presentations)
 
         interaction = cls(
             share,
             (low, high),
             # The share lies at the end of its range under the hypothesis.
-            0.5 * float(stats.chi2.sf(ratio, 1)),
+            0.5 * float(stats.chi2.sf(likelihood_ratio, 1)),
             presentations,
-            common(share),
-            (common(high), common(low)),
+            generalizability_at(share),
+            (generalizability_at(high), generalizability_at(low)),
             max(math.ceil(odds * share / (1.0 - share)), 1),
         )
-        levels = (np.arange(_DRAWN_AT) + 0.5) / _DRAWN_AT
+        levels = (np.arange(_THETA_DRAWS) + 0.5) / _THETA_DRAWS
         return interaction, grid[np.searchsorted(np.cumsum(weight), levels)]
 
 
 @dataclass(frozen=True)
 class GaussianProcessFit:
-    """The posterior mean, draws, and the estimated terms of the judges.
+    """The posterior of the utility, and the estimated terms of the judges.
 
-    ``predicted`` (n,) is what each row is predicted to be by the others: κ (f(a) − f(b)) with the
-    position effect; ``effects`` (B,) are posterior means; ``gain`` and ``dispersion`` are those of
-    each source, NaN dispersion for choices, ``cell_gain`` and ``cell_dispersion`` (C,) those of
-    each judge and presentation relative to them. ``interaction`` is None with one presentation.
-    Under a prior whose curvatures have four times their
-    variances the belief would be ``extension`` times as long in its longest direction; 1 where that
-    is within a standard deviation of its curvature there.
+    Attributes:
+        utility: the posterior mean of f.
+        draws: of the posterior of f.
+        left_out_prediction: (n,) of each row by the other rows: κ (f(a) − f(b)) with the position
+            effect.
+        effects: (B,) posterior means of the position effects.
+        gain, dispersion: (S,) of each source; the dispersion of choices is NaN.
+        cell_gain, cell_dispersion: (C,) of each judge and presentation, relative to the judge's.
+        interaction: None with one presentation.
+        length_scale: ℓ of the smooth rest.
+        log_evidence: log marginal likelihood and log prior of the estimated variances.
+        extension: how many times as long the belief would be in its longest direction if its
+            curvatures had four times their prior variance; 1 where the change of the curvature
+            is within a posterior standard deviation.
     """
 
     utility: Utility
     draws: UtilityDraws
-    predicted: Array
+    left_out_prediction: Array
     effects: Array
     gain: Array
     dispersion: Array
@@ -159,9 +173,9 @@ class GaussianProcessFit:
     extension: float
 
     @property
-    def extent(self) -> dict[str, Any] | None:
+    def extension_report(self) -> dict[str, Any] | None:
         """What is said of a belief whose length the prior decides; None of others."""
-        if self.extension < _EXTENDED:
+        if self.extension < _MIN_REPORTED_EXTENSION:
             return None
         return {
             "factor": self.extension,
@@ -178,27 +192,27 @@ class _Precision(NamedTuple):
     rows (m,) of each cell, whose errors have what is particular to it in common.
     """
 
-    weight: Tensor
+    weights: Tensor
     cells: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def root(self, matrix: Tensor) -> Tensor:
         """Return L⁻¹ diag(√w) M (n, k) of M (n, k)."""
-        scaled = matrix * self.weight.sqrt()[:, None]
+        scaled = matrix * self.weights.sqrt()[:, None]
         for rows, factor in self.cells:
             scaled[rows] = torch.linalg.solve_triangular(factor, scaled[rows], upper=False)
         return scaled
 
     def times(self, matrix: Tensor) -> Tensor:
         """Return N⁻¹ M (n, k)."""
-        scaled = matrix * self.weight.sqrt()[:, None]
+        scaled = matrix * self.weights.sqrt()[:, None]
         for rows, factor in self.cells:
             scaled[rows] = torch.cholesky_solve(scaled[rows], factor)
-        return scaled * self.weight.sqrt()[:, None]
+        return scaled * self.weights.sqrt()[:, None]
 
     @property
     def diagonal(self) -> Tensor:
         """The diagonal (n,) of N⁻¹."""
-        diagonal = self.weight.clone()
+        diagonal = self.weights.clone()
         for rows, factor in self.cells:
             diagonal[rows] *= torch.cholesky_inverse(factor).diagonal()
         return diagonal
@@ -213,7 +227,7 @@ class _Posterior(NamedTuple):
     precision: _Precision
 
 
-class _Process:
+class _GaussianProcess:
     """The posterior of the coefficients at the variances that maximize the marginal likelihood."""
 
     def __init__(
@@ -225,25 +239,25 @@ class _Process:
     ) -> None:
         self.rows, self.noise, self.settings = rows, noise, settings
         self.generator = generator
-        exact = rows.exact
-        self.exact = torch.from_numpy(exact)
-        self.unit = _size(rows.value[exact], noise.scale)
-        wide = _WIDE * max(self.unit, noise.scale if rows.chosen.any() else 0.0)
+        is_exact = rows.is_exact
+        self.exact = torch.from_numpy(is_exact)
+        self.unit = _root_mean_square(rows.value[is_exact], noise.scale)
+        wide_sd = _WIDE_EFFECT_SD * max(self.unit, noise.scale if rows.is_choice.any() else 0.0)
         self.effect_variance = torch.from_numpy(
-            np.where(np.isnan(rows.effect_sd), wide, rows.effect_sd) ** 2
+            np.where(np.isnan(rows.effect_sd), wide_sd, rows.effect_sd) ** 2
         )
-        self.effects = torch.from_numpy(rows.effects)
+        self.position_columns = torch.from_numpy(rows.position_columns)
         # The size of a difference of utility (S,) in each source's log-odds, nats; choices are
         # decided by a few times their noise.
         units = [
-            _size(rows.value[exact & (rows.source == source)], self.unit)
+            _root_mean_square(rows.value[is_exact & (rows.source == source)], self.unit)
             if not choices
             else 2.0 * noise.scale
-            for source, choices in enumerate(rows.choices)
+            for source, choices in enumerate(rows.source_is_choice)
         ]
-        self.hyper = Hyperparameters(rows, np.array(units))
-        self.theta, self.log_evidence = self.hyper.centre.copy(), -math.inf
-        self.target = torch.from_numpy(np.where(exact, rows.value, 0.0))
+        self.hyperparameters = Hyperparameters(rows, np.array(units))
+        self.theta, self.log_evidence = self.hyperparameters.prior_mean.copy(), -math.inf
+        self.target = torch.from_numpy(np.where(is_exact, rows.value, 0.0))
         self.fixed_variance = torch.full((len(rows),), math.inf, dtype=torch.float64)
         self.interaction: Interaction | None = None
         self.shares = np.zeros(0)
@@ -253,74 +267,83 @@ class _Process:
         rounds = self.settings.rounds if not bool(self.exact.all()) else 1
         eta = torch.zeros(len(self.rows), dtype=torch.float64)
         for _ in range(rounds):
-            self._approximate(eta)
-            self._search()
+            self._approximate_rows(eta)
+            self._maximize_likelihood()
             self._solve()
-            moved = self.fitted - eta
+            change = self.fitted - eta
             eta = self.fitted
-            if float(moved.abs().max()) < _CONVERGED * max(self.unit, self.noise.scale):
+            if float(change.abs().max()) < _TOLERANCE * max(self.unit, self.noise.scale):
                 break
 
-    def find_ridge(self) -> None:
+    def add_ridge(self) -> None:
         """Give the products with the form's outermost direction a variance, if evidence rises."""
         rows, theta, evidence = self.rows, self.theta, self.log_evidence
-        form = rows.terms.forms(self.mean[None, : len(rows.terms)])[1][0]
-        curvature, axes = torch.linalg.eigh(form.double())
-        outermost = (curvature - curvature.median()).abs().argmax()
-        self.rows = replace(rows, direction=axes[:, outermost])
+        curvatures = rows.terms.linear_and_curvature(self.mean[None, : len(rows.terms)])[1][0]
+        eigenvalues, axes = torch.linalg.eigh(curvatures.double())
+        outermost = (eigenvalues - eigenvalues.median()).abs().argmax()
+        self.rows = replace(rows, ridge_direction=axes[:, outermost])
         self.maximize()
-        if self.log_evidence < evidence + _CLEARLY:
+        if self.log_evidence < evidence + _MIN_RIDGE_GAIN:
             self.rows, self.theta, self.log_evidence = rows, theta, evidence
             self._solve()
 
-    def measure_interaction(self, presentations: int) -> None:
+    def estimate_interaction(self, presentations: int) -> None:
         """Set ρ² to its posterior mean, if there are several presentations."""
-        place = self.hyper.interaction
-        if place is None:
+        index = self.hyperparameters.interaction_index
+        if index is None:
             return
         theta, profile = self.theta.copy(), []
-        for share in _SHARES:
-            theta[place] = math.log(share / (1.0 - share))
-            theta, value = self.likelihood.maximize(theta, self.settings.iterations, fixed=place)
+        for share in _PROFILE_SHARES:
+            theta[index] = math.log(share / (1.0 - share))
+            theta, value = self.likelihood.maximize(
+                theta, self.settings.iterations, fixed_index=index
+            )
             profile.append(value)
-        self.interaction, self.shares = Interaction.of(np.array(profile), presentations)
+        self.interaction, self.shares = Interaction.from_profile(np.array(profile), presentations)
         share = self.interaction.share
-        self.theta[place] = math.log(share / (1.0 - share))
-        optimum = self.likelihood.maximize(self.theta, self.settings.iterations, fixed=place)
+        self.theta[index] = math.log(share / (1.0 - share))
+        optimum = self.likelihood.maximize(self.theta, self.settings.iterations, fixed_index=index)
         self.theta, self.log_evidence = optimum
         self._solve()
 
-    def _approximate(self, eta: Tensor) -> None:
+    def _approximate_rows(self, eta: Tensor) -> None:
         """Set normal approximations of choices and censored rows about ``eta``."""
         rows = self.rows
-        chosen = torch.from_numpy(rows.chosen)
-        if chosen.any():
-            weight = torch.from_numpy(rows.weight)[chosen]
-            at = eta[chosen]
-            slope = torch.exp(self.noise.log_pdf(at) - self.noise.log_cdf(at))
-            information = self.noise.information(at).clamp(min=_LEAST_INFORMATION)
-            self.target[chosen] = at + slope / information
-            self.fixed_variance[chosen] = 1.0 / (weight * information)
-        cut = torch.from_numpy(rows.censored != 0)
-        if cut.any():
+        is_choice = torch.from_numpy(rows.is_choice)
+        if is_choice.any():
+            weight = torch.from_numpy(rows.weight)[is_choice]
+            predictor = eta[is_choice]
+            slope = torch.exp(self.noise.log_pdf(predictor) - self.noise.log_cdf(predictor))
+            information = self.noise.information(predictor).clamp(min=_MIN_INFORMATION)
+            self.target[is_choice] = predictor + slope / information
+            self.fixed_variance[is_choice] = 1.0 / (weight * information)
+        censored = torch.from_numpy(rows.censored != 0)
+        if censored.any():
             sign = torch.from_numpy(rows.censored[rows.censored != 0]).double()
-            measured = self.hyper.terms(torch.from_numpy(self.theta)).measurement
-            spread = measured[cut].sqrt()
-            u = sign * (eta[cut] - torch.from_numpy(rows.value)[cut]) / spread
+            variance = self.hyperparameters.unpack(
+                torch.from_numpy(self.theta)
+            ).measurement_variance
+            sd = variance[censored].sqrt()
+            u = sign * (eta[censored] - torch.from_numpy(rows.value)[censored]) / sd
             log_density = -0.5 * u * u - 0.5 * math.log(2 * math.pi)
             ratio = torch.exp(log_density - torch.special.log_ndtr(u))
-            information = (ratio * (ratio + u)).clamp(min=_LEAST_INFORMATION) / spread**2
-            self.target[cut] = eta[cut] + sign * ratio / spread / information
-            self.fixed_variance[cut] = 1.0 / information
+            information = (ratio * (ratio + u)).clamp(min=_MIN_INFORMATION) / sd**2
+            self.target[censored] = eta[censored] + sign * ratio / sd / information
+            self.fixed_variance[censored] = 1.0 / information
 
-    def _search(self) -> None:
+    def _maximize_likelihood(self) -> None:
         """Maximize the marginal likelihood of at most `rows` rows."""
         rows = torch.nonzero(self.exact | self.fixed_variance.isfinite())[:, 0]
         if len(rows) > self.settings.rows:
-            mixed = torch.randperm(len(rows), generator=self.generator)
-            rows = rows[mixed[: self.settings.rows]]
+            permutation = torch.randperm(len(rows), generator=self.generator)
+            rows = rows[permutation[: self.settings.rows]]
         self.likelihood = MarginalLikelihood(
-            self.rows, self.hyper, self.effect_variance, rows, self.target, self.fixed_variance
+            self.rows,
+            self.hyperparameters,
+            self.effect_variance,
+            rows,
+            self.target,
+            self.fixed_variance,
         )
         optimum = self.likelihood.maximize(self.theta, self.settings.iterations)
         self.theta, self.log_evidence = optimum
@@ -328,71 +351,82 @@ class _Process:
     def _solve(self) -> None:
         """Compute the posterior of all coefficients at the variances found."""
         points = torch.cat([self.rows.first, self.rows.second]).double()
-        length, most = math.exp(self.theta[VARIANCES]), self.settings.frequencies
-        self.frequencies, self.spectrum = stationary_terms(points, length, most)
+        length, max_frequencies = math.exp(self.theta[VARIANCE_COUNT]), self.settings.frequencies
+        self.frequencies, self.spectrum = stationary_terms(points, length, max_frequencies)
         first, second = fourier_features(points, self.frequencies).chunk(2)
-        self.plain = torch.cat([self.rows.quadratic, first - second], 1)
+        self.utility_columns = torch.cat([self.rows.quadratic_columns, first - second], 1)
         self.columns, self.mean, self.root, self.precision = self._posterior(self.theta)
         self.fitted = self.columns @ self.mean
 
     def _posterior(self, theta: Array) -> _Posterior:
         """Return the posterior of all coefficients at these variances and gains."""
-        terms = self.hyper.terms(torch.from_numpy(theta))
-        weight = 1.0 / torch.where(self.exact, terms.measurement, self.fixed_variance)
-        columns = torch.cat([self.plain * terms.gain[:, None], self.effects], 1)
+        parameters = self.hyperparameters.unpack(torch.from_numpy(theta))
+        weights = 1.0 / torch.where(
+            self.exact, parameters.measurement_variance, self.fixed_variance
+        )
+        columns = torch.cat(
+            [self.utility_columns * parameters.gain[:, None], self.position_columns], 1
+        )
         # A root (P, Q) of the coefficients' prior covariance.
-        variances, quadratic = terms.variances, self.rows.quadratic.shape[1]
-        others = torch.cat([variances[-1] * self.spectrum, self.effect_variance]).sqrt()
-        count = quadratic + len(others)
-        *blocks, along = (v.sqrt() * b for v, b in zip(variances, self.rows.blocks, strict=False))
-        root = torch.zeros(count, count + along.shape[1], dtype=torch.float64)
+        variances, quadratic = parameters.variances, self.rows.quadratic_columns.shape[1]
+        other_sd = torch.cat([variances[-1] * self.spectrum, self.effect_variance]).sqrt()
+        count = quadratic + len(other_sd)
+        *blocks, ridge = (
+            v.sqrt() * b for v, b in zip(variances, self.rows.prior_roots, strict=False)
+        )
+        root = torch.zeros(count, count + ridge.shape[1], dtype=torch.float64)
         root[:quadratic, :quadratic] = sum(blocks)
-        root[:quadratic, count:] = along
-        root.diagonal()[quadratic:] = others
-        half = columns @ root
-        precision = _Precision(weight)
-        if self.hyper.interaction is not None:
-            plain = self.plain.shape[1]
-            own = (terms.interaction.sqrt() * columns[:, :plain]) @ root[:plain]
-            precision = _Precision(weight, tuple(self._factors(own, weight)))
-        scaled = precision.root(half)
-        information = scaled.T @ scaled + torch.eye(scaled.shape[1], dtype=torch.float64)
+        root[:quadratic, count:] = ridge
+        root.diagonal()[quadratic:] = other_sd
+        root_columns = columns @ root
+        precision = _Precision(weights)
+        if self.hyperparameters.interaction_index is not None:
+            utility_count = self.utility_columns.shape[1]
+            particular = (
+                parameters.interaction_variance.sqrt() * columns[:, :utility_count]
+            ) @ root[:utility_count]
+            precision = _Precision(weights, tuple(self._cell_factors(particular, weights)))
+        whitened = precision.root(root_columns)
+        information = whitened.T @ whitened + torch.eye(whitened.shape[1], dtype=torch.float64)
         factor = torch.linalg.cholesky(information)
-        pull = scaled.T @ precision.root(self.target[:, None]).nan_to_num(0.0)
-        mean = root @ torch.cholesky_solve(pull, factor)[:, 0]
+        projected = whitened.T @ precision.root(self.target[:, None]).nan_to_num(0.0)
+        mean = root @ torch.cholesky_solve(projected, factor)[:, 0]
         root = torch.linalg.solve_triangular(factor, root.T, upper=False).T  # cov = root rootᵀ
         return _Posterior(columns, mean, root, precision)
 
-    def _factors(self, own: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield rows (m,) and L (m, m) of every cell; ``own`` (n, Q) has the covariance of δ_z."""
+    def _cell_factors(self, particular: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield rows (m,) and L (m, m) of every cell.
+
+        ``particular`` (n, Q) is a root of the covariance of δ_z at the rows.
+        """
         cell = torch.from_numpy(self.rows.cell)
-        for number in range(self.rows.cells):
-            rows = torch.nonzero(cell == number)[:, 0]
-            half = own[rows] * weight[rows].sqrt()[:, None]
-            yield rows, torch.linalg.cholesky(half @ half.T + torch.eye(len(rows)).double())
+        for index in range(self.rows.cell_count):
+            rows = torch.nonzero(cell == index)[:, 0]
+            weighted = particular[rows] * weight[rows].sqrt()[:, None]
+            yield rows, torch.linalg.cholesky(weighted @ weighted.T + torch.eye(len(rows)).double())
 
     def result(self) -> GaussianProcessFit:
         """Return the fit."""
-        quadratic = self.rows.quadratic.shape[1]
-        end = self.plain.shape[1]
-        drawn = self._drawn()
+        quadratic_count = self.rows.quadratic_columns.shape[1]
+        end = self.utility_columns.shape[1]
+        coefficients = self._draw_coefficients()
         frequencies = self.frequencies.float()
         mean = self.mean.numpy()
-        plain = self.rows.terms.utility(mean[:quadratic])
-        smooth = FourierStack(frequencies, self.mean[None, quadratic:end].float())
+        quadratic_form = self.rows.terms.utility(mean[:quadratic_count])
+        smooth = FourierStack(frequencies, self.mean[None, quadratic_count:end].float())
         draws = UtilityDraws(
-            *self.rows.terms.forms(drawn[:, :quadratic]),
-            fourier=FourierStack(frequencies, drawn[:, quadratic:end].float()),
+            *self.rows.terms.linear_and_curvature(coefficients[:, :quadratic_count]),
+            fourier=FourierStack(frequencies, coefficients[:, quadratic_count:end].float()),
         )
         return GaussianProcessFit(
-            Utility(plain.linear, plain.curvature, fourier=smooth),
+            Utility(quadratic_form.linear, quadratic_form.curvature, fourier=smooth),
             draws,
-            self._predicted(),
+            self._predict_left_out(),
             mean[end:],
-            *self.hyper.of_sources(self.theta),
-            *self.hyper.of_cells(self.theta),
+            *self.hyperparameters.source_parameters(self.theta),
+            *self.hyperparameters.cell_parameters(self.theta),
             self.interaction,
-            math.exp(self.theta[VARIANCES]),
+            math.exp(self.theta[VARIANCE_COUNT]),
             self.log_evidence,
             self._extension(),
         )
@@ -401,87 +435,99 @@ class _Process:
         """Return how much longer the belief would be under a wider prior; see the fit."""
         terms, theta = self.rows.terms, self.theta.copy()
         products = slice(terms.dimension, len(terms))
-        theta[_CURVATURES] += math.log(4.0)
+        theta[_CURVATURE_VARIANCES] += math.log(4.0)
         first, second = torch.from_numpy(terms.first), torch.from_numpy(terms.second)
-        form = terms.forms(self.mean[None, : len(terms)])[1][0].double()
-        longest = torch.linalg.eigh(form)[1][:, -1]
-        along = longest[first] * longest[second]
-        curvature = float(along @ self.mean[products])
-        wider = float(along @ self._posterior(theta).mean[products])
-        doubt = float((along @ self.root[products]).norm())
-        if curvature >= 0.0 or wider - curvature < doubt:
+        curvatures = terms.linear_and_curvature(self.mean[None, : len(terms)])[1][0].double()
+        longest = torch.linalg.eigh(curvatures)[1][:, -1]
+        weights = longest[first] * longest[second]
+        curvature = float(weights @ self.mean[products])
+        wider = float(weights @ self._posterior(theta).mean[products])
+        sd = float((weights @ self.root[products]).norm())
+        if curvature >= 0.0 or wider - curvature < sd:
             return 1.0
-        return math.sqrt(curvature / min(wider, curvature / _LONGEST**2))
+        return math.sqrt(curvature / min(wider, curvature / _MAX_EXTENSION**2))
 
-    def _drawn(self) -> Tensor:
+    def _draw_coefficients(self) -> Tensor:
         """Return draws (S, P) of the coefficients; gains and the share are drawn with them."""
         normal = torch.randn(
             self.root.shape[1], self.settings.draws, generator=self.generator, dtype=torch.float64
         )
-        place = self.hyper.interaction
-        if not self.hyper.free and place is None:
+        index = self.hyperparameters.interaction_index
+        if not self.hyperparameters.sources_with_gain and index is None:
             return (self.mean[:, None] + self.root @ normal).T
-        parts = normal.chunk(_DRAWN_AT, dim=1)
+        parts = normal.chunk(_THETA_DRAWS, dim=1)
         thetas = np.tile(self.theta, (len(parts), 1))
-        if self.hyper.free:
-            curvature = self.likelihood.curvature(self.theta)
-            thetas = self.hyper.with_gains(self.theta, curvature, len(parts))
-        if place is not None:
+        if self.hyperparameters.sources_with_gain:
+            curvature = self.likelihood.hessian(self.theta)
+            thetas = self.hyperparameters.vary_gains(self.theta, curvature, len(parts))
+        if index is not None:
             # In an order that does not go with that of the gains.
-            shares = self.shares[7 * np.arange(len(parts)) % _DRAWN_AT]
-            thetas[:, place] = np.log(shares / (1.0 - shares))
+            shares = self.shares[7 * np.arange(len(parts)) % _THETA_DRAWS]
+            thetas[:, index] = np.log(shares / (1.0 - shares))
         posteriors = [self._posterior(theta) for theta in thetas]
         return torch.cat(
             [p.mean[:, None] + p.root @ z for p, z in zip(posteriors, parts, strict=True)], 1
         ).T
 
-    def _predicted(self) -> Array:
+    def _predict_left_out(self) -> Array:
         """Return the prediction of every row without its group, at the same variances."""
         # With C the covariance of all rows, what a group lacks is (C⁻¹)_GG⁻¹ (C⁻¹ y)_G. Rows of one
         # group are of different cells, so that (N⁻¹)_GG is diagonal.
         errors = self.target - self.fitted
-        pull = self.precision.times(errors[:, None])[:, 0].nan_to_num(0.0).numpy()
-        half = self.precision.times(self.columns @ self.root).numpy()
-        own, residual = self.precision.diagonal.numpy(), errors.numpy()
-        left = np.maximum(own - np.square(half).sum(1), 1e-9 * own)
-        deleted = np.where(own > 0.0, pull / np.where(own > 0.0, left, 1.0), residual)
+        weighted_errors = self.precision.times(errors[:, None])[:, 0].nan_to_num(0.0).numpy()
+        weighted_root = self.precision.times(self.columns @ self.root).numpy()
+        diagonal, residuals = self.precision.diagonal.numpy(), errors.numpy()
+        left_out_diagonal = np.maximum(diagonal - np.square(weighted_root).sum(1), 1e-9 * diagonal)
+        deleted = np.where(
+            diagonal > 0.0,
+            weighted_errors / np.where(diagonal > 0.0, left_out_diagonal, 1.0),
+            residuals,
+        )
         alone = np.bincount(self.rows.group)[self.rows.group] == 1
-        for group in np.unique(self.rows.group[~alone & (own > 0.0)]):
-            at = np.flatnonzero((self.rows.group == group) & (own > 0.0))
-            inverse = np.diag(own[at]) - half[at] @ half[at].T
-            deleted[at] = np.linalg.lstsq(inverse, pull[at], rcond=None)[0]
+        for group in np.unique(self.rows.group[~alone & (diagonal > 0.0)]):
+            members = np.flatnonzero((self.rows.group == group) & (diagonal > 0.0))
+            inverse = np.diag(diagonal[members]) - weighted_root[members] @ weighted_root[members].T
+            deleted[members] = np.linalg.lstsq(inverse, weighted_errors[members], rcond=None)[0]
         return np.asarray(self.target.numpy() - deleted)
 
 
-def stationary_terms(points: Tensor, length: float, most: int) -> tuple[Tensor, Tensor]:
+def stationary_terms(
+    points: Tensor, length_scale: float, max_frequencies: int
+) -> tuple[Tensor, Tensor]:
     """Return frequencies (d, M) of a process and the spectrum (2M,) of their terms, one on average.
 
     They are a lattice, or random ones where many features would need a large one.
     """
     dimension = points.shape[1]
-    if dimension > _MOST_OF_LATTICES:
+    if dimension > _MAX_LATTICE_FEATURES:
         # The same for every seed: which ones are drawn moves the ends of bands.
-        drawn = draw_frequencies(most, dimension, torch.Generator().manual_seed(0))
-        return drawn / length, torch.ones(2 * most, dtype=torch.float64)
-    lowest = lattice(points, range(dimension), most, _HIGHEST / length, _MARGIN * length)
-    density = torch.exp(-0.5 * (length * lowest.norm(dim=0)).square())
+        frequencies = draw_frequencies(max_frequencies, dimension, torch.Generator().manual_seed(0))
+        return frequencies / length_scale, torch.ones(2 * max_frequencies, dtype=torch.float64)
+    frequencies = frequency_lattice(
+        points,
+        range(dimension),
+        max_frequencies,
+        _MAX_FREQUENCY / length_scale,
+        _PERIOD_MARGIN * length_scale,
+    )
+    density = torch.exp(-0.5 * (length_scale * frequencies.norm(dim=0)).square())
     # Each stands for its opposite, too; a constant, of frequency zero, has no differences.
-    share = 2.0 * density / (1.0 + 2.0 * density.sum())
-    return lowest, len(share) * share.repeat(2)
+    spectrum = 2.0 * density / (1.0 + 2.0 * density.sum())
+    return frequencies, len(spectrum) * spectrum.repeat(2)
 
 
-def _size(values: Array, default: float) -> float:
+def _root_mean_square(values: Array, default: float) -> float:
     """Return the root mean square of log-odds (m,)."""
-    square = float(np.mean(values**2)) if len(values) else default**2
+    mean_square = float(np.mean(values**2)) if len(values) else default**2
     # If all log-odds are equal there is no scale; any value will do.
-    return math.sqrt(max(square, 1e-24))
+    return math.sqrt(max(mean_square, 1e-24))
 
 
-_FEWEST = 10  # pairs of which a share is given
-_PLACE_SD = 3.0  # of a choice's order bias, in units of the noise's scale
+_MIN_PAIRS = 10  # pairs of which a share is given
+_POSITION_SD = 3.0  # of a choice's order bias, in units of the noise's scale
 
 
-def fit_measured(
+def fit_log_odds(
     judgments: Judgments,
     latent: Latent,
     noise: Noise,
@@ -502,10 +548,10 @@ def fit_measured(
     judge's.
     """
     rows = _observations(judgments, latent, noise)
-    process = _Process(rows, noise, generator, settings)
+    process = _GaussianProcess(rows, noise, generator, settings)
     process.maximize()
-    process.find_ridge()
-    process.measure_interaction(len(np.unique(judgments.measured.presentation)))
+    process.add_ridge()
+    process.estimate_interaction(len(np.unique(judgments.measured.presentation)))
     fit = process.result()
     return fit, _response(judgments, rows, fit)
 
@@ -515,33 +561,38 @@ def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observa
     judges = list(dict.fromkeys(pairs.judge.tolist()))
     n, m = len(pairs), judgments.size
     context = judgments.context
-    of_choices = np.zeros(m, dtype=np.int64) if context is None else context.judge
-    choosing = list(dict.fromkeys(of_choices.tolist()))
+    choice_judge = np.zeros(m, dtype=np.int64) if context is None else context.judge
+    choice_judges = list(dict.fromkeys(choice_judge.tolist()))
     source = np.concatenate([
         np.array([judges.index(j) for j in pairs.judge], dtype=np.int64),
-        np.array([len(judges) + choosing.index(j) for j in of_choices], dtype=np.int64),
+        np.array([len(judges) + choice_judges.index(j) for j in choice_judge], dtype=np.int64),
     ])  # fmt: skip
     # Rows about the same two points are left out together.
-    measured, compared = (pairs.a, pairs.b), in_order(judgments.winners, judgments.losers)
-    points = np.concatenate([np.concatenate(sides, 1) for sides in (measured, compared)])
+    measured_points, compared_points = (
+        (pairs.a, pairs.b),
+        in_order(judgments.winners, judgments.losers),
+    )
+    points = np.concatenate(
+        [np.concatenate(sides, 1) for sides in (measured_points, compared_points)]
+    )
     groups = np.unique(points, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     first, second = (
         latent.features(torch.from_numpy(latent.to_latent(np.concatenate(sides))))
         for sides in ((pairs.a, judgments.winners), (pairs.b, judgments.losers))
     )
-    nothing, ones = np.zeros(m), np.ones(m)
-    several = len(pairs.cells) > len(judges)
-    cell = pairs.cell if several else np.full(n, UNKNOWN)
+    zeros, ones = np.zeros(m), np.ones(m)
+    has_presentations = len(pairs.cells) > len(judges)
+    cell = pairs.cell if has_presentations else np.full(n, UNKNOWN)
     return Observations(
         first,
         second,
-        np.concatenate([pairs.value, nothing]),
+        np.concatenate([pairs.value, zeros]),
         np.concatenate([pairs.share, ones]),
-        np.concatenate([pairs.extra, nothing]),
+        np.concatenate([pairs.extra, zeros]),
         np.concatenate([pairs.censored, np.zeros(m, dtype=np.int64)]),
         np.concatenate([np.ones(n), judgments.weights]),
         source,
-        (*[False] * len(judges), *[True] * len(choosing)),
+        (*[False] * len(judges), *[True] * len(choice_judges)),
         *_position_columns(pairs, context, m, noise),
         groups,
         np.concatenate([cell, np.full(m, UNKNOWN)]),
@@ -553,34 +604,36 @@ def _position_columns(
     pairs: PairContrasts, context: Context | None, choices: int, noise: Noise
 ) -> tuple[Array, Array]:
     """Columns (n, B) of position effects and their prior standard deviations (B,)."""
-    columns, spread = [], []
+    columns, sd = [], []
     for cell in range(len(pairs.cells)):
-        within = pairs.cell == cell
-        side = np.where(within, pairs.side, 0.0)
-        if side.any():
-            effect = pairs.position_effect(within)
-            columns.append(np.concatenate([side, np.zeros(choices)]))
-            spread.append(effect[1] / np.sqrt(effect[2]) if effect and effect[2] > 1 else np.nan)
+        in_cell = pairs.cell == cell
+        order = np.where(in_cell, pairs.side, 0.0)
+        if order.any():
+            estimate = pairs.position_effect(in_cell)
+            columns.append(np.concatenate([order, np.zeros(choices)]))
+            sd.append(
+                estimate[1] / np.sqrt(estimate[2]) if estimate and estimate[2] > 1 else np.nan
+            )
     if context is not None:
         for column in context.order.T:
             columns.append(np.concatenate([np.zeros(len(pairs)), column]))
-            spread.append(_PLACE_SD * noise.scale)
+            sd.append(_POSITION_SD * noise.scale)
     size = len(pairs) + choices
-    return np.stack(columns, 1) if columns else np.zeros((size, 0)), np.array(spread)
+    return np.stack(columns, 1) if columns else np.zeros((size, 0)), np.array(sd)
 
 
 def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit) -> dict[str, Any]:
     pairs, names = judgments.measured, judgments.judges
     ids = list(dict.fromkeys(pairs.judge.tolist()))
-    cells = _cells(judgments, fit)
+    cells = _presentation_estimates(judgments, fit)
     judges = {
-        names[judge]: _of_judge(pairs, judge, fit, at, cells[names[judge]])
-        for at, judge in enumerate(ids)
+        names[judge]: _judge_response(pairs, judge, fit, source, cells[names[judge]])
+        for source, judge in enumerate(ids)
     }
     response = {
-        "scale": "choices" if any(rows.choices) else "log-odds",
+        "scale": "choices" if any(rows.source_is_choice) else "log-odds",
         **judges[names[ids[0]]],
-        **_r2(pairs, fit, np.ones(len(pairs), dtype=bool)),
+        **_held_out_r2(pairs, fit, np.ones(len(pairs), dtype=bool)),
         "pairs": len(pairs),
         "both_orders": int((pairs.side == 0).sum()),
         "judges": judges,
@@ -590,27 +643,29 @@ def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit)
     return response
 
 
-def _cells(judgments: Judgments, fit: GaussianProcessFit) -> dict[str, dict[str, dict[str, Any]]]:
+def _presentation_estimates(
+    judgments: Judgments, fit: GaussianProcessFit
+) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the estimates of every presentation of every judge."""
     pairs, effects = judgments.measured, iter(fit.effects.tolist())
     cells: dict[str, dict[str, dict[str, Any]]] = {}
-    for number, (judge, presentation) in enumerate(pairs.cells.tolist()):
-        rows = pairs.cell == number
+    for index, (judge, presentation) in enumerate(pairs.cells.tolist()):
+        rows = pairs.cell == index
         estimate = pairs.position_effect(rows)
         mean = next(effects) if pairs.side[rows].any() else 0.0
         if estimate is not None:
             # Rows in one order shift the mean of the half sums.
             mean = estimate[0] + (mean if estimate[2] > 1 else 0.0)
-        of_cell = {"pairs": int(rows.sum()), "position": mean}
+        report = {"pairs": int(rows.sum()), "position": mean}
         if fit.interaction is not None:
-            of_cell["gain"] = float(fit.cell_gain[number])
-            of_cell["dispersion"] = float(fit.cell_dispersion[number])
+            report["gain"] = float(fit.cell_gain[index])
+            report["dispersion"] = float(fit.cell_dispersion[index])
         name = judgments.presentations[presentation]
-        cells.setdefault(judgments.judges[judge], {})[name] = of_cell
+        cells.setdefault(judgments.judges[judge], {})[name] = report
     return cells
 
 
-def _of_judge(
+def _judge_response(
     pairs: PairContrasts,
     judge: int,
     fit: GaussianProcessFit,
@@ -618,55 +673,57 @@ def _of_judge(
     cells: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     rows, dispersion = pairs.judge == judge, float(fit.dispersion[source])
-    estimate, spread = pairs.position_effect(rows), None
+    estimate, position_sd = pairs.position_effect(rows), None
     if estimate is not None:
-        spread = float(np.sqrt(max(estimate[1] ** 2 - 0.5 * dispersion**2, 0.0)))
+        position_sd = float(np.sqrt(max(estimate[1] ** 2 - 0.5 * dispersion**2, 0.0)))
     counts = [cell["pairs"] for cell in cells.values()]
     mean = float(np.average([cell["position"] for cell in cells.values()], weights=counts))
     response = {
-        **_r2(pairs, fit, rows),
+        **_held_out_r2(pairs, fit, rows),
         "dispersion": dispersion,
         "gain": float(fit.gain[source]),
-        "position": {"mean": mean, "sd": spread},
+        "position": {"mean": mean, "sd": position_sd},
         "pairs": int(rows.sum()),
         "both_orders": int((pairs.side[rows] == 0).sum()),
     }
     return response if fit.interaction is None else response | {"presentations": cells}
 
 
-def _r2(pairs: PairContrasts, fit: GaussianProcessFit, chosen: Flags) -> dict[str, Any]:
+def _held_out_r2(pairs: PairContrasts, fit: GaussianProcessFit, selected: Flags) -> dict[str, Any]:
     """Return R² of uncensored values less the position effect; None where they are all 0.
 
     The effect is that of the other pairs. The interval is the jackknife's, linearized in the
     logarithm of one minus R², with Student's quantile.
     """
-    use = chosen & (pairs.censored == 0) & np.isfinite(pairs.extra)
-    value, predicted = pairs.value[use], fit.predicted[: len(pairs)][use]
-    plain = value - _left_out_effect(pairs, use)[use]
-    squares, errors, n = np.square(plain), np.square(value - predicted), len(value)
-    total, missed = float(squares.sum()), float(errors.sum())
+    usable = selected & (pairs.censored == 0) & np.isfinite(pairs.extra)
+    value, predicted = pairs.value[usable], fit.left_out_prediction[: len(pairs)][usable]
+    centred = value - _effect_of_other_pairs(pairs, usable)[usable]
+    squares, errors, n = np.square(centred), np.square(value - predicted), len(value)
+    total_square, squared_error = float(squares.sum()), float(errors.sum())
     # Half differences of equal numbers are rounding errors, not a preference.
-    if n < _FEWEST or total <= 1e-24 * n:
+    if n < _MIN_PAIRS or total_square <= 1e-24 * n:
         return {"held_out_r2": None, "held_out_r2_interval": None}
-    ratio = missed / total
-    influence = errors / missed - squares / total if missed > 0 else np.zeros(n)
+    ratio = squared_error / total_square
+    influence = (
+        errors / squared_error - squares / total_square if squared_error > 0 else np.zeros(n)
+    )
     half = stats.t.ppf(0.975, n - 1) * np.sqrt(float(influence @ influence) * n / (n - 1))
-    ends = [1.0 - ratio * float(np.exp(sign * half)) for sign in (1.0, -1.0)]
-    return {"held_out_r2": 1.0 - ratio, "held_out_r2_interval": ends}
+    interval = [1.0 - ratio * float(np.exp(sign * half)) for sign in (1.0, -1.0)]
+    return {"held_out_r2": 1.0 - ratio, "held_out_r2_interval": interval}
 
 
-def _left_out_effect(pairs: PairContrasts, use: Flags) -> Array:
+def _effect_of_other_pairs(pairs: PairContrasts, usable: Flags) -> Array:
     """Return what the mean position effect of a cell's other pairs adds to each value (n,).
 
     0 where pairs asked in both orders determine it, as it is subtracted there.
     """
     effect = np.zeros(len(pairs))
-    for cell in np.unique(pairs.cell[use]):
-        within = pairs.cell == cell
-        estimate = pairs.position_effect(within)
-        alone = use & within & (pairs.side != 0)
-        if alone.sum() > 1 and (estimate is None or estimate[2] < 2):
-            signed = pairs.side[alone] * pairs.value[alone]
-            others = (signed.sum() - signed) / (len(signed) - 1)
-            effect[alone] = pairs.side[alone] * others
+    for cell in np.unique(pairs.cell[usable]):
+        in_cell = pairs.cell == cell
+        estimate = pairs.position_effect(in_cell)
+        one_order = usable & in_cell & (pairs.side != 0)
+        if one_order.sum() > 1 and (estimate is None or estimate[2] < 2):
+            signed = pairs.side[one_order] * pairs.value[one_order]
+            mean_of_others = (signed.sum() - signed) / (len(signed) - 1)
+            effect[one_order] = pairs.side[one_order] * mean_of_others
     return effect

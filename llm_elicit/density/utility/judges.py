@@ -33,23 +33,27 @@ from llm_elicit.density.likelihood import Noise, Response
 from llm_elicit.density.torch_utils import minimize
 from llm_elicit.density.utility.cross_validation import Array, ChoiceData, Index
 
-_BIAS_SD = 3.0  # of an order bias, in units of the noise's scale
-_LEVEL_SD = 1.0  # of the logarithm of a noise level
-_TIES_SD = 3.0  # of log ν
+_ORDER_BIAS_SD = 3.0  # of an order bias, in units of the noise's scale
+_LOG_LEVEL_SD = 1.0  # of the logarithm of a noise level
+_LOG_TIES_SD = 3.0  # of log ν
 
 
 @dataclass(frozen=True)
 class JudgeTerms:
-    """Order biases (B,) in nats, log gains (J,) of which the first is 0, log ν; standard errors.
+    """The terms of the judges, and their standard errors.
 
-    ``errors`` (B + J − 1 + 1,) are those of all three in this order, from the curvature, as if
-    every row were a judgment of its own; NaN before anything is estimated.
+    Attributes:
+        order_bias: (B,) nats.
+        log_gain: (J,), of which the first is 0.
+        log_ties: log ν; None without ties.
+        standard_errors: (B + J − 1 + 1,) of the three above, without the first gain, from the
+            curvature, as if every row were an independent judgment; NaN before an estimate.
     """
 
-    order: Array
+    order_bias: Array
     log_gain: Array
     log_ties: float | None
-    errors: Array
+    standard_errors: Array
 
     @classmethod
     def neutral(cls, context: Context) -> JudgeTerms:
@@ -67,10 +71,12 @@ class JudgeTerms:
         """Return the noise of every judgment under these terms."""
         ties = 0.0 if self.log_ties is None else math.exp(self.log_ties)
         gain = torch.from_numpy(np.exp(self.log_gain)[context.judge])
-        offset = torch.from_numpy(context.order @ self.order)
+        offset = torch.from_numpy(context.order @ self.order_bias)
         return Response(replace(noise, ties=ties), gain, offset)
 
-    def weigh(self, data: ChoiceData, noise: Noise, difference: Array | None = None) -> ChoiceData:
+    def weight_rankings(
+        self, data: ChoiceData, noise: Noise, difference: Array | None = None
+    ) -> ChoiceData:
         """Return the rows, those of rankings weighted by `pick_weights`.
 
         ``difference`` (n,) is f(winner) − f(loser), NaN or None where not known: equal utilities.
@@ -81,26 +87,26 @@ class JudgeTerms:
         response = self.response(context, noise)
         differences = np.zeros(len(data.weights)) if difference is None else difference
         odds = response.seen(torch.from_numpy(differences)).numpy() / noise.scale
-        weights, picked = data.weights.copy(), context.pick != UNKNOWN
-        weights[picked] *= pick_weights(context.pick[picked], odds[picked])
+        weights, is_pick = data.weights.copy(), context.pick != UNKNOWN
+        weights[is_pick] *= pick_weights(context.pick[is_pick], odds[is_pick])
         return replace(data, weights=weights)
 
     def estimate(self, data: ChoiceData, noise: Noise, difference: Array) -> JudgeTerms:
         """Return the most likely terms where ``difference`` (n,) is known; NaN elsewhere."""
         context = data.context
         finite = ~np.isnan(difference)
-        if context is None or not len(self.errors) or not finite.any():
+        if context is None or not len(self.standard_errors) or not finite.any():
             return self
-        problem = _Terms(data, context, noise, np.flatnonzero(finite), difference[finite])
-        values = problem.maximize(self._packed())
-        return self._unpacked(values, problem.errors(values))
+        problem = _TermsPosterior(data, context, noise, np.flatnonzero(finite), difference[finite])
+        values = problem.maximize(self._to_vector())
+        return self._from_vector(values, problem.standard_errors(values))
 
-    def _packed(self) -> Array:
+    def _to_vector(self) -> Array:
         ties = [] if self.log_ties is None else [self.log_ties]
-        return np.concatenate([self.order, self.log_gain[1:], ties])
+        return np.concatenate([self.order_bias, self.log_gain[1:], ties])
 
-    def _unpacked(self, values: Array, errors: Array) -> JudgeTerms:
-        b, j = len(self.order), len(self.log_gain)
+    def _from_vector(self, values: Array, errors: Array) -> JudgeTerms:
+        b, j = len(self.order_bias), len(self.log_gain)
         gains = np.concatenate([[0.0], values[b : b + j - 1]])
         ties = None if self.log_ties is None else float(values[-1])
         return JudgeTerms(values[:b], gains, ties, errors)
@@ -111,23 +117,26 @@ class JudgeTerms:
         ``order_bias`` is a list for each number of places that were shown: the effect of a place in
         nats, relative to the last one, with its standard error.
         """
-        b = len(self.order)
+        b = len(self.order_bias)
         judges: dict[str, Any] = {}
-        for at, name in enumerate(context.judges):
-            ratio = math.exp(self.log_gain[at])
+        for index, name in enumerate(context.judges):
+            ratio = math.exp(self.log_gain[index])
             level = noise.level * ratio if noise.family == "exponential" else noise.level / ratio
-            error = float(self.errors[b + at - 1]) if at else 0.0
+            error = float(self.standard_errors[b + index - 1]) if index else 0.0
             bias: dict[str, list[dict[str, float]]] = {}
             for term, (judge, size, place) in enumerate(context.places):
                 if judge == name:
-                    values = {"nats": float(self.order[term]), "se": float(self.errors[term])}
+                    values = {
+                        "nats": float(self.order_bias[term]),
+                        "se": float(self.standard_errors[term]),
+                    }
                     bias.setdefault(str(size), []).append({"place": place, **values})
             judges[name] = {"level": level, "log_level_se": error, "order_bias": bias}
         ties = None if self.log_ties is None else math.exp(self.log_ties)
         return {"judges": judges, "ties": ties}
 
 
-class _Terms:
+class _TermsPosterior:
     """The likelihood of the terms given differences of utility."""
 
     def __init__(
@@ -139,13 +148,13 @@ class _Terms:
         self.order = torch.from_numpy(context.order[rows])
         judge = np.eye(len(context.judges))[context.judge[rows]]
         self.judge = torch.from_numpy(judge[:, 1:])
-        self.tied = (
+        self.tie_weight = (
             float(data.weights[rows][context.tie[rows]].sum()) if context.tie.any() else None
         )
         b, j = self.order.shape[1], self.judge.shape[1]
-        spread = [_BIAS_SD * self.scale] * b + [_LEVEL_SD] * j
-        spread += [] if self.tied is None else [_TIES_SD]
-        self.precision = torch.tensor(spread, dtype=torch.float64) ** -2
+        prior_sd = [_ORDER_BIAS_SD * self.scale] * b + [_LOG_LEVEL_SD] * j
+        prior_sd += [] if self.tie_weight is None else [_LOG_TIES_SD]
+        self.precision = torch.tensor(prior_sd, dtype=torch.float64) ** -2
 
     def loss(self, values: Tensor) -> Tensor:
         """Return minus the log-posterior () of packed terms."""
@@ -153,18 +162,18 @@ class _Terms:
         bias, log_gain = values[:b], values[b : b + j]
         predictor = torch.exp(self.judge @ log_gain) * self.difference + self.order @ bias
         prior = 0.5 * (self.precision * values.square()).sum()
-        if self.tied is None:
+        if self.tie_weight is None:
             return prior - (self.noise.log_cdf(predictor) * self.weights).sum()
         log_ties, t = values[-1], predictor / self.scale
         total = torch.logaddexp(torch.logaddexp(0.5 * t, -0.5 * t), log_ties.expand_as(t))
-        fit = ((0.5 * t - total) * self.weights).sum() + self.tied * log_ties
+        fit = ((0.5 * t - total) * self.weights).sum() + self.tie_weight * log_ties
         return prior - fit
 
     def maximize(self, start: Array) -> Array:
         """Return the packed terms that maximize the posterior."""
         return minimize(self.loss, start, [(-20.0, 20.0)] * len(start))
 
-    def errors(self, values: Array) -> Array:
+    def standard_errors(self, values: Array) -> Array:
         """Return the standard errors of the packed terms, from the curvature at them."""
         curvature = hessian(self.loss, torch.from_numpy(values)).numpy()  # type: ignore[no-untyped-call]
         # The likelihood of Laplace noise has corners without curvature: use the prior there.
@@ -182,10 +191,10 @@ def pick_weights(pick: Index, odds: Array) -> Array:
         >>> pick_weights(np.array([0, 0]), np.zeros(2)).round(2).tolist()    # one of three
         [0.67, 0.67]
     """
-    picks = np.unique(pick, return_inverse=True)[1].reshape(-1)
+    pick_index = np.unique(pick, return_inverse=True)[1].reshape(-1)
     # log Σ_S e / e_w, over the losers of each pick and the winner itself.
-    others = np.zeros(int(picks.max()) + 1)
-    np.logaddexp.at(others, picks, -odds)
-    share = np.exp(np.logaddexp(0.0, -odds) - others[picks])
-    even = 2.0 / (1.0 + np.bincount(picks))[picks]
-    return np.where(np.isnan(share), even, share)
+    log_totals = np.zeros(int(pick_index.max()) + 1)
+    np.logaddexp.at(log_totals, pick_index, -odds)
+    pair_probability = np.exp(np.logaddexp(0.0, -odds) - log_totals[pick_index])
+    equal_utilities = 2.0 / (1.0 + np.bincount(pick_index))[pick_index]
+    return np.where(np.isnan(pair_probability), equal_utilities, pair_probability)

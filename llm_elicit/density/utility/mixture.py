@@ -31,20 +31,27 @@ from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
 from llm_elicit.density.settings import MixturePrior, MixtureSettings
-from llm_elicit.density.utility.cross_validation import Array, CrossValidation, HeldOut, Index
+from llm_elicit.density.utility.cross_validation import (
+    Array,
+    CrossValidation,
+    HeldOutPredictions,
+    Index,
+)
 from llm_elicit.density.utility.model import FactorMixture, Mixture, MixturePosterior, maximize
 from llm_elicit.density.utility_function import Tail
 
 _PATIENCE = 3
-_SEARCH_ROWS = 6000  # most comparisons that the starts are compared on
-_STRENGTHS = (0.3, 1.0, 3.0)  # of the prior, of which the one that predicts best is kept
+_MAX_SEARCH_ROWS = 6000  # most comparisons that the starts are compared on
+_PRIOR_STRENGTHS = (0.3, 1.0, 3.0)  # of the prior, of which the one that predicts best is kept
 _HALVINGS = ((3, 3), (4, 2))  # steps, then the divisor of the number of starts kept
 _TAILS = ("exponential", 1.0, 1 / 2), ("stretched exponential", 0.1, 1 / 3)
-_CLUSTERED = 1500
-_SWEEPS = 10
-_EACH = 5  # fewest comparisons of each parameter
-_ISOTROPIC = 0.05  # share of an isotropic covariance in each cluster's, so that none is singular
-Step = Callable[[int], None]
+_MAX_CLUSTERED_ROWS = 1500
+_EM_SWEEPS = 10
+_MIN_ROWS_PER_PARAMETER = 5  # fewest comparisons of each parameter
+_ISOTROPIC_SHARE = (
+    0.05  # share of an isotropic covariance in each cluster's, so that none is singular
+)
+StepCallback = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class MixtureFit:
     """
 
     mode: Mixture
-    held_out: HeldOut
+    held_out: HeldOutPredictions
     score: float
     prior: MixturePrior
 
@@ -72,8 +79,8 @@ class MixtureFit:
 def fit_mixtures(
     validation: CrossValidation,
     settings: MixtureSettings,
-    first: float,
-    on_step: Step | None = None,
+    quadratic_score: float,
+    on_step: StepCallback | None = None,
 ) -> list[MixtureFit]:
     """Fit mixtures of each number of components, until three numbers in a row do not help.
 
@@ -85,11 +92,11 @@ def fit_mixtures(
     Args:
         validation: the data and their folds.
         settings: of the mixtures.
-        first: the score of one component, the quadratic form.
+        quadratic_score: the score of one component, the quadratic form.
         on_step: called with the number of counts that are done.
     """
     fits: list[MixtureFit] = []
-    scores = [first]
+    scores = [quadratic_score]
     category = validation.data.category
     if category is not None and (category >= 0).sum() > settings.most_categories:
         return fits
@@ -98,16 +105,16 @@ def fit_mixtures(
     for step, count in enumerate(settings.counts, 1):
         if fits and isinstance(fits[-1].mode, FactorMixture):
             free = math.inf
-        if validation.size < _EACH * count * min(free, one_factor):
+        if validation.size < _MIN_ROWS_PER_PARAMETER * count * min(free, one_factor):
             break
-        starts, of_count = draw_starts(validation, count, settings.starts), []
-        if validation.size >= _EACH * count * free:
-            of_count.append(_CountFit(validation, settings).fit(starts))
-            starts = [of_count[0].mode]
-        if not of_count or 2 * one_factor <= free:
-            nearest = [FactorMixture.nearest(start) for start in starts]
-            of_count.append(_CountFit(validation, settings).fit(nearest))
-        fits.append(max(of_count, key=lambda fit: fit.score))
+        starts, candidates = draw_starts(validation, count, settings.starts), []
+        if validation.size >= _MIN_ROWS_PER_PARAMETER * count * free:
+            candidates.append(_MixtureFitter(validation, settings).fit(starts))
+            starts = [candidates[0].mode]
+        if not candidates or 2 * one_factor <= free:
+            nearest = [FactorMixture.approximate(start) for start in starts]
+            candidates.append(_MixtureFitter(validation, settings).fit(nearest))
+        fits.append(max(candidates, key=lambda fit: fit.score))
         scores.append(fits[-1].score)
         if on_step is not None:
             on_step(step)
@@ -117,7 +124,7 @@ def fit_mixtures(
 
 
 def fit_tails(
-    validation: CrossValidation, settings: MixtureSettings, first: float
+    validation: CrossValidation, settings: MixtureSettings, quadratic_score: float
 ) -> dict[str, MixtureFit]:
     """Fit one component with each kind of tail, if the lightest of them helps.
 
@@ -127,146 +134,169 @@ def fit_tails(
     Args:
         validation: the data and their folds.
         settings: of the mixtures.
-        first: the score of the quadratic form.
+        quadratic_score: the score of the quadratic form.
     """
     d, fits, category = validation.dimension, dict[str, MixtureFit](), validation.data.category
     numbers = category is None or bool((category < 0).all())
-    if not (settings.counts and numbers and validation.size >= _EACH * (1 + d + d * (d + 1) // 2)):
+    if not (
+        settings.counts
+        and numbers
+        and validation.size >= _MIN_ROWS_PER_PARAMETER * (1 + d + d * (d + 1) // 2)
+    ):
         return fits
     prior = replace(settings.prior, width_doubt=2.0 / (d * (d + 1)))  # as for the draws
-    fit = _CountFit(validation, replace(settings, prior=prior), strengths=(1.0,))
-    mode = _gaussians(validation.data.winners, np.ones((validation.size, 1)), 1)
+    fitter = _MixtureFitter(validation, replace(settings, prior=prior), strengths=(1.0,))
+    mode = _fit_gaussian_mixture(validation.data.winners, np.ones((validation.size, 1)), 1)
     for name, size, power in (*_TAILS, *((f"Student t of {v}", d + v, 0.0) for v in (8, 4, 2))):
-        fitted = fit.refine(replace(mode, tail=Tail(size, power)))
-        if not fits and fitted.score < first:
+        tail_fit = fitter.refine(replace(mode, tail=Tail(size, power)))
+        if not fits and tail_fit.score < quadratic_score:
             break
-        fits[name], mode = fitted, fitted.mode
+        fits[name], mode = tail_fit, tail_fit.mode
     return fits
 
 
-class _CountFit:
+class _MixtureFitter:
     """The fit of one number of components; the first fold chooses the start and the prior."""
 
     def __init__(
         self,
         validation: CrossValidation,
         settings: MixtureSettings,
-        strengths: Sequence[float] = _STRENGTHS,
+        strengths: Sequence[float] = _PRIOR_STRENGTHS,
     ) -> None:
         self.validation, self.settings, self.strengths = validation, settings, strengths
-        self.seen = torch.nonzero(validation.fold_of != 0)[:, 0]
-        self.unseen = validation.rows[validation.fold_of[validation.rows] == 0]
-        self.sides = validation.sides(self.unseen)
+        self.training_rows = torch.nonzero(validation.fold_of != 0)[:, 0]
+        self.test_rows = validation.rows[validation.fold_of[validation.rows] == 0]
+        self.test_points = validation.winners_and_losers(self.test_rows)
 
     def fit(self, starts: Sequence[Mixture]) -> MixtureFit:
         """Return the fit from the best of several starts."""
-        return self.refine(self._search(starts))
+        return self.refine(self._choose_start(starts))
 
     def refine(self, mode: Mixture) -> MixtureFit:
         """Return the mode given all comparisons, and its cross-validated predictions."""
         validation, settings = self.validation, self.settings
-        training = self._given(self.seen, settings.prior)
-        members = []
+        training_posterior = self._posterior(self.training_rows, settings.prior)
+        candidates = []
         for strength in self.strengths:
-            posterior = replace(training, prior=replace(settings.prior, strength=strength))
+            posterior = replace(
+                training_posterior, prior=replace(settings.prior, strength=strength)
+            )
             mode = maximize(posterior, mode, settings.steps)[0]
-            members.append((mode, posterior.prior, posterior.predict(mode, self.sides)))
-        member, prior, predicted = max(members, key=lambda fitted: self._score(fitted[2]))
-        mode = maximize(self._given(slice(None), prior), member, settings.steps)[0]
+            candidates.append((mode, posterior.prior, posterior.predict(mode, self.test_points)))
+        best, prior, predicted = max(candidates, key=lambda fitted: self._score(fitted[2]))
+        mode = maximize(self._posterior(slice(None), prior), best, settings.steps)[0]
         held_out = self._cross_validate(mode, prior, predicted)
         return MixtureFit(mode, held_out, validation.score(held_out), prior)
 
-    def _search(self, starts: Sequence[Mixture]) -> Mixture:
+    def _choose_start(self, starts: Sequence[Mixture]) -> Mixture:
         """Return the start, maximized, that best predicts the first fold, by successive halving."""
-        mixed = torch.randperm(len(self.seen), generator=self.validation.generator)
-        posterior = self._given(self.seen[mixed[:_SEARCH_ROWS]], self.settings.prior)
-        leading = list(starts)
+        permutation = torch.randperm(len(self.training_rows), generator=self.validation.generator)
+        posterior = self._posterior(
+            self.training_rows[permutation[:_MAX_SEARCH_ROWS]], self.settings.prior
+        )
+        candidates = list(starts)
         for steps, divisor in _HALVINGS:
-            maximized = [maximize(posterior, start, steps) for start in leading]
+            maximized = [maximize(posterior, start, steps) for start in candidates]
             maximized.sort(key=lambda fit: -fit[1])
-            leading = [mixture for mixture, _ in maximized[: max(2, len(maximized) // divisor)]]
-        leading = [maximize(posterior, start, self.settings.search_steps)[0] for start in leading]
-        return max(leading, key=lambda m: self._score(posterior.predict(m, self.sides)))
+            candidates = [mixture for mixture, _ in maximized[: max(2, len(maximized) // divisor)]]
+        candidates = [
+            maximize(posterior, start, self.settings.search_steps)[0] for start in candidates
+        ]
+        return max(candidates, key=lambda m: self._score(posterior.predict(m, self.test_points)))
 
-    def _given(self, rows: Tensor | slice, prior: MixturePrior) -> MixturePosterior:
+    def _posterior(self, rows: Tensor | slice, prior: MixturePrior) -> MixturePosterior:
         """Return the posterior given some of the comparisons."""
-        every = torch.arange(self.validation.size)[rows]
-        weights, response = self.validation.weights[every], self.validation.response.at(every)
-        return MixturePosterior(self.validation.sides(every), weights, response, prior)
+        row_numbers = torch.arange(self.validation.size)[rows]
+        weights, response = (
+            self.validation.weights[row_numbers],
+            self.validation.response.at(row_numbers),
+        )
+        return MixturePosterior(
+            self.validation.winners_and_losers(row_numbers), weights, response, prior
+        )
 
     def _score(self, predicted: tuple[Tensor, Tensor]) -> float:
         """Return the mean moderated log-likelihood of the first fold's rows."""
-        expected = self.validation.response.at(self.unseen).moderated_log_cdf(*predicted)
-        weights = self.validation.weights[self.unseen]
-        return float((expected * weights).sum() / weights.sum())
+        log_likelihoods = self.validation.response.at(self.test_rows).moderated_log_cdf(*predicted)
+        weights = self.validation.weights[self.test_rows]
+        return float((log_likelihoods * weights).sum() / weights.sum())
 
     def _cross_validate(
         self, mode: Mixture, prior: MixturePrior, predicted: tuple[Tensor, Tensor]
-    ) -> HeldOut:
+    ) -> HeldOutPredictions:
         """Return predictions of every validation row; those of the first fold are ``predicted``."""
         validation, rows = self.validation, self.validation.rows
-        difference, spread = torch.empty(len(rows)), torch.empty(len(rows))
-        for fold in range(validation.count):
-            unseen = validation.fold_of[rows] == fold
+        difference, sd = torch.empty(len(rows)), torch.empty(len(rows))
+        for fold in range(validation.folds):
+            in_fold = validation.fold_of[rows] == fold
             if fold:
-                posterior = self._given(torch.nonzero(validation.fold_of != fold)[:, 0], prior)
-                member = maximize(posterior, mode, self.settings.steps)[0]
-                predicted = posterior.predict(member, validation.sides(rows[unseen]))
-            difference[unseen], spread[unseen] = predicted
-        return HeldOut(difference.double().numpy(), spread.double().numpy())
+                posterior = self._posterior(torch.nonzero(validation.fold_of != fold)[:, 0], prior)
+                fold_mode = maximize(posterior, mode, self.settings.steps)[0]
+                predicted = posterior.predict(
+                    fold_mode, validation.winners_and_losers(rows[in_fold])
+                )
+            difference[in_fold], sd[in_fold] = predicted
+        return HeldOutPredictions(difference.double().numpy(), sd.double().numpy())
 
 
 def draw_starts(validation: CrossValidation, count: int, starts: int) -> list[Mixture]:
     """Return ``starts`` mixtures of ``count`` components, of all kinds in turn."""
     data, rng = validation.data, validation.rng
-    share = data.weights / data.weights.sum()
-    size = min(_CLUSTERED, validation.size)
+    probabilities = data.weights / data.weights.sum()
+    size = min(_MAX_CLUSTERED_ROWS, validation.size)
     mixtures = []
     for start in range(starts):
-        winners = data.winners[rng.choice(validation.size, size, p=share)]
+        winners = data.winners[rng.choice(validation.size, size, p=probabilities)]
         if start % 4 == 3:
-            labels = _nearest_lines(winners, count, rng)
+            labels = _cluster_by_lines(winners, count, rng)
         else:
             labels = kmeans2(winners, count, minit="++", rng=rng)[1].astype(np.int64)
-        sweeps = _SWEEPS if start % 2 else 1
-        mixtures.append(_gaussians(winners, np.eye(count)[labels], sweeps))
+        iterations = _EM_SWEEPS if start % 2 else 1
+        mixtures.append(_fit_gaussian_mixture(winners, np.eye(count)[labels], iterations))
     return mixtures
 
 
-def _nearest_lines(points: Array, count: int, rng: np.random.Generator) -> Index:
+def _cluster_by_lines(points: Array, count: int, rng: np.random.Generator) -> Index:
     """Return each point's nearest of ``count`` lines through the mean: (n,)."""
     centred = points - points.mean(0)
     lines = rng.normal(size=(count, points.shape[1]))
     labels = np.zeros(len(points), dtype=np.int64)
-    for _ in range(_SWEEPS):
+    for _ in range(_EM_SWEEPS):
         lines /= np.linalg.norm(lines, axis=1, keepdims=True)
         labels = np.abs(centred @ lines.T).argmax(1)
         for k in range(count):
-            along = centred[labels == k]
-            if len(along) > 1:
-                lines[k] = np.linalg.eigh(along.T @ along)[1][:, -1]
+            members = centred[labels == k]
+            if len(members) > 1:
+                lines[k] = np.linalg.eigh(members.T @ members)[1][:, -1]
     return labels
 
 
-def _gaussians(points: Array, shares: Array, sweeps: int) -> Mixture:
+def _fit_gaussian_mixture(points: Array, responsibilities: Array, iterations: int) -> Mixture:
     """Return a Gaussian mixture by expectation-maximization from responsibilities (n, K)."""
     n, d = points.shape
-    whole = np.cov(points.T).reshape(d, d)
-    for _ in range(sweeps):
-        mass = shares.sum(0) + 1e-9
-        centres = shares.T @ points / mass[:, None]
+    covariance_of_all = np.cov(points.T).reshape(d, d)
+    for _ in range(iterations):
+        mass = responsibilities.sum(0) + 1e-9
+        centres = responsibilities.T @ points / mass[:, None]
         centred = points - centres[:, None]
-        scatter = np.swapaxes(shares.T[..., None] * centred, 1, 2) @ centred / mass[:, None, None]
+        scatter = (
+            np.swapaxes(responsibilities.T[..., None] * centred, 1, 2)
+            @ centred
+            / mass[:, None, None]
+        )
         # A nearly empty component is given its part of the whole cloud.
-        empty = (2.0 * d / (2.0 * d + mass))[:, None, None]
-        covariance = (1 - empty) * scatter + empty * whole / len(mass) ** (2.0 / d)
-        floor = _ISOTROPIC * np.trace(covariance, axis1=1, axis2=2) / d + 1e-9
-        covariance = (1 - _ISOTROPIC) * covariance + floor[:, None, None] * np.eye(d)
+        shrinkage = (2.0 * d / (2.0 * d + mass))[:, None, None]
+        covariance = (1 - shrinkage) * scatter + shrinkage * covariance_of_all / len(mass) ** (
+            2.0 / d
+        )
+        floor = _ISOTROPIC_SHARE * np.trace(covariance, axis1=1, axis2=2) / d + 1e-9
+        covariance = (1 - _ISOTROPIC_SHARE) * covariance + floor[:, None, None] * np.eye(d)
         whiten = np.swapaxes(np.linalg.inv(np.linalg.cholesky(covariance)), 1, 2)
         distance = np.square(centred @ whiten).sum(-1)
-        forms = np.log(mass / n) + np.linalg.slogdet(whiten)[1] - 0.5 * distance.T
-        shares = np.exp(forms - forms.max(1, keepdims=True))
-        shares /= shares.sum(1, keepdims=True)
+        log_terms = np.log(mass / n) + np.linalg.slogdet(whiten)[1] - 0.5 * distance.T
+        responsibilities = np.exp(log_terms - log_terms.max(1, keepdims=True))
+        responsibilities /= responsibilities.sum(1, keepdims=True)
     return Mixture(
         torch.from_numpy(whiten).float(),
         torch.from_numpy((centres[:, None] @ whiten).squeeze(1)).float(),

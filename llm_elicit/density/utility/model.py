@@ -34,7 +34,7 @@ class Mixture:
         offset: o (K, d).
         height: h (K,).
 
-    `moved` by S steps at once, the arrays have a leading axis S.
+    `take_step` by S steps at once, the arrays have a leading axis S.
     """
 
     whiten: Tensor
@@ -49,17 +49,17 @@ class Mixture:
             arrays = (self.whiten[None], self.offset[None], self.height[None])
         return ComponentStack(*arrays, tail=self.tail)
 
-    def whitened(self, t: Tensor) -> Tensor:
+    def standardize(self, t: Tensor) -> Tensor:
         """Return y (K, d, n) at features (n, d)."""
         k, d = self.offset.shape
         y = self.whiten.mT.reshape(k * d, d) @ t.T
         return y.reshape(k, d, -1) - self.offset[:, :, None]
 
-    def forms(self, y: Tensor) -> Tensor:
+    def log_terms(self, y: Tensor) -> Tensor:
         """Return q (K, n) at whitened features."""
         return self.height[:, None] - 0.5 * self.tail.fall(y.square().sum(1))
 
-    def form_slopes(self, y: Tensor) -> Tensor:
+    def log_term_slopes(self, y: Tensor) -> Tensor:
         """Return the derivatives (K, p, n) of the forms by their own steps, p = 1 + d + d(d+1)/2.
 
         Features come before rows because the triangle's products are then contiguous.
@@ -68,20 +68,20 @@ class Mixture:
         slopes = y.new_empty(k, 1 + d + d * (d + 1) // 2, n)
         slopes[:, 0] = 1.0
         slopes[:, 1 : 1 + d] = y
-        at, twice = 1 + d, -2.0 * y
+        column, doubled = 1 + d, -2.0 * y
         for i in range(d):
-            torch.mul(twice[:, i : i + 1], y[:, i:], out=slopes[:, at : at + d - i])
-            slopes[:, at] *= 0.5
-            at += d - i
+            torch.mul(doubled[:, i : i + 1], y[:, i:], out=slopes[:, column : column + d - i])
+            slopes[:, column] *= 0.5
+            column += d - i
         if self.tail.power != 1.0:
             slopes[:, 1:] *= self.tail.slope(y.square().sum(1, True))
         return slopes
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return f (n,) at features (n, d)."""
-        return torch.logsumexp(self.forms(self.whitened(t)), 0)
+        return torch.logsumexp(self.log_terms(self.standardize(t)), 0)
 
-    def moved(self, step: Tensor) -> Mixture:
+    def take_step(self, step: Tensor) -> Mixture:
         """Return the mixture after a step (..., K·p)."""
         k, d = self.offset.shape
         changes = step.reshape(*step.shape[:-1], k, -1)
@@ -134,14 +134,14 @@ class FactorMixture(Mixture):
     ) -> FactorMixture:
         """Return the mixture with these parameters; leading axes are kept."""
         root = (1.0 + loading.square().sum(-1)).sqrt()
-        bent = torch.where(elongated, -1.0 / root, 1.0) / (root + 1.0)
-        whiten = torch.eye(loading.shape[-1]) + _outer(bent[..., None] * loading, loading)
+        coefficient = torch.where(elongated, -1.0 / root, 1.0) / (root + 1.0)
+        whiten = torch.eye(loading.shape[-1]) + _outer(coefficient[..., None] * loading, loading)
         whiten = whiten * (-log_scale).exp()[..., None, None]
         offset = (centre[..., None, :] @ whiten).squeeze(-2)
         return FactorMixture(whiten, offset, height, elongated, centre, log_scale, loading)
 
     @staticmethod
-    def nearest(mixture: Mixture) -> FactorMixture:
+    def approximate(mixture: Mixture) -> FactorMixture:
         """Return the mixture with these centres and each covariance's outermost axis."""
         inverse = torch.linalg.inv(mixture.whiten)
         variance, axes = torch.linalg.eigh(inverse.mT @ inverse)
@@ -154,17 +154,17 @@ class FactorMixture(Mixture):
         centre = (mixture.offset[:, None] @ inverse).squeeze(1)
         return FactorMixture.of(elongated, mixture.height, centre, 0.5 * common, loading)
 
-    def moved(self, step: Tensor) -> FactorMixture:
+    def take_step(self, step: Tensor) -> FactorMixture:
         """Return the mixture after a step (..., K·(2d + 2)), changes of (h, m W, log s, b)."""
         k, d = self.loading.shape
         changes = step.reshape(*step.shape[:-1], k, 2 * d + 2)
-        rise, shift, growth, change = torch.split(changes, [1, d, 1, d], -1)
+        rise, shift, log_scale_change, loading_change = torch.split(changes, [1, d, 1, d], -1)
         return FactorMixture.of(
             self.elongated,
             self.height + rise.squeeze(-1),
             self.centre + (shift[..., None, :] @ torch.linalg.inv(self.whiten)).squeeze(-2),
-            self.log_scale + growth.squeeze(-1),
-            self.loading + change,
+            self.log_scale + log_scale_change.squeeze(-1),
+            self.loading + loading_change,
         )
 
     def directions(self) -> Tensor:
@@ -175,30 +175,32 @@ class FactorMixture(Mixture):
         """
         k, d = self.loading.shape
         i, j = torch.triu_indices(d, d)
-        side, along = self._turned()
-        bent = 0.5 * _outer(side, along.expand_as(side))
-        bent = torch.where(self.elongated, -1.0, 1.0)[:, None, None, None] * (bent + bent.mT)
-        parts = torch.zeros(k, 1 + d + len(i), 2 * d + 2)
-        parts[:, : 1 + d, : 1 + d] = torch.eye(1 + d)
-        parts[:, 1 + d :, 1 + d] = -(i == j).float()
-        parts[:, 1 + d :, 2 + d :] = bent[..., i, j].mT
-        return parts
+        axes, loading = self._axes_and_loading()
+        reshaping = 0.5 * _outer(axes, loading.expand_as(axes))
+        reshaping = torch.where(self.elongated, -1.0, 1.0)[:, None, None, None] * (
+            reshaping + reshaping.mT
+        )
+        directions = torch.zeros(k, 1 + d + len(i), 2 * d + 2)
+        directions[:, : 1 + d, : 1 + d] = torch.eye(1 + d)
+        directions[:, 1 + d :, 1 + d] = -(i == j).float()
+        directions[:, 1 + d :, 2 + d :] = reshaping[..., i, j].mT
+        return directions
 
-    def form_slopes(self, y: Tensor) -> Tensor:
+    def log_term_slopes(self, y: Tensor) -> Tensor:
         """Return the derivatives (K, 2d + 2, n) of the forms by their own steps."""
-        side, along = self._turned()
+        axes, loading = self._axes_and_loading()
         sign = torch.where(self.elongated, 1.0, -1.0)[:, None, None]
-        bent = sign * (side @ y) * (along @ y)
-        return torch.cat([torch.ones_like(y[:, :1]), y, y.square().sum(1, True), bent], 1)
+        reshaping = sign * (axes @ y) * (loading @ y)
+        return torch.cat([torch.ones_like(y[:, :1]), y, y.square().sum(1, True), reshaping], 1)
 
-    def _turned(self) -> tuple[Tensor, Tensor]:
+    def _axes_and_loading(self) -> tuple[Tensor, Tensor]:
         """Return each feature axis (K, d, d), and b (K, 1, d), in a component's coordinates.
 
         These are W s of an elongated component and W⁻¹/s of a flattened one.
         """
         unit = self.whiten * self.log_scale.exp()[:, None, None]
-        side = torch.where(self.elongated[:, None, None], unit, torch.linalg.inv(unit))
-        return side, self.loading[:, None] @ side
+        axes = torch.where(self.elongated[:, None, None], unit, torch.linalg.inv(unit))
+        return axes, self.loading[:, None] @ axes
 
     def log_measure(self) -> Tensor:
         """Return the log of a measure under which the length of b, not its entries, is flat.
@@ -213,11 +215,13 @@ class FactorMixture(Mixture):
 def log_prior(prior: MixturePrior, mixture: Mixture) -> Tensor:
     """Return the log-density up to a constant: (), or (S,) of S mixtures."""
     half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
-    sizing = 1.0 - prior.size_power / mixture.offset.shape[-1]
-    log_mass = torch.log_softmax(mixture.height - sizing * half_log_precision, -1)
-    trace = _scatter(prior, mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
-    if freedom := prior.width_doubt * prior.strength:
-        trace = (mixture.offset.shape[-1] + 1.0 / freedom) * torch.log1p(freedom * trace)
+    size_exponent = 1.0 - prior.size_power / mixture.offset.shape[-1]
+    log_mass = torch.log_softmax(mixture.height - size_exponent * half_log_precision, -1)
+    trace = _expected_covariance(prior, mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
+    if inverse_freedom := prior.width_doubt * prior.strength:
+        trace = (mixture.offset.shape[-1] + 1.0 / inverse_freedom) * torch.log1p(
+            inverse_freedom * trace
+        )
     shape = prior.strength * (half_log_precision - 0.5 * trace)
     # HMC may propose a matrix that is singular in single precision: no error, no density.
     centre, _ = torch.linalg.solve_ex(mixture.whiten.mT, mixture.offset)
@@ -233,38 +237,46 @@ def prior_derivatives(prior: MixturePrior, mixture: Mixture) -> tuple[Tensor, Te
     """Return the gradient (K·p,) and minus a curvature (K·p, K·p), positive, by a step."""
     k, d = mixture.offset.shape
     i, j = torch.triu_indices(d, d)
-    diagonal, twice = (i == j).float(), torch.where(i == j, 1.0, 2.0)
+    diagonal, multiplicity = (i == j).float(), torch.where(i == j, 1.0, 2.0)
     gradient, curvature = torch.zeros(k, 1 + d + len(i)), torch.zeros(k, 1 + d + len(i))
 
     # Masses over sizes to the power a: h − (1 − a/d) log|W|, and log|W| grows by tr Δ.
-    sizing = 1.0 - prior.size_power / d
-    mass = torch.softmax(mixture.height - sizing * torch.linalg.slogdet(mixture.whiten)[1], 0)
-    along = torch.cat([torch.ones(1), torch.zeros(d), -sizing * diagonal])
-    gradient += prior.concentration * torch.outer(1.0 - k * mass, along)
-    spread = prior.concentration * k * (torch.diag(mass) - torch.outer(mass, mass))
-    together = torch.kron(spread, torch.outer(along, along))
+    size_exponent = 1.0 - prior.size_power / d
+    masses = torch.softmax(
+        mixture.height - size_exponent * torch.linalg.slogdet(mixture.whiten)[1], 0
+    )
+    mass_direction = torch.cat([torch.ones(1), torch.zeros(d), -size_exponent * diagonal])
+    gradient += prior.concentration * torch.outer(1.0 - k * masses, mass_direction)
+    mass_covariance = prior.concentration * k * (torch.diag(masses) - torch.outer(masses, masses))
+    curvature_matrix = torch.kron(mass_covariance, torch.outer(mass_direction, mass_direction))
 
-    scatter = _scatter(prior, mixture.whiten)
+    scatter = _expected_covariance(prior, mixture.whiten)
     # The pull of the prior weakens as a component gets thinner, so this bounds its curvature.
-    freedom = prior.width_doubt * prior.strength
+    inverse_freedom = prior.width_doubt * prior.strength
     trace = scatter.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)[..., None]
-    scatter = scatter * ((1.0 + freedom * d) / (1.0 + freedom * trace))
-    gradient[:, 1 + d :] += prior.strength * twice * (torch.eye(d) - scatter)[:, i, j]
-    of_trace = scatter.diagonal(dim1=1, dim2=2)
-    curvature[:, 1 + d :] = prior.strength * twice * (1 + 0.5 * (of_trace[:, i] + of_trace[:, j]))
+    scatter = scatter * ((1.0 + inverse_freedom * d) / (1.0 + inverse_freedom * trace))
+    gradient[:, 1 + d :] += prior.strength * multiplicity * (torch.eye(d) - scatter)[:, i, j]
+    diagonal_of_scatter = scatter.diagonal(dim1=1, dim2=2)
+    curvature[:, 1 + d :] = (
+        prior.strength
+        * multiplicity
+        * (1 + 0.5 * (diagonal_of_scatter[:, i] + diagonal_of_scatter[:, j]))
+    )
 
     # Centres move by s W⁻¹.
     inverse = torch.linalg.inv(mixture.whiten)
     centre = mixture.offset[:, None] @ inverse
     gradient[:, 1 : 1 + d] -= prior.centring * (centre @ inverse.transpose(1, 2)).squeeze(1)
-    together += torch.diag(curvature.flatten())
-    pull = prior.centring * inverse @ inverse.transpose(1, 2)
-    own = together.view(k, 1 + d + len(i), k, 1 + d + len(i)).diagonal(dim1=0, dim2=2)
-    own[1 : 1 + d, 1 : 1 + d] += pull.permute(1, 2, 0)
-    return gradient.flatten(), together
+    curvature_matrix += torch.diag(curvature.flatten())
+    centre_precision = prior.centring * inverse @ inverse.transpose(1, 2)
+    centre_block = curvature_matrix.view(k, 1 + d + len(i), k, 1 + d + len(i)).diagonal(
+        dim1=0, dim2=2
+    )
+    centre_block[1 : 1 + d, 1 : 1 + d] += centre_precision.permute(1, 2, 0)
+    return gradient.flatten(), curvature_matrix
 
 
-def _scatter(prior: MixturePrior, whiten: Tensor) -> Tensor:
+def _expected_covariance(prior: MixturePrior, whiten: Tensor) -> Tensor:
     """Return a component's expected covariance in its own coordinates (K, d, d)."""
     return prior.width**2 * whiten.mT @ whiten
 
@@ -276,9 +288,9 @@ def _outer(a: Tensor, b: Tensor) -> Tensor:
 
 _CHUNK = 4096
 _NEGLIGIBLE = 1e-4  # choices of less slope and information than this are left out
-_LONGEST = 0.5
-_CONVERGED = 0.02  # nats of the log-posterior
-_IDENTIFIED = 1e-7
+_MAX_STEP = 0.5
+_TOLERANCE = 0.02  # nats of the log-posterior
+_MIN_RELATIVE_PRECISION = 1e-7
 
 
 @dataclass(frozen=True)
@@ -324,19 +336,19 @@ class MixturePosterior:
         gradient, curvature = prior_derivatives(self.prior, mixture)
         directions = mixture.directions()
         if directions is not None:
-            own = torch.block_diag(*directions)  # type: ignore[no-untyped-call]
-            gradient, curvature = gradient @ own, own.T @ curvature @ own
+            basis = torch.block_diag(*directions)  # type: ignore[no-untyped-call]
+            gradient, curvature = gradient @ basis, basis.T @ curvature @ basis
         for points, weights, response in self._chunks:
-            y = mixture.whitened(points)
-            winners, losers = torch.logsumexp(mixture.forms(y), 0).chunk(2)
+            y = mixture.standardize(points)
+            winners, losers = torch.logsumexp(mixture.log_terms(y), 0).chunk(2)
             slope = response.slope(winners - losers)
             information = response.information(winners - losers)
             rows = torch.nonzero(weights * torch.maximum(slope, information) > _NEGLIGIBLE)[:, 0]
-            slopes = _slopes(mixture, y[..., torch.cat([rows, rows + len(weights)])])
-            of_winners, of_losers = slopes.chunk(2, 1)
-            change, mass = of_winners - of_losers, weights[rows]
-            gradient = gradient + change @ (slope[rows] * mass)
-            curvature = curvature + (change * (information[rows] * mass)) @ change.T
+            slopes = _utility_slopes(mixture, y[..., torch.cat([rows, rows + len(weights)])])
+            winner_slopes, loser_slopes = slopes.chunk(2, 1)
+            differences, mass = winner_slopes - loser_slopes, weights[rows]
+            gradient = gradient + differences @ (slope[rows] * mass)
+            curvature = curvature + (differences * (information[rows] * mass)) @ differences.T
         return gradient, curvature
 
     def predict(self, mixture: Mixture, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -351,36 +363,36 @@ class MixturePosterior:
             points: (2m, d) features of m winners, then of their losers.
         """
         root = inverse_root(self.derivatives(mixture)[1])
-        differences, spreads = [], []
+        differences, sds = [], []
         winners, losers = points.chunk(2)
         for pair in zip(torch.split(winners, _CHUNK), torch.split(losers, _CHUNK), strict=True):
-            y = mixture.whitened(torch.cat(pair))
-            of_winners, of_losers = torch.logsumexp(mixture.forms(y), 0).chunk(2)
-            slopes = _slopes(mixture, y).chunk(2, 1)
-            differences.append(of_winners - of_losers)
-            spreads.append((root.T @ (slopes[0] - slopes[1])).norm(dim=0))
-        return torch.cat(differences), torch.cat(spreads)
+            y = mixture.standardize(torch.cat(pair))
+            winner_values, loser_values = torch.logsumexp(mixture.log_terms(y), 0).chunk(2)
+            slopes = _utility_slopes(mixture, y).chunk(2, 1)
+            differences.append(winner_values - loser_values)
+            sds.append((root.T @ (slopes[0] - slopes[1])).norm(dim=0))
+        return torch.cat(differences), torch.cat(sds)
 
 
 def inverse_root(curvature: Tensor) -> Tensor:
     """Return a root (P, F) of the inverse of a curvature on its F identified directions."""
     precisions, axes = torch.linalg.eigh(curvature.double())
-    identified = precisions > _IDENTIFIED * precisions[-1]
+    identified = precisions > _MIN_RELATIVE_PRECISION * precisions[-1]
     root: Tensor = axes[:, identified] / precisions[identified].sqrt()
     return root.float()
 
 
-def _slopes(mixture: Mixture, y: Tensor) -> Tensor:
+def _utility_slopes(mixture: Mixture, y: Tensor) -> Tensor:
     """Return the derivatives (P, n) of f by the mixture's own step, at whitened features."""
-    share = torch.softmax(mixture.forms(y), 0)
-    return mixture.form_slopes(y).mul_(share[:, None]).flatten(0, 1)
+    responsibilities = torch.softmax(mixture.log_terms(y), 0)
+    return mixture.log_term_slopes(y).mul_(responsibilities[:, None]).flatten(0, 1)
 
 
 def maximize(posterior: MixturePosterior, start: Mixture, steps: int) -> tuple[Mixture, float]:
     """Return the mixture after at most ``steps`` Newton steps, and its log-posterior."""
 
-    def moved(mixture: Mixture, step: Tensor) -> Mixture:
+    def take_step(mixture: Mixture, step: Tensor) -> Mixture:
         step = step.float()
-        return mixture.moved(step * min(1.0, _LONGEST / max(float(step.abs().max()), 1e-12)))
+        return mixture.take_step(step * min(1.0, _MAX_STEP / max(float(step.abs().max()), 1e-12)))
 
-    return ascend(start, posterior.value, posterior.derivatives, moved, steps, _CONVERGED)
+    return ascend(start, posterior.value, posterior.derivatives, take_step, steps, _TOLERANCE)

@@ -29,19 +29,24 @@ from torch import Tensor
 from llm_elicit.density.errors import Flags
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.settings import SmoothSettings
-from llm_elicit.density.utility.cross_validation import Array, CrossValidation, HeldOut, Index
+from llm_elicit.density.utility.cross_validation import (
+    Array,
+    CrossValidation,
+    HeldOutPredictions,
+    Index,
+)
 from llm_elicit.density.utility_function import FourierStack, Utility, fourier_features
 
-_ISOTROPIC = 1e-4
-_TURNS = 12
-_SETTLED = 0.05  # of the logarithms of the ridges
-_LEAST_RIDGE = 1e-6
-_UNDETERMINED = 1e-6
-_LARGE = 10.0  # scale of the prior of a kind's standard deviation, nats
-_FACTORS = tuple(10.0 ** (half / 2) for half in range(-6, 7))  # whole decades are too coarse
-_STEPS, _HALVINGS = 50, 12  # of Newton's method
-_CONVERGED = 1e-3  # nats of the log-posterior
-_ROUGHLY = 0.1  # the same, of modes that are only predicted with, or that variances need
+_ISOTROPIC_PRECISION = 1e-4
+_MAX_RIDGE_UPDATES = 12
+_RIDGE_TOLERANCE = 0.05  # of the logarithms of the ridges
+_MIN_RIDGE = 1e-6
+_MIN_DETERMINED = 1e-6
+_SD_SCALE = 10.0  # scale of the prior of a kind's standard deviation, nats
+_RIDGE_FACTORS = tuple(10.0 ** (half / 2) for half in range(-6, 7))  # whole decades are too coarse
+_MAX_STEPS, _MAX_HALVINGS = 50, 12  # of Newton's method
+_TOLERANCE = 1e-3  # nats of the log-posterior
+_ROUGH_TOLERANCE = 0.1  # the same, of modes that are only predicted with, or that variances need
 _NEGLIGIBLE = 1e-6  # information of choices that are left out of the precision
 
 
@@ -93,7 +98,7 @@ class QuadraticTerms:
         products[p + index, self.second] += direction[self.first] * torch.from_numpy(~self.squares)
         return products
 
-    def forms(self, beta: Tensor) -> tuple[Tensor, Tensor]:
+    def linear_and_curvature(self, beta: Tensor) -> tuple[Tensor, Tensor]:
         """Return linear terms (S, p) and symmetric curvatures (S, p, p) of coefficients (S, P)."""
         d = self.dimension
         curvature = torch.zeros(len(beta), d, d)
@@ -102,7 +107,7 @@ class QuadraticTerms:
 
     def utility(self, beta: Array) -> Utility:
         """Return the form of coefficients (P,)."""
-        linear, curvature = self.forms(torch.from_numpy(beta)[None])
+        linear, curvature = self.linear_and_curvature(torch.from_numpy(beta)[None])
         return Utility(linear[0], curvature[0])
 
 
@@ -126,7 +131,7 @@ class Regression:
         columns, weights = self.columns[rows], self.weights[rows]
         return Regression(columns, weights, self.response.at(rows), self.prior)
 
-    def without(self, rows: Tensor) -> Regression:
+    def with_zero_weight(self, rows: Tensor) -> Regression:
         """Return the regression in which rows (m,) bools count nothing."""
         return replace(self, weights=self.weights * ~rows)
 
@@ -142,7 +147,7 @@ class Regression:
         fit = self.response.log_cdf(beta @ self.columns.T) @ self.weights
         return fit - 0.5 * ((beta @ self.prior) * beta).sum(-1)
 
-    def slopes(self, beta: Tensor) -> Tensor:
+    def gradients(self, beta: Tensor) -> Tensor:
         """Return the gradient (..., P) of `values`, in half the time of differentiation."""
         mass = self.response.slope(beta @ self.columns.T) * self.weights
         return mass @ self.columns - beta @ self.prior
@@ -154,46 +159,50 @@ class Regression:
     def maximize(
         self,
         start: Tensor | None = None,
-        converged: float = _CONVERGED,
-        factor: Tensor | None = None,
+        tolerance: float = _TOLERANCE,
+        fixed_factor: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the posterior mode (P,) and the Cholesky factor of its precision (P, P).
 
-        Newton's method stops after a step that gains less than ``converged``, nats. With a
-        ``factor`` of the precision near the mode all steps are by it.
+        Newton's method stops after a step that gains less than ``tolerance``, nats. With a
+        ``fixed_factor`` of the precision near the mode all steps are by it.
         """
         at = torch.zeros(len(self.prior), dtype=torch.float64) if start is None else start
         value = self.value(at)
-        for _ in range(_STEPS):
-            root = torch.linalg.cholesky(self.precision(at)) if factor is None else factor
-            step = torch.cholesky_solve(self.slopes(at)[:, None], root)[:, 0]
+        for _ in range(_MAX_STEPS):
+            root = (
+                torch.linalg.cholesky(self.precision(at)) if fixed_factor is None else fixed_factor
+            )
+            step = torch.cholesky_solve(self.gradients(at)[:, None], root)[:, 0]
             gain = 0.0
-            for halving in range(_HALVINGS):
-                moved = at + 0.5**halving * step
-                gain = self.value(moved) - value
+            for halving in range(_MAX_HALVINGS):
+                candidate = at + 0.5**halving * step
+                gain = self.value(candidate) - value
                 if gain > 0.0:
-                    at, value = moved, value + gain
+                    at, value = candidate, value + gain
                     break
-            if gain < converged:
+            if gain < tolerance:
                 break
         return at, root
 
-    def leave_out(self, mode: Tensor, validation: CrossValidation) -> HeldOut:
+    def predict_left_out(self, mode: Tensor, validation: CrossValidation) -> HeldOutPredictions:
         """Return predictions of the validation rows, which are those of X, without their folds.
 
         Each fold's precision is that at ``mode``, the mode given all rows.
         """
         fold_of, precision = validation.fold_of[validation.rows], self.precision(mode)
         difference = torch.empty(len(fold_of), dtype=torch.float64)
-        spread = torch.empty_like(difference)
-        for fold in range(validation.count):
-            unseen = fold_of == fold
-            left = precision - self.subset(unseen).precision(mode) + self.prior
-            factor, columns = torch.linalg.cholesky(left), self.columns[unseen]
-            difference[unseen] = columns @ self.without(unseen).maximize(mode, _ROUGHLY, factor)[0]
-            along = torch.linalg.solve_triangular(factor, columns.T, upper=False)
-            spread[unseen] = along.norm(dim=0)
-        return HeldOut(difference.numpy(), spread.numpy())
+        sd = torch.empty_like(difference)
+        for fold in range(validation.folds):
+            test = fold_of == fold
+            training_precision = precision - self.subset(test).precision(mode) + self.prior
+            factor, columns = torch.linalg.cholesky(training_precision), self.columns[test]
+            difference[test] = (
+                columns @ self.with_zero_weight(test).maximize(mode, _ROUGH_TOLERANCE, factor)[0]
+            )
+            solved = torch.linalg.solve_triangular(factor, columns.T, upper=False)
+            sd[test] = solved.norm(dim=0)
+        return HeldOutPredictions(difference.numpy(), sd.numpy())
 
 
 class Ridges(NamedTuple):
@@ -213,7 +222,7 @@ class Ridges(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RidgedFit:
+class RidgeFit:
     """The coefficients (P,) under ridges, and log-densities up to a constant.
 
     ``evidence`` is that of the choices, ``prior`` that of the logarithms of the ridges.
@@ -251,80 +260,93 @@ class QuadraticFit:
         self.design = self.terms.columns(winners) - self.terms.columns(losers)
         self.weights = data.weights[self.rows]
         self.response = validation.response.at(validation.rows)
-        self.kinds, self.free = _kinds(self.terms)
+        self.ridge_groups, self.unpenalized = _ridge_groups(self.terms)
 
     def regression(self, ridges: Ridges) -> Regression:
         """Return the posterior of the coefficients under ridges."""
         design, weights = torch.from_numpy(self.design), torch.from_numpy(self.weights)
         return Regression(design, weights, self.response, torch.from_numpy(self.prior(ridges)))
 
-    def fits(self, factors: Sequence[float] = _FACTORS) -> list[RidgedFit]:
-        """Return the fit under each multiple of `suited` ridges, the likeliest ridges first.
+    def fit_multiples(self, factors: Sequence[float] = _RIDGE_FACTORS) -> list[RidgeFit]:
+        """Return the fit under each multiple of the estimated ridges, the likeliest first.
 
         Evidence is the likelihood of the choices with β integrated out, by Laplace's approximation
         (MacKay, 1992). Held-out likelihood would select ridges that are too large, because a mode
         that is too flat predicts best.
         """
-        suited, fits = self.suited(), list[RidgedFit]()
+        ridges, fits = self.estimate_ridges(), list[RidgeFit]()
         for factor in sorted(factors, reverse=True):
-            fits.append(self.fit(suited.times(factor), fits[-1] if fits else None))
+            fits.append(self.fit(ridges.times(factor), fits[-1] if fits else None))
         return sorted(fits, key=lambda fit: -fit.posterior)
 
-    def fit(self, ridges: Ridges, near: RidgedFit | None = None) -> RidgedFit:
-        """Return the posterior mode under ridges; ``near`` is a fit that it starts from."""
+    def fit(self, ridges: Ridges, start: RidgeFit | None = None) -> RidgeFit:
+        """Return the posterior mode under ridges; ``start`` is a fit that it starts from."""
         regression = self.regression(ridges)
-        beta, root = regression.maximize(None if near is None else torch.tensor(near.coefficients))
-        volume = 0.5 * np.linalg.slogdet(regression.prior.numpy())[1]
-        evidence = regression.value(beta) + volume - float(root.diagonal().log().sum())
-        free = np.array([r for r, kind in zip(ridges, self.kinds, strict=True) if kind.rank])
-        prior = -(0.5 * np.log(free) + np.log1p(1.0 / (free * _LARGE**2))).sum()
-        return RidgedFit(ridges, beta.numpy(), float(evidence), float(prior))
+        beta, root = regression.maximize(
+            None if start is None else torch.tensor(start.coefficients)
+        )
+        prior_term = 0.5 * np.linalg.slogdet(regression.prior.numpy())[1]
+        evidence = regression.value(beta) + prior_term - float(root.diagonal().log().sum())
+        penalized_ridges = np.array(
+            [r for r, group in zip(ridges, self.ridge_groups, strict=True) if group.rank]
+        )
+        prior = -(
+            0.5 * np.log(penalized_ridges) + np.log1p(1.0 / (penalized_ridges * _SD_SCALE**2))
+        ).sum()
+        return RidgeFit(ridges, beta.numpy(), float(evidence), float(prior))
 
-    def suited(self) -> Ridges:
-        """Return the ridges of most evidence and prior, by iterating `likelier_ridge`."""
+    def estimate_ridges(self) -> Ridges:
+        """Return the ridges of most evidence and prior, by iterating `update_ridge`."""
         ridges, beta = Ridges(1.0, 1.0, 1.0), None
-        for _ in range(_TURNS):
+        for _ in range(_MAX_RIDGE_UPDATES):
             beta, root = self.regression(ridges).maximize(beta)
             covariance = torch.cholesky_inverse(root).numpy()
-            before, mode, suited = ridges, beta.numpy(), []
-            for kind, ridge in zip(self.kinds, ridges, strict=True):
-                trace = float((covariance * kind.precision).sum())
-                size = float(mode @ kind.precision @ mode)
+            previous, mode, updated = ridges, beta.numpy(), []
+            for group, ridge in zip(self.ridge_groups, ridges, strict=True):
+                trace = float((covariance * group.precision).sum())
+                squared_norm = float(mode @ group.precision @ mode)
                 # The present ridge stays without such terms, or if the choices determine none.
-                none = kind.rank - ridge * trace < _UNDETERMINED
-                suited.append(ridge if none else likelier_ridge(ridge, kind.rank, trace, size))
-            ridges = Ridges(*suited)
-            if np.allclose(np.log(before), np.log(ridges), atol=_SETTLED):
+                determined = group.rank - ridge * trace < _MIN_DETERMINED
+                updated.append(
+                    ridge if determined else update_ridge(ridge, group.rank, trace, squared_norm)
+                )
+            ridges = Ridges(*updated)
+            if np.allclose(np.log(previous), np.log(ridges), atol=_RIDGE_TOLERANCE):
                 break
         return ridges
 
-    def cross_validate(self, ridges: Ridges) -> HeldOut:
+    def cross_validate(self, ridges: Ridges) -> HeldOutPredictions:
         """Return predictions of the validation rows by fits without their fold.
 
-        The spread is set to 0: Laplace's is far too large where choices hardly bound the scale.
+        The standard deviation is set to 0: Laplace's is far too large where choices hardly bound
+        the scale.
         """
         regression = self.regression(ridges)
-        predicted = regression.leave_out(regression.maximize()[0], self.validation)
-        return replace(predicted, spread=np.zeros(len(self.rows)))
+        predictions = regression.predict_left_out(regression.maximize()[0], self.validation)
+        return replace(predictions, sd=np.zeros(len(self.rows)))
 
     def prior(self, ridges: Ridges) -> Array:
         """Return R (P, P), the prior precision of the coefficients."""
-        held = sum(r * kind.precision for r, kind in zip(ridges, self.kinds, strict=True))
-        return np.asarray(held + _ISOTROPIC * np.outer(self.free, self.free))
+        penalized = sum(
+            r * group.precision for r, group in zip(ridges, self.ridge_groups, strict=True)
+        )
+        return np.asarray(
+            penalized + _ISOTROPIC_PRECISION * np.outer(self.unpenalized, self.unpenalized)
+        )
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _RidgeGroup:
     """Terms that share a ridge: ``precision`` (P, P) under a ridge of one, and its rank."""
 
     precision: Array
     rank: int
 
 
-def _kinds(terms: QuadraticTerms) -> tuple[tuple[_Kind, ...], Array]:
+def _ridge_groups(terms: QuadraticTerms) -> tuple[tuple[_RidgeGroup, ...], Array]:
     """Return the kinds in the order of `Ridges`, and the unpenalized direction (P,)."""
     d, squares = terms.dimension, terms.squares
-    linear, alike, crossed = (
+    is_linear, is_square, is_cross = (
         np.concatenate(blocks).astype(float)
         for blocks in (
             (np.ones(d), np.zeros(len(squares))),
@@ -332,15 +354,19 @@ def _kinds(terms: QuadraticTerms) -> tuple[tuple[_Kind, ...], Array]:
             (np.zeros(d), ~squares),
         )
     )
-    curved, count = int(alike.sum()), int(crossed.sum())
-    free = alike / np.sqrt(max(curved, 1))
-    apart = np.diag(alike) - np.outer(free, free)
-    of_crossed = np.diag(crossed) - np.outer(crossed, crossed) / (count + 1)
-    kinds = _Kind(np.diag(linear), d), _Kind(apart, max(curved - 1, 0)), _Kind(of_crossed, count)
-    return kinds, free
+    square_count, cross_count = int(is_square.sum()), int(is_cross.sum())
+    unpenalized = is_square / np.sqrt(max(square_count, 1))
+    difference_precision = np.diag(is_square) - np.outer(unpenalized, unpenalized)
+    cross_precision = np.diag(is_cross) - np.outer(is_cross, is_cross) / (cross_count + 1)
+    groups = (
+        _RidgeGroup(np.diag(is_linear), d),
+        _RidgeGroup(difference_precision, max(square_count - 1, 0)),
+        _RidgeGroup(cross_precision, cross_count),
+    )
+    return groups, unpenalized
 
 
-def likelier_ridge(ridge: float, rank: int, trace: float, size: float) -> float:
+def update_ridge(ridge: float, rank: int, trace: float, squared_norm: float) -> float:
     """Return the next ridge of coefficients that share one (MacKay, 1992).
 
     Without the prior it is γ / βᵀKβ, with γ the effective number of coefficients that the choices
@@ -350,32 +376,35 @@ def likelier_ridge(ridge: float, rank: int, trace: float, size: float) -> float:
 
     Args:
         ridge: the present value.
-        rank, trace, size: the rank of K, tr ΣK with Σ the posterior covariance, and βᵀKβ at the
-            mode.
+        rank, trace, squared_norm: the rank of K, tr ΣK with Σ the posterior covariance, and βᵀKβ
+            at the mode.
 
     Examples:
         >>> ridge = 1.0                 # of three coefficients at 0 that choices measure to 1 ± 0.1
         >>> for _ in range(50):
-        ...     ridge = likelier_ridge(ridge, 3, 3 / (100 + ridge), 0.0)
+        ...     ridge = update_ridge(ridge, 3, 3 / (100 + ridge), 0.0)
         >>> 100 < ridge < 300
         True
     """
-    determined = rank - ridge * trace
-    return max((determined + 1.0) / (size + 2.0 / (ridge + _LARGE**-2)), _LEAST_RIDGE)
+    determined_count = rank - ridge * trace
+    return max(
+        (determined_count + 1.0) / (squared_norm + 2.0 / (ridge + _SD_SCALE**-2)), _MIN_RIDGE
+    )
 
 
-_UPDATES = 20
-_FIRST_VARIANCE = 10.0
-_STEADY = 0.03  # of the logarithms of the variances
-_VARIANCES = (1e-3, 1e4)
-_MARGIN = 1.0  # of a period beyond the range of the features
-_HIGHEST = 2.5  # frequency over that of the shortest length scale
-_ROWS_EACH, _FEWEST = 10, 16  # comparisons of each frequency of a process, and fewest frequencies
+_MAX_VARIANCE_UPDATES = 20
+_START_VARIANCE = 10.0
+_VARIANCE_TOLERANCE = 0.03  # of the logarithms of the variances
+_VARIANCE_BOUNDS = (1e-3, 1e4)
+_PERIOD_MARGIN = 1.0  # of a period beyond the range of the features
+_MAX_FREQUENCY = 2.5  # frequency over that of the shortest length scale
+_ROWS_PER_FREQUENCY = 10  # comparisons that each frequency of a process needs
+_MIN_FREQUENCIES = 16
 # Length scales in units of √k for processes of k features: several in one process, or one in each.
-_SINGLE = tuple(np.geomspace(0.15, 2.0, 8).tolist())
-_PAIR = tuple(np.geomspace(0.2, 1.0, 8).tolist())
-_ALL = (0.15, 0.3, 0.6)  # the shortest is for two features
-_MOST_OF_ALL = 3
+_SINGLE_LENGTHS = tuple(np.geomspace(0.15, 2.0, 8).tolist())
+_PAIR_LENGTHS = tuple(np.geomspace(0.2, 1.0, 8).tolist())
+_JOINT_LENGTHS = (0.15, 0.3, 0.6)  # the shortest is for two features
+_MAX_JOINT_FEATURES = 3
 
 
 @dataclass(frozen=True)
@@ -387,7 +416,7 @@ class SmoothFit:
 
     mode: Tensor
     frequencies: Tensor
-    held_out: HeldOut
+    held_out: HeldOutPredictions
     variances: Mapping[str, float]
     regression: Regression
 
@@ -403,27 +432,32 @@ def fit_smooth(
 ) -> SmoothFit | None:
     """Return the form that makes the choices most likely; None where it is left out."""
     validation = quadratic.validation
-    frequencies, spectra = processes(validation, settings)
+    frequencies, spectra = process_spectra(validation, settings)
     if not spectra:
         return None
-    plain, points = quadratic.regression(ridges), validation.sides(validation.rows).double()
+    quadratic_regression, points = (
+        quadratic.regression(ridges),
+        validation.winners_and_losers(validation.rows).double(),
+    )
     winners, losers = fourier_features(points, frequencies).chunk(2)
-    columns = torch.cat([plain.columns, winners - losers], 1)
+    columns = torch.cat([quadratic_regression.columns, winners - losers], 1)
     identity = torch.eye(winners.shape[1], dtype=torch.float64)
-    prior: Tensor = torch.block_diag(plain.prior, identity)  # type: ignore[no-untyped-call]
-    regression = replace(plain, columns=columns, prior=prior)
+    prior: Tensor = torch.block_diag(quadratic_regression.prior, identity)  # type: ignore[no-untyped-call]
+    regression = replace(quadratic_regression, columns=columns, prior=prior)
     # The features are divided by the root of their number; cosines, then sines.
     spectrum = frequencies.shape[1] * torch.stack(list(spectra.values())).repeat(1, 2)
     rows = torch.randperm(len(quadratic.rows), generator=validation.generator)
-    variances, start = _most_likely(regression.subset(rows[: settings.search_rows]), spectrum)
+    variances, start = _estimate_variances(
+        regression.subset(rows[: settings.search_rows]), spectrum
+    )
     regression = _with_variances(regression, variances @ spectrum)
     mode, _ = regression.maximize(start)
-    held_out = regression.leave_out(mode, validation)
-    named = dict(zip(spectra, variances.tolist(), strict=True))
-    return SmoothFit(mode, frequencies.float(), held_out, named, regression)
+    held_out = regression.predict_left_out(mode, validation)
+    named_variances = dict(zip(spectra, variances.tolist(), strict=True))
+    return SmoothFit(mode, frequencies.float(), held_out, named_variances, regression)
 
 
-def processes(
+def process_spectra(
     validation: CrossValidation, settings: SmoothSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return frequencies (d, M), and each process's spectrum (M,), which sums to one in a block.
@@ -433,25 +467,40 @@ def processes(
     """
     d, category = validation.dimension, validation.data.category
     numbers = set(range(d) if category is None else np.flatnonzero(category < 0).tolist())
-    most = min(settings.frequencies, max(_FEWEST, validation.size // _ROWS_EACH)) * bool(numbers)
+    max_count = min(
+        settings.frequencies, max(_MIN_FREQUENCIES, validation.size // _ROWS_PER_FREQUENCY)
+    ) * bool(numbers)
     blocks: list[tuple[Tensor, dict[str, Tensor]]] = []
 
-    def add(groups: Sequence[Sequence[int]], lengths: Mapping[str, Sequence[float]]) -> None:
+    def add_block(groups: Sequence[Sequence[int]], lengths: Mapping[str, Sequence[float]]) -> None:
         for columns in groups:
-            shortest = math.sqrt(len(columns)) * min(min(scales) for scales in lengths.values())
-            share, highest = most // len(groups), _HIGHEST / shortest
-            terms = lattice(validation.points, columns, share, highest, _MARGIN)
-            blocks.append((terms, {name: _spectrum(terms, s) for name, s in lengths.items()}))
+            shortest_length = math.sqrt(len(columns)) * min(
+                min(scales) for scales in lengths.values()
+            )
+            count, max_frequency = max_count // len(groups), _MAX_FREQUENCY / shortest_length
+            frequencies_of_block = frequency_lattice(
+                validation.points, columns, count, max_frequency, _PERIOD_MARGIN
+            )
+            blocks.append(
+                (
+                    frequencies_of_block,
+                    {name: _spectrum(frequencies_of_block, s) for name, s in lengths.items()},
+                )
+            )
 
-    if most and d > 2:
-        add([[j] for j in numbers], {"single features": _SINGLE})
-    if most and 2 < d <= settings.most_features:
+    if max_count and d > 2:
+        add_block([[j] for j in numbers], {"single features": _SINGLE_LENGTHS})
+    if max_count and 2 < d <= settings.most_features:
         pairs = [pair for pair in combinations(range(d), 2) if numbers & set(pair)]
-        add(pairs, {"pairs of features": _PAIR})
-    if most and d <= _MOST_OF_ALL:
-        lengths = _ALL if d <= 2 else _ALL[1:]
-        add([range(d)], {f"length scale {length}": [length] for length in lengths})
-    frequencies = torch.cat([terms for terms, _ in blocks], 1) if blocks else torch.empty(d, 0)
+        add_block(pairs, {"pairs of features": _PAIR_LENGTHS})
+    if max_count and d <= _MAX_JOINT_FEATURES:
+        lengths = _JOINT_LENGTHS if d <= 2 else _JOINT_LENGTHS[1:]
+        add_block([range(d)], {f"length scale {length}": [length] for length in lengths})
+    frequencies = (
+        torch.cat([frequencies_of_block for frequencies_of_block, _ in blocks], 1)
+        if blocks
+        else torch.empty(d, 0)
+    )
     names = dict.fromkeys(name for _, spectra in blocks for name in spectra)
     return frequencies, {
         name: torch.cat([spectra.get(name, torch.zeros(w.shape[1])) for w, spectra in blocks])
@@ -459,25 +508,29 @@ def processes(
     }
 
 
-def lattice(
-    points: Tensor, columns: Sequence[int], most: int, highest: float, margin: float
+def frequency_lattice(
+    points: Tensor, columns: Sequence[int], max_count: int, max_frequency: float, margin: float
 ) -> Tensor:
-    """Return frequencies (d, M) of some columns below a highest one, at most the lowest ``most``.
+    """Return the lowest frequencies (d, M) of some columns: at most ``max_count``.
 
     Of two opposite ones, which have the same terms, there is one, and none is zero. Their period is
     the range of the points (n, d) plus ``margin``.
     """
-    those = points[:, list(columns)].double()
-    step = 2.0 * math.pi / (those.amax(0) - those.amin(0) + margin)
+    coordinates = points[:, list(columns)].double()
+    step = 2.0 * math.pi / (coordinates.amax(0) - coordinates.amin(0) + margin)
     # An outlier makes a fine lattice, of which only the lowest part is used.
-    farthest = 2 * math.ceil(most ** (1.0 / len(step)))
-    reach = [max(1, min(int(highest / s), farthest)) for s in step.tolist()]
-    every = torch.cartesian_prod(*(torch.arange(-r, r + 1) for r in reach)).reshape(-1, len(reach))
-    half = every[len(every) // 2 + 1 :] * step
-    lowest = half[half.norm(dim=1).argsort(stable=True)[: max(most, 1)]]
-    lowest = lowest[lowest.norm(dim=1) <= highest]
-    frequencies = torch.zeros(points.shape[1], len(lowest), dtype=torch.float64)
-    frequencies[list(columns)] = lowest.T
+    max_reach = 2 * math.ceil(max_count ** (1.0 / len(step)))
+    reach = [max(1, min(int(max_frequency / s), max_reach)) for s in step.tolist()]
+    grid = torch.cartesian_prod(*(torch.arange(-r, r + 1) for r in reach)).reshape(-1, len(reach))
+    half_grid = grid[len(grid) // 2 + 1 :] * step
+    frequencies_of_columns = half_grid[
+        half_grid.norm(dim=1).argsort(stable=True)[: max(max_count, 1)]
+    ]
+    frequencies_of_columns = frequencies_of_columns[
+        frequencies_of_columns.norm(dim=1) <= max_frequency
+    ]
+    frequencies = torch.zeros(points.shape[1], len(frequencies_of_columns), dtype=torch.float64)
+    frequencies[list(columns)] = frequencies_of_columns.T
     return frequencies
 
 
@@ -495,22 +548,25 @@ def _with_variances(regression: Regression, variances: Tensor) -> Regression:
     return replace(regression, prior=prior)
 
 
-def _most_likely(regression: Regression, spectrum: Tensor) -> tuple[Tensor, Tensor]:
+def _estimate_variances(regression: Regression, spectrum: Tensor) -> tuple[Tensor, Tensor]:
     """Return the processes' variances (G,) that maximize the evidence (MacKay, 1992), and the mode.
 
     The variance of a coefficient is the sum of what the processes, of ``spectrum`` (G, 2M), give.
     """
     count = spectrum.shape[1]
-    variances, mode = torch.full_like(spectrum[:, 0], _FIRST_VARIANCE), None
-    for _ in range(_UPDATES):
+    variances, mode = torch.full_like(spectrum[:, 0], _START_VARIANCE), None
+    for _ in range(_MAX_VARIANCE_UPDATES):
         prior = variances @ spectrum
-        mode, factor = _with_variances(regression, prior).maximize(mode, _ROUGHLY)
-        uncertain = torch.cholesky_inverse(factor).diagonal()[-count:]
-        share = spectrum / prior.square()
-        determined = (share @ (prior - uncertain)).clamp(min=1e-9)
-        before, variances = variances, variances * (share @ mode[-count:].square()) / determined
-        variances = variances.clamp(*_VARIANCES)
-        if float((variances / before).log().abs().max()) < _STEADY:
+        mode, factor = _with_variances(regression, prior).maximize(mode, _ROUGH_TOLERANCE)
+        posterior_variances = torch.cholesky_inverse(factor).diagonal()[-count:]
+        sensitivity = spectrum / prior.square()
+        determined = (sensitivity @ (prior - posterior_variances)).clamp(min=1e-9)
+        previous, variances = (
+            variances,
+            variances * (sensitivity @ mode[-count:].square()) / determined,
+        )
+        variances = variances.clamp(*_VARIANCE_BOUNDS)
+        if float((variances / previous).log().abs().max()) < _VARIANCE_TOLERANCE:
             break
     assert mode is not None
     return variances, mode
