@@ -25,7 +25,7 @@ COMMANDS = {
     "status.pause": "Pause a run of another process, after the answers in flight.",
     "status.resume": "Resume a paused run of another process, or change its limits.",
     "status.cancel": "End a run of another process; every answer received is kept.",
-    "status.export": "Write the judgments as Parquet, JSONL or CSV.",
+    "status.export": "Write the judgments as a table, or a run for Inspect and others.",
     "compare.compare": "Compare judges with each other and the data, or a run with its repeats.",
     "pilot.pilot": "Ask a few pairs with every template; compare reliability and cost.",
     "serve.bundle": "Write the live page of a run, finished or not, as one HTML file.",

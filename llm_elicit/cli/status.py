@@ -29,7 +29,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import judgments
 from llm_elicit.orchestrator.journal import control as journal
 from llm_elicit.orchestrator.journal.schema import Totals
-from llm_elicit.pipeline import run_folder
+from llm_elicit.pipeline import exchange, run_folder
 from llm_elicit.pipeline.run_folder import Run
 
 T = TypeVar("T")
@@ -163,14 +163,29 @@ def _totals(cell: Run, alone: bool) -> dict[str, Totals]:
 def export_command(
     run: RunName,
     path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="File to write, .parquet, .jsonl or .csv.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="File to write, .parquet, .jsonl or .csv; a folder for --format."
+        ),
     ],
+    format_: Annotated[
+        exchange.Format | None,
+        typer.Option("--format", help="Write into a folder what another tool reads."),
+    ] = None,
+    license_: Annotated[
+        str | None,
+        typer.Option("--license", metavar="ID", help="Licence of a croissant data set."),
+    ] = None,
     thinking: Annotated[
         bool, typer.Option("--thinking", help="Add a column with the reasoning that models showed.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write the judgments as Parquet, JSONL or CSV."""
+    """Write the judgments as a table, or a run for Inspect and others."""
+    if format_ is not None:
+        for written in exchange.export_run(run_folder.Run.open(run), path, format_, license_):
+            out.print(written)
+        return
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file in it")
     if path.exists() and not force:
