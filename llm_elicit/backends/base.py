@@ -250,6 +250,8 @@ def merge_fields(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, An
         >>> merge_fields({"output_config": {"effort": "low"}}, {"output_config": {"x": 1}, "k": 5})
         {'output_config': {'effort': 'low', 'x': 1}, 'k': 5}
     """
+    if not extra:
+        return body
     merged = {
         name: {**body[name], **value} if isinstance(body.get(name), dict) else value
         for name, value in extra.items()
@@ -382,5 +384,5 @@ def token_limit(body: Mapping[str, Any]) -> int | None:
         True
     """
     named = [body[name] for name in _LIMITS if isinstance(body.get(name), int)]
-    inner = [token_limit(value) for value in body.values() if isinstance(value, Mapping)]
+    inner = [token_limit(value) for value in body.values() if isinstance(value, dict)]
     return max((number for number in [*named, *inner] if number), default=None)

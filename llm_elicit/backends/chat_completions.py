@@ -102,8 +102,8 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     token = deciding_token(text, thinking, tokens, options, finish) if tokens else None
     soft = None if token is None else _soft_choice_of(token, options)
     unscored: Unscored = ""
-    if soft is None and _chosen(text, options, finish) is not None:
-        unscored = "another token" if tokens else "none sent" if body.get("logprobs") else ""
+    if soft is None and (tokens or body.get("logprobs")) and _chosen(text, options, finish):
+        unscored = "another token" if tokens else "none sent"
     usage = completion.usage or wire.CompletionUsage()
     details, used_for = usage.prompt_tokens_details, usage.completion_tokens_details
     return Reply(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from llm_elicit._util.text import visible
 
@@ -97,9 +97,10 @@ class VersionLog:
 
     def _merge(self, alias: str, span: VersionSpan) -> None:
         spans = self._spans[alias]
-        old = spans.get(span.version, replace(span, answers=0))
-        first, last = min(old.first, span.first), max(old.last, span.last)
-        spans[span.version] = VersionSpan(span.version, old.answers + span.answers, first, last)
+        if (old := spans.get(span.version)) is not None:
+            first, last = min(old.first, span.first), max(old.last, span.last)
+            span = VersionSpan(span.version, old.answers + span.answers, first, last)
+        spans[span.version] = span
 
     def add(self, judge: str, version: str, asked_at: str) -> VersionChange | None:
         """Count an answer; return the change if it is the first of another version."""
@@ -126,6 +127,8 @@ class VersionLog:
         return [change for change in changes if change is not None]
 
     def _change(self, alias: str) -> VersionChange | None:
+        if len(self._spans[alias]) < 2:
+            return None
         spans = sorted(self._spans[alias].values(), key=lambda span: (span.first, span.version))
         judges = tuple(name for name, other in self._aliases.items() if other == alias)
-        return VersionChange(judges, tuple(spans)) if len(spans) > 1 else None
+        return VersionChange(judges, tuple(spans))

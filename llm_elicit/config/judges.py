@@ -12,6 +12,7 @@ import operator
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -72,6 +73,7 @@ _PATH = re.compile(r"[/\\~]|\.{1,2}[/\\]|[A-Za-z]:[/\\]|file:")
 _WEIGHTS = (".gguf", ".ggml", ".safetensors", ".bin", ".pt", ".pth")
 
 
+@lru_cache(maxsize=256)  # asked of every answer
 def without_folders(model: str) -> str:
     """Return a model's name without the folders of a machine.
 

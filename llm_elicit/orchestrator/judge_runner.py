@@ -13,13 +13,11 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from logging import ERROR, WARNING
-from typing import Any
 
-from llm_elicit.backends import Reply
+from llm_elicit.backends import Reply, Request
 from llm_elicit.backends.base import SettingDroppedError
 from llm_elicit.backends.failures import Failure
 from llm_elicit.comparisons.versions import version_of
@@ -253,7 +251,7 @@ class JudgeRunner:
         page = []
         for question in questions:
             try:
-                page.append(self._builder.prepared(question))
+                page.append(self._reuse.prepared(question))
             except ElicitError:
                 raise
             except Exception as defect:
@@ -333,12 +331,7 @@ class JudgeRunner:
                     paid = Amount()
                     return retries.NotSent()
                 self.tally.requests += 1
-                async with self._answer_under_way(first=not history.attempts) as current:
-                    reply = await self._backend.ask(request)
-                    answered_by = without_folders(self._backend.scrub(reply.model))
-                    current.set_attribute("gen_ai.response.model", answered_by)
-                    current.set_attribute("gen_ai.usage.input_tokens", reply.prompt_tokens)
-                    current.set_attribute("gen_ai.usage.output_tokens", reply.completion_tokens)
+                reply = await self._ask(request, first=not history.attempts)
                 self._slow.latencies.append(context.clock() - sent_at)
                 self._limiter.answered(
                     sent_at, left=allowances(reply.headers), tokens=plausible_tokens(reply)
@@ -373,9 +366,8 @@ class JudgeRunner:
             await context.writer.write(record_loss(question, paid.usd, paid.tokens))
             return ending
 
-    @contextlib.asynccontextmanager
-    async def _answer_under_way(self, *, first: bool) -> AsyncIterator[Any]:
-        """Open the span of a request, and limit its time."""
+    async def _ask(self, request: Request, *, first: bool) -> Reply:
+        """Send a request within a span, and limit its time."""
         model = self._builder.model_name
         with span(f"chat {model}", {
             "gen_ai.operation.name": "chat",
@@ -384,7 +376,13 @@ class JudgeRunner:
         }) as current:  # fmt: skip
             # The SDK's timeout is for each read: a slow trickle of bytes would never time out.
             async with self._slow.timeout(self._judge.timeout, first=first):
-                yield current
+                reply = await self._backend.ask(request)
+            if current.is_recording():
+                answered_by = without_folders(self._backend.scrub(reply.model))
+                current.set_attribute("gen_ai.response.model", answered_by)
+                current.set_attribute("gen_ai.usage.input_tokens", reply.prompt_tokens)
+                current.set_attribute("gen_ai.usage.output_tokens", reply.completion_tokens)
+        return reply
 
     def _record_possible_cost(self, queued: PreparedQuestion, decision: retries.Decision) -> Amount:
         """Return what a failed request may have cost."""

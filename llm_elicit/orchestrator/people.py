@@ -28,7 +28,7 @@ from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.connection import JournalLocation, is_transient, prepare_schema
 from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
 from llm_elicit.orchestrator.journal.questions import planned_rounds
-from llm_elicit.orchestrator.journal.schema import Answer, clock, digest_of, meta, now
+from llm_elicit.orchestrator.journal.schema import Answer, clock, meta, now, with_digest
 from llm_elicit.planning.pairs import Order, Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
 from llm_elicit.questions import Template, render
@@ -394,7 +394,7 @@ class People:
             completion_tokens=0, cached_tokens=0, cost=0.0, latency=seconds, cached=False,
             asked_at=now(),
         )  # fmt: skip
-        return replace(answer, digest=digest_of(question, answer))
+        return with_digest(question, answer)
 
     def _once(self, judge: str, work: Callable[[sa.Connection], T], *, again: bool = True) -> T:
         """Return the result of `work` in a transaction of its own; if `again`, it is retried."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
+
+import numpy as np
 
 from llm_elicit.backends import Backend, Reply, Request, provider_of
 from llm_elicit.backends.base import token_limit, without_key
@@ -14,7 +18,7 @@ from llm_elicit.errors import InputError, VersionChangedError
 from llm_elicit.orchestrator import tokens
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import Identity, identify
-from llm_elicit.orchestrator.journal.schema import Answer, Question, digest_of, now
+from llm_elicit.orchestrator.journal.schema import Answer, Question, now, with_digest
 from llm_elicit.orchestrator.judgments import TEXT
 from llm_elicit.orchestrator.log_odds import unscored_because
 from llm_elicit.orchestrator.open_run import Study
@@ -22,6 +26,7 @@ from llm_elicit.orchestrator.retries import History
 from llm_elicit.orchestrator.tokens import Price, Tokens, UsageCheck
 from llm_elicit.planning.pairs import Query
 from llm_elicit.questions import read_answer, render
+from llm_elicit.spaces.features import Floats, Worded
 
 _encode = json.JSONEncoder(sort_keys=True).encode
 
@@ -143,10 +148,17 @@ class RequestBuilder:
             # otherwise one cached answer would count several times.
             replicate += plan.replicates * plan.asked_before(query)
         return Request(
-            prompt=render(space, first, second, template), points=(first, second),
+            prompt=render(space, first, second, template, self._word), points=(first, second),
             replicate=replicate, options=template.options, max_tokens=template.max_tokens,
             answer=template.answer,
         )  # fmt: skip
+
+    @cached_property
+    def _word(self) -> Callable[[Floats], Worded]:
+        """A function that words points, and knows those of the pair's other order."""
+        space = self.study.space
+        worded = lru_cache(maxsize=4)(lambda point: space.word(np.frombuffer(point)))
+        return lambda point: worded(point.tobytes())
 
     def options(self, question: Question) -> tuple[str, str]:
         """Return the letters of a question's options."""
@@ -240,7 +252,7 @@ class RequestBuilder:
             if request.answer == "letter" and verdict in ("A", "B")
             else "",
         )
-        return replace(answer, digest=digest_of(question, answer))
+        return with_digest(question, answer)
 
 
 def refusal_reply(reason: str, body: dict[str, Any]) -> Reply:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from llm_elicit._util.text import visible
@@ -21,6 +21,7 @@ from llm_elicit.comparisons.versions import VersionLog, to_the_second
 from llm_elicit.orchestrator import retries
 from llm_elicit.orchestrator.budget import Budget
 from llm_elicit.orchestrator.cache import Identity, RunCache
+from llm_elicit.orchestrator.journal.schema import Question
 from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.orchestrator.rate_sharing import RunLimiters
 from llm_elicit.orchestrator.request_builder import PreparedQuestion, RequestBuilder
@@ -28,6 +29,9 @@ from llm_elicit.orchestrator.writer import Writer
 
 FIRST_ANSWER = 5.0
 """Seconds for which other requests wait for the first, which shows what the server takes."""
+
+_MAX_PREPARED = 10_000
+"""Questions whose requests are kept between the two readings of the cache, some 3 KB each."""
 
 
 @dataclass
@@ -98,39 +102,43 @@ class CacheReader:
     ) -> None:
         self._builder = builder
         self._judge = builder.judge
+        self._alias = builder.judge.alias
         self._context = context
         self._answered = answered
         self._only: str | None = None
+        self._prepared: dict[int, PreparedQuestion] = {}
         self._line = ""
         self.asking = False
+
+    def prepared(self, question: Question) -> PreparedQuestion:
+        """Return a question with its request, which may have been prepared already."""
+        item = self._prepared.pop(question.id, None)
+        return (
+            self._builder.prepared(question) if item is None else replace(item, question=question)
+        )
 
     async def replies(
         self, page: list[PreparedQuestion]
     ) -> tuple[list[PreparedQuestion], dict[str, Reply]]:
         """Return questions in the order to ask them, and the replies that answer some, by key."""
-        version = await self._version(page)
-        keys = [item.key for item in page if item.key]
+        live = self._context.live.get(self._alias)
+        if live is None and self._only is None and not self.asking and page:
+            self._only = await self._common(page)
+        version = self._only if live is None else live
         if version is not None:
+            keys = [item.key for item in page if item.key]
             replies = self._context.cache.get_all(keys, version)
-            if replies and self._line:
-                self._context.progress.note(self._judge.name, self._line)
-                self._line = ""
-            return page, replies
+            if live is not None or all(item.key and item.key.key in replies for item in page):
+                if replies and self._line:
+                    self._context.progress.note(self._judge.name, self._line)
+                    self._line = ""
+                return page, replies
+            self._only = None  # a question was planned or reopened meanwhile
+            self._prepared.clear()
         stored = self._stored(page)
-        self._context.cached.setdefault(self._judge.alias, set()).update(*stored)
+        self._context.cached.setdefault(self._alias, set()).update(*stored)
         order = sorted(range(len(page)), key=lambda number: bool(stored[number]))
         return [page[number] for number in order], {}
-
-    async def _version(self, page: list[PreparedQuestion]) -> str | None:
-        """Return the version whose answers may be reused; None if it has to be learnt by asking."""
-        live = self._context.live.get(self._judge.alias)
-        if live is not None or not page:
-            return live
-        if self._only is None and not self.asking:
-            self._only = await self._common(page)
-        elif self._only is not None and any(self._only not in v for v in self._stored(page)):
-            self._only = None  # a question that was planned or reopened meanwhile
-        return self._only
 
     async def _common(self, page: list[PreparedQuestion]) -> str | None:
         """Return the version that has answered every open question; None if there is none.
@@ -149,10 +157,13 @@ class CacheReader:
                     if version in before
                 }
                 if not spans:
+                    self._prepared.clear()
                     return None
             journal, last = context.writer.journal, page[-1].question.id
             others = await context.writer.call(journal.open_after, name, last)
             page = [self._builder.prepared(question) for question in others]
+            if len(self._prepared) < _MAX_PREPARED:
+                self._prepared |= {item.question.id: item for item in page}
         assert spans
         version = max(spans, key=lambda v: (context.versions.has(name, v), spans[v][1]))
         first, final = map(to_the_second, spans[version])
@@ -174,7 +185,7 @@ class CacheReader:
         As long as that is not known, one question that the cache has an answer to is asked, and the
         others wait for its reply.
         """
-        cache, live, alias = self._context.cache, self._context.live, self._judge.alias
+        cache, live, alias = self._context.cache, self._context.live, self._alias
         if alias not in live:
             if cache.get(key) is None:
                 return None
@@ -185,7 +196,7 @@ class CacheReader:
 
     def learn(self, version: str) -> None:
         """Record which version answers now; say if the cache's answers are of others."""
-        context, alias = self._context, self._judge.alias
+        context, alias = self._context, self._alias
         older = context.cached.get(alias, set())
         if alias not in context.live and older and version not in older:
             named = ", ".join(visible(name, 80) for name in sorted(older))

@@ -87,8 +87,7 @@ def max_prompt_tokens(prompt: Prompt) -> int:
 
     A token holds at least one byte of text; each message has a few further tokens.
     """
-    texts = sum(len(message.content.encode()) for message in prompt.messages)
-    return texts + _MOST_TOKENS_PER_TURN * (len(prompt.messages) + 1)
+    return prompt.byte_count + _MOST_TOKENS_PER_TURN * (len(prompt.messages) + 1)
 
 
 def cached_prefix_tokens(prompts: Sequence[Prompt], judge: Judge, count: Counter) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel, parse_yaml, validate
 from llm_elicit._util.text import not_utf8, visible
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.features import FeatureSpace, Floats
+from llm_elicit.spaces.features import FeatureSpace, Floats, Worded
 
 if TYPE_CHECKING:
     import jinja2
@@ -73,6 +73,11 @@ class Prompt:
         """The SHA-256 of the roles and texts, as hexadecimal."""
         turns = [[message.role, message.content] for message in self.messages]
         return hashlib.sha256(_encode(turns).encode()).hexdigest()
+
+    @cached_property
+    def byte_count(self) -> int:
+        """The bytes of the texts."""
+        return sum(len(message.content.encode()) for message in self.messages)
 
     @property
     def text(self) -> str:
@@ -285,7 +290,13 @@ class Template:
             raise InputError(f"{self.where}: {line}; a template may use {names}") from None
 
 
-def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Template) -> Prompt:
+def render(
+    space: FeatureSpace,
+    option_a: Floats,
+    option_b: Floats,
+    template: Template,
+    word: Callable[[Floats], Worded] | None = None,
+) -> Prompt:
     """Word a pair of points as a question.
 
     Args:
@@ -293,6 +304,7 @@ def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Te
         option_a: the point shown first, `(d,)`, natural units.
         option_b: the point shown second.
         template: the wording.
+        word: words a point; `space.word` by default.
 
     Raises:
         InputError: the template cannot be filled in.
@@ -305,13 +317,14 @@ def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Te
         >>> [message.role for message in prompt.messages]
         ['system', 'user']
     """
+    word = word or space.word
     return template.render(
         {
             "title": space.title,
             "subject": space.subject,
             "setting": space.setting,
-            "option_a": space.word(option_a),
-            "option_b": space.word(option_b),
+            "option_a": word(option_a),
+            "option_b": word(option_b),
         }
     )
 

@@ -482,19 +482,19 @@ class Feature(StrictModel):
     def _shown(self, value: float) -> tuple[int, float]:
         """The worded number, in the worded unit, with its decimals."""
         if self.scale == "linear" and math.isfinite(value) and not self.periodic:
-            decimals, grid = self._grid
+            decimals, grid, lowest, highest = self._grid
             # `_rounded` for one number: NumPy takes its time, and campaigns word millions.
             rounded = round(value * self.factor * grid) / grid / self.factor
-            rounded = min(max(rounded, self.lowest), self.highest)
+            rounded = min(max(rounded, lowest), highest)
         else:
             rounded = float(self.round(np.asarray(value)))
             decimals = int(self._decimals(np.asarray(rounded)))  # 9.996 is 10.0, not 10.00
         return decimals, rounded * self.factor + 0.0  # no −0
 
     @cached_property
-    def _grid(self) -> tuple[int, float]:
-        """On a linear scale: how many decimals there are, and ten to the power of it."""
-        return int(self._of_range), float(10.0**self._of_range)
+    def _grid(self) -> tuple[int, float, float, float]:
+        """On a linear scale: the decimals, ten to the power of them, and both ends."""
+        return int(self._of_range), float(10.0**self._of_range), *self._ends
 
     @property
     def step(self) -> float:

@@ -30,7 +30,10 @@ else:
     drafting = LazyModule("llm_elicit.spaces.drafting")
 
 
-__all__ = ["NAME", "Feature", "FeatureSpace", "Floats", "Table", "TableRows"]
+__all__ = ["NAME", "Feature", "FeatureSpace", "Floats", "Table", "TableRows", "Worded"]
+
+Worded = list[tuple[str, str]]
+"""A point in words: (label, worded value) of every feature."""
 
 
 class FixedFeature(StrictModel):
@@ -434,7 +437,7 @@ class FeatureSpace(StrictModel):
         columns = [f.read_column(table[f.name]) for f in self.features]
         return np.stack([column_values(column) for column in columns], axis=1)
 
-    def word(self, point: ArrayLike) -> list[tuple[str, str]]:
+    def word(self, point: ArrayLike) -> Worded:
         """A point as (label, worded value) pairs, in the order of the features."""
         values = np.asarray(point, dtype=np.float64).tolist()
         return [(f.label, f.word(v)) for f, v in zip(self.features, values, strict=True)]

@@ -16,9 +16,9 @@ from llm_elicit.orchestrator.journal.questions import planned_rounds, record_rou
 from llm_elicit.orchestrator.journal.schema import (
     Answer,
     Question,
-    digest_of,
     record_answer,
     record_sending,
+    with_digest,
 )
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import direct_answers
@@ -92,7 +92,7 @@ def test_numbers_come_back_with_the_digest_they_left_with(
         "t", "h", "e", '{"x": "é\\u0000"}', "m", "m-1 \ud83d", "A\0 “é” \ud83d", "stop", "A",
         0.1, value, 1, 10, 2, 0, 0.25, 0.05, False, "2026-01-01T00:00:00.000+00:00",
     )  # fmt: skip
-    answer = Answer(**vars(answer) | {"digest": digest_of(question, answer)})
+    answer = with_digest(question, answer)
     journal.commit([record_sending(question.id, 0.0)])
     journal.commit([record_answer(question.id, answer)])
     journal.close()
@@ -105,7 +105,7 @@ def test_digests_stay_those_of_saved_runs() -> None:
         "t", "h", "e", '{"x": "é"}', "m", "m-1", "A\0 é", "stop", "A",
         0.1, -0.0, None, 10, 2, 0, float("nan"), 1, False, "2026-01-01T00:00:00.000+00:00",
     )  # fmt: skip
-    assert digest_of(Question(7, 3, "ba", 1, 2, "expert"), answer) == (
+    assert with_digest(Question(7, 3, "ba", 1, 2, "expert"), answer).digest == (
         "f07fd19d811910f08643baaabd87b955c45d728d80e5d2a37ccbe03d4a18d408"
     )
 
@@ -120,7 +120,7 @@ def test_a_digest_takes_ten_microseconds() -> None:
     for _ in range(5):
         began = time.process_time()
         for _ in range(1000):
-            digest_of(question, answer)
+            with_digest(question, answer)
         took.append(time.process_time() - began)
     assert min(took) < 0.02, "twice what is meant, on a busy machine"
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from llm_elicit.backends import Request
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import without_folders
 from llm_elicit.errors import VersionChangedError
 from llm_elicit.orchestrator import engine
+from llm_elicit.orchestrator.journal.schema import Question
 from llm_elicit.orchestrator.judgments import (
     answer_summaries,
     direct_answers,
@@ -20,6 +22,7 @@ from llm_elicit.orchestrator.judgments import (
 )
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Tally
+from llm_elicit.orchestrator.request_builder import RequestBuilder
 from llm_elicit.pipeline.snapshot import read_snapshot
 from llm_elicit.report.page import version_lines
 from llm_elicit.testing.provider import Action, Provider, Says, Sends, completion
@@ -197,13 +200,24 @@ def test_answers_of_the_version_that_answers_now_are_reused(tmp_path: Path) -> N
         assert not any("cache" in line for line in notes.lines)
 
 
-def test_a_long_rerun_without_a_request_and_one_that_lacks_its_last_answer(tmp_path: Path) -> None:
+def test_a_long_rerun_without_a_request_and_one_that_lacks_its_last_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both are longer than the page of questions that a worker claims at a time."""
+    prepared, request = [], RequestBuilder.request
+
+    def counted(builder: RequestBuilder, question: Question) -> Request:
+        prepared.append(question.id)
+        return request(builder, question)
+
+    monkeypatch.setattr(RequestBuilder, "request", counted)
     with Provider(served((1, "m-1", ""), (301, "m-2", ""))) as provider:
         judge = gpt(provider.url, concurrency=16, logprobs=False)
         run(campaign([judge], pairs=150), tmp_path / "first")
+        prepared.clear()
         run(campaign([judge], pairs=150), tmp_path / "again")
         assert len(provider.seen) == 300
+        assert len(prepared) == 300, "each is worded once, though the cache is read twice"
         run(campaign([judge], pairs=151), tmp_path / "more")
         assert len(provider.seen) == 602, (
             "the first reply says that the cache is of another version"
