@@ -56,7 +56,7 @@ def measure_power(job: Job) -> Row:
 
     def test(choices: Choices) -> float:
         space = _space(np.concatenate([choices.a, choices.b]))
-        found = RandomizationTest(Response.of_choices(choices), space, schedule)
+        found = RandomizationTest(Response.from_choices(choices), space, schedule)
         return found.run(settings.flips, rng).p_value
 
     def at_random() -> Choices:

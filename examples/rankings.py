@@ -39,11 +39,13 @@ def show(interval):
 
 
 print(f"{audit.questions} rankings of {audit.alternatives}; nats a ranking, held out, 95 %:")
-print(f"  places beyond chance  {show(audit.by_places)}  p = {audit.places_p:.4f}")
-print(f"  points beyond places  {show(audit.by_points)}  p = {audit.points_p:.4f}")
+print(f"  places beyond chance  {show(audit.position_gain)}  p = {audit.position_p_value:.4f}")
+print(f"  points beyond places  {show(audit.point_gain)}  p = {audit.point_p_value:.4f}")
 print("nats over the last place:")
-for place in audit.places:
-    print(f"  place {place.place + 1}  {show(place.nats)}  ranked first {place.first} times")
+for place in audit.positions:
+    print(
+        f"  place {place.position + 1}  {show(place.nats)}  ranked first {place.times_first} times"
+    )
 print("nats of z (a standard deviation more) and of z² − 1 (far from the middle):")
 for each in audit.features:
     print(

@@ -13,8 +13,8 @@ import numpy as np
 from scipy import stats
 
 import llm_elicit as le
-from llm_elicit.audit.inference import holm
-from llm_elicit.audit.responses import response_of
+from llm_elicit.audit.inference import holm_adjust
+from llm_elicit.audit.responses import build_response
 
 RESAMPLES = 10_000
 LEVEL = 0.05
@@ -94,7 +94,7 @@ def against_the_data(runs, cells):
     )  # fmt: skip
     found = {}
     for run, judge in judges_of(runs):
-        said = response_of(run.comparisons, judge.name)
+        said = build_response(run.comparisons, judge.name)
         denser = log_density(run.space, said.a) - log_density(run.space, said.b)
         alone, all_cells = (
             rank_correlation(said.value, denser, np.random.default_rng(0), level)
@@ -113,7 +113,7 @@ def scales(runs):
     """Questions 5 and 6: is the scale known, and do ranges' widths count?"""
     header("space", "judge", "log-width", "of a density", "coherent: p", "power", "source")
     for run, judge in judges_of(runs):
-        identified = None if judge.powers is None else judge.powers.identified
+        identified = None if judge.powers is None else judge.powers.identified_power
         if identified is None:
             row(run.space.name, judge.name, *["none"] * 5)
             continue
@@ -129,12 +129,12 @@ def agreement(runs):
     found = []
     for run in runs:
         models = [judge.name for judge in run.campaign.judges if judge.backend != "simulated"]
-        said = {name: response_of(run.comparisons, name) for name in models}
+        said = {name: build_response(run.comparisons, name) for name in models}
         for one, other in combinations(said, 2):
             _, here, there = np.intersect1d(said[one].pair, said[other].pair, return_indices=True)
             test = stats.spearmanr(said[one].value[here], said[other].value[there])
             found.append((run.space.name, one, other, test.statistic, test.pvalue))
-    corrected = holm(np.nan_to_num([test[4] for test in found], nan=1.0))
+    corrected = holm_adjust(np.nan_to_num([test[4] for test in found], nan=1.0))
     header("space", "judge", "judge", "Spearman", "p", "p (Holm)")
     for (space, one, other, rho, p), p_holm in zip(found, corrected, strict=True):
         row(space, one, other, f"{rho:.2f}", f"{p:.4f}", f"{p_holm:.4f}")

@@ -77,5 +77,5 @@ def test_a_campaign_runs_to_its_report(name: str, tmp_path: Path) -> None:
         assert len(run.comparisons) == 20
         drawn = run.beliefs["expert"].sample(50, seed=0)
         assert run.space.contains(run.space.to_support(drawn)).all()
-        assert run.audit.of("expert").belief is not None
+        assert run.audit.of("expert").belief_summary is not None
         assert run.space.title in run.report_path.read_text(encoding="utf-8")

@@ -36,8 +36,8 @@ from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 MASSES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
-_CURVE = 51
-_ROWS = 4000
+_CURVE_POINTS = 51
+_MAX_ROWS = 4000
 
 
 class Region(StrictModel):
@@ -74,7 +74,7 @@ class DataLevels:
     draws: int
 
 
-def data_levels(
+def evaluate_data_levels(
     belief: density.BeliefDensity, space: FeatureSpace, points: Floats
 ) -> DataLevels | None:
     """Return levels of at most 4000 of the table's rows under a belief with samples `(m, d)`.
@@ -87,15 +87,15 @@ def data_levels(
     slope = belief.sampling.log_scale_slope
 
     def log_density(points: Floats) -> Floats:
-        rows = rng.permutation(points)[:_ROWS]
+        rows = rng.permutation(points)[:_MAX_ROWS]
         return belief.log_prob(rows) - slope(rows)
 
     drawn = log_density(points)
-    values = density_levels(log_density(space.table_points()), drawn, rng)
+    values = rank_by_density(log_density(space.table_points()), drawn, rng)
     return DataLevels(values, len(drawn))
 
 
-def density_levels(data: Floats, belief: Floats, rng: np.random.Generator) -> Floats:
+def rank_by_density(data: Floats, belief: Floats, rng: np.random.Generator) -> Floats:
     """Return each row's level `(n,)`: the share of belief draws with a higher density.
 
     Among draws of the same density, to five decimals, the row's rank is drawn at random: in a flat
@@ -107,7 +107,7 @@ def density_levels(data: Floats, belief: Floats, rng: np.random.Generator) -> Fl
 
     Examples:
         >>> rng = np.random.default_rng(0)
-        >>> density_levels(np.array([0.0, -9.0]), np.array([-1.0, -2.0, 1.0, -3.0]), rng).tolist()
+        >>> rank_by_density(np.array([0.0, -9.0]), np.array([-1.0, -2.0, 1.0, -3.0]), rng).tolist()
         [0.25, 1.0]
     """
     data, ranked = (np.round(some, 5) for some in (data, belief))
@@ -125,14 +125,17 @@ def measure_data_coverage(levels: DataLevels) -> DataCoverage:
         >>> uniform.error < 0.01, narrow.error > 0.4
         (True, True)
     """
-    masses, values, rows = np.linspace(0.0, 1.0, _CURVE), levels.values, len(levels.values)
+    masses, values, rows = np.linspace(0.0, 1.0, _CURVE_POINTS), levels.values, len(levels.values)
     shares = np.searchsorted(np.sort(values), masses, side="right") / rows
     # Rows and draws both vary, as much as one sample of n m / (n + m) does alone.
     size = max(1, round(rows * levels.draws / (rows + levels.draws)))
     return DataCoverage(
         rows=rows,
         regions=[
-            Region(mass=mass, data_share=inference.wilson(float((values <= mass).mean()), rows))
+            Region(
+                mass=mass,
+                data_share=inference.wilson_interval(float((values <= mass).mean()), rows),
+            )
             for mass in MASSES
         ],
         curve=shares.tolist(),
@@ -213,7 +216,7 @@ def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | N
     )
 
 
-_DEPTH = 4
+_MAX_DEPTH = 4
 _MIN_ROWS = 50
 _MIN_SHARE = 0.25
 
@@ -240,14 +243,14 @@ class Box(StrictModel):
         data: the share of the rows, with Wilson's 95 % interval over rows.
         belief: the share of the belief.
         band: its 90 % credible band, if the belief has draws.
-        outside: whether the data's share lies outside the band; None without one.
+        outside_band: whether the data's share lies outside the band; None without one.
     """
 
     bounds: list[BoxBound]
     data: Interval
     belief: float
     band: Band | None
-    outside: bool | None
+    outside_band: bool | None
 
     @property
     def gap(self) -> float:
@@ -280,17 +283,17 @@ def measure_boxes(
     data, space = reference.data, reference.space
     if data is None or len(data) < 2 * _MIN_ROWS:
         return None
-    depth = min(_DEPTH, int(np.log2(len(data) / _MIN_ROWS)))
+    depth = min(_MAX_DEPTH, int(np.log2(len(data) / _MIN_ROWS)))
     starts = {}  # of the circles of periodic features, opposite the mean of the data
     for j, circle in reference.standardizer.circles.items():
         start = float(reference.standardizer.mean[j]) + circle.period / 2.0
         start = round(start) if space.features[j].whole else start
         starts[j] = float(circle.opened(np.asarray(start), circle.low))
-    data, belief = (_opened(points, space, starts) for points in (data, belief))
-    draws = None if draws is None else _opened(draws, space, starts)
+    data, belief = (_open_circles(points, space, starts) for points in (data, belief))
+    draws = None if draws is None else _open_circles(draws, space, starts)
     boxes = []
-    for cell in _split(data, reference.standardizer, _Cell.whole(space), depth):
-        share = inference.wilson(float(cell.contains(data).mean()), len(data))
+    for cell in _split_cell(data, reference.standardizer, _Cell.unrestricted(space), depth):
+        share = inference.wilson_interval(float(cell.contains(data).mean()), len(data))
         ends = None if draws is None else inference.credible_band(cell.contains(draws).mean(axis=1))
         boxes.append(
             Box(
@@ -298,13 +301,13 @@ def measure_boxes(
                 data=share,
                 belief=float(cell.contains(belief).mean()),
                 band=ends,
-                outside=inference.outside_band(ends, share),
+                outside_band=inference.is_outside_band(ends, share),
             )
         )
     return sorted(boxes, key=lambda box: -box.gap)
 
 
-def _opened(points: Floats, space: FeatureSpace, starts: Mapping[int, float]) -> Floats:
+def _open_circles(points: Floats, space: FeatureSpace, starts: Mapping[int, float]) -> Floats:
     """Return points (..., d) with the values of periodic features from their starts on."""
     points = points.copy() if starts else points
     for j, start in starts.items():
@@ -321,7 +324,7 @@ class _Cell:
     codes: Mapping[int, frozenset[int]]
 
     @classmethod
-    def whole(cls, space: FeatureSpace) -> _Cell:
+    def unrestricted(cls, space: FeatureSpace) -> _Cell:
         return cls(np.full(space.dimension, -np.inf), np.full(space.dimension, np.inf), {})
 
     def contains(self, points: Floats) -> NDArray[np.bool_]:
@@ -342,27 +345,31 @@ class _Cell:
                 if j in starts:  # an arc has both ends
                     circle, first = Circle.of(feature), starts[j] - (1.0 if feature.whole else 0.0)
                     ends = circle.opened(np.clip(ends, first, first + circle.period), circle.low)
-                low, high = map(inference.finite, ends)
+                low, high = map(inference.finite_or_none, ends)
                 bounds.append(BoxBound(name=feature.name, low=low, high=high))
         return bounds
 
 
-def _split(data: Floats, standardizer: Standardizer, cell: _Cell, depth: int) -> Iterator[_Cell]:
+def _split_cell(
+    data: Floats, standardizer: Standardizer, cell: _Cell, depth: int
+) -> Iterator[_Cell]:
     """Yield the boxes that a cell with rows `(n, d)` is split into."""
     # Categories may give unequal halves, so that the smaller one has too few rows to split.
     enough = len(data) >= 2 * _MIN_ROWS or not cell.codes
-    halves = _halves(data, standardizer, cell) if depth and enough else None
+    halves = _halve_cell(data, standardizer, cell) if depth and enough else None
     if halves is None:
         yield cell
         return
     for half in halves:
-        yield from _split(data[half.contains(data)], standardizer, half, depth - 1)
+        yield from _split_cell(data[half.contains(data)], standardizer, half, depth - 1)
 
 
-def _halves(data: Floats, standardizer: Standardizer, cell: _Cell) -> tuple[_Cell, _Cell] | None:
+def _halve_cell(
+    data: Floats, standardizer: Standardizer, cell: _Cell
+) -> tuple[_Cell, _Cell] | None:
     """Return two halves, as equal as possible, split at the feature with the largest variance."""
     space = standardizer.space
-    sds = [np.sqrt(columns.var(axis=0).sum()) for columns in standardizer.by_feature(data)]
+    sds = [np.sqrt(columns.var(axis=0).sum()) for columns in standardizer.columns_by_feature(data)]
     for feature in np.argsort(-np.array(sds), kind="stable").tolist():
         values = np.sort(data[:, feature])
         if space.categorical[feature]:

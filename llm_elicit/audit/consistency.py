@@ -40,7 +40,7 @@ from scipy.linalg import orth
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, holm, t_interval, wilson
+from llm_elicit.audit.inference import Interval, holm_adjust, t_interval, wilson_interval
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.errors import InputError
@@ -51,32 +51,32 @@ class Consistency(StrictModel):
     """One judge's consistency; None if the questions asked do not allow a measurement.
 
     Attributes:
-        judgments: number of answers.
-        verdicts: number of answers by how they were read.
+        answers: number of answers.
+        verdict_counts: number of answers by how they were read.
         pairs: number of pairs with at least one choice.
         soft_share: share of the choices that have a probability from token log-probabilities.
         order_bias: P(option A chosen) − 1/2 from the verdicts A and B, in [−1/2, 1/2].
         soft_order_bias: the mean probability of option A, minus 1/2, from soft judgments.
         agreement: share of pairs asked in both orders whose verdicts pick the same point;
             1/2 for random choices, 0 for a judge who always says A.
-        retest: share of pairs of answers to the same question in the same order that pick the same
-            point; 1/2 for random choices, 1 for a judge who never varies.
-        soft_agreement: share of the choices with a probability from token log-probabilities whose
-            reply is the likelier letter.
+        retest_agreement: share of pairs of answers to the same question in the same order that pick
+            the same point; 1/2 for random choices, 1 for a judge who never varies.
+        likelier_letter_share: share of the choices with a probability from token log-probabilities
+            in which the reply is the likelier letter.
         swap_difference: mean |P(a preferred | a first) − P(a preferred | b first)|; 0 if the order
             does not matter.
         decisiveness: mean |preference − 1/2| over pairs; 1/2 for a judge who is always certain.
     """
 
-    judgments: int
-    verdicts: dict[str, int]
+    answers: int
+    verdict_counts: dict[str, int]
     pairs: int
     soft_share: float | None
     order_bias: Interval | None
     soft_order_bias: Interval | None
     agreement: Interval | None
-    retest: Interval | None = None
-    soft_agreement: Interval | None = None
+    retest_agreement: Interval | None = None
+    likelier_letter_share: Interval | None = None
     swap_difference: float | None
     decisiveness: float | None
 
@@ -108,15 +108,15 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
     both = table[table["hard"] & table["soft"]]
     likelier = (both["option_a"] > 0.5) == (both["said_a"] == 1)
     return Consistency(
-        judgments=len(rows),
-        verdicts={verdict: int(counts.get(verdict, 0)) for verdict in VERDICTS},
+        answers=len(rows),
+        verdict_counts={verdict: int(counts.get(verdict, 0)) for verdict in VERDICTS},
         pairs=len(choices),
         soft_share=float(table["soft"].mean()) if len(table) else None,
-        order_bias=_order_bias(letters),
-        soft_order_bias=_soft_order_bias(balanced[balanced["soft"]]),
-        agreement=_agreement(letters),
-        retest=_retest(table[table["hard"]]),
-        soft_agreement=_share_over_pairs(likelier, both["pair"]),
+        order_bias=_measure_order_bias(letters),
+        soft_order_bias=_measure_soft_order_bias(balanced[balanced["soft"]]),
+        agreement=_measure_order_agreement(letters),
+        retest_agreement=_measure_retest_agreement(table[table["hard"]]),
+        likelier_letter_share=_share_interval(likelier, both["pair"]),
         swap_difference=None
         if balanced.empty
         else float(np.abs(means[True] - means[False]).mean()),
@@ -124,7 +124,7 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
     )
 
 
-def _order_bias(letters: pd.DataFrame) -> Interval | None:
+def _measure_order_bias(letters: pd.DataFrame) -> Interval | None:
     """Return the order bias of verdicts, with the two orders of a pair weighted equally.
 
     Answers to one pair are correlated, so the interval is Wilson's at the effective sample size
@@ -138,11 +138,11 @@ def _order_bias(letters: pd.DataFrame) -> Interval | None:
     variance = float(by_pair.var(ddof=1)) / n if n > 1 else 0.0
     binomial = share * (1 - share)
     effective = min(binomial / variance, float(answers)) if variance else float(answers)
-    bias = wilson(share, effective if binomial else float(n))
+    bias = wilson_interval(share, effective if binomial else float(n))
     return Interval(value=bias.value - 0.5, low=bias.low - 0.5, high=bias.high - 0.5)
 
 
-def _soft_order_bias(soft: pd.DataFrame) -> Interval | None:
+def _measure_soft_order_bias(soft: pd.DataFrame) -> Interval | None:
     """Return the order bias of probabilities, with Student's interval over pairs."""
     by_pair, _ = _pair_means(soft, "option_a")
     if len(by_pair) < 2:
@@ -152,7 +152,7 @@ def _soft_order_bias(soft: pd.DataFrame) -> Interval | None:
     return Interval(value=bias.value - 0.5, low=low - 0.5, high=high - 0.5)
 
 
-def _agreement(letters: pd.DataFrame) -> Interval | None:
+def _measure_order_agreement(letters: pd.DataFrame) -> Interval | None:
     """Return the share of pairs where both orders pick the same point, replicates averaged."""
     picked_a = (letters["said_a"] == 1) == letters["first"]
     by_order = letters.assign(picked_a=picked_a.astype(float)).pivot_table(
@@ -162,23 +162,23 @@ def _agreement(letters: pd.DataFrame) -> Interval | None:
     if by_order.shape[1] < 2 or not len(rates):
         return None
     same = rates[:, 0] * rates[:, 1] + (1 - rates[:, 0]) * (1 - rates[:, 1])
-    return wilson(float(same.mean()), len(same))
+    return wilson_interval(float(same.mean()), len(same))
 
 
-def _retest(letters: pd.DataFrame) -> Interval | None:
+def _measure_retest_agreement(letters: pd.DataFrame) -> Interval | None:
     """Return the agreement of repeated answers, questions weighted equally within a pair."""
     repeated = letters.groupby(["pair", "first"])["said_a"].agg(["sum", "count"])
     repeated = repeated[repeated["count"] > 1]
     said_a, count = repeated["sum"].to_numpy(np.float64), repeated["count"].to_numpy(np.float64)
     same = (said_a * (said_a - 1) + (count - said_a) * (count - said_a - 1)) / (count * (count - 1))
     pair = repeated.index.get_level_values("pair").to_series(index=repeated.index)
-    return _share_over_pairs(pd.Series(same, index=repeated.index), pair)
+    return _share_interval(pd.Series(same, index=repeated.index), pair)
 
 
-def _share_over_pairs(same: pd.Series[Any], pair: pd.Series[Any]) -> Interval | None:
+def _share_interval(same: pd.Series[Any], pair: pd.Series[Any]) -> Interval | None:
     """Return the mean over pairs of the share of answers that are the same; None without any."""
     by_pair = same.groupby(pair).mean()
-    return wilson(float(by_pair.mean()), len(by_pair)) if len(by_pair) else None
+    return wilson_interval(float(by_pair.mean()), len(by_pair)) if len(by_pair) else None
 
 
 def _pair_means(table: pd.DataFrame, column: str) -> tuple[Floats, int]:
@@ -192,7 +192,7 @@ def _pair_means(table: pd.DataFrame, column: str) -> tuple[Floats, int]:
 
 
 Index = npt.NDArray[np.int64]
-_RANDOM_RATE = 0.25
+_RANDOM_CYCLE_SHARE = 0.25
 _ROUNDING = 1e-9
 
 
@@ -201,22 +201,24 @@ class Transitivity(StrictModel):
 
     Attributes:
         triads: their number; no two share a pair.
-        cycles: the share that are cycles, with one answer drawn for each pair; soft judgments and
-            pairs whose answers differ count by the probability of a cycle. 1/4 for random choices.
-        expected: the same as the belief predicts it.
+        cycle_share: the share of triads that are cycles, with one answer drawn for each pair; soft
+            judgments and pairs whose answers differ count by the probability of a cycle. 1/4 for
+            random choices.
+        expected_cycle_share: the share of cycles that the belief predicts.
         p_random: probability that random choices give as few cycles.
-        repeated: the share that are cycles in both presentation orders, over triads of which all
-            pairs were answered in both. At most 1/32 for random choices.
-        repeated_expected: upper bound of the same as the belief predicts it.
+        repeated_cycle_share: the share of triads that are cycles in both presentation orders, among
+            those whose pairs were all answered in both. At most 1/32 for random choices.
+        expected_repeated_share: upper bound of the share of repeated cycles that the belief
+            predicts.
         p_value: probability that a Bradley–Terry judge gives as many repeated cycles.
     """
 
     triads: int
-    cycles: Interval
-    expected: float | None
+    cycle_share: Interval
+    expected_cycle_share: float | None
     p_random: float
-    repeated: Interval | None
-    repeated_expected: float | None
+    repeated_cycle_share: Interval | None
+    expected_repeated_share: float | None
     p_value: float | None
 
 
@@ -248,7 +250,7 @@ def find_triads(comparisons: Comparisons, judge: str) -> Triads:
     points = np.stack([choices.a, choices.b], axis=1).reshape(-1, len(comparisons.features))
     number = pd.DataFrame(points).groupby(list(range(points.shape[1])), sort=False).ngroup()
     ends: Index = np.asarray(number, dtype=np.int64).reshape(-1, 2)
-    corners, pairs = _disjoint_triangles(ends)
+    corners, pairs = _find_disjoint_triangles(ends)
     rows = comparisons.answers_of(judge)
     means = rows.groupby(["pair", "order"])["probability"].mean().unstack()
     by_order = means.reindex(index=choices.pair, columns=["ab", "ba"]).to_numpy(np.float64)
@@ -258,7 +260,7 @@ def find_triads(comparisons: Comparisons, judge: str) -> Triads:
     return Triads(points[first][corners], np.where(is_reversed, 1.0 - answers, answers))
 
 
-def _disjoint_triangles(ends: Index) -> tuple[Index, Index]:
+def _find_disjoint_triangles(ends: Index) -> tuple[Index, Index]:
     """Find triangles in the graph whose edges are pairs of points (n, 2), numbered from 0.
 
     Returns:
@@ -343,7 +345,7 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
         >>> corners = np.random.default_rng(0).uniform(size=(40, 3, 2))
         >>> cyclic = Triads(corners, np.ones((40, 3, 2)))   # a before b before c before a
         >>> found = measure_transitivity(cyclic, np.full((1, 40, 3), 0.5))
-        >>> found.repeated.value, found.repeated_expected, found.p_value < 1e-9
+        >>> found.repeated_cycle_share.value, found.expected_repeated_share, found.p_value < 1e-9
         (1.0, 0.03125, True)
     """
     if not len(triads):
@@ -362,11 +364,15 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
     count = int(np.ceil(drawn.sum() - _ROUNDING))
     return Transitivity(
         triads=len(triads),
-        cycles=wilson(float(drawn.mean()), len(drawn)),
-        expected=None if predictions is None else float(_cycle_probability(predictions).mean()),
-        p_random=float(stats.binom.cdf(count, len(drawn), _RANDOM_RATE)),
-        repeated=wilson(float(repeated.mean()), len(repeated)) if len(repeated) else None,
-        repeated_expected=None if predicted is None else float(predicted.mean()),
+        cycle_share=wilson_interval(float(drawn.mean()), len(drawn)),
+        expected_cycle_share=None
+        if predictions is None
+        else float(_cycle_probability(predictions).mean()),
+        p_random=float(stats.binom.cdf(count, len(drawn), _RANDOM_CYCLE_SHARE)),
+        repeated_cycle_share=wilson_interval(float(repeated.mean()), len(repeated))
+        if len(repeated)
+        else None,
+        expected_repeated_share=None if predicted is None else float(predicted.mean()),
         p_value=None
         if predicted is None
         else poisson_binomial_tail(float(repeated.sum()), predicted),
@@ -461,9 +467,9 @@ def measure_nonresponse(
         means = (float(rates[pairs].mean()) if pairs.any() else None for pairs in asked)
         groups.append(dict(zip(names, means, strict=True)))
     p_values = _permutation_p_values(bases, rates, permutations, rng)
-    adjusted = holm(p_values)
+    adjusted = holm_adjust(p_values)
     return Nonresponse(
-        share=wilson(float(rates.mean()), len(rates)),
+        share=wilson_interval(float(rates.mean()), len(rates)),
         features=[
             FeatureNonresponse(
                 name=feature.name,

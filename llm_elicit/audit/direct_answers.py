@@ -31,20 +31,24 @@ from scipy.stats import rankdata
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.distances import energy_distance_given_mean, mean_distance
-from llm_elicit.audit.inference import Interval, wilson
+from llm_elicit.audit.inference import Interval, wilson_interval
 from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer, category_shares
-from llm_elicit.audit.stated_quantiles import StatedQuantiles, measure_stated, quantiles_by_noise
+from llm_elicit.audit.stated_quantiles import (
+    StatedQuantiles,
+    measure_stated_quantiles,
+    quantiles_by_noise,
+)
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.questions.numbers import UNREAD, Unread, read_numbers, read_point, read_quantiles
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-NEIGHBOURS = 20
+MAX_NEIGHBOURS = 20
 """Similar rows that an answer is compared with besides its own."""
 
-_REPEATS = 99
-_MAX_COMPARED = 1000
-_DIGITS = 4
-_LEVEL = 0.01
+_NULL_DRAWS = 99
+_MAX_COMPARED_POINTS = 1000
+_MAX_DIGITS = 4
+_MEMORIZATION_LEVEL = 0.01
 
 
 class DistanceTest(StrictModel):
@@ -77,14 +81,14 @@ class GeneratedPoints(StrictModel):
 
     Attributes:
         points: how many lie in the range asked about; distances are of these.
-        outside: how many do not.
+        outside_range: how many do not.
         distinct: how many of the points are different.
         features: by feature, in the order of the space.
         data, belief: the energy distance over all features jointly.
     """
 
     points: int
-    outside: int
+    outside_range: int
     distinct: int
     features: list[GeneratedFeature]
     data: DistanceTest | None
@@ -108,12 +112,12 @@ def measure_generated(
     for name, sample in (("data", reference.data), ("belief", belief)):
         if sample is not None:
             rounded = space.round(sample)
-            tests[name] = _tested(
+            tests[name] = _test_distances(
                 inside_points, rounded, reference.standardizer, settings.size, rng
             )
     return GeneratedPoints(
         points=len(inside_points),
-        outside=int((~inside).sum()),
+        outside_range=int((~inside).sum()),
         distinct=len(np.unique(inside_points, axis=0)),
         features=[
             GeneratedFeature(
@@ -125,7 +129,7 @@ def measure_generated(
     )
 
 
-def _tested(
+def _test_distances(
     x: Floats, y: Floats, standardizer: Standardizer, most: int, rng: np.random.Generator
 ) -> list[DistanceTest]:
     """Return each feature's distance of x from y, and the energy distance last, with floors.
@@ -133,7 +137,7 @@ def _tested(
     y is split: one part represents it, and true draws come from the other.
     """
     y = y[rng.permutation(len(y))]
-    compared = y[: min(_MAX_COMPARED, (len(y) + 1) // 2)]
+    compared = y[: min(_MAX_COMPARED_POINTS, (len(y) + 1) // 2)]
     others = y[len(compared) :]
     size = min(most, len(x), len(others))
     columns, features = standardizer(compared), standardizer.space.features
@@ -150,11 +154,11 @@ def _tested(
         return [*by_feature, energy_distance_given_mean(standardizer(sample), columns, within)]
 
     own = distances(x[rng.permutation(len(x))[:size]])
-    draws = (others[rng.choice(len(others), size, replace=False)] for _ in range(_REPEATS))
+    draws = (others[rng.choice(len(others), size, replace=False)] for _ in range(_NULL_DRAWS))
     drawn = np.array([distances(some) for some in draws])
     reached = (drawn >= np.array(own)).sum(axis=0)
     return [
-        DistanceTest(distance=d, floor=float(f), p_value=float((1 + r) / (1 + _REPEATS)))
+        DistanceTest(distance=d, floor=float(f), p_value=float((1 + r) / (1 + _NULL_DRAWS)))
         for d, f, r in zip(own, drawn.mean(axis=0), reached, strict=True)
     ]
 
@@ -166,9 +170,10 @@ class RowCompletionTest(StrictModel):
         feature: the index of the feature whose values were asked for.
         rows: number of rows asked for and answered, parsable or not.
         parsed: number of answers that could be parsed.
-        share: the share of rows completed exactly, with Wilson's interval: at the precision the
-            table prints, or to four digits if it prints more.
-        chance: the same for the rows with the most similar beginnings.
+        exact_share: the share of rows completed exactly, with Wilson's interval: to the digits that
+            the table prints, or to four if it prints more.
+        chance_share: the share of answers that equal the value of one of the rows with the most
+            similar beginnings, averaged over these rows.
         p_value: probability of as many exact completions if the row's own value is exchanged at
             random with those of its neighbours.
         memorized: whether that is below 1 %, which one lucky answer never is.
@@ -177,8 +182,8 @@ class RowCompletionTest(StrictModel):
     feature: int
     rows: int
     parsed: int
-    share: Interval
-    chance: float
+    exact_share: Interval
+    chance_share: float
     p_value: float
     memorized: bool
 
@@ -195,9 +200,9 @@ def measure_row_completion(
     decimals = max(len(cell.partition(".")[2]) if "." in cell else 0 for cell in cells)
     values = np.array([float(cell) for cell in cells])
     row_numbers = np.array(rows, dtype=np.int64)
-    neighbours = _neighbours(completion.shown, row_numbers)
-    hits = same_number(answers, values[row_numbers], decimals)
-    by_neighbour = same_number(answers[:, None], values[neighbours], decimals)
+    neighbours = _find_neighbours(completion.shown, row_numbers)
+    hits = equals_printed(answers, values[row_numbers], decimals)
+    by_neighbour = equals_printed(answers[:, None], values[neighbours], decimals)
     # Under the null hypothesis the row's value is drawn at random from its own and its neighbours'.
     probability = (hits + by_neighbour.sum(axis=1)) / (1 + neighbours.shape[1])
     drawn = (rng.random((draws, len(row_numbers))) < probability).sum(axis=1)
@@ -206,31 +211,31 @@ def measure_row_completion(
         feature=completion.feature,
         rows=len(row_numbers),
         parsed=int(np.isfinite(answers).sum()),
-        share=wilson(float(hits.mean()), len(row_numbers)),
-        chance=float(by_neighbour.mean()),
+        exact_share=wilson_interval(float(hits.mean()), len(row_numbers)),
+        chance_share=float(by_neighbour.mean()),
         p_value=p_value,
-        memorized=p_value < _LEVEL,
+        memorized=p_value < _MEMORIZATION_LEVEL,
     )
 
 
-def same_number(answers: Floats, printed: Floats, decimals: int) -> npt.NDArray[np.bool_]:
+def equals_printed(answers: Floats, printed: Floats, decimals: int) -> npt.NDArray[np.bool_]:
     """Return whether answers equal numbers printed to some decimals, to four digits at most.
 
     Examples:
         >>> answers = np.array([3.46, 3.5, np.nan, 98761.0])
-        >>> same_number(answers, np.array([3.5, 3.5, 3.5, 98765.0]), 1)
+        >>> equals_printed(answers, np.array([3.5, 3.5, 3.5, 98765.0]), 1)
         array([ True,  True, False,  True])
     """
     leading = np.floor(np.log10(np.maximum(np.abs(printed), 1e-300)))
-    grid = 10.0 ** np.minimum(decimals, _DIGITS - 1 - leading)
+    grid = 10.0 ** np.minimum(decimals, _MAX_DIGITS - 1 - leading)
     with np.errstate(invalid="ignore", over="ignore"):
         return np.asarray(np.rint(answers * grid) == np.rint(printed * grid))
 
 
-def _neighbours(beginnings: Floats, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _find_neighbours(beginnings: Floats, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the rows with the most similar beginnings, by the ranks of their values, `(m, 20)`."""
     n, columns = beginnings.shape
-    count = min(NEIGHBOURS, n - 1)
+    count = min(MAX_NEIGHBOURS, n - 1)
     if not columns:
         return np.asarray((rows[:, None] + np.arange(1, count + 1)) % n)
     ranks = rankdata(beginnings, axis=0, nan_policy="omit") / n
@@ -243,7 +248,7 @@ def _neighbours(beginnings: Floats, rows: npt.NDArray[np.int64]) -> npt.NDArray[
     )
 
 
-KINDS = ("quantiles", "sample", "row", "range", "ratio")
+DIRECT_KINDS = ("quantiles", "sample", "row", "range", "ratio")
 """The kinds of direct questions."""
 
 
@@ -256,8 +261,10 @@ class DirectEvidence:
             it could not be parsed.
         points: generated points, `(n, d)`, natural units, inside the range or not.
         completion: the rows to complete; None if none were asked.
-        rows: which of them were asked, and `completed`, the values given; NaN if unparsed.
-        answers: number of answers by kind, and `unparsed`, how many could not be parsed, by reason.
+        rows: the numbers of the rows that were asked.
+        completed_values: the values given for these rows; NaN if the reply could not be parsed.
+        answer_counts: number of answers by kind.
+        unparsed_counts: number of answers that could not be parsed, by kind and reason.
         quantiles_by_level: of the belief at other noise levels, from `quantiles_by_noise`; None for
             a belief with a single level.
     """
@@ -266,13 +273,13 @@ class DirectEvidence:
     points: Floats
     completion: RowCompletion | None
     rows: tuple[int, ...]
-    completed: Floats
-    answers: Mapping[str, int]
-    unparsed: Mapping[str, Mapping[Unread, int]]
+    completed_values: Floats
+    answer_counts: Mapping[str, int]
+    unparsed_counts: Mapping[str, Mapping[Unread, int]]
     quantiles_by_level: Floats | None = None
 
     @classmethod
-    def read(
+    def from_table(
         cls, table: pd.DataFrame | None, judge: str, space: FeatureSpace, seed: int
     ) -> DirectEvidence | None:
         """Parse a run's table of direct answers; None if it has none by this judge.
@@ -286,7 +293,7 @@ class DirectEvidence:
         if table is None or not (table["judge"] == judge).any():
             return None
         rows = table[table["judge"] == judge]
-        unparsed: dict[str, Counter[Unread]] = {kind: Counter() for kind in KINDS}
+        unparsed: dict[str, Counter[Unread]] = {kind: Counter() for kind in DIRECT_KINDS}
         for kind in ("range", "ratio"):  # their verdicts are in the table
             if (of_kind := rows[rows["kind"] == kind]).size:
                 unparsed[kind].update(v for v in of_kind["verdict"] if v not in ("A", "B", "tie"))
@@ -314,9 +321,9 @@ class DirectEvidence:
             points=np.array(points, dtype=np.float64).reshape(-1, space.dimension),
             completion=RowCompletion.of(space, seed) if completed else None,
             rows=tuple(completed),
-            completed=np.array(list(completed.values()), dtype=np.float64),
-            answers={kind: int((rows["kind"] == kind).sum()) for kind in KINDS},
-            unparsed=unparsed,
+            completed_values=np.array(list(completed.values()), dtype=np.float64),
+            answer_counts={kind: int((rows["kind"] == kind).sum()) for kind in DIRECT_KINDS},
+            unparsed_counts=unparsed,
         )
 
     def with_noise_levels(
@@ -341,8 +348,8 @@ class AnswerCounts(StrictModel):
 
     Attributes:
         kind: "quantiles", "sample", "row", "range" or "ratio".
-        answers: their number.
-        unparsed: how many of these could not be parsed, by reason.
+        answers: number of answers.
+        unparsed: number of these that could not be parsed, by reason.
     """
 
     kind: str
@@ -359,15 +366,15 @@ class DirectAudit(StrictModel):
     """A judge's answers to direct questions.
 
     Attributes:
-        answers: how many could be used, by kind, of the kinds that were asked.
-        stated: its quantiles; None if none could be parsed.
-        generated: its points; None if fewer than two could be used.
+        answer_counts: how many could be used, by kind, of the kinds that were asked.
+        stated_quantiles: its quantiles; None if none could be parsed.
+        generated_points: its points; None if fewer than two could be used.
         row_completion: the rows it completed; None if none were asked.
     """
 
-    answers: list[AnswerCounts]
-    stated: StatedQuantiles | None
-    generated: GeneratedPoints | None
+    answer_counts: list[AnswerCounts]
+    stated_quantiles: StatedQuantiles | None
+    generated_points: GeneratedPoints | None
     row_completion: RowCompletionTest | None
 
 
@@ -390,20 +397,24 @@ def measure_direct(
     row_completion = None
     if evidence.completion is not None:
         row_completion = measure_row_completion(
-            evidence.completion, evidence.rows, evidence.completed, settings.flips, rng
+            evidence.completion, evidence.rows, evidence.completed_values, settings.flips, rng
         )
     by_level = evidence.quantiles_by_level
     return DirectAudit(
-        answers=[
+        answer_counts=[
             AnswerCounts(
                 kind=kind,
-                answers=evidence.answers[kind],
-                unparsed={reason: evidence.unparsed[kind].get(reason, 0) for reason in UNREAD},
+                answers=evidence.answer_counts[kind],
+                unparsed={
+                    reason: evidence.unparsed_counts[kind].get(reason, 0) for reason in UNREAD
+                },
             )
-            for kind in KINDS
-            if evidence.answers.get(kind)
+            for kind in DIRECT_KINDS
+            if evidence.answer_counts.get(kind)
         ],
-        stated=measure_stated(evidence.quantiles, reference, belief, by_level, rng),
-        generated=measure_generated(evidence.points, reference, belief, settings, rng),
+        stated_quantiles=measure_stated_quantiles(
+            evidence.quantiles, reference, belief, by_level, rng
+        ),
+        generated_points=measure_generated(evidence.points, reference, belief, settings, rng),
         row_completion=row_completion,
     )

@@ -26,18 +26,18 @@ from scipy.spatial.distance import cdist, pdist
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Band, credible_band
-from llm_elicit.audit.reference import AuditSettings, Standardizer, axis_of, category_shares
+from llm_elicit.audit.reference import AuditSettings, Standardizer, category_shares, feature_axis
 from llm_elicit.spaces.circles import share_distance
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-_ITERATIONS = 10_000_000
+_MAX_ITERATIONS = 10_000_000
 _PROJECTIONS = 256
-_REFERENCES = 50
+_MAX_REFERENCE_POINTS = 50
 _QUANTILE_LEVELS = (np.arange(200) + 0.5) / 200  # of quantiles
 _PERIODIC_BINS = 120  # of a circle
 
 
-def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
+def wasserstein(x: Floats, y: Floats, max_iterations: int = _MAX_ITERATIONS) -> float:
     """Return Wasserstein-1 with Euclidean cost between samples of equal size, `(n, d)` each.
 
     By POT's network simplex, whose convergence is checked (it only warns if it stops early). If it
@@ -50,7 +50,7 @@ def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
         5.0
     """
     cost = cdist(x, y)
-    value, log = ot.emd2([], [], cost, numItermax=iterations, log=True, return_matrix=False)
+    value, log = ot.emd2([], [], cost, numItermax=max_iterations, log=True, return_matrix=False)
     if log["warning"] is None:
         return float(value)
     return float(cost[linear_sum_assignment(cost)].mean())
@@ -84,7 +84,7 @@ def measure_joint(x: Floats, y: Floats, rng: np.random.Generator) -> dict[str, f
     return {"sliced": sliced, "energy": energy, "classifier": accuracy, "pqmass": ratio}
 
 
-def joint_of_draws(
+def measure_joint_of_draws(
     draws: Iterable[Floats], samples: Sequence[Floats], rng: np.random.Generator
 ) -> dict[str, Floats]:
     """Return sliced Wasserstein-1 and energy distance of each of many samples, `(S,)` each.
@@ -97,27 +97,27 @@ def joint_of_draws(
     Examples:
         >>> rng = np.random.default_rng(0)
         >>> here, there = np.zeros((4, 2)), np.full((4, 2), [2.0, 0.0])
-        >>> joint_of_draws([here, there], [here], rng)["energy"].tolist()
+        >>> measure_joint_of_draws([here, there], [here], rng)["energy"].tolist()
         [0.0, 2.0]
     """
-    directions = _directions(samples[0].shape[1], rng)
-    projected = [_projected(sample, directions) for sample in samples]
+    directions = _random_directions(samples[0].shape[1], rng)
+    projected = [_sorted_projections(sample, directions) for sample in samples]
     within = [mean_distance(sample) for sample in samples]
     sliced, energy = [], []
     for i, drawn in enumerate(draws):
         j = i % len(samples)
-        sliced.append(float(np.abs(_projected(drawn, directions) - projected[j]).mean()))
+        sliced.append(float(np.abs(_sorted_projections(drawn, directions) - projected[j]).mean()))
         energy.append(energy_distance_given_mean(drawn, samples[j], within[j]))
     return {"sliced": np.array(sliced), "energy": np.array(energy)}
 
 
-def _directions(d: int, rng: np.random.Generator) -> Floats:
+def _random_directions(d: int, rng: np.random.Generator) -> Floats:
     """Return random unit vectors `(d, 256)`."""
     directions = rng.normal(size=(d, _PROJECTIONS))
     return np.asarray(directions / np.linalg.norm(directions, axis=0))
 
 
-def _projected(points: Floats, directions: Floats) -> Floats:
+def _sorted_projections(points: Floats, directions: Floats) -> Floats:
     """Return the sorted projections `(256, n)` of points `(n, d)`."""
     return np.sort(directions.T @ points.T, axis=1)
 
@@ -135,8 +135,10 @@ def sliced_wasserstein(x: Floats, y: Floats, rng: np.random.Generator) -> float:
         >>> round(sliced_wasserstein(points, points + [3.0, 4.0, 0.0], rng), 1)  # 5 E|u|, u on S²
         2.5
     """
-    directions = _directions(x.shape[1], rng)
-    return float(np.abs(_projected(x, directions) - _projected(y, directions)).mean())
+    directions = _random_directions(x.shape[1], rng)
+    return float(
+        np.abs(_sorted_projections(x, directions) - _sorted_projections(y, directions)).mean()
+    )
 
 
 def energy_distance(x: Floats, y: Floats) -> float:
@@ -151,9 +153,9 @@ def energy_distance(x: Floats, y: Floats) -> float:
     return energy_distance_given_mean(x, y, mean_distance(y))
 
 
-def energy_distance_given_mean(x: Floats, y: Floats, within_y: float) -> float:
+def energy_distance_given_mean(x: Floats, y: Floats, mean_distance_y: float) -> float:
     """Return the energy distance, with `mean_distance(y)` known."""
-    squared = 2.0 * float(cdist(x, y).mean()) - mean_distance(x) - within_y
+    squared = 2.0 * float(cdist(x, y).mean()) - mean_distance(x) - mean_distance_y
     return math.sqrt(max(squared, 0.0))
 
 
@@ -218,7 +220,7 @@ def pqmass(x: Floats, y: Floats) -> float:
         >>> 0.5 < pqmass(x, y) < 1.5, pqmass(x, 2 * y) > 2
         (True, True)
     """
-    size = max(1, min(_REFERENCES, len(x) // 20))
+    size = max(1, min(_MAX_REFERENCE_POINTS, len(x) // 20))
     cells = cKDTree(np.concatenate([x[:size], y[:size]]))
     first, second = (
         np.bincount(cells.query(side[size:])[1], minlength=2 * size) for side in (x, y)
@@ -238,35 +240,37 @@ class Marginals:
         standardizer: of the features.
         quantiles: at even levels (..., L, d); NaN for a categorical or periodic feature.
         shares: of each categorical feature's categories (..., K), by its index.
-        circles: shares in equal bins (..., K) of each periodic feature, by its index.
+        periodic_shares: shares in equal bins (..., K) of each periodic feature, by its index.
     """
 
     standardizer: Standardizer
     quantiles: Floats
     shares: Mapping[int, Floats]
-    circles: Mapping[int, Floats]
+    periodic_shares: Mapping[int, Floats]
 
     @classmethod
-    def of_draws(cls, draws: density.BeliefDraws, standardizer: Standardizer) -> Marginals:
+    def from_draws(cls, draws: density.BeliefDraws, standardizer: Standardizer) -> Marginals:
         """Return the marginals of every draw of a belief."""
         natural = draws.quantile(_QUANTILE_LEVELS)
-        quantiles = np.stack([standardizer.numbers(values) for values in natural])
+        quantiles = np.stack([standardizer.standardize_numbers(values) for values in natural])
         shares = {j: draws.shares(j) for j in standardizer.vertices}
-        edges = _bins_of_circles(standardizer)
+        edges = _periodic_bin_edges(standardizer)
         circles = {j: draws.marginal(j, values) for j, values in edges.items()}
         return cls(standardizer, quantiles, shares, circles)
 
     @classmethod
-    def of_points(cls, points: Floats, standardizer: Standardizer) -> Marginals:
+    def from_points(cls, points: Floats, standardizer: Standardizer) -> Marginals:
         """Return the marginals of a sample (n, d), natural units."""
         features = standardizer.space.features
         shares = {j: category_shares(points[:, j], features[j]) for j in standardizer.vertices}
-        quantiles = np.asarray(np.quantile(standardizer.numbers(points), _QUANTILE_LEVELS, axis=0))
-        edges = _bins_of_circles(standardizer)
+        quantiles = np.asarray(
+            np.quantile(standardizer.standardize_numbers(points), _QUANTILE_LEVELS, axis=0)
+        )
+        edges = _periodic_bin_edges(standardizer)
         circles = {j: np.histogram(points[:, j], e)[0] / len(points) for j, e in edges.items()}
         return cls(standardizer, quantiles, shares, circles)
 
-    def all_distances(self, other: Marginals) -> Floats:
+    def pairwise_distances(self, other: Marginals) -> Floats:
         """Return the distances (n, d) of all pairs of draws, one of each.
 
         For a belief and itself, the mean is the average distance of two of its draws. For two
@@ -278,8 +282,8 @@ class Marginals:
     def __getitem__(self, rows: slice) -> Marginals:
         """Return some of the draws."""
         shares = {j: values[rows] for j, values in self.shares.items()}
-        circles = {j: values[rows] for j, values in self.circles.items()}
-        return replace(self, quantiles=self.quantiles[rows], shares=shares, circles=circles)
+        circles = {j: values[rows] for j, values in self.periodic_shares.items()}
+        return replace(self, quantiles=self.quantiles[rows], shares=shares, periodic_shares=circles)
 
     def __len__(self) -> int:
         return len(self.quantiles)
@@ -301,21 +305,23 @@ class Marginals:
         """
         distances = np.abs(self.quantiles - other.quantiles).mean(-2)
         for j, shares in self.shares.items():
-            edge = self.standardizer.edge(j)
+            edge = self.standardizer.category_distance(j)
             distances[..., j] = 0.5 * edge * np.abs(shares - other.shares[j]).sum(-1)
-        for j, edges in _bins_of_circles(self.standardizer).items():
+        for j, edges in _periodic_bin_edges(self.standardizer).items():
             arc = float(np.diff(edges)[0] / self.standardizer.sd[j])
-            distances[..., j] = arc * share_distance(self.circles[j], other.circles[j])
+            distances[..., j] = arc * share_distance(
+                self.periodic_shares[j], other.periodic_shares[j]
+            )
         return np.asarray(distances)
 
     def resultant(self, feature: int) -> Floats:
         """Return the mean unit vector (S, 2) of a periodic feature, of every draw."""
-        shares = self.circles[feature]
+        shares = self.periodic_shares[feature]
         angles = 2.0 * np.pi * (np.arange(shares.shape[-1]) + 0.5) / shares.shape[-1]
         return np.asarray(shares @ np.stack([np.cos(angles), np.sin(angles)], axis=-1))
 
 
-def _bins_of_circles(standardizer: Standardizer) -> dict[int, Floats]:
+def _periodic_bin_edges(standardizer: Standardizer) -> dict[int, Floats]:
     """Return the edges of equal bins of each periodic feature."""
     edges = {}
     for j in standardizer.circles:
@@ -326,12 +332,12 @@ def _bins_of_circles(standardizer: Standardizer) -> dict[int, Floats]:
     return edges
 
 
-def distance_of_halves(data: Floats, standardizer: Standardizer, seed: int) -> float:
+def distance_between_halves(data: Floats, standardizer: Standardizer, seed: int) -> float:
     """Return the mean distance of the marginals of two random halves of the data."""
     order = np.random.default_rng([seed, 0xDA7A]).permutation(len(data))
     half = len(data) // 2
     first, second = (
-        Marginals.of_points(data[rows], standardizer) for rows in (order[:half], order[half:])
+        Marginals.from_points(data[rows], standardizer) for rows in (order[:half], order[half:])
     )
     return float(first.distance(second).mean())
 
@@ -375,7 +381,7 @@ class JointDistance(StrictModel):
     pqmass: Estimate
 
 
-class JointBands(StrictModel):
+class JointIntervals(StrictModel):
     """90 % credible intervals of a belief's distances, over draws of its posterior.
 
     They include the sampling variation of the subsamples.
@@ -394,7 +400,7 @@ class Distance(StrictModel):
     Attributes:
         wasserstein: Wasserstein-1, Euclidean, between standardized features.
         joint: other joint distances of the same points.
-        bands: posterior uncertainty of these, if the belief has draws.
+        intervals: posterior uncertainty of these, if the belief has draws.
         size: points on each side of these.
         mmtv: mean marginal total variation, in [0, 1].
         marginal_size: points on each side of the one-dimensional distances.
@@ -403,19 +409,19 @@ class Distance(StrictModel):
 
     wasserstein: Estimate
     joint: JointDistance
-    bands: JointBands | None = None
+    intervals: JointIntervals | None = None
     size: int
     mmtv: Estimate
     marginal_size: int
     features: list[FeatureDistance]
 
 
-def common_size(largest: int, *samples: Floats) -> int:
+def common_size(max_size: int, *samples: Floats) -> int:
     """Return the size that all distances of an audit share: at most half of the smallest sample.
 
     Half, so that every floor can be measured between two disjoint samples of that size.
     """
-    return max(1, min(largest, *(len(points) // 2 for points in samples)))
+    return max(1, min(max_size, *(len(points) // 2 for points in samples)))
 
 
 @dataclass(frozen=True)
@@ -441,7 +447,7 @@ class DistanceEstimator:
     def space(self) -> FeatureSpace:
         return self.standardizer.space
 
-    def between(
+    def estimate_distance(
         self, x: Floats, y: Floats, rng: np.random.Generator, draws: Floats | None = None
     ) -> Distance:
         """Estimate the distance between samples `(n, d)` and `(m, d)`, natural units.
@@ -457,7 +463,7 @@ class DistanceEstimator:
                 y[rng.choice(len(y), size, replace=False)],
             )
 
-        distance = self._measure(pick, rng)
+        distance = self._estimate(pick, rng)
         if draws is None or draws.shape[1] < self.size:
             return distance
         (child,) = rng.spawn(1)
@@ -467,11 +473,13 @@ class DistanceEstimator:
             return self.standardizer(self.space.round(points[rows]))
 
         samples = [subsample(y) for _ in range(self.settings.repeats)]
-        distances = joint_of_draws(map(subsample, draws), samples, child)
-        bands = JointBands(**{name: credible_band(values) for name, values in distances.items()})
-        return distance.model_copy(update={"bands": bands})
+        distances = measure_joint_of_draws(map(subsample, draws), samples, child)
+        intervals = JointIntervals(
+            **{name: credible_band(values) for name, values in distances.items()}
+        )
+        return distance.model_copy(update={"intervals": intervals})
 
-    def floor(self, x: Floats, rng: np.random.Generator) -> Distance:
+    def estimate_floor(self, x: Floats, rng: np.random.Generator) -> Distance:
         """Estimate the distance between disjoint subsamples of one sample."""
         x = self.space.round(x)
 
@@ -479,14 +487,14 @@ class DistanceEstimator:
             rows = rng.permutation(len(x))[: 2 * size]
             return x[rows[:size]], x[rows[size:]]
 
-        return self._measure(pick, rng)
+        return self._estimate(pick, rng)
 
-    def _measure(
+    def _estimate(
         self, pick: Callable[[int], tuple[Floats, Floats]], rng: np.random.Generator
     ) -> Distance:
         # A child generator leaves the subsamples that `rng` draws as they are.
         (child,) = rng.spawn(1)
-        edges = [axis_of(feature).edges(self.settings.bins) for feature in self.space.features]
+        edges = [feature_axis(feature).edges(self.settings.bins) for feature in self.space.features]
         joint_w, joint, marginal_w, marginal_tv = [], [], [], []
         for _ in range(self.settings.repeats):
             x, y = (self.standardizer(side) for side in pick(self.size))
@@ -499,25 +507,28 @@ class DistanceEstimator:
             marginal_w.append([self.standardizer.marginal_distance(j, *pair) for j, pair in pairs])
         w, tv = np.array(marginal_w), np.array(marginal_tv)
         joint_of = {
-            name: estimate_of([distances[name] for distances in joint]) for name in joint[0]
+            name: estimate_from_repeats([distances[name] for distances in joint])
+            for name in joint[0]
         }
         return Distance(
-            wasserstein=estimate_of(joint_w),
+            wasserstein=estimate_from_repeats(joint_w),
             joint=JointDistance(**joint_of),
             size=self.size,
-            mmtv=estimate_of(tv.mean(axis=1)),
+            mmtv=estimate_from_repeats(tv.mean(axis=1)),
             marginal_size=self.marginal_size,
             features=[
                 FeatureDistance(
                     name=feature.name,
-                    wasserstein=None if np.isnan(w[:, column]).any() else estimate_of(w[:, column]),
-                    total_variation=estimate_of(tv[:, column]),
+                    wasserstein=None
+                    if np.isnan(w[:, column]).any()
+                    else estimate_from_repeats(w[:, column]),
+                    total_variation=estimate_from_repeats(tv[:, column]),
                 )
                 for column, feature in enumerate(self.space.features)
             ],
         )
 
 
-def estimate_of(values: list[float] | Floats) -> Estimate:
+def estimate_from_repeats(values: list[float] | Floats) -> Estimate:
     """Return mean and standard deviation of a number over repeats."""
     return Estimate(mean=float(np.mean(values)), sd=float(np.std(values, ddof=1)))

@@ -25,11 +25,11 @@ class Interval(StrictModel):
     high: float
 
 
-def wilson(share: float, n: float) -> Interval:
+def wilson_interval(share: float, n: float) -> Interval:
     """Return Wilson's (1927) 95 % score interval of a share out of `n`.
 
     Examples:
-        >>> interval = wilson(0.5, 100)
+        >>> interval = wilson_interval(0.5, 100)
         >>> round(interval.low, 3), round(interval.high, 3)
         (0.404, 0.596)
     """
@@ -48,18 +48,18 @@ def t_interval(values: Floats, inflation: float = 1.0) -> Interval:
 
     `inflation` is the factor of the standard error by which values resemble each other.
     """
-    mean, error, freedom = _mean(values, inflation)
+    mean, error, freedom = _mean_and_error(values, inflation)
     half = float(stats.t.ppf(0.975, freedom)) * error
     return Interval(value=mean, low=mean - half, high=mean + half)
 
 
 def t_test(values: Floats, inflation: float = 1.0) -> float:
     """Return the p-value that at least two values `(n,)` have mean 0; see `t_interval`."""
-    mean, error, freedom = _mean(values, inflation)
+    mean, error, freedom = _mean_and_error(values, inflation)
     return float(2.0 * stats.t.sf(abs(mean) / error, freedom))
 
 
-def _mean(values: Floats, inflation: float) -> tuple[float, float, float]:
+def _mean_and_error(values: Floats, inflation: float) -> tuple[float, float, float]:
     """Return the mean, its standard error and degrees of freedom."""
     error = inflation * float(values.std(ddof=1)) / math.sqrt(len(values))
     return float(values.mean()), error, max(len(values) / inflation**2 - 1.0, 1.0)
@@ -87,49 +87,53 @@ class AdjustedTest(StrictModel):
     """A test that is one of several.
 
     Attributes:
-        p_value, p_holm: its own, and Holm-adjusted over the others.
-        at_floor: whether p is the smallest that the randomizations can give.
+        p_value: the p-value of this test alone.
+        p_holm: the p-value Holm-adjusted over all tests of the family.
+        p_is_bound: whether the p-value is only an upper bound: the smallest that this number of
+            randomizations can give.
     """
 
     p_value: float
     p_holm: float = 1.0
-    at_floor: bool = False
+    p_is_bound: bool = False
 
     @property
-    def p(self) -> str:
+    def p_text(self) -> str:
         """The adjusted p-value as text."""
-        return p_text(self.p_holm, self.at_floor)
+        return format_p_value(self.p_holm, self.p_is_bound)
 
 
 AnyTest = TypeVar("AnyTest", bound=AdjustedTest)
 
 
-def adjusted(
-    tests: Sequence[AnyTest | None], family: Sequence[bool] | None = None
+def adjust_tests(
+    tests: Sequence[AnyTest | None], in_family: Sequence[bool] | None = None
 ) -> list[AnyTest | None]:
     """Return the tests with Holm-adjusted p-values; what was not tested counts as p = 1."""
-    p_values = holm(np.array([1.0 if test is None else test.p_value for test in tests]), family)
+    p_values = holm_adjust(
+        np.array([1.0 if test is None else test.p_value for test in tests]), in_family
+    )
     return [
         None if test is None else test.model_copy(update={"p_holm": p})
         for test, p in zip(tests, p_values.tolist(), strict=True)
     ]
 
 
-def holm(p_values: Floats, family: Sequence[bool] | None = None) -> Floats:
+def holm_adjust(p_values: Floats, in_family: Sequence[bool] | None = None) -> Floats:
     """Return p-values `(m,)` adjusted for multiple testing by Holm's (1979) step-down method.
 
     Those outside the family are neither adjusted nor counted; by default all are in it.
 
     Examples:
-        >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
+        >>> holm_adjust(np.array([0.01, 0.04, 0.03])).tolist()
         [0.03, 0.06, 0.06]
-        >>> holm(np.array([0.01, 0.04, 0.03]), [True, False, True]).tolist()
+        >>> holm_adjust(np.array([0.01, 0.04, 0.03]), [True, False, True]).tolist()
         [0.02, 0.04, 0.03]
     """
-    if family is not None:
-        inside = np.array(family, dtype=bool)
+    if in_family is not None:
+        inside = np.array(in_family, dtype=bool)
         mixed = p_values.copy()
-        mixed[inside] = holm(p_values[inside])
+        mixed[inside] = holm_adjust(p_values[inside])
         return mixed
     order = np.argsort(p_values)
     stepped = (len(p_values) - np.arange(len(p_values))) * p_values[order]
@@ -138,26 +142,26 @@ def holm(p_values: Floats, family: Sequence[bool] | None = None) -> Floats:
     return adjusted
 
 
-def p_text(p_value: float, at_floor: bool) -> str:
+def format_p_value(p_value: float, is_bound: bool) -> str:
     """Return a p-value as text; an upper bound where it is the smallest a simulation can give.
 
     Examples:
-        >>> p_text(0.0005, True), p_text(0.0312, False), p_text(1e-9, False)
+        >>> format_p_value(0.0005, True), format_p_value(0.0312, False), format_p_value(1e-9, False)
         ('p ≤ 0.0005', 'p = 0.031', 'p < 0.0001')
-        >>> p_text(0.0496, False)  # not rounded to the level that it is below
+        >>> format_p_value(0.0496, False)  # not rounded to the level that it is below
         'p = 0.0496'
     """
     if p_value < 1e-4:
         return "p < 0.0001"
     digits = 3 if f"{p_value:.2g}" in ("0.05", "0.01") else 2
-    return f"p {'≤' if at_floor else '='} {p_value:.{digits}g}"
+    return f"p {'≤' if is_bound else '='} {p_value:.{digits}g}"
 
 
-def outside_band(band: Band | None, data: Interval | None) -> bool | None:
+def is_outside_band(band: Band | None, data: Interval | None) -> bool | None:
     """Return whether the data's value lies outside a belief's band; None without either."""
     return None if band is None or data is None else not band[0] <= data.value <= band[1]
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return a number as JSON has it: None for infinity and not-a-number."""
     return float(value) if math.isfinite(value) else None

@@ -27,31 +27,31 @@ from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.distances import Marginals, distance_of_halves
-from llm_elicit.audit.inference import Interval, holm, posterior_interval, wilson
-from llm_elicit.audit.preference import CONSISTENT
+from llm_elicit.audit.distances import Marginals, distance_between_halves
+from llm_elicit.audit.inference import Interval, holm_adjust, posterior_interval, wilson_interval
+from llm_elicit.audit.preference import CONSISTENT_VERDICTS
 from llm_elicit.audit.reference import Reference
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Progress = Callable[[str, int, int], None]
-_LEVEL = 0.9  # of intervals
-_ALPHA = 0.05  # of tests
-_POINTS = 2000
+_CREDIBLE_LEVEL = 0.9  # of intervals
+_TEST_LEVEL = 0.05  # of tests
+_SAMPLING_POINTS = 2000
 
 
-class Agreement(StrictModel):
+class JudgeAgreement(StrictModel):
     """The agreement of two judges' preferences, which does not depend on the power of a utility.
 
     Attributes:
         first, second: the judges.
         pairs: number of pairs in which both have a preference.
-        share: of these, the share in which both prefer the same point, with Wilson's 95 % interval;
-            1/2 for unrelated judges. None without a pair.
+        same_choice_share: share of these pairs in which both prefer the same point, with Wilson's
+            95 % interval; 1/2 for unrelated judges. None without a pair.
         rank_correlation: Spearman's, of the two utilities over draws from λ: the mean over pairs of
             posterior draws, and their central 95 %.
-        repeatability: the geometric mean, over the two judges, of the same between draws of one
+        self_correlation: the geometric mean, over the two judges, of the same between draws of one
             judge's own utility: the highest mean that this uncertainty allows, which equal
             utilities have.
     """
@@ -59,9 +59,9 @@ class Agreement(StrictModel):
     first: str
     second: str
     pairs: int
-    share: Interval | None
+    same_choice_share: Interval | None
     rank_correlation: Interval
-    repeatability: float
+    self_correlation: float
 
 
 class FeatureDifference(StrictModel):
@@ -109,7 +109,7 @@ class BeliefDifference(StrictModel):
     @property
     def differing_features(self) -> list[str]:
         """The features that differ at 5 %."""
-        return [feature.name for feature in self.features if feature.p_holm < _ALPHA]
+        return [feature.name for feature in self.features if feature.p_holm < _TEST_LEVEL]
 
 
 class RankedJudge(StrictModel):
@@ -120,28 +120,28 @@ class RankedJudge(StrictModel):
         verdict: the kind of judge, as in the report of its run.
         distance: Wasserstein-1 of the belief's marginals from the data's, averaged over features,
             in standard deviations of the data; None without a belief or data.
-        sampling: the distance of λ from the data.
+        sampling_distance: the distance of λ from the data.
         floor: the distance between two halves of the data.
-        best, worst: the ranks that cannot be excluded at 5 %; judges whose ranks overlap are tied.
-            None below the ranking.
+        best_rank, worst_rank: the ranks that cannot be excluded at 5 %; judges whose ranks overlap
+            are tied. None for a judge that is not ranked.
         reason: why the judge is below the ranking; empty in it.
     """
 
     judge: str
     verdict: str
     distance: Interval | None = None
-    sampling: float | None = None
+    sampling_distance: float | None = None
     floor: float | None = None
-    best: int | None = None
-    worst: int | None = None
+    best_rank: int | None = None
+    worst_rank: int | None = None
     reason: str = ""
 
     @property
     def remark(self) -> str:
         """The reason, or what is not shown of a judge with a rank."""
-        if self.reason or self.distance is None or self.sampling is None:
+        if self.reason or self.distance is None or self.sampling_distance is None:
             return self.reason
-        near = self.distance.high < self.sampling
+        near = self.distance.high < self.sampling_distance
         return "" if near else "not shown to be nearer to the data than λ"
 
 
@@ -157,7 +157,7 @@ class JudgeComparison(StrictModel):
     """
 
     judges: list[str]
-    agreements: list[Agreement]
+    agreements: list[JudgeAgreement]
     differences: list[BeliefDifference]
     ranking: list[RankedJudge] | None
     unranked: list[RankedJudge]
@@ -176,10 +176,10 @@ class JudgeComparison(StrictModel):
                 "first": pair.first,
                 "second": pair.second,
                 "pairs": pair.pairs,
-                **_columns("choose_alike", pair.share),
-                **_columns("rank_correlation", pair.rank_correlation),
-                "repeatability": pair.repeatability,
-                **_columns("distance", apart.distance),
+                **_interval_columns("choose_alike", pair.same_choice_share),
+                **_interval_columns("rank_correlation", pair.rank_correlation),
+                "self_correlation": pair.self_correlation,
+                **_interval_columns("distance", apart.distance),
                 "floor": apart.floor,
                 "differ_in": ", ".join(apart.differing_features),
             }
@@ -188,7 +188,7 @@ class JudgeComparison(StrictModel):
         return pd.DataFrame(rows)
 
 
-def _columns(name: str, interval: Interval | None) -> dict[str, float | None]:
+def _interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
     value, low, high = (getattr(interval, end, None) for end in ("value", "low", "high"))
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
@@ -235,42 +235,46 @@ def compare_judges(
     # All are compared over the data of all runs together, and points of every λ, in the support of
     # all. Runs with the same data, or the same λ, count once.
     references = [judge.reference for judge in judges]
-    data = _distinct([reference.data for reference in references if reference.data is not None])
-    sampling = _distinct([reference.sampling for reference in references])
-    share = -(-_POINTS // len(sampling))
+    data = _drop_duplicates(
+        [reference.data for reference in references if reference.data is not None]
+    )
+    sampling = _drop_duplicates([reference.sampling for reference in references])
+    share = -(-_SAMPLING_POINTS // len(sampling))
     points = np.concatenate([reference[:share] for reference in sampling])
     inside = np.all([reference.space.contains(points) for reference in references], axis=0)
     together = np.concatenate(data) if data else None
     pooled = Reference(references[0].space, points[inside], together)
     believers = {judge.name: judge for judge in judges if judge.belief is not None}
-    draws = {name: _draws(judge, seed, progress) for name, judge in believers.items()}
+    draws = {name: _sample_posterior(judge, seed, progress) for name, judge in believers.items()}
     marginals = {
-        name: Marginals.of_draws(drawn, pooled.standardizer) for name, drawn in draws.items()
+        name: Marginals.from_draws(drawn, pooled.standardizer) for name, drawn in draws.items()
     }
-    ranks = {name: _ranks(judge.belief, pooled) for name, judge in believers.items()}
+    ranks = {name: _centred_ranks(judge.belief, pooled) for name, judge in believers.items()}
     pairs = list(itertools.combinations(believers, 2))
-    ranking, unranked = _ranking(judges, draws, seed)
+    ranking, unranked = _rank_judges(judges, draws, seed)
     return JudgeComparison(
         judges=names,
         agreements=[
-            agreement(believers[first], believers[second], ranks[first], ranks[second])
+            measure_agreement(believers[first], believers[second], ranks[first], ranks[second])
             for first, second in pairs
         ],
         differences=[
-            _difference(first, second, marginals, pooled.space) for first, second in pairs
+            _measure_difference(first, second, marginals, pooled.space) for first, second in pairs
         ],
         ranking=None if all(judge.reference.data is None for judge in judges) else ranking,
         unranked=unranked,
     )
 
 
-def _distinct(arrays: Sequence[Floats]) -> list[Floats]:
+def _drop_duplicates(arrays: Sequence[Floats]) -> list[Floats]:
     """Return arrays without repetitions, in an order that does not depend on theirs."""
     by_content = {array.tobytes(): array for array in arrays}
     return [by_content[content] for content in sorted(by_content)]
 
 
-def _draws(judge: JudgeBelief, seed: int, progress: Progress | None) -> density.BeliefDraws:
+def _sample_posterior(
+    judge: JudgeBelief, seed: int, progress: Progress | None
+) -> density.BeliefDraws:
     def report(_: str, done: int, total: int) -> None:
         if progress is not None:
             progress(judge.name, done, total)
@@ -280,31 +284,32 @@ def _draws(judge: JudgeBelief, seed: int, progress: Progress | None) -> density.
     return judge.belief.draws(seed=number, progress=report)
 
 
-def agreement(
+def measure_agreement(
     first: JudgeBelief, second: JudgeBelief, first_ranks: Floats, second_ranks: Floats
-) -> Agreement:
+) -> JudgeAgreement:
     """Measure agreement over the pairs that both judges were asked, and over draws from λ.
 
     Args:
         first, second: the judges.
-        first_ranks, second_ranks: of their utilities at draws from λ, `(S, k)`, from `_ranks`.
+        first_ranks, second_ranks: ranks of their utilities at draws from λ, `(S, k)`, from
+            `_centred_ranks`.
     """
-    preferences = dict(_ordered_pairs(first.choices))
+    preferences = dict(_canonical_pairs(first.choices))
     same = [
         (q > 0.5) == (preferences[pair] > 0.5)
-        for pair, q in _ordered_pairs(second.choices)
+        for pair, q in _canonical_pairs(second.choices)
         if q != 0.5 and preferences.get(pair, 0.5) != 0.5
     ]
     lengths = [
         float(np.linalg.norm(vectors.mean(axis=0))) for vectors in (first_ranks, second_ranks)
     ]
-    return Agreement(
+    return JudgeAgreement(
         first=first.name,
         second=second.name,
         pairs=len(same),
-        share=wilson(float(np.mean(same)), len(same)) if same else None,
+        same_choice_share=wilson_interval(float(np.mean(same)), len(same)) if same else None,
         rank_correlation=_mean_interval((first_ranks @ second_ranks.T).ravel(), 0.95),
-        repeatability=lengths[0] * lengths[1],
+        self_correlation=lengths[0] * lengths[1],
     )
 
 
@@ -314,7 +319,7 @@ def _mean_interval(values: Floats, level: float) -> Interval:
     return central.model_copy(update={"value": float(values.mean())})
 
 
-def _ranks(belief: density.BeliefDensity | None, reference: Reference) -> Floats:
+def _centred_ranks(belief: density.BeliefDensity | None, reference: Reference) -> Floats:
     """Return centred ranks `(S, k)`, of length one, of every draw of a utility at draws from λ."""
     assert belief is not None
     ranks = rankdata(belief.utilities(reference.sampling), axis=1)
@@ -323,7 +328,7 @@ def _ranks(belief: density.BeliefDensity | None, reference: Reference) -> Floats
     return np.asarray(ranks / np.where(length > 0, length, 1.0))
 
 
-def _ordered_pairs(choices: Choices) -> list[tuple[bytes, float]]:
+def _canonical_pairs(choices: Choices) -> list[tuple[bytes, float]]:
     """Return pairs in an order that does not depend on which point was called a."""
     rows = []
     for a, b, q in zip(choices.a, choices.b, choices.preference.tolist(), strict=True):
@@ -333,50 +338,62 @@ def _ordered_pairs(choices: Choices) -> list[tuple[bytes, float]]:
     return rows
 
 
-def _difference(
+def _measure_difference(
     first: str, second: str, marginals: Mapping[str, Marginals], space: FeatureSpace
 ) -> BeliefDifference:
     left, right = marginals[first], marginals[second]
-    between = left.all_distances(right)
-    mean, log_sd = _all_pairs(left.mean, right.mean), _all_pairs(left.log_sd, right.log_sd)
-    shares = {j: _all_pairs(left.shares[j], right.shares[j]) for j in left.shares}
-    turned = {j: _all_pairs(left.resultant(j), right.resultant(j)) for j in left.circles}
+    between = left.pairwise_distances(right)
+    mean, log_sd = (
+        _pairwise_differences(left.mean, right.mean),
+        _pairwise_differences(left.log_sd, right.log_sd),
+    )
+    shares = {j: _pairwise_differences(left.shares[j], right.shares[j]) for j in left.shares}
+    turned = {
+        j: _pairwise_differences(left.resultant(j), right.resultant(j))
+        for j in left.periodic_shares
+    }
     # Bonferroni-adjusted within a feature: a number has two tests, of mean and width; K categories
     # have K, or one if K = 2; a circle has two, of the coordinates of its mean unit vector.
-    p_values = np.minimum(1.0, 2.0 * np.minimum(_two_sided(mean), _two_sided(log_sd)))
+    p_values = np.minimum(
+        1.0, 2.0 * np.minimum(_two_sided_p_values(mean), _two_sided_p_values(log_sd))
+    )
     for j, draws in {**shares, **turned}.items():
         tests = draws.shape[1] if draws.shape[1] > 2 or j in turned else 1
-        p_values[j] = min(1.0, tests * float(_two_sided(draws).min()))
+        p_values[j] = min(1.0, tests * float(_two_sided_p_values(draws).min()))
     features = []
-    for j, (feature, p) in enumerate(zip(space.features, holm(p_values).tolist(), strict=True)):
+    for j, (feature, p) in enumerate(
+        zip(space.features, holm_adjust(p_values).tolist(), strict=True)
+    ):
         intervals: dict[str, Any] = {}
         if j in shares:
             columns = zip(feature.categories, shares[j].T, strict=True)
-            intervals["shares"] = {name: posterior_interval(x, _LEVEL) for name, x in columns}
+            intervals["shares"] = {
+                name: posterior_interval(x, _CREDIBLE_LEVEL) for name, x in columns
+            }
         elif j not in turned:
-            intervals["mean"] = posterior_interval(mean[:, j], _LEVEL)
-            intervals["log_sd"] = posterior_interval(log_sd[:, j], _LEVEL)
-        distance = _mean_interval(between[:, j], _LEVEL)
+            intervals["mean"] = posterior_interval(mean[:, j], _CREDIBLE_LEVEL)
+            intervals["log_sd"] = posterior_interval(log_sd[:, j], _CREDIBLE_LEVEL)
+        distance = _mean_interval(between[:, j], _CREDIBLE_LEVEL)
         features.append(
             FeatureDifference(name=feature.name, distance=distance, p_holm=p, **intervals)
         )
     features.sort(key=lambda difference: -difference.distance.value)
-    within = [float(marginal.all_distances(marginal).mean()) for marginal in (left, right)]
+    within = [float(marginal.pairwise_distances(marginal).mean()) for marginal in (left, right)]
     return BeliefDifference(
         first=first,
         second=second,
-        distance=_mean_interval(between.mean(1), _LEVEL),
+        distance=_mean_interval(between.mean(1), _CREDIBLE_LEVEL),
         floor=0.5 * sum(within),
         features=features,
     )
 
 
-def _all_pairs(first: Floats, second: Floats) -> Floats:
+def _pairwise_differences(first: Floats, second: Floats) -> Floats:
     """Return the differences of all pairs of draws, one of each (S·T, d)."""
     return np.asarray((first[:, None] - second).reshape(-1, first.shape[1]))
 
 
-def _two_sided(difference: Floats) -> Floats:
+def _two_sided_p_values(difference: Floats) -> Floats:
     """Return the two-sided posterior p-value (d,) of differences (S, d) from zero."""
     count = len(difference)
     below = (1 + (difference <= 0).sum(0)) / (1 + count)
@@ -384,7 +401,7 @@ def _two_sided(difference: Floats) -> Floats:
     return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
 
 
-def _ranking(
+def _rank_judges(
     judges: Sequence[JudgeBelief], draws: Mapping[str, density.BeliefDraws], seed: int
 ) -> tuple[list[RankedJudge], list[RankedJudge]]:
     """Return the judges by rank, and those below, both from the nearest to the farthest.
@@ -395,19 +412,19 @@ def _ranking(
     ranked: list[RankedJudge] = []
     unranked: list[RankedJudge] = []
     for judge in judges:
-        line, distance = _held_against_data(judge, draws.get(judge.name), seed)
+        line, distance = _measure_data_distance(judge, draws.get(judge.name), seed)
         (unranked if line.reason else ranked).append(line)
         if distance is not None and not line.reason:
             distances[judge.name] = distance
     p_values = order_p_values(distances, {judge.name for judge in judges if judge.control})
     best, worst = dict.fromkeys(distances, 1), dict.fromkeys(distances, len(ranked))
     for (a, b), p in p_values.items():
-        if p < _ALPHA:
+        if p < _TEST_LEVEL:
             near, far = (a, b) if np.median(distances[a]) < np.median(distances[b]) else (b, a)
             best[far] += 1
             worst[near] -= 1
     placed = [
-        line.model_copy(update={"best": best[line.judge], "worst": worst[line.judge]})
+        line.model_copy(update={"best_rank": best[line.judge], "worst_rank": worst[line.judge]})
         for line in ranked
     ]
 
@@ -427,11 +444,11 @@ def order_p_values(
     pairs = list(itertools.combinations(distances, 2))
     p_values = np.array([_order_p_value(distances[a], distances[b]) for a, b in pairs])
     real = np.array([controls.isdisjoint(pair) for pair in pairs], dtype=bool)
-    adjusted = np.where(real, holm(p_values, real.tolist()), holm(p_values))
+    adjusted = np.where(real, holm_adjust(p_values, real.tolist()), holm_adjust(p_values))
     return dict(zip(pairs, adjusted.tolist(), strict=True))
 
 
-def _held_against_data(
+def _measure_data_distance(
     judge: JudgeBelief, drawn: density.BeliefDraws | None, seed: int
 ) -> tuple[RankedJudge, Floats | None]:
     """Return a judge's line without its rank, and the distance of every draw from its data."""
@@ -439,20 +456,20 @@ def _held_against_data(
     line: dict[str, Any] = {"judge": judge.name, "verdict": judge.verdict}
     if data is not None:
         standardizer = reference.standardizer
-        of_data = Marginals.of_points(data, standardizer)
-        of_sampling = Marginals.of_points(reference.sampling, standardizer)
-        line["sampling"] = float(of_sampling.distance(of_data).mean())
-        line["floor"] = distance_of_halves(data, standardizer, seed)
+        of_data = Marginals.from_points(data, standardizer)
+        of_sampling = Marginals.from_points(reference.sampling, standardizer)
+        line["sampling_distance"] = float(of_sampling.distance(of_data).mean())
+        line["floor"] = distance_between_halves(data, standardizer, seed)
         if drawn is not None:
-            distance = Marginals.of_draws(drawn, standardizer).distance(of_data).mean(1)
-            line["distance"] = posterior_interval(distance, _LEVEL)
-    if judge.verdict not in CONSISTENT:
+            distance = Marginals.from_draws(drawn, standardizer).distance(of_data).mean(1)
+            line["distance"] = posterior_interval(distance, _CREDIBLE_LEVEL)
+    if judge.verdict not in CONSISTENT_VERDICTS:
         line["reason"] = judge.verdict
     elif judge.belief is None:
         line["reason"] = "no belief: fewer answered pairs than features"
     elif "distance" not in line:
         line["reason"] = "its run has no data"
-    elif line["distance"].value >= line["sampling"]:
+    elif line["distance"].value >= line["sampling_distance"]:
         line["reason"] = "no nearer to the data than λ"
     return RankedJudge(**line), distance
 

@@ -22,19 +22,23 @@ import numpy as np
 import pandas as pd
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, wilson
+from llm_elicit.audit.inference import Interval, wilson_interval
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.spaces.features import Floats
 
-FAST = 1.0
+FAST_SECONDS = 1.0
 """Seconds below which an answer counts as too fast to have read two cards."""
 
-Key = tuple[str, str]
+PersonKey = tuple[str, str]
 """A judge and an expert."""
-Measure = Callable[[Floats], Floats]
+AgreementMeasure = Callable[[Floats], Floats]
 """A measure of agreement of tables of answers; NaN where it is undefined."""
 
-_FIRST = {"a": 1.0, "b": 0.0, "equal": 0.5}  # P(first shown preferred), by what was chosen
+_FIRST_PREFERENCE = {
+    "a": 1.0,
+    "b": 0.0,
+    "equal": 0.5,
+}  # P(first shown preferred), by what was chosen
 _RESAMPLES = 1_000  # of a bootstrap
 _MIN_PAIRS = 5  # pairs of which such an agreement is given
 _MIN_DISAGREEMENT = 1e-12  # disagreement by chance for which agreement can be corrected
@@ -85,7 +89,7 @@ class Ratings:
     shares: Floats
 
     @classmethod
-    def of_preferences(
+    def from_preferences(
         cls, raters: Sequence[str], pairs: Sequence[int], preference: Floats
     ) -> Ratings:
         """Return the ratings of answers, in the categories "b", "equal" and "a".
@@ -97,7 +101,7 @@ class Ratings:
         names, rater = np.unique(raters, return_inverse=True)
         distinct, pair = np.unique(pairs, return_inverse=True)
         counts = np.zeros((len(names), len(distinct), 3))
-        np.add.at(counts, (rater, pair), choice_table(preference))
+        np.add.at(counts, (rater, pair), choice_indicators(preference))
         total = counts.sum(axis=2, keepdims=True)
         return cls([str(name) for name in names], counts / np.maximum(total, 1.0))
 
@@ -106,17 +110,17 @@ class Ratings:
         return Ratings(list(names), self.shares[[self.names.index(name) for name in names]])
 
 
-def choice_table(preference: Floats) -> Floats:
+def choice_indicators(preference: Floats) -> Floats:
     """Return P(a preferred) `(n,)` as indicators of "b", "equal" and "a", `(n, 3)`.
 
     Examples:
-        >>> choice_table(np.array([0.2, 0.5])).tolist()
+        >>> choice_indicators(np.array([0.2, 0.5])).tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """
     return np.asarray(np.eye(3)[(np.sign(preference - 0.5) + 1.0).astype(np.int64)])
 
 
-def agreement(
+def measure_rater_agreement(
     names: tuple[str, str], first: Floats, second: Floats, rng: np.random.Generator
 ) -> RaterAgreement | None:
     """Return the agreement of two raters; None without a pair that both have judged.
@@ -128,9 +132,9 @@ def agreement(
         rng: for the bootstrap.
 
     Examples:
-        >>> ada = choice_table(np.array([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]))
-        >>> ben = choice_table(np.array([0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]))
-        >>> found = agreement(("ada", "ben"), ada, ben, np.random.default_rng(0))
+        >>> ada = choice_indicators(np.array([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]))
+        >>> ben = choice_indicators(np.array([0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]))
+        >>> found = measure_rater_agreement(("ada", "ben"), ada, ben, np.random.default_rng(0))
         >>> found.share.value, found.kappa.value
         (0.75, 0.5)
     """
@@ -143,12 +147,12 @@ def agreement(
         first=names[0],
         second=names[1],
         pairs=len(tables),
-        share=wilson(share, len(tables)),
-        kappa=_bootstrap(tables, cohen_kappa, rng),
+        share=wilson_interval(share, len(tables)),
+        kappa=_bootstrap_interval(tables, cohen_kappa, rng),
     )
 
 
-def group_agreement(ratings: Ratings, rng: np.random.Generator) -> GroupAgreement | None:
+def measure_group_agreement(ratings: Ratings, rng: np.random.Generator) -> GroupAgreement | None:
     """Return the agreement of all raters; None if no pair was judged by two."""
     raters = (ratings.shares.sum(axis=2) > 0).sum(axis=0)
     shared = raters >= 2
@@ -162,7 +166,7 @@ def group_agreement(ratings: Ratings, rng: np.random.Generator) -> GroupAgreemen
     return GroupAgreement(
         raters=ratings.names,
         pairs=int(shared.sum()),
-        alpha=_bootstrap(tables, krippendorff_alpha, rng),
+        alpha=_bootstrap_interval(tables, krippendorff_alpha, rng),
     )
 
 
@@ -200,7 +204,9 @@ def krippendorff_alpha(table: Floats) -> Floats:
     return np.where(by_chance > _MIN_DISAGREEMENT, 1.0 - ratio, np.nan)
 
 
-def _bootstrap(tables: Floats, measure: Measure, rng: np.random.Generator) -> Interval | None:
+def _bootstrap_interval(
+    tables: Floats, measure: AgreementMeasure, rng: np.random.Generator
+) -> Interval | None:
     """Return a measure of the sum of tables, with its bootstrap interval over them.
 
     Args:
@@ -228,29 +234,29 @@ class PersonAudit(StrictModel):
     Attributes:
         name, judge: the person, and the judge in the campaign.
         answers: number of answers, without repeats and attention questions.
-        undone: number of these that were undone.
-        first_shown: share of choices of the option shown first, 1/2 without a position effect;
-            None without a choice.
+        undone_answers: number of these that were undone.
+        first_shown_share: share of the choices that are of the option shown first; 1/2 without a
+            position effect, None without a choice.
         retest: agreement with the person's own earlier answers to the same questions, over repeats,
             in either order, and replicates; None without any.
-        attention: number of attention questions answered.
-        attentive: share of them that were answered as asked; None without any.
-        seconds: median response time.
-        fast: share of answers in less than a second.
-        confidence: mean of the stated confidence, 0 to 1; None if none was stated.
+        attention_questions: number of attention questions answered.
+        attention_share: share of them that were answered as asked; None without any.
+        median_seconds: median response time.
+        fast_share: share of answers in less than a second.
+        mean_confidence: mean of the stated confidence, 0 to 1; None if none was stated.
     """
 
     name: str
     judge: str
     answers: int
-    undone: int
-    first_shown: Interval | None
+    undone_answers: int
+    first_shown_share: Interval | None
     retest: RaterAgreement | None
-    attention: int
-    attentive: Interval | None
-    seconds: float
-    fast: float
-    confidence: float | None
+    attention_questions: int
+    attention_share: Interval | None
+    median_seconds: float
+    fast_share: float
+    mean_confidence: float | None
 
 
 class PeopleAudit(StrictModel):
@@ -258,16 +264,16 @@ class PeopleAudit(StrictModel):
 
     Attributes:
         people: one record a person.
-        between: agreement of every two raters with a common pair, people first.
-        among_people: agreement of all people; None for one person, or without a common pair.
-        among_all: agreement of people and models together; None without models, or without a
-            common pair.
+        agreements: agreement of every two raters with a common pair, people first.
+        people_agreement: agreement of all people; None for one person, or without a common pair.
+        overall_agreement: agreement of people and models together; None without models, or without
+            a common pair.
     """
 
     people: list[PersonAudit]
-    between: list[RaterAgreement]
-    among_people: GroupAgreement | None
-    among_all: GroupAgreement | None
+    agreements: list[RaterAgreement]
+    people_agreement: GroupAgreement | None
+    overall_agreement: GroupAgreement | None
 
 
 @dataclass(frozen=True)
@@ -296,10 +302,10 @@ def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
     if answered.empty:
         return None
     rng = np.random.default_rng([seed, 0xA64EE])
-    names = _names(answered, evidence.comparisons.judges)
+    names = _name_people(answered, evidence.comparisons.judges)
     chosen = frame[frame["probability"].notna()]
     raters = zip(chosen["judge"], chosen["model_answered"], strict=True)
-    ratings = Ratings.of_preferences(
+    ratings = Ratings.from_preferences(
         [names.get(rater, rater[0]) for rater in raters],
         chosen["pair"].to_list(),
         chosen["probability"].to_numpy(np.float64),
@@ -307,21 +313,21 @@ def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
     people = [name for name in names.values() if name in ratings.names]
     models = [name for name in ratings.names if name not in people]
     together = ratings.select([*people, *models])
-    persons = [_person(names[key], key, cards, chosen, rng) for key in names]
+    persons = [_audit_person(names[key], key, cards, chosen, rng) for key in names]
     raters = zip(together.names, together.shares, strict=True)
     agreements = [
-        agreement((first, second), of_first, of_second, rng)
+        measure_rater_agreement((first, second), of_first, of_second, rng)
         for (first, of_first), (second, of_second) in combinations(raters, 2)
     ]
     return PeopleAudit(
         people=persons,
-        between=[pair for pair in agreements if pair is not None],
-        among_people=group_agreement(ratings.select(people), rng),
-        among_all=group_agreement(together, rng) if models else None,
+        agreements=[pair for pair in agreements if pair is not None],
+        people_agreement=measure_group_agreement(ratings.select(people), rng),
+        overall_agreement=measure_group_agreement(together, rng) if models else None,
     )
 
 
-def _names(cards: pd.DataFrame, judges: Sequence[str]) -> dict[Key, str]:
+def _name_people(cards: pd.DataFrame, judges: Sequence[str]) -> dict[PersonKey, str]:
     """Return the name of each person: the expert's, with the judge's if that is not unique."""
     keys = list(dict.fromkeys(zip(cards["judge"], cards["expert"], strict=True)))
     of_people = {judge for judge, _ in keys}
@@ -329,8 +335,8 @@ def _names(cards: pd.DataFrame, judges: Sequence[str]) -> dict[Key, str]:
     return {key: key[1] if all_names.count(key[1]) == 1 else "/".join(key) for key in keys}
 
 
-def _person(
-    name: str, key: Key, cards: pd.DataFrame, chosen: pd.DataFrame, rng: np.random.Generator
+def _audit_person(
+    name: str, key: PersonKey, cards: pd.DataFrame, chosen: pd.DataFrame, rng: np.random.Generator
 ) -> PersonAudit:
     own = cards[(cards["judge"] == key[0]) & (cards["expert"] == key[1])]
     answered = own[own["state"] == "answered"]
@@ -343,30 +349,30 @@ def _person(
         name=name,
         judge=key[0],
         answers=len(questions),
-        undone=int(((own["state"] == "undone") & (own["kind"] == "question")).sum()),
-        first_shown=_share(letters == "a"),
-        retest=_retest(name, answered, mine, rng),
-        attention=len(checks),
-        attentive=_share(checks["choice"] == checks["expected"]),
-        seconds=float(answered["seconds"].median()),
-        fast=float((answered["seconds"] < FAST).mean()),
-        confidence=float(confidence.mean()) if len(confidence) else None,
+        undone_answers=int(((own["state"] == "undone") & (own["kind"] == "question")).sum()),
+        first_shown_share=_share_interval(letters == "a"),
+        retest=_measure_retest(name, answered, mine, rng),
+        attention_questions=len(checks),
+        attention_share=_share_interval(checks["choice"] == checks["expected"]),
+        median_seconds=float(answered["seconds"].median()),
+        fast_share=float((answered["seconds"] < FAST_SECONDS).mean()),
+        mean_confidence=float(confidence.mean()) if len(confidence) else None,
     )
 
 
-def _share(is_true: pd.Series) -> Interval | None:
+def _share_interval(is_true: pd.Series) -> Interval | None:
     """Return the share of rows that are true; None without rows."""
-    return wilson(float(is_true.mean()), len(is_true)) if len(is_true) else None
+    return wilson_interval(float(is_true.mean()), len(is_true)) if len(is_true) else None
 
 
-def _retest(
+def _measure_retest(
     name: str, answered: pd.DataFrame, mine: pd.DataFrame, rng: np.random.Generator
 ) -> RaterAgreement | None:
     """Return a person's agreement with their own earlier answers to the same questions.
 
     These are questions asked twice, and replicates: the earlier and the later in one order.
     """
-    first = answered["choice"].map(_FIRST).astype(float)
+    first = answered["choice"].map(_FIRST_PREFERENCE).astype(float)
     preference = first.where(answered["order"] != "ba", 1.0 - first)
     answers = answered.assign(preference=preference)[preference.notna()]
     once = answers[answers["kind"] == "question"][["question", "preference"]]
@@ -377,5 +383,7 @@ def _retest(
     later = in_order["probability"][earlier.notna()]
     before = pd.concat([repeated["preference"], earlier.dropna()])
     after = pd.concat([repeated["preference_again"], later])
-    once_table, again_table = (choice_table(side.to_numpy(np.float64)) for side in (before, after))
-    return agreement((name, name), once_table, again_table, rng)
+    once_table, again_table = (
+        choice_indicators(side.to_numpy(np.float64)) for side in (before, after)
+    )
+    return measure_rater_agreement((name, name), once_table, again_table, rng)

@@ -48,8 +48,8 @@ from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import (
     AdjustedTest,
     Interval,
-    adjusted,
-    p_text,
+    adjust_tests,
+    format_p_value,
     t_interval,
     t_test,
 )
@@ -61,27 +61,27 @@ from llm_elicit.audit.randomization import (
     sign_test,
 )
 from llm_elicit.audit.reference import AuditSettings, Standardizer
-from llm_elicit.audit.responses import Kind, Response
+from llm_elicit.audit.responses import Response, ResponseKind
 from llm_elicit.planning.detectable import fewest_pairs, smallest_p
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 # Standard errors of the autocorrelation that show it, and the largest that is allowed for.
-_RESEMBLING, _LARGEST = 2.0, 0.99
-_MIN_PAIRS_OF_POSITION = 10
+_MIN_AUTOCORRELATION_Z, _MAX_AUTOCORRELATION = 2.0, 0.99
+_MIN_POSITION_PAIRS = 10
 """Least number of pairs in both orders for a test of the dependence on the points."""
 
 
-class PositionContent(AdjustedTest):
+class PositionInteraction(AdjustedTest):
     """Whether the position effect depends on the points shown.
 
     By permutations of half sums over pairs; adjusted over the judges.
 
     Attributes:
-        gain: leave-one-out share of the variance of half sums that the pair's points predict.
+        loo_r2: leave-one-out share of the variance of half sums that the pair's points predict.
     """
 
-    gain: float
+    loo_r2: float
 
 
 class PositionEffect(AdjustedTest):
@@ -96,16 +96,16 @@ class PositionEffect(AdjustedTest):
         pairs: number of pairs it was estimated from.
         mean: with its 95 % interval over pairs.
         sd: standard deviation over pairs beyond the noise; None if not measurable.
-        share: share of the answers' mean square that mean and sd account for.
-        content: how it depends on the points; None if too few pairs were asked in both orders.
+        explained_share: share of the answers' mean square that mean and sd account for.
+        interaction: how it depends on the points; None if too few pairs were asked in both orders.
     """
 
     orders: Literal["both", "one"]
     pairs: int
     mean: Interval
     sd: float | None
-    share: float
-    content: PositionContent | None
+    explained_share: float
+    interaction: PositionInteraction | None
 
 
 def measure_position(
@@ -128,7 +128,7 @@ def measure_position(
     effects = (
         response.position[in_both_orders]
         if in_both_orders.any()
-        else response.single[~in_both_orders]
+        else response.single_order[~in_both_orders]
     )
     if len(effects) < 2:
         return None
@@ -136,16 +136,16 @@ def measure_position(
     sd = None
     if in_both_orders.sum() > 1 and noise_variance is not None:
         sd = math.sqrt(max(float(effects.var(ddof=1)) - noise_variance, 0.0))
-    total = np.square(np.where(in_both_orders, response.position, response.single))
+    total = np.square(np.where(in_both_orders, response.position, response.single_order))
     mean_square = float((total + np.where(in_both_orders, response.value**2, 0.0)).mean())
     explained = mean**2 + (sd or 0.0) ** 2
     p_value, at_floor = sign_test(effects, flips, rng)
-    inflation = _inflation(effects)
+    inflation = _estimate_inflation(effects)
     serial_p = t_test(effects, inflation) if inflation > 1.0 else 0.0
     if serial_p > p_value:
         p_value, at_floor = serial_p, False
     content = None
-    if in_both_orders.sum() >= _MIN_PAIRS_OF_POSITION:
+    if in_both_orders.sum() >= _MIN_POSITION_PAIRS:
         sides = response.a[in_both_orders], response.b[in_both_orders]
         first, second = map(Standardizer.of(space, np.concatenate(sides)), sides)
         # Exchanging the points of a pair leaves these columns unchanged.
@@ -156,20 +156,20 @@ def measure_position(
         design /= np.where(scale > 1e-12, scale, 1.0)
         test = permutation_test(design, response.position[in_both_orders], flips, rng)
         p, smallest = test.p_value, (1.0 + 1e-12) / (1 + flips)
-        content = PositionContent(gain=test.gain, p_value=p, at_floor=p <= smallest)
+        content = PositionInteraction(loo_r2=test.statistic, p_value=p, p_is_bound=p <= smallest)
     return PositionEffect(
         orders="both" if in_both_orders.any() else "one",
         pairs=len(effects),
         mean=t_interval(effects, inflation),
         sd=sd,
-        share=min(1.0, explained / mean_square) if mean_square > 0 else 0.0,
+        explained_share=min(1.0, explained / mean_square) if mean_square > 0 else 0.0,
         p_value=p_value,
-        at_floor=at_floor,
-        content=content,
+        p_is_bound=at_floor,
+        interaction=content,
     )
 
 
-def _inflation(values: Floats) -> float:
+def _estimate_inflation(values: Floats) -> float:
     """Return how many times as large as of independent values `(n,)` their mean's error is.
 
     One, unless each is shown to resemble the one before. As for a first-order autoregression, whose
@@ -178,9 +178,9 @@ def _inflation(values: Floats) -> float:
     centred, n = values - values.mean(), len(values)
     total = float(centred @ centred)
     coefficient = float(centred[1:] @ centred[:-1]) / total if total > 0.0 else 0.0
-    if coefficient * math.sqrt(n) <= _RESEMBLING:
+    if coefficient * math.sqrt(n) <= _MIN_AUTOCORRELATION_Z:
         return 1.0
-    coefficient = min(coefficient + (1.0 + 4.0 * coefficient) / n, _LARGEST)
+    coefficient = min(coefficient + (1.0 + 4.0 * coefficient) / n, _MAX_AUTOCORRELATION)
     return math.sqrt((1.0 + coefficient) / (1.0 - coefficient))
 
 
@@ -193,22 +193,22 @@ Verdict = Literal[
     "consistent preference",
     "belief with a scale",
 ]
-CONSISTENT: tuple[Verdict, Verdict] = ("consistent preference", "belief with a scale")
+CONSISTENT_VERDICTS: tuple[Verdict, Verdict] = ("consistent preference", "belief with a scale")
 """The verdicts that find a preference."""
 REPEATABLE: Verdict = "repeatable, not described by these features"
 
 # The part of the level at which what is said of judges without a preference is tested, so that one
 # who answers at random is called anything else in hardly more than the level's share.
-_PART = 0.2
+_SECONDARY_LEVEL_SHARE = 0.2
 # Standard errors beyond which answers depend on those before them: once in a thousand by chance.
-_SURE = 3.3
-_LAGS = (1, 2, 3, 4)
+_MAX_SERIAL_Z = 3.3
+_SERIAL_LAGS = (1, 2, 3, 4)
 # Share of log-odds known as bounds beyond which no ceiling is given: predictions are of others.
-_BOUNDS = 0.25
+_MAX_CENSORED_SHARE = 0.25
 # The part of its ceiling, that of a normal utility, below which a rule for choices is called worse.
-_NEARLY = 0.95
+_CEILING_TOLERANCE = 0.95
 _POWER = 0.8  # with which the required number of pairs finds a preference
-_ROUNDING = 1e-9
+_MIN_EXCESS = 1e-9
 MIN_PAIRS = 10
 """Pairs needed for a reliability or a ceiling, of which fewer say next to nothing."""
 
@@ -228,7 +228,9 @@ class SampleSize(StrictModel):
     pairs: int | None
 
 
-def required_pairs(gain: float, null: Floats, pairs: int, level: float = 0.05) -> SampleSize:
+def estimate_sample_size(
+    loo_r2: float, null: Floats, pairs: int, level: float = 0.05
+) -> SampleSize:
     """Return how many pairs would find a dependence as strong as the one measured.
 
     With N pairs the gain is about normal around excess + μ n/N with variance
@@ -238,21 +240,21 @@ def required_pairs(gain: float, null: Floats, pairs: int, level: float = 0.05) -
     columns.
 
     Args:
-        gain: leave-one-out gain of n answered pairs.
+        loo_r2: leave-one-out gain of n answered pairs.
         null: the same after random exchanges of winners and losers, `(flips,)`.
         pairs: n.
         level: size of the test.
 
     Examples:
         >>> null = (np.random.default_rng(0).chisquare(1, 2000) - 1) / 100
-        >>> required_pairs(0.03, null, 100).pairs
+        >>> estimate_sample_size(0.03, null, 100).pairs
         241
-        >>> required_pairs(0.005, null, 100).pairs is None
+        >>> estimate_sample_size(0.005, null, 100).pairs is None
         True
     """
     mean, se = float(null.mean()), float(null.std())
-    excess, critical = gain - mean, float(np.quantile(null, 1.0 - level)) - mean
-    if excess <= max(se, _ROUNDING):
+    excess, critical = loo_r2 - mean, float(np.quantile(null, 1.0 - level)) - mean
+    if excess <= max(se, _MIN_EXCESS):
         return SampleSize(excess=excess, se=se, pairs=None)
     quantile = float(stats.norm.ppf(_POWER))
 
@@ -287,7 +289,7 @@ class Ceiling(Interval):
     source: Literal["orders", "repeats"]
 
 
-class Agreement(AdjustedTest):
+class PairAgreement(AdjustedTest):
     """Whether a pair's answers agree beyond what answers depend on those before them.
 
     By sign flips of `Response.agreement`; adjusted over the judges.
@@ -308,7 +310,7 @@ class Preference(AdjustedTest):
         verdict: the kind of judge.
         response: whether the answers are measured log-odds or choices.
         pairs: number of answered pairs; the sample size.
-        family: number of judges that the tests are adjusted for; 1 for a control.
+        family_size: number of judges that the tests are adjusted for; 1 for a control.
         agreement: of answers to the same pair; None if every pair was asked once, or if answers
             take turns, so that nothing separates it from their order.
         smallest_p: the smallest p that so many pairs can give; None with several rounds.
@@ -322,10 +324,10 @@ class Preference(AdjustedTest):
     """
 
     verdict: Verdict
-    response: Kind
+    response: ResponseKind
     pairs: int
-    family: int = 1
-    agreement: Agreement | None = None
+    family_size: int = 1
+    agreement: PairAgreement | None = None
     smallest_p: float | None = None
     flips: int
     reliability: Reliability | None
@@ -337,25 +339,28 @@ class Preference(AdjustedTest):
     @property
     def consistent(self) -> bool:
         """Whether the verdict finds a preference."""
-        return self.verdict in CONSISTENT
+        return self.verdict in CONSISTENT_VERDICTS
 
-    def p_in_words(self, level: float) -> str:
+    def describe_p_value(self, level: float) -> str:
         """Return p, what it is adjusted for, and the judge's own if that alone would do."""
-        if self.family == 1:
-            return self.p
-        alone = f"; {p_text(self.p_value, self.at_floor)} alone"
+        if self.family_size == 1:
+            return self.p_text
+        alone = f"; {format_p_value(self.p_value, self.p_is_bound)} alone"
         decisive = self.p_value < level <= self.p_holm
-        return f"{self.p}, adjusted for {self.family} judges{alone if decisive else ''}"
+        return f"{self.p_text}, adjusted for {self.family_size} judges{alone if decisive else ''}"
 
     @property
-    def captured(self) -> float:
+    def explained_share(self) -> float:
         """The share of the variation that repeats which is predicted; 1 unless clearly less."""
         reached, ceiling = self.reliability, self.ceiling
         if reached is None or ceiling is None:
             return 1.0
         low, value = ceiling.low, ceiling.value
         if self.response == "choices":
-            low, value = _NEARLY * _linear_share(low), _linear_share(value)
+            low, value = (
+                _CEILING_TOLERANCE * _linear_explained_share(low),
+                _linear_explained_share(value),
+            )
         return 1.0 if reached.high >= low or not value else max(reached.value, 0.0) / value
 
 
@@ -379,22 +384,22 @@ def measure_preference(
     """
     test = RandomizationTest(response, space, schedule).run(settings.flips, rng)
     sample_size = None
-    if test.null is not None and test.p_value >= settings.level:
-        sample_size = required_pairs(test.gain, test.null, len(response), settings.level)
+    if test.null_r2 is not None and test.p_value >= settings.level:
+        sample_size = estimate_sample_size(test.loo_r2, test.null_r2, len(response), settings.level)
     fitted = (diagnostics or {}).get("response") if response.kind == "log-odds" else None
     child, of_agreement = rng.spawn(2)
     # Leave-one-out, of the quadratic rule.
     residual = None
     if len(response) >= MIN_PAIRS and response.value.any():
         design = feature_differences(response, space)[0]
-        residual = leave_one_out_residuals(design, response.value, response.centred_side)
+        residual = leave_one_out_residuals(design, response.value, response.estimated_side)
     reliability = None
     if len(response) >= MIN_PAIRS and fitted is not None and fitted.get("held_out_r2") is not None:
         low, high = fitted.get("held_out_r2_interval") or (-math.inf, 1.0)
         value = float(fitted["held_out_r2"])
         reliability = Reliability(value=value, low=low, high=high, source="belief")
     elif residual is not None:
-        explained = share_explained(np.square(residual), response.squares)
+        explained = estimate_explained_share(np.square(residual), response.squares)
         reliability = Reliability(**explained.model_dump(), source="quadratic rule")
     dispersion = None if fitted is None else fitted.get("dispersion")
     # The variance of a half difference about the utility equals that of a half sum about its mean.
@@ -407,12 +412,12 @@ def measure_preference(
         response=response.kind,
         pairs=len(response),
         p_value=test.p_value,
-        at_floor=test.at_floor,
-        agreement=_agreement(response, settings.flips, of_agreement),
+        p_is_bound=test.p_is_bound,
+        agreement=_test_agreement(response, settings.flips, of_agreement),
         smallest_p=None if several_rounds else smallest_p(len(response), settings.flips),
         flips=settings.flips,
         reliability=reliability,
-        ceiling=_ceiling(response),
+        ceiling=_estimate_ceiling(response),
         position=measure_position(response, noise_variance, space, settings.flips, child),
         sample_size=sample_size,
         reason="",
@@ -438,33 +443,33 @@ def decide_verdicts(
         preference.pairs > 0 and not control
         for preference, control in zip(preferences, controls, strict=True)
     ]
-    positions = adjusted([preference.position for preference in preferences], family)
-    contents = adjusted(
-        [None if position is None else position.content for position in positions], family
+    positions = adjust_tests([preference.position for preference in preferences], family)
+    interactions = adjust_tests(
+        [None if position is None else position.interaction for position in positions], family
     )
-    agreements = adjusted([preference.agreement for preference in preferences], family)
+    agreements = adjust_tests([preference.agreement for preference in preferences], family)
     decided = []
-    for i, preference in enumerate(adjusted(preferences, family)):
+    for i, preference in enumerate(adjust_tests(preferences, family)):
         assert preference is not None
         position, scale = positions[i], scales[i]
         if position is not None:
-            position = position.model_copy(update={"content": contents[i]})
-        size = 1 if controls[i] else max(sum(family), 1)
-        tests = {"position": position, "agreement": agreements[i], "family": size}
+            position = position.model_copy(update={"interaction": interactions[i]})
+        family_size = 1 if controls[i] else max(sum(family), 1)
+        tests = {"position": position, "agreement": agreements[i], "family_size": family_size}
         tested = preference.model_copy(update=tests)
-        verdict = _verdict(tested, scale, level)
-        reason = _reason(tested, verdict, scale, level)
+        verdict = _decide_verdict(tested, scale, level)
+        reason = _explain_verdict(tested, verdict, scale, level)
         decided.append(tested.model_copy(update={"verdict": verdict, "reason": reason}))
     return decided
 
 
-def _verdict(preference: Preference, scale: str | None, level: float) -> Verdict:
+def _decide_verdict(preference: Preference, scale: str | None, level: float) -> Verdict:
     if preference.pairs == 0:
         return "no usable answers"
     if preference.p_holm < level:
         return "consistent preference" if scale is None else "belief with a scale"
     if (
-        repeats(preference, level)
+        is_repeatable(preference, level)
         and preference.agreement is not None
         and preference.agreement.source == "orders"
     ):
@@ -472,25 +477,31 @@ def _verdict(preference: Preference, scale: str | None, level: float) -> Verdict
     position = preference.position
     # So few answers may show no more of an effect than the smallest p of their test.
     if position is not None and (
-        position.p_holm <= _PART * level or (position.at_floor and position.p_holm < level)
+        position.p_holm <= _SECONDARY_LEVEL_SHARE * level
+        or (position.p_is_bound and position.p_holm < level)
     ):
         return "position only"
-    least = fewest_pairs(preference.family, level)
+    least = fewest_pairs(preference.family_size, level)
     if preference.smallest_p is not None and preference.pairs < least:
         return "too few answers"
     return "no consistent preference"
 
 
-def repeats(preference: Preference, level: float) -> bool:
+def is_repeatable(preference: Preference, level: float) -> bool:
     """Return whether answers to the same pair are shown to agree."""
-    return preference.agreement is not None and preference.agreement.p_holm <= _PART * level
+    return (
+        preference.agreement is not None
+        and preference.agreement.p_holm <= _SECONDARY_LEVEL_SHARE * level
+    )
 
 
-def _reason(preference: Preference, verdict: Verdict, scale: str | None, level: float) -> str:
+def _explain_verdict(
+    preference: Preference, verdict: Verdict, scale: str | None, level: float
+) -> str:
     """Return the grounds of the verdict in one sentence."""
     if verdict == "no usable answers":
         return "No question has an answer that could be used."
-    p = preference.p_in_words(level)
+    p = preference.describe_p_value(level)
     if preference.p_holm < level:
         sources = "not identified" if scale is None else "identified by "
         sources += " and ".join((scale or "").split(" + "))
@@ -503,73 +514,80 @@ def _reason(preference: Preference, verdict: Verdict, scale: str | None, level: 
     if verdict == REPEATABLE and preference.agreement is not None:
         return (
             f"No linear or quadratic rule on the features is shown to describe the answers ({p}); "
-            f"but those to a pair agree between its two orders ({preference.agreement.p})."
+            f"but those to a pair agree between its two orders ({preference.agreement.p_text})."
         )
     none = f"The answers are not shown to depend on the points ({p})"
     if verdict == "position only" and preference.position is not None:
-        return f"{none}; they depend on which option is shown first ({preference.position.p})."
+        return f"{none}; they depend on which option is shown first ({preference.position.p_text})."
     return f"{none}, nor on which option is shown first."
 
 
-def _agreement(response: Response, flips: int, rng: np.random.Generator) -> Agreement | None:
+def _test_agreement(
+    response: Response, flips: int, rng: np.random.Generator
+) -> PairAgreement | None:
     products = response.agreement[np.isfinite(response.agreement)]
     # Which point is a and which b says nothing, so responses a few places apart are independent.
     values = response.value
-    takes_turns = any(_z(values[lag:] * values[:-lag]) > _SURE for lag in _LAGS)
+    takes_turns = any(
+        _z_score(values[lag:] * values[:-lag]) > _MAX_SERIAL_Z for lag in _SERIAL_LAGS
+    )
     if takes_turns or not len(products):
         return None
     p_value, at_floor = sign_test(products, flips, rng, positive=True)
     source: Literal["orders", "repeats"] = (
         "orders" if np.isfinite(response.position).any() else "repeats"
     )
-    return Agreement(source=source, p_value=p_value, at_floor=at_floor)
+    return PairAgreement(source=source, p_value=p_value, p_is_bound=at_floor)
 
 
-def _z(values: Floats) -> float:
+def _z_score(values: Floats) -> float:
     """Return the size of the sum of values `(n,)` in standard errors about 0."""
     scale = math.sqrt(float(values @ values))
     return abs(float(values.sum())) / scale if scale > 0.0 else 0.0
 
 
-def _ceiling(response: Response) -> Ceiling | None:
+def _estimate_ceiling(response: Response) -> Ceiling | None:
     """Return the ceiling by repeats if answers to the same question vary, else by the orders."""
-    if not response.bound.size or response.bound.mean() > _BOUNDS:
+    if not response.is_censored.size or response.is_censored.mean() > _MAX_CENSORED_SHARE:
         return None
     repeated, in_both_orders = np.isfinite(response.noise), np.isfinite(response.position)
     noise, squares = response.noise[repeated], response.squares[repeated]
     if len(noise) >= MIN_PAIRS and noise.any() and squares.any():
-        return Ceiling(**share_explained(noise, squares).model_dump(), source="repeats")
-    serial = _z(response.control[np.isfinite(response.control)]) > _SURE
+        return Ceiling(**estimate_explained_share(noise, squares).model_dump(), source="repeats")
+    serial = (
+        _z_score(response.agreement_control[np.isfinite(response.agreement_control)])
+        > _MAX_SERIAL_Z
+    )
     sums, squares = response.position[in_both_orders], response.squares[in_both_orders]
     n = len(sums)
     if n < MIN_PAIRS or not squares.any() or serial:
         return None
-    interval = share_explained(np.square(sums - sums.mean()) * n / (n - 1), squares)
+    interval = estimate_explained_share(np.square(sums - sums.mean()) * n / (n - 1), squares)
     return Ceiling(**interval.model_dump(), source="orders")
 
 
-def _linear_share(ceiling: float) -> float:
+def _linear_explained_share(ceiling: float) -> float:
     """Return the share of choices that a linear rule predicts if a normal utility decides them.
 
     The two orders' correlation φ follows from their ceiling by Spearman and Brown, that of their
     log-odds is sin(π φ / 2), and a sign is linear in a normal variable to √(2 / π).
 
     Examples:
-        >>> round(_linear_share(1.0), 3), round(_linear_share(0.5), 3)
+        >>> round(_linear_explained_share(1.0), 3), round(_linear_explained_share(0.5), 3)
         (0.637, 0.477)
     """
     phi = max(ceiling, 0.0) / (2.0 - max(ceiling, 0.0))
     return 4.0 / math.pi * math.sin(0.5 * math.pi * phi) / (1.0 + phi)
 
 
-def share_explained(unexplained: Floats, squares: Floats) -> Interval:
+def estimate_explained_share(unexplained: Floats, squares: Floats) -> Interval:
     """Return 1 − Σ unexplained / Σ squares `(n,)`, with a 95 % interval over pairs.
 
     The interval is by the infinitesimal jackknife of the logarithm of the ratio, so that it stays
     below one, with Student's quantile.
 
     Examples:
-        >>> found = share_explained(np.array([1.0, 2.0, 1.0, 0.5, 1.5]), np.full(5, 4.0))
+        >>> found = estimate_explained_share(np.array([1.0, 2.0, 1.0, 0.5, 1.5]), np.full(5, 4.0))
         >>> round(found.value, 2), round(found.low, 2), round(found.high, 2)
         (0.7, 0.46, 0.83)
     """

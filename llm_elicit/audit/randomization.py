@@ -61,55 +61,55 @@ Responses = Sequence[Floats]
 
 # Ridge penalty per column: noise variance over the variance that all columns explain together.
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
-_CHUNK = 256
+_FLIPS_PER_CHUNK = 256
 # What the statistic of robust responses is reduced by, divided by the number of pairs: so the test
 # loses no power where no answer is wild. Of 120 faint judges with normal errors it finds 77; 77
 # without robust responses, 71 without a handicap.
 _HANDICAP = 2.0
-_MAX_ENUMERATED = 20
+_MAX_ENUMERATED_PAIRS = 20
 """Pairs whose exchanges are all tried, if there are no more of them than flips."""
 _PAIRS_PER_COLUMN = 3
 """Pairs per column of the other features that a partial test needs."""
 
 
 @dataclass(frozen=True)
-class Randomization:
+class RandomizationResult:
     """An observed statistic and its values under randomization.
 
     Attributes:
-        gain: the observed statistic.
-        null: the statistic after each randomization, `(flips,)`.
+        statistic: the observed statistic.
+        null_statistics: the statistic after each randomization, `(flips,)`.
 
     Examples:
-        >>> test = Randomization(0.1, np.array([-0.2, 0.1, 0.3]))
-        >>> test.p_value, 0.25 < test.exact_p_value(np.random.default_rng(0)) < 0.75
+        >>> test = RandomizationResult(0.1, np.array([-0.2, 0.1, 0.3]))
+        >>> test.p_value, 0.25 < test.p_value_breaking_ties(np.random.default_rng(0)) < 0.75
         (0.75, True)
     """
 
-    gain: float
-    null: Floats
+    statistic: float
+    null_statistics: Floats
 
     @property
     def p_value(self) -> float:
         """(1 + number of randomizations with at least the observed gain) / (1 + their number)."""
-        reached = int(np.sum(self.null >= self.gain - self._rounding))
-        return (1 + reached) / (1 + len(self.null))
+        reached = int(np.sum(self.null_statistics >= self.statistic - self._tolerance))
+        return (1 + reached) / (1 + len(self.null_statistics))
 
-    def exact_p_value(self, rng: np.random.Generator) -> float:
+    def p_value_breaking_ties(self, rng: np.random.Generator) -> float:
         """Return p with ties broken at random, which is uniform under the null hypothesis."""
-        above = int(np.sum(self.null > self.gain + self._rounding))
-        tied = 1 + int(np.sum(np.abs(self.null - self.gain) <= self._rounding))
-        return float((above + tied * (1.0 - rng.random())) / (1 + len(self.null)))
+        above = int(np.sum(self.null_statistics > self.statistic + self._tolerance))
+        tied = 1 + int(np.sum(np.abs(self.null_statistics - self.statistic) <= self._tolerance))
+        return float((above + tied * (1.0 - rng.random())) / (1 + len(self.null_statistics)))
 
     @property
-    def _rounding(self) -> float:
+    def _tolerance(self) -> float:
         """A flip that repeats the observed pattern must count as reached despite rounding."""
-        return 1e-9 * max(1.0, abs(self.gain))
+        return 1e-9 * max(1.0, abs(self.statistic))
 
 
-def random_signs(count: int, flips: int, rng: np.random.Generator) -> Floats:
+def draw_signs(count: int, flips: int, rng: np.random.Generator) -> Floats:
     """Return `(count, flips)` random signs; all patterns but the observed where they are fewer."""
-    if count < _MAX_ENUMERATED and 2**count <= flips + 1:
+    if count < _MAX_ENUMERATED_PAIRS and 2**count <= flips + 1:
         patterns = np.arange(1, 2**count)
         return np.asarray(1.0 - 2.0 * (patterns >> np.arange(count)[:, None] & 1))
     return np.asarray(rng.choice((-1.0, 1.0), size=(count, flips)))
@@ -117,35 +117,35 @@ def random_signs(count: int, flips: int, rng: np.random.Generator) -> Floats:
 
 def sign_flip_test(
     design: Floats, responses: Responses, flips: int, rng: np.random.Generator, start: int = 0
-) -> Randomization:
+) -> RandomizationResult:
     """Test whether columns `(n, p)` predict responses `(n,)`, or, less a handicap, robust ones.
 
     Only rows from `start` on are flipped and evaluated; earlier rows keep their signs, and the
     prediction is fitted to them too.
     """
     if not responses[0][start:].any():
-        return Randomization(0.0, np.zeros(flips))
+        return RandomizationResult(0.0, np.zeros(flips))
     vectors, singular, _ = np.linalg.svd(design, full_matrices=False)
     count, before = len(vectors) - start, vectors[:start].T
 
     def gains(signs: Floats) -> Floats:
         """Return the statistic for each column of signs."""
-        return _largest([
-            _gains(vectors[start:], singular, row[start:, None] * signs, before @ row[:start])
+        return _combine_statistics([
+            _best_loo_r2(vectors[start:], singular, row[start:, None] * signs, before @ row[:start])
             for row in responses
         ], count)  # fmt: skip
 
     observed = float(gains(np.ones((count, 1)))[0])
-    if 2 ** min(count, _MAX_ENUMERATED) <= flips + 1:
-        return Randomization(observed, gains(random_signs(count, flips, rng)))
+    if 2 ** min(count, _MAX_ENUMERATED_PAIRS) <= flips + 1:
+        return RandomizationResult(observed, gains(draw_signs(count, flips, rng)))
     parts = [
-        gains(random_signs(count, min(_CHUNK, flips - first), rng))
-        for first in range(0, flips, _CHUNK)
+        gains(draw_signs(count, min(_FLIPS_PER_CHUNK, flips - first), rng))
+        for first in range(0, flips, _FLIPS_PER_CHUNK)
     ]
-    return Randomization(observed, np.concatenate([np.empty(0), *parts]))
+    return RandomizationResult(observed, np.concatenate([np.empty(0), *parts]))
 
 
-def _largest(statistics: list[Floats], count: int) -> Floats:
+def _combine_statistics(statistics: list[Floats], count: int) -> Floats:
     """Return the larger of the statistics of the responses and of the robust ones."""
     first, *others = statistics
     return np.asarray(np.max([first, *(values - _HANDICAP / count for values in others)], axis=0))
@@ -160,7 +160,7 @@ def sign_test(
     """
     if not values.any():
         return 1.0, False
-    means = values @ random_signs(len(values), flips, rng)
+    means = values @ draw_signs(len(values), flips, rng)
     least = float(values.sum())
     if not positive:
         means, least = np.abs(means), abs(least)
@@ -169,21 +169,28 @@ def sign_test(
 
 
 def partial_sign_flip_test(
-    own: Floats, others: Floats, responses: Responses, flips: int, rng: np.random.Generator
-) -> Randomization:
+    columns: Floats,
+    other_columns: Floats,
+    responses: Responses,
+    flips: int,
+    rng: np.random.Generator,
+) -> RandomizationResult:
     """Test whether columns `(n, p)` predict responses `(n,)` given other columns `(n, q)`.
 
-    The statistic is the partial R² of `own` in the least-squares fit, of the responses or, less a
-    handicap, of robust ones. Signs of the residuals given
-    the others are flipped, and the others projected out again (Freedman and Lane 1983; with signs:
-    Winkler et al. 2014): exact up to the error of the others' coefficients.
+    The statistic is the partial R² of `columns` in the least-squares fit, of the responses or, less
+    a handicap, of robust ones. The signs of the residuals given the other columns are flipped, and
+    these columns are projected out again (Freedman and Lane 1983; with signs: Winkler et al. 2014).
+    The test is exact up to the error of the other columns' coefficients.
     """
-    basis = _basis(others)
+    basis = _orthonormal_basis(other_columns)
     residuals = [row - basis @ (basis.T @ row) for row in responses]
-    directions, total = _basis(own - basis @ (basis.T @ own)), float(residuals[0] @ residuals[0])
+    directions, total = (
+        _orthonormal_basis(columns - basis @ (basis.T @ columns)),
+        float(residuals[0] @ residuals[0]),
+    )
     if not directions.size or total <= 1e-18 * float(responses[0] @ responses[0]):
-        return Randomization(0.0, np.zeros(flips))
-    signs = rng.choice((-1.0, 1.0), size=(len(own), flips))
+        return RandomizationResult(0.0, np.zeros(flips))
+    signs = rng.choice((-1.0, 1.0), size=(len(columns), flips))
 
     def partial(residual: Floats) -> Floats:
         """Return the partial R² of the residual, and of it under all signs."""
@@ -192,25 +199,25 @@ def partial_sign_flip_test(
         remainder = np.square(drawn).sum(axis=0) - np.square(basis.T @ drawn).sum(axis=0)
         return np.asarray(explained / np.maximum(remainder, 1e-12 * float(residual @ residual)))
 
-    shares = _largest([partial(residual) for residual in residuals], len(own))
-    return Randomization(float(shares[0]), shares[1:])
+    shares = _combine_statistics([partial(residual) for residual in residuals], len(columns))
+    return RandomizationResult(float(shares[0]), shares[1:])
 
 
 def permutation_test(
     design: Floats, response: Floats, permutations: int, rng: np.random.Generator
-) -> Randomization:
+) -> RandomizationResult:
     """Test whether columns `(n, p)` predict a response that is symmetric in a pair's points.
 
     Both are centred, and responses are permuted over pairs.
     """
     design, own = design - design.mean(axis=0), response - response.mean()
     if float(own @ own) <= 1e-18 * float(response @ response):
-        return Randomization(0.0, np.zeros(permutations))
+        return RandomizationResult(0.0, np.zeros(permutations))
     vectors, singular, _ = np.linalg.svd(design, full_matrices=False)
     nothing = np.zeros(vectors.shape[1])
     shuffled = np.stack([rng.permutation(own) for _ in range(permutations)], axis=1)
-    gains = _gains(vectors, singular, np.column_stack([own, shuffled]), nothing)
-    return Randomization(float(gains[0]), gains[1:])
+    gains = _best_loo_r2(vectors, singular, np.column_stack([own, shuffled]), nothing)
+    return RandomizationResult(float(gains[0]), gains[1:])
 
 
 @dataclass(frozen=True)
@@ -218,21 +225,21 @@ class Significance:
     """The result of a randomization test of a judge.
 
     Attributes:
-        p_value: with one round at least `floor`; 1 if the judge preferred nothing.
-        gain: leave-one-out gain over all responses; 0 if the judge preferred nothing.
-        floor: the smallest p that this number of flips of one round can give.
-        null: the gain after random exchanges, `(flips,)`; None with several rounds.
+        p_value: with one round at least `smallest_p`; 1 if the judge preferred nothing.
+        loo_r2: leave-one-out R² over all responses; 0 if the judge preferred nothing.
+        smallest_p: the smallest p that this number of flips of one round can give.
+        null_r2: the same after random exchanges, `(flips,)`; None with several rounds.
     """
 
     p_value: float
-    gain: float
-    floor: float
-    null: Floats | None = None
+    loo_r2: float
+    smallest_p: float
+    null_r2: Floats | None = None
 
     @property
-    def at_floor(self) -> bool:
+    def p_is_bound(self) -> bool:
         """Whether p is the smallest that the number of flips can give."""
-        return self.p_value <= self.floor * (1.0 + 1e-12)
+        return self.p_value <= self.smallest_p * (1.0 + 1e-12)
 
 
 @dataclass(frozen=True)
@@ -251,7 +258,7 @@ class RandomizationTest:
         >>> a, b = space.sample(80, rng), space.sample(80, rng)
         >>> heavier = (a[:, 3] > b[:, 3]).astype(float)
         >>> schedule = Schedule((range(40), range(40, 60), range(60, 80)))
-        >>> response = Response.of_choices(Choices(a, b, heavier, np.arange(80)))
+        >>> response = Response.from_choices(Choices(a, b, heavier, np.arange(80)))
         >>> RandomizationTest(response, space, schedule).run(199, rng).p_value < 1e-4
         True
     """
@@ -264,22 +271,22 @@ class RandomizationTest:
         """Test all features, or one alone; `flips` is the number for each round."""
         if len(self.response) < 2:
             return Significance(1.0, 0.0, 1.0 / (1 + flips), np.zeros(flips))
-        tests = [self._test(span, flips, rng, feature) for span in self.spans]
+        tests = [self._test_span(span, flips, rng, feature) for span in self.spans]
         whole = 0, len(self.response)
-        overall = tests[0] if self.spans == [whole] else self._test(whole, 0, rng, feature)
+        overall = tests[0] if self.spans == [whole] else self._test_span(whole, 0, rng, feature)
         if len(tests) < 2:
             p_value = tests[0].p_value if tests else 1.0
         else:
-            p_values = [test.exact_p_value(rng) for test in tests]
+            p_values = [test.p_value_breaking_ties(rng) for test in tests]
             squares = np.square(self.response.value).cumsum()
             energy = squares / squares[-1]  # for responses with a mean square of one
             ends = [energy[end - 1] ** 2 for _, end in self.spans]
             weights = np.sqrt(np.diff(ends, prepend=0.0))
             p_value = float(stats.combine_pvalues(p_values, "stouffer", weights).pvalue)
         share = self.level_share
-        null = overall.null if self.spans == [whole] and share == 1.0 else None
+        null = overall.null_statistics if self.spans == [whole] and share == 1.0 else None
         floor = min(1.0, 1.0 / (1 + flips) / share)
-        return Significance(min(1.0, p_value / share), overall.gain, floor, null)
+        return Significance(min(1.0, p_value / share), overall.statistic, floor, null)
 
     def run_partial(self, flips: int, rng: np.random.Generator, feature: int) -> Significance:
         """Test one feature given the others, by linear and quadratic columns without products.
@@ -295,8 +302,8 @@ class RandomizationTest:
         if n < _PAIRS_PER_COLUMN * others.shape[1]:
             return self.run(flips, rng, feature=feature)
         own = design[:, owners == feature]
-        test = partial_sign_flip_test(own, others, self.response.versions, flips, rng)
-        gain = sign_flip_test(own, [self.response.value], 0, rng).gain
+        test = partial_sign_flip_test(own, others, self.response.variants, flips, rng)
+        gain = sign_flip_test(own, [self.response.value], 0, rng).statistic
         return Significance(test.p_value, gain, 1.0 / (1 + flips))
 
     @cached_property
@@ -306,7 +313,7 @@ class RandomizationTest:
         Such rounds at the end are left out: their points depend on answers that are exchanged, and
         they have no preferences of their own to test.
         """
-        ends = self._ends
+        ends = self._round_ends
         if len(ends) < 2:
             return [(0, len(self.response))]
         spans: list[tuple[int, int]] = []
@@ -320,7 +327,7 @@ class RandomizationTest:
     @property
     def level_share(self) -> float:
         """The share of the level available for this number of rounds; 1 without a stopping rule."""
-        ends = self._ends
+        ends = self._round_ends
         if self.schedule is None or not self.schedule.may_end or len(ends) < 2:
             return 1.0
         complete = ends[-1] > ends[-2]
@@ -333,20 +340,20 @@ class RandomizationTest:
         return {end: feature_differences(self.response.head(end), self.space) for end in ends}
 
     @property
-    def _ends(self) -> list[int]:
+    def _round_ends(self) -> list[int]:
         """The end of each planned round among the rows."""
         rounds = () if self.schedule is None else self.schedule.pairs
         ends: list[int] = np.searchsorted(self.response.pair, [r.stop for r in rounds]).tolist()
         return ends
 
-    def _test(
+    def _test_span(
         self, span: tuple[int, int], flips: int, rng: np.random.Generator, feature: int | None
-    ) -> Randomization:
+    ) -> RandomizationResult:
         start, end = span
         columns, owners = self.designs[end]
         if feature is not None:
             columns = columns[:, owners == feature]
-        return sign_flip_test(columns, self.response.head(end).versions, flips, rng, start)
+        return sign_flip_test(columns, self.response.head(end).variants, flips, rng, start)
 
 
 def feature_differences(pairs: Response, space: FeatureSpace) -> tuple[Floats, Index]:
@@ -358,7 +365,7 @@ def feature_differences(pairs: Response, space: FeatureSpace) -> tuple[Floats, I
     """
     standardizer = Standardizer.of(space, np.concatenate([pairs.a, pairs.b]))
     a, b = standardizer(pairs.a), standardizer(pairs.b)
-    owner = standardizer.owners
+    owner = standardizer.column_features
     number = ~space.categorical[owner]
     columns, owners = [a - b, (a**2 - b**2)[:, number]], [owner, owner[number]]
     i, j = np.triu_indices(a.shape[1], k=1)
@@ -382,12 +389,12 @@ def leave_one_out_residuals(design: Floats, response: Floats, side: Floats) -> F
     vectors, singular, _ = np.linalg.svd(design, full_matrices=False)
     candidates = []
     for penalty in _PENALTIES:
-        fitted, leverage = _fitted(vectors, singular, vectors.T @ response, penalty)
+        fitted, leverage = _fit_ridge(vectors, singular, vectors.T @ response, penalty)
         candidates.append((response - fitted) / (1.0 - leverage - direction**2))
     return min(candidates, key=lambda residual: float(residual @ residual))
 
 
-def _gains(vectors: Floats, singular: Floats, responses: Floats, offset: Floats) -> Floats:
+def _best_loo_r2(vectors: Floats, singular: Floats, responses: Floats, offset: Floats) -> Floats:
     """Return the largest leave-one-out gain over penalties, for each column of `responses`.
 
     For a linear smoother H leave-one-out residuals are (z − Hz)_i / (1 − H_ii); H depends on the
@@ -397,13 +404,13 @@ def _gains(vectors: Floats, singular: Floats, responses: Floats, offset: Floats)
     total, rotated = (responses**2).sum(axis=0), vectors.T @ responses + offset[:, None]
     best = np.full(responses.shape[1], -np.inf)
     for penalty in _PENALTIES:
-        fitted, leverage = _fitted(vectors, singular, rotated, penalty)
+        fitted, leverage = _fit_ridge(vectors, singular, rotated, penalty)
         residual = (responses - fitted) / (1.0 - leverage)[:, None]
         best = np.maximum(best, 1.0 - (residual**2).sum(axis=0) / total)
     return best
 
 
-def _fitted(
+def _fit_ridge(
     vectors: Floats, singular: Floats, rotated: Floats, penalty: float
 ) -> tuple[Floats, Floats]:
     """Return fitted values of rotated responses `(p, ...)`, and each row's leverage `(n,)`."""
@@ -411,7 +418,7 @@ def _fitted(
     return vectors @ (shrink * rotated.T).T, (vectors**2) @ shrink
 
 
-def _basis(columns: Floats) -> Floats:
+def _orthonormal_basis(columns: Floats) -> Floats:
     """Return an orthonormal basis `(n, r)` of the span of columns `(n, p)`."""
     vectors, singular, _ = np.linalg.svd(columns, full_matrices=False)
     least = 1e-9 * max(1.0, float(singular.max(initial=0.0)))

@@ -22,22 +22,22 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, holm, normal_interval
+from llm_elicit.audit.inference import Interval, holm_adjust, normal_interval
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 
 Index = npt.NDArray[np.int64]
 _PRIOR_SD = 1.0  # of a feature's effect, in nats per standard deviation of λ
 _FOLDS = 10
-_NOTHING = Interval(value=0.0, low=0.0, high=0.0)
+_ZERO_EFFECT = Interval(value=0.0, low=0.0, high=0.0)
 
 
-class PlaceEffect(StrictModel):
+class RankingPositionEffect(StrictModel):
     """Effect of a position relative to the last one, nats, and how often it was ranked first."""
 
-    place: int
+    position: int
     nats: Interval
-    first: int
+    times_first: int
 
 
 class FeatureEffect(StrictModel):
@@ -66,21 +66,21 @@ class RankingAudit(StrictModel):
 
     Attributes:
         questions, alternatives: number of questions, and of points in each.
-        chance: log-likelihood of random orders, −log k!.
-        by_places: held-out gain of positions over random orders.
-        by_points: held-out gain of points (linear and square terms) over positions only.
-        places_p, points_p: p-values of the two exact tests.
-        places, features: the effects.
+        chance_log_likelihood: log-likelihood of random orders, −log k!.
+        position_gain: held-out gain of positions over random orders.
+        point_gain: held-out gain of points (linear and square terms) over positions only.
+        position_p_value, point_p_value: p-values of the two exact tests.
+        positions, features: the effects.
     """
 
     questions: int
     alternatives: int
-    chance: float
-    by_places: Interval
-    by_points: Interval
-    places_p: float
-    points_p: float
-    places: list[PlaceEffect]
+    chance_log_likelihood: float
+    position_gain: Interval
+    point_gain: Interval
+    position_p_value: float
+    point_p_value: float
+    positions: list[RankingPositionEffect]
     features: list[FeatureEffect]
 
 
@@ -112,10 +112,10 @@ def audit_rankings(
         >>> points = rng.uniform(size=(60, 4, 2))
         >>> ranking = np.argsort(-points[..., 0], axis=1)       # the first feature alone
         >>> audit = audit_rankings(points, ranking, ["size", "age"], exchanges=199, resamples=40)
-        >>> audit.points_p, audit.features[0].p_holm < 0.05 < audit.features[1].p_holm
+        >>> audit.point_p_value, audit.features[0].p_holm < 0.05 < audit.features[1].p_holm
         (0.005, True)
     """
-    rankings = _Rankings.checked(points, ranking, names)
+    rankings = _Rankings.validated(points, ranking, names)
     rng = np.random.default_rng(seed)
     by_place = rankings.fit(np.arange(rankings.n), features=False)
     value = rankings.fit(np.arange(rankings.n), features=True)
@@ -127,27 +127,31 @@ def audit_rankings(
     effects = [Interval(value=v, low=low, high=high) for v, low, high in ends]
     of_places, of_features = effects[: rankings.k - 1], effects[rankings.k - 1 :]
     # Scores of a question sum to zero, and all positions have one variance under exchanges.
-    score = rankings.residual(np.zeros(rankings.terms.shape[2]))
-    (places_p,) = _exchange(score, lambda s: np.square(s.sum(0)).sum(keepdims=True), exchanges, rng)
-    residual = rankings.residual(by_place)
-    points_p, *each_p = _exchange(residual, rankings.score_of_features(residual), exchanges, rng)
-    adjusted = holm(np.array(each_p))
+    score = rankings.utility_scores(np.zeros(rankings.terms.shape[2]))
+    (places_p,) = _exchange_test(
+        score, lambda s: np.square(s.sum(0)).sum(keepdims=True), exchanges, rng
+    )
+    residual = rankings.utility_scores(by_place)
+    points_p, *each_p = _exchange_test(
+        residual, rankings.feature_statistics(residual), exchanges, rng
+    )
+    adjusted = holm_adjust(np.array(each_p))
     by_places, by_points = (
         normal_interval(float(gains.mean()), float(gains.std(ddof=1)) / np.sqrt(rankings.n))
-        for gains in _held_out(rankings, rng)
+        for gains in _cross_validate(rankings, rng)
     )
     first = np.bincount(rankings.ranking[:, 0], minlength=rankings.k).tolist()
     return RankingAudit(
         questions=rankings.n,
         alternatives=rankings.k,
-        chance=-lgamma(rankings.k + 1),
-        by_places=by_places,
-        by_points=by_points,
-        places_p=places_p,
-        points_p=points_p,
-        places=[  # the last position is the reference
-            PlaceEffect(place=i, nats=effect, first=first[i])
-            for i, effect in enumerate([*of_places, _NOTHING])
+        chance_log_likelihood=-lgamma(rankings.k + 1),
+        position_gain=by_places,
+        point_gain=by_points,
+        position_p_value=places_p,
+        point_p_value=points_p,
+        positions=[  # the last position is the reference
+            RankingPositionEffect(position=i, nats=effect, times_first=first[i])
+            for i, effect in enumerate([*of_places, _ZERO_EFFECT])
         ],
         features=[
             FeatureEffect(
@@ -175,7 +179,7 @@ class _Rankings:
     d: int
 
     @classmethod
-    def checked(cls, points: Floats, ranking: Index, names: Sequence[str]) -> _Rankings:
+    def validated(cls, points: Floats, ranking: Index, names: Sequence[str]) -> _Rankings:
         points, ranking = np.asarray(points, dtype=np.float64), np.asarray(ranking)
         if points.ndim != 3 or points.shape[2] != len(names):
             raise InputError(
@@ -195,7 +199,7 @@ class _Rankings:
         places = np.broadcast_to(np.eye(k)[:, : k - 1], (n, k, k - 1))
         return cls(np.concatenate([places, standard, square], axis=2), ranking, d)
 
-    def score_of_features(self, residual: Floats) -> Callable[[Floats], Floats]:
+    def feature_statistics(self, residual: Floats) -> Callable[[Floats], Floats]:
         """Return the score statistics of all features' terms jointly, and of each feature's two."""
         terms = self.terms[..., self.k - 1 :]
         centred = terms - terms.mean(1, keepdims=True)
@@ -220,14 +224,14 @@ class _Rankings:
     def k(self) -> int:
         return int(self.ranking.shape[1])
 
-    def ordered(self, rows: Index) -> Floats:
+    def ranked_terms(self, rows: Index) -> Floats:
         """Return the terms of some questions, best first (m, k, p)."""
         return np.take_along_axis(self.terms[rows], self.ranking[rows][..., None], axis=1)
 
     def fit(self, rows: Index, *, features: bool) -> Floats:
         """Return maximum a posteriori coefficients (p,); without features, theirs are zero."""
         count = self.terms.shape[2] if features else self.k - 1
-        terms = self.ordered(rows)[..., :count]
+        terms = self.ranked_terms(rows)[..., :count]
         flat = terms.reshape(-1, count)
         precision = (np.arange(count) >= self.k - 1) / _PRIOR_SD**2
 
@@ -242,11 +246,11 @@ class _Rankings:
 
     def log_likelihood(self, rows: Index, coefficients: Floats) -> Floats:
         """Return the log-likelihood of each of some questions (m,)."""
-        return plackett_luce(self.ordered(rows) @ coefficients)
+        return plackett_luce(self.ranked_terms(rows) @ coefficients)
 
-    def residual(self, coefficients: Floats) -> Floats:
+    def utility_scores(self, coefficients: Floats) -> Floats:
         """Return the score of every alternative's utility (n, k), in the order of presentation."""
-        score = plackett_luce_score(self.ordered(np.arange(self.n)) @ coefficients)
+        score = plackett_luce_score(self.ranked_terms(np.arange(self.n)) @ coefficients)
         by_position = np.empty((self.n, self.k))
         np.put_along_axis(by_position, self.ranking, score, axis=1)
         return by_position
@@ -254,21 +258,21 @@ class _Rankings:
 
 def plackett_luce(utilities: Floats) -> Floats:
     """Return the log-likelihood (n,) of utilities (n, k), best first (Plackett 1975)."""
-    return np.asarray((utilities - _log_of_those_left(utilities)).sum(axis=-1))
+    return np.asarray((utilities - _log_remaining_sum(utilities)).sum(axis=-1))
 
 
 def plackett_luce_score(utilities: Floats) -> Floats:
     """Return the derivative of the log-likelihood by each utility, (n, k)."""
-    log_chances = np.logaddexp.accumulate(-_log_of_those_left(utilities), axis=-1)
+    log_chances = np.logaddexp.accumulate(-_log_remaining_sum(utilities), axis=-1)
     return np.asarray(1.0 - np.exp(utilities + log_chances))
 
 
-def _log_of_those_left(utilities: Floats) -> Floats:
+def _log_remaining_sum(utilities: Floats) -> Floats:
     """Return log Σ exp(utility) over each alternative and those ranked after it, (n, k)."""
     return np.asarray(np.logaddexp.accumulate(utilities[..., ::-1], axis=-1)[..., ::-1])
 
 
-def _exchange(
+def _exchange_test(
     scores: Floats, statistics: Callable[[Floats], Floats], exchanges: int, rng: np.random.Generator
 ) -> list[float]:
     """Return the p-values of statistics of scores `(n, k)`, by permuting these within questions.
@@ -283,7 +287,7 @@ def _exchange(
     return p_values
 
 
-def _held_out(rankings: _Rankings, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _cross_validate(rankings: _Rankings, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Return held-out gains (n,) of positions over chance, and of points over positions."""
     fold = rng.permutation(np.arange(rankings.n) % _FOLDS)
     by_places, by_points = np.empty(rankings.n), np.empty(rankings.n)

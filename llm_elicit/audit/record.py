@@ -31,8 +31,8 @@ from llm_elicit.audit.direct_answers import DirectAudit, DirectEvidence, measure
 from llm_elicit.audit.distances import Distance, DistanceEstimator, common_size
 from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
 from llm_elicit.audit.preference import Preference, Verdict, decide_verdicts, measure_preference
-from llm_elicit.audit.reference import AuditSettings, Reference, checked_points
-from llm_elicit.audit.responses import response_of
+from llm_elicit.audit.reference import AuditSettings, Reference, validate_points
+from llm_elicit.audit.responses import build_response
 from llm_elicit.audit.utility import (
     Discrimination,
     Effect,
@@ -94,9 +94,9 @@ class JudgeEvidence:
             Empty if no belief could be fitted.
         diagnostics: of each fit, by method; stored in the record as they are.
         bands: the belief's, if its method has them.
-        levels: of the data's rows under the belief, from `data_levels`.
-        utility: of the belief, from `evaluate_utility`.
-        powers: the belief at other powers, from `at_powers`; None for a method without a utility.
+        data_levels: levels of the data's rows under the belief, from `evaluate_data_levels`.
+        utility_draws: posterior draws of the belief's utility, from `evaluate_utility`.
+        powers: the belief at other powers, from `evaluate_powers`; None for a method without a utility.
         triads: among the answers, from `find_triads`.
         triad_predictions: of the belief, from `predict_triads` of the same.
         draws: points of the posterior's draws, `(S, m, d)`, natural units, from `read_draws`.
@@ -110,8 +110,8 @@ class JudgeEvidence:
     beliefs: Mapping[str, Floats] = field(default_factory=dict)
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     bands: summaries.BeliefBands | None = None
-    levels: calibration.DataLevels | None = None
-    utility: UtilityDraws | None = None
+    data_levels: calibration.DataLevels | None = None
+    utility_draws: UtilityDraws | None = None
     powers: PowerEvidence | None = None
     triads: Triads | None = None
     triad_predictions: Floats | None = None
@@ -127,10 +127,10 @@ class JudgeEvidence:
                 f"audit: no judgments by {self.judge!r}; judges with judgments: {judges}"
             )
 
-    def belief_samples(self, space: FeatureSpace) -> dict[str, Floats]:
+    def validate_beliefs(self, space: FeatureSpace) -> dict[str, Floats]:
         """Return the samples by method, checked."""
         return {
-            method: checked_points(points, space, f"{self.judge}: {method} samples")
+            method: validate_points(points, space, f"{self.judge}: {method} samples")
             for method, points in self.beliefs.items()
         }
 
@@ -151,12 +151,12 @@ class JudgeAudit(StrictModel):
         predictive_check: predictions of held-out choices, if the fit has them.
         coverage: the share of the data in the belief's highest-density regions.
         direct: its answers to direct questions, if there are any.
-        belief: marginal summaries of the belief.
+        belief_summary: marginal summaries of the belief.
         bands: their 90 % credible bands, if the method has them.
         band_precision: the width of these, and how many more pairs would halve it.
         shape: the belief's correlations and tails against the data's.
         boxes: where belief and data differ most, if there are enough rows.
-        belief_data, belief_sampling: distances of the belief from the data and from λ.
+        data_distance, sampling_distance: distances of the belief from the data and from λ.
         belief_floor: distance between disjoint samples of the belief.
         method_distances: distance of each other method's belief from this one, by method.
         diagnostics: of each fit, by method.
@@ -174,13 +174,13 @@ class JudgeAudit(StrictModel):
     predictive_check: calibration.PredictiveCheck | None = None
     coverage: calibration.DataCoverage | None = None
     direct: DirectAudit | None = None
-    belief: list[summaries.Summary] | None = None
+    belief_summary: list[summaries.Summary] | None = None
     bands: list[summaries.Bands] | None = None
     band_precision: summaries.BandPrecision | None = None
     shape: summaries.Shape | None = None
     boxes: list[calibration.Box] | None = None
-    belief_data: Distance | None = None
-    belief_sampling: Distance | None = None
+    data_distance: Distance | None = None
+    sampling_distance: Distance | None = None
     belief_floor: Distance | None = None
     method_distances: dict[str, Distance] = Field(default_factory=dict)
     diagnostics: dict[str, dict[str, JsonValue]]
@@ -222,14 +222,14 @@ def audit_judge(
     )
     settings, space, data = estimator.settings, reference.space, reference.data
     comparisons, judge, schedule = evidence.comparisons, evidence.judge, evidence.schedule
-    choices, response = comparisons.choices(judge), response_of(comparisons, judge)
-    samples = evidence.belief_samples(space)
+    choices, response = comparisons.choices(judge), build_response(comparisons, judge)
+    samples = evidence.validate_beliefs(space)
     method, belief = next(iter(samples.items()), (None, None))
     fit = next(iter(evidence.diagnostics.values()), {})
     preference = measure_preference(response, space, settings, rng, schedule, fit)
-    utility = evidence.utility
+    utility = evidence.utility_draws
     if utility is not None:
-        utility = replace(utility, captured=preference.captured)
+        utility = replace(utility, explained_share=preference.explained_share)
     open_ended = density.bounded_below(fit)
     measured: dict[str, Any] = {
         "nonresponse": measure_nonresponse(comparisons, judge, space, settings.flips, later_rng),
@@ -244,14 +244,14 @@ def audit_judge(
         measured["discrimination"] = measure_discrimination(utility, reference, data_rng)
     if evidence.powers is not None:
         measured["powers"] = measure_powers(evidence.powers, reference, later_rng)
-    if evidence.levels is not None:
-        measured["coverage"] = calibration.measure_data_coverage(evidence.levels)
+    if evidence.data_levels is not None:
+        measured["coverage"] = calibration.measure_data_coverage(evidence.data_levels)
     if evidence.direct is not None:
         measured["direct"] = measure_direct(evidence.direct, reference, belief, settings, data_rng)
     if evidence.bands is not None:
         measured["bands"] = evidence.bands.features
     if belief is not None:
-        measured["belief"] = summaries.summarize(belief, space)
+        measured["belief_summary"] = summaries.summarize(belief, space)
         measured["shape"] = summaries.measure_shape(belief, reference, evidence.bands)
         measured["boxes"] = calibration.measure_boxes(belief, reference, evidence.draws)
         if evidence.bands is not None:
@@ -259,13 +259,15 @@ def audit_judge(
                 evidence.bands, belief, space, len(choices)
             )
         if data is not None:
-            measured["belief_data"] = estimator.between(belief, data, rng, evidence.draws)
-        measured["belief_sampling"] = estimator.between(
+            measured["data_distance"] = estimator.estimate_distance(
+                belief, data, rng, evidence.draws
+            )
+        measured["sampling_distance"] = estimator.estimate_distance(
             belief, reference.sampling, rng, evidence.draws
         )
-        measured["belief_floor"] = estimator.floor(belief, rng)
+        measured["belief_floor"] = estimator.estimate_floor(belief, rng)
         measured["method_distances"] = {
-            name: estimator.between(belief, points, rng)
+            name: estimator.estimate_distance(belief, points, rng)
             for name, points in samples.items()
             if name != method
         }
@@ -293,20 +295,20 @@ class ReferenceAudit(StrictModel):
 
     Attributes:
         rows: points of the reference table in the range asked; None without a table.
-        table: how many rows the table has, and why others are not used; None if not counted.
+        table_rows: how many rows the table has, and why others are not used; None if not counted.
         half_split: whether the table was too small for the size asked for, so that distances
             are measured on half of it.
-        data, sampling: marginal summaries of the data and of λ.
-        sampling_data: distance of λ from the data.
+        data_summary, sampling_summary: marginal summaries of the data and of λ.
+        sampling_data_distance: distance of λ from the data.
         data_floor, sampling_floor: distance between disjoint samples of the data, and of λ.
     """
 
     rows: int | None
-    table: TableRows | None = None
+    table_rows: TableRows | None = None
     half_split: bool
-    data: list[summaries.Summary] | None
-    sampling: list[summaries.Summary]
-    sampling_data: Distance | None
+    data_summary: list[summaries.Summary] | None
+    sampling_summary: list[summaries.Summary]
+    sampling_data_distance: Distance | None
     data_floor: Distance | None
     sampling_floor: Distance
 
@@ -323,7 +325,7 @@ class Audit(StrictModel):
         people: people as judges; None in runs without people.
     """
 
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     space: FeatureSpace
     settings: AuditSettings
     seed: int
@@ -344,12 +346,16 @@ class Audit(StrictModel):
 
     def summary(self, judge: str) -> pd.DataFrame:
         """Return summaries of data, belief and λ, a row per feature and sample, natural units."""
-        return summaries.summary_table(self.samples(judge))
+        return summaries.summary_table(self.summaries(judge))
 
-    def samples(self, judge: str) -> dict[str, list[summaries.Summary]]:
+    def summaries(self, judge: str) -> dict[str, list[summaries.Summary]]:
         """Return the available summaries, by the sample's name."""
-        belief = self.of(judge).belief
-        samples = {"data": self.reference.data, "belief": belief, "λ": self.reference.sampling}
+        belief = self.of(judge).belief_summary
+        samples = {
+            "data": self.reference.data_summary,
+            "belief": belief,
+            "λ": self.reference.sampling_summary,
+        }
         return {name: rows for name, rows in samples.items() if rows is not None}
 
     def save(self, path: Path) -> Path:
@@ -409,7 +415,7 @@ def audit_run(
     space, data, sampling = reference.space, reference.data, reference.sampling
     tables = [sampling] if data is None else [sampling, data]
     for item in evidence:
-        tables.extend(item.belief_samples(space).values())
+        tables.extend(item.validate_beliefs(space).values())
     # One size for all distances of the run, so that they compare.
     size, marginal_size = (
         common_size(most, *tables) for most in (settings.size, settings.marginal_size)
@@ -418,13 +424,15 @@ def audit_run(
     rng, steps = np.random.default_rng([seed, 1]), 1 + len(evidence)
     shared = ReferenceAudit(
         rows=None if data is None else len(data),
-        table=reference.rows,
+        table_rows=reference.table_rows,
         half_split=data is not None and len(data) < 2 * settings.size,
-        data=None if data is None else summaries.summarize(data, space),
-        sampling=summaries.summarize(sampling, space),
-        sampling_data=None if data is None else estimator.between(sampling, data, rng),
-        data_floor=None if data is None else estimator.floor(data, rng),
-        sampling_floor=estimator.floor(sampling, rng),
+        data_summary=None if data is None else summaries.summarize(data, space),
+        sampling_summary=summaries.summarize(sampling, space),
+        sampling_data_distance=None
+        if data is None
+        else estimator.estimate_distance(sampling, data, rng),
+        data_floor=None if data is None else estimator.estimate_floor(data, rng),
+        sampling_floor=estimator.estimate_floor(sampling, rng),
     )
     judges = []
     for done, item in enumerate(evidence, start=1):
@@ -433,7 +441,7 @@ def audit_run(
         judges.append(audit_judge(item, reference, estimator, seed))
     if progress is not None:
         progress(steps, steps)
-    scales = [None if judge.powers is None else judge.powers.scale for judge in judges]
+    scales = [None if judge.powers is None else judge.powers.scale_sources for judge in judges]
     preferences = decide_verdicts(
         [judge.preference for judge in judges],
         scales,

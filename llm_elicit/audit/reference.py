@@ -78,24 +78,24 @@ class Standardizer:
         # Rounding leaves a constant column a sd of a few ulps instead of 0.
         constant = sd <= 1e-12 * np.maximum(1.0, np.abs(mean))
         sd = np.where(constant, 1.0, sd)
-        vertices = {j: _simplex(share) / sd[j] for j, share in shares.items()}
+        vertices = {j: _simplex_vertices(share) / sd[j] for j, share in shares.items()}
         return cls(space, mean, sd, vertices, circles)
 
     def __call__(self, points: Floats) -> Floats:
         """Return all columns `(..., p)` of points `(..., d)`; p = d for numbers alone."""
         if not self.vertices and not self.circles:
-            return self.numbers(points)
-        return np.concatenate(self.by_feature(points), axis=-1)
+            return self.standardize_numbers(points)
+        return np.concatenate(self.columns_by_feature(points), axis=-1)
 
-    def by_feature(self, points: Floats) -> list[Floats]:
+    def columns_by_feature(self, points: Floats) -> list[Floats]:
         """Return each feature's columns.
 
         `(..., 1)` of a number, `(..., K − 1)` of K categories, `(..., 2)` of a periodic feature.
         """
-        numbers = self.numbers(points)
-        return [self._columns(j, points, numbers) for j in range(self.space.dimension)]
+        numbers = self.standardize_numbers(points)
+        return [self._feature_columns(j, points, numbers) for j in range(self.space.dimension)]
 
-    def _columns(self, j: int, points: Floats, numbers: Floats) -> Floats:
+    def _feature_columns(self, j: int, points: Floats, numbers: Floats) -> Floats:
         if j in self.vertices:
             return np.asarray(self.vertices[j][np.rint(points[..., j]).astype(int)])
         if j in self.circles:
@@ -103,7 +103,7 @@ class Standardizer:
             return circle.vectors(points[..., j]) * (circle.radius / float(self.sd[j]))
         return np.asarray(numbers[..., j : j + 1])
 
-    def numbers(self, points: Floats) -> Floats:
+    def standardize_numbers(self, points: Floats) -> Floats:
         """Return one column per feature, `(..., d)`; NaN where it is categorical or periodic."""
         scaled = (self.space.to_scale(points) - self.mean) / self.sd
         return np.where(self.space.categorical | self.space.periodic, np.nan, scaled)
@@ -123,7 +123,7 @@ class Standardizer:
         return float(wasserstein_distance(x, y)) / float(self.sd[j])
 
     @property
-    def owners(self) -> npt.NDArray[np.int64]:
+    def column_features(self) -> npt.NDArray[np.int64]:
         """The index of the feature of each column, `(p,)`."""
         widths = [
             self.vertices[j].shape[1] if j in self.vertices else 2 if j in self.circles else 1
@@ -131,7 +131,7 @@ class Standardizer:
         ]
         return np.repeat(np.arange(len(widths)), widths)
 
-    def edge(self, feature: int) -> float:
+    def category_distance(self, feature: int) -> float:
         """Return the distance between any two categories of a feature."""
         return math.sqrt(2.0) / float(self.sd[feature])
 
@@ -149,18 +149,18 @@ def category_shares(codes: Floats, feature: Feature) -> Floats:
     return np.asarray(counts / counts.sum())
 
 
-def _simplex(shares: Floats) -> Floats:
+def _simplex_vertices(shares: Floats) -> Floats:
     """Return vertices `(K, K − 1)` of a simplex with edges of √2, their mean over shares 0."""
     vertices = helmert(len(shares)).T
     return np.asarray(vertices - shares @ vertices)
 
 
-def axis_of(feature: Feature) -> FeatureAxis:
+def feature_axis(feature: Feature) -> FeatureAxis:
     """Return the axis of a feature in figures, and the bins of its histograms: its whole range.
 
     Examples:
         >>> rooms = Feature(name="rooms", label="rooms", kind="integer", low=1, high=9)
-        >>> axis_of(rooms).edges(3).tolist()
+        >>> feature_axis(rooms).edges(3).tolist()
         [0.5, 3.5, 6.5, 9.5]
     """
     return FeatureAxis(
@@ -182,15 +182,15 @@ def axis_label(feature: Feature) -> str:
     return f"{feature.label} ({unit})" if unit else feature.label
 
 
-def by_value(feature: Feature) -> bool:
+def has_few_values(feature: Feature) -> bool:
     """Return whether a feature's values are so few that each has its own share.
 
     Examples:
         >>> rooms = Feature(name="rooms", label="rooms", kind="integer", low=1, high=9)
-        >>> by_value(rooms), by_value(rooms.model_copy(update={"kind": "continuous"}))
+        >>> has_few_values(rooms), has_few_values(rooms.model_copy(update={"kind": "continuous"}))
         (True, False)
     """
-    return axis_of(feature).by_value
+    return feature_axis(feature).by_value
 
 
 class AuditSettings(StrictModel):
@@ -221,7 +221,7 @@ class Reference:
         space: the feature space.
         sampling: draws from the sampling density λ, `(k, d)`, natural units.
         data: the reference table's points, `(n, d)`; None for a space without a table.
-        rows: how many rows of the table these are, and why others are not used.
+        table_rows: how many rows of the table these are, and why others are not used.
 
     Raises:
         InputError: if points have the wrong shape, number fewer than two, are NaN, are not
@@ -231,7 +231,7 @@ class Reference:
     space: FeatureSpace
     sampling: Floats
     data: Floats | None = None
-    rows: TableRows | None = None
+    table_rows: TableRows | None = None
 
     __repr__ = brief_repr
 
@@ -239,7 +239,7 @@ class Reference:
         points = {"sampling": (self.sampling, "λ samples"), "data": (self.data, "reference data")}
         for field_name, (table, name) in points.items():
             if table is not None:
-                object.__setattr__(self, field_name, checked_points(table, self.space, name))
+                object.__setattr__(self, field_name, validate_points(table, self.space, name))
 
     @property
     def standardizer(self) -> Standardizer:
@@ -247,7 +247,7 @@ class Reference:
         return Standardizer.of(self.space, self.sampling if self.data is None else self.data)
 
 
-def checked_points(points: ArrayLike, space: FeatureSpace, name: str) -> Floats:
+def validate_points(points: ArrayLike, space: FeatureSpace, name: str) -> Floats:
     """Return `points` as finite `(n, d)` floats that fit the space's scales, n at least 2.
 
     Categories are given by their codes.

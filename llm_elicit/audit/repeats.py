@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import logit
 
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Interval, holm
+from llm_elicit.audit.inference import Interval, holm_adjust
 from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.versions import version_of
@@ -424,7 +424,7 @@ def measure_repeats(
 def adjust(judges: Sequence[JudgeRepeats], controls: Container[str] = ()) -> list[JudgeRepeats]:
     """Return the judges with p-values adjusted over all but the controls (Holm, 1979)."""
     family = [judge.judge not in controls for judge in judges]
-    p_values = holm(np.array([judge.change.anything for judge in judges]), family)
+    p_values = holm_adjust(np.array([judge.change.anything for judge in judges]), family)
     pairs = zip(judges, p_values.tolist(), strict=True)
     return [judge.model_copy(update={"p_holm": p}) for judge, p in pairs]
 

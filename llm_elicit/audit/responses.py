@@ -36,12 +36,12 @@ from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.spaces.features import Floats
 
 Index = npt.NDArray[np.int64]
-Kind = Literal["log-odds", "choices"]
+ResponseKind = Literal["log-odds", "choices"]
 _ROUNDING = 1e-9
 """Half differences this small relative to the answers are rounding error, not a preference."""
 
 # Standard deviation, in medians of the sizes of log-odds, of the kernel of robust responses.
-_WILD = 2.0
+_ROBUST_WIDTH = 2.0
 
 
 @dataclass(frozen=True)
@@ -54,30 +54,31 @@ class Response:
         value: preference for a over b without the position effect, `(n,)`.
         pair: the pairs' numbers, `(n,)`.
         position: half sums of pairs asked in both orders, else NaN, `(n,)`.
-        single: answers for the option shown first of pairs asked in one order, else NaN, `(n,)`.
+        single_order: of pairs asked in one order, the answer for the option shown first, else NaN,
+            `(n,)`.
         noise: variance of `value` from repeated questions; NaN if no question of the pair was
             repeated, `(n,)`.
-        robust: as `value`, of log-odds of which the larger count less; 0 for choices, `(n,)`.
-        bound: whether a log-odds of the pair is known only as a bound, `(n,)`.
+        robust_value: as `value`, of log-odds of which the larger count less; 0 for choices, `(n,)`.
+        is_censored: whether a log-odds of the pair is known only as a bound, `(n,)`.
         side: of pairs asked in one order, 1 if a was shown first and −1 if b was, else 0, `(n,)`.
         agreement: of answers in the two orders about the preferred point; of repeated answers, if
             all pairs were asked in one order; NaN for a pair without two such answers, `(n,)`.
-        control: the products that were subtracted in these, `(n,)`.
+        agreement_control: the products that were subtracted in these, `(n,)`.
     """
 
-    kind: Kind
+    kind: ResponseKind
     a: Floats
     b: Floats
     value: Floats
     pair: Index
     position: Floats
-    single: Floats
+    single_order: Floats
     noise: Floats
-    robust: Floats
-    bound: npt.NDArray[np.bool_]
+    robust_value: Floats
+    is_censored: npt.NDArray[np.bool_]
     side: Floats
     agreement: Floats
-    control: Floats
+    agreement_control: Floats
 
     def __len__(self) -> int:
         return len(self.value)
@@ -88,21 +89,22 @@ class Response:
 
         Examples:
             >>> points = np.zeros((2, 1))
-            >>> Response.of_choices(Choices(points, points, np.ones(2), np.arange(2))).mean_position
+            >>> choices = Choices(points, points, np.ones(2), np.arange(2))
+            >>> Response.from_choices(choices).mean_position
             0.0
         """
-        for effects in (self.position, self.single):
+        for effects in (self.position, self.single_order):
             if np.isfinite(effects).any():
                 return float(np.nanmean(effects))
         return 0.0
 
     @property
-    def versions(self) -> list[Floats]:
-        """What tests of a preference take the larger statistic of: `value`, `robust` if known."""
-        return [self.value, self.robust] if self.robust.any() else [self.value]
+    def variants(self) -> list[Floats]:
+        """`value`, and `robust_value` if known; tests use the larger of their statistics."""
+        return [self.value, self.robust_value] if self.robust_value.any() else [self.value]
 
     @property
-    def centred_side(self) -> Floats:
+    def estimated_side(self) -> Floats:
         """The coefficient in `value` of the position effect estimated from the values, `(n,)`.
 
         0 if pairs asked in both orders determine it.
@@ -112,7 +114,7 @@ class Response:
     @property
     def squares(self) -> Floats:
         """Squares of `value`, less the position effect of the other pairs, `(n,)`."""
-        side = self.centred_side
+        side = self.estimated_side
         count = float(side @ side)
         return np.square(self.value * np.where(side == 0.0, 1.0, count / max(count - 1.0, 1.0)))
 
@@ -122,7 +124,7 @@ class Response:
         return Response(self.kind, *(getattr(self, column.name)[:end] for column in columns))
 
     @classmethod
-    def of_choices(cls, choices: Choices) -> Response:
+    def from_choices(cls, choices: Choices) -> Response:
         """Return the response from choices, whatever orders they were asked in."""
         unknown, none = np.full(len(choices), np.nan), np.zeros(len(choices))
         value = choices.preference - 0.5
@@ -132,10 +134,10 @@ class Response:
         return cls("choices", choices.a, choices.b, value, *rest)
 
 
-def response_of(comparisons: Comparisons, judge: str) -> Response:
+def build_response(comparisons: Comparisons, judge: str) -> Response:
     """Return a judge's response: from its log-odds if most answers have them, else its choices."""
     judgments = comparisons.judgments(judge)
-    kind: Kind = "log-odds" if judgments.measured else "choices"
+    kind: ResponseKind = "log-odds" if judgments.measured else "choices"
     is_used = np.ones(len(judgments.soft), dtype=bool)
     answers = (judgments.preference - 0.5) * judgments.sign
     if kind == "log-odds":  # a stated 0 or 100 % counts half a step inside
@@ -154,7 +156,7 @@ def response_of(comparisons: Comparisons, judge: str) -> Response:
     by_question = rows.groupby(["pair", "first"])["shown"].agg(["mean", "var", "count"])
     by_order = pd.DataFrame(by_question.unstack())
     _, row, number = np.unique(judgments.pair[is_used], return_index=True, return_inverse=True)
-    agreement = _agreement(
+    agreement = _measure_agreement(
         number[in_time], rows["first"].to_numpy()[in_time], answers[is_used][in_time]
     )
     bound = np.bincount(number, judgments.censored[is_used] != 0) > 0
@@ -177,7 +179,7 @@ def response_of(comparisons: Comparisons, judge: str) -> Response:
     pair = np.asarray(by_order.index, dtype=np.int64)
     side = np.where(in_both_orders, 0.0, np.where(np.isfinite(ab), 1.0, -1.0))
     none = np.zeros(len(pair))
-    robust = _robust(np.stack([ab, ba])) if kind == "log-odds" and len(pair) else none
+    robust = _robust_differences(np.stack([ab, ba])) if kind == "log-odds" and len(pair) else none
     response = Response(
         kind, *points, none, pair, position, single, noise, robust, bound, side, *agreement
     )
@@ -186,21 +188,27 @@ def response_of(comparisons: Comparisons, judge: str) -> Response:
     return replace(response, value=np.where(np.abs(value) <= least, 0.0, value))
 
 
-def _robust(answers: Floats) -> Floats:
+def _robust_differences(answers: Floats) -> Floats:
     """Return half differences `(n,)` of log-odds `(2, n)` of which the larger count less.
 
     The log-odds less their median are multiplied by a normal kernel (Holland and Welsch 1977), so
     that the few wild ones of a judge do not hide what the others say.
     """
     centred = (answers - np.nanmedian(answers)) * np.array([[1.0], [-1.0]])
-    width = _WILD * float(np.nanmedian(np.abs(centred)))
+    width = _ROBUST_WIDTH * float(np.nanmedian(np.abs(centred)))
     if width == 0.0:
         return np.zeros(answers.shape[1])
     return np.asarray(np.nanmean(centred * np.exp(-0.5 * np.square(centred / width)), axis=0))
 
 
-def _agreement(pair: Index, first: Index, answers: Floats) -> tuple[Floats, Floats]:
-    """Return `Response.agreement` and `control` of pairs numbered from 0, from answers in time."""
+def _measure_agreement(pair: Index, first: Index, answers: Floats) -> tuple[Floats, Floats]:
+    """Return `Response.agreement` and `agreement_control`, each by pair `(n,)`.
+
+    Args:
+        pair: the pair of each answer, numbered from 0, in the order in which answers were asked.
+        first: whether point a was shown first.
+        answers: answers for the preferred point.
+    """
     count = len(answers)
     answers = answers - answers.sum() / max(count, 1)
     by_pair = np.argsort(pair, kind="stable")

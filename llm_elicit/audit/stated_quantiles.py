@@ -20,7 +20,7 @@ import numpy as np
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import finite
+from llm_elicit.audit.inference import finite_or_none
 from llm_elicit.audit.reference import Reference, Standardizer
 from llm_elicit.density.distribution import weighted_quantiles
 from llm_elicit.questions.numbers import LEVELS
@@ -32,9 +32,9 @@ NOISE_FACTORS = tuple(2.0 ** (k / 2) for k in range(-6, 7))
 _NODES = np.array([0, *LEVELS, 100]) / 100
 _RESAMPLES = 999
 _FLOOR_PAIRS = 10
-_WIDEST = 8.0
+_MAX_INTERVAL_RATIO = 8.0
 _POINTS = 4000
-_MIN_EFFECTIVE = 200
+_MIN_EFFECTIVE_POINTS = 200
 
 
 class StatedFeature(StrictModel):
@@ -88,15 +88,15 @@ class StatedQuantiles(StrictModel):
 
     Attributes:
         features: those that are numbers and not periodic, in the order of the space.
-        level: the noise level they fit; None for a belief with a single level, or with statements
-            for fewer than two features.
+        noise_level: the noise level at which the belief fits them best; None for a belief with a
+            single level, or with statements for fewer than two features.
     """
 
     features: list[StatedFeature]
-    level: NoiseLevel | None
+    noise_level: NoiseLevel | None
 
 
-def measure_stated(
+def measure_stated_quantiles(
     quantiles: Floats,
     reference: Reference,
     belief: Floats | None,
@@ -150,12 +150,12 @@ def measure_stated(
             times=int(times[j]),
             quantiles=tuple(median[j].tolist()) if times[j] else None,
             outside=int(outside[j]),
-            **{name: finite(values[j]) for name, values in columns.items()},
+            **{name: finite_or_none(values[j]) for name, values in columns.items()},
         )
         for j in space.on_line
     ]
-    level = None if by_level is None else _best_level(single, functions(by_level), rng)
-    return StatedQuantiles(features=features, level=level)
+    level = None if by_level is None else _fit_noise_level(single, functions(by_level), rng)
+    return StatedQuantiles(features=features, noise_level=level)
 
 
 def _quantile_functions(standardizer: Standardizer, quantiles: Floats) -> Floats:
@@ -163,7 +163,7 @@ def _quantile_functions(standardizer: Standardizer, quantiles: Floats) -> Floats
     ends, shape = (standardizer.space.low, standardizer.space.high), (*quantiles.shape[:-1], 1)
     low, high = (np.broadcast_to(end[:, None], shape) for end in ends)
     whole = np.concatenate([low, quantiles, high], axis=-1)
-    return np.swapaxes(standardizer.numbers(np.swapaxes(whole, -1, -2)), -1, -2)
+    return np.swapaxes(standardizer.standardize_numbers(np.swapaxes(whole, -1, -2)), -1, -2)
 
 
 def quantile_distance(x: Floats, y: Floats) -> Floats:
@@ -183,7 +183,9 @@ def quantile_distance(x: Floats, y: Floats) -> Floats:
     return np.asarray((mean * np.diff(_NODES)).sum(axis=-1))
 
 
-def _best_level(single: Floats, by_level: Floats, rng: np.random.Generator) -> NoiseLevel | None:
+def _fit_noise_level(
+    single: Floats, by_level: Floats, rng: np.random.Generator
+) -> NoiseLevel | None:
     """Return the best level for statements `(t, d, 7)` and beliefs `(1 + S, c, d, 7)`.
 
     Each resample draws a belief from the posterior, features with replacement, and one statement
@@ -211,7 +213,9 @@ def _best_level(single: Floats, by_level: Floats, rng: np.random.Generator) -> N
         best=float(factors[means.argmin()]),
         low=float(low),
         high=float(high),
-        identified=bool(low > factors[0] and high < factors[-1] and high <= _WIDEST * low),
+        identified=bool(
+            low > factors[0] and high < factors[-1] and high <= _MAX_INTERVAL_RATIO * low
+        ),
     )
 
 
@@ -238,7 +242,7 @@ def quantiles_by_noise(
             exponents = factor * (log_p - slope) - proposal
             weights = np.exp(exponents - exponents.max())
             weights /= weights.sum()
-            if i == 0 and factor > 1.0 and 1.0 / (weights**2).sum() < _MIN_EFFECTIVE:
+            if i == 0 and factor > 1.0 and 1.0 / (weights**2).sum() < _MIN_EFFECTIVE_POINTS:
                 sample = belief.sample_at_noise(_POINTS, factor * belief.noise.level, seed=seed)
                 quantiles[i, k] = np.quantile(sample, levels, axis=0).T
             else:

@@ -34,15 +34,15 @@ from scipy.stats import norm
 from llm_elicit import density
 from llm_elicit._util.files import read_points
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import Band, Interval, outside_band, wilson
-from llm_elicit.audit.reference import Reference, axis_of, by_value, category_shares
+from llm_elicit.audit.inference import Band, Interval, is_outside_band, wilson_interval
+from llm_elicit.audit.reference import Reference, category_shares, feature_axis, has_few_values
 from llm_elicit.density.feature_axis import BINS
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Value = TypeVar("Value", float, Band)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-KEPT = 1000
+POINTS_PER_DRAW = 1000
 """Points stored of each draw: as many as distances between densities are measured on."""
 
 
@@ -217,7 +217,7 @@ def measure_bands(
     features: list[Bands] = []
     marginals = []
     for column, feature in enumerate(space.features):
-        name, axis = feature.name, axis_of(feature)
+        name, axis = feature.name, feature_axis(feature)
         edges = axis.edges(BINS)
         widths = 1.0 if axis.by_value else axis.widths(edges)
         curves = axis.smoothed(draws.marginal(column, edges) / widths)
@@ -261,20 +261,20 @@ def _circular_band(draws: density.BeliefDraws, circle: Circle, column: int, leve
 
 
 def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> None:
-    """Write `KEPT` points of each posterior draw as Parquet; see `read_draws`."""
-    points = np.concatenate(draws.sample(KEPT))
+    """Write `POINTS_PER_DRAW` points of each posterior draw as Parquet; see `read_draws`."""
+    points = np.concatenate(draws.sample(POINTS_PER_DRAW))
     pd.DataFrame(points, columns=space.names).to_parquet(path)
 
 
 def read_draws(path: Path) -> Floats | None:
-    """Return points `(S, KEPT, d)`, natural units, of the posterior's draws.
+    """Return points `(S, POINTS_PER_DRAW, d)`, natural units, of the posterior's draws.
 
     None if there is no such file: the method has no draws, or the fit is older than they are.
     """
     if not path.is_file():
         return None
-    points = read_points(path, multiple=KEPT)
-    return points.reshape(-1, KEPT, points.shape[1])
+    points = read_points(path, multiple=POINTS_PER_DRAW)
+    return points.reshape(-1, POINTS_PER_DRAW, points.shape[1])
 
 
 def correlation_columns(space: FeatureSpace, points: Floats) -> Floats:
@@ -284,7 +284,7 @@ def correlation_columns(space: FeatureSpace, points: Floats) -> Floats:
     are their codes. A periodic feature has no column: no line through a circle is its scale.
     """
     scaled, columns = space.to_scale(points), [np.empty((len(points), 0))]
-    for name, category in _columns(space):
+    for name, category in _correlation_column_names(space):
         j = space.names.index(name)
         is_category = points[:, j] == space.features[j].code(category or "") if category else None
         columns.append(scaled[:, j, None] if is_category is None else is_category[:, None] * 1.0)
@@ -296,12 +296,12 @@ def correlation_pairs(space: FeatureSpace) -> list[tuple[int, int, FeaturePair]]
     names = ("first", "first_category", "second", "second_category")
     return [
         (i, j, FeaturePair.model_validate(dict(zip(names, (*first, *second), strict=True))))
-        for (i, first), (j, second) in combinations(enumerate(_columns(space)), 2)
+        for (i, first), (j, second) in combinations(enumerate(_correlation_column_names(space)), 2)
         if first[0] != second[0]
     ]
 
 
-def _columns(space: FeatureSpace) -> list[tuple[str, str | None]]:
+def _correlation_column_names(space: FeatureSpace) -> list[tuple[str, str | None]]:
     """Return the feature and the category (None for a number) of each column."""
     columns: list[tuple[str, str | None]] = []
     for feature in space.features:
@@ -324,11 +324,11 @@ def correlation_matrix(points: Floats, weights: Floats | None = None) -> Floats:
         [1.0, 1.0, 0.0]
     """
     weights = np.full(len(points), 1.0 / len(points)) if weights is None else weights
-    z = standardized(points, weights)
+    z = standardize_columns(points, weights)
     return np.clip((weights[:, None] * z).T @ z, -1.0, 1.0)
 
 
-def standardized(points: Floats, weights: Floats) -> Floats:
+def standardize_columns(points: Floats, weights: Floats) -> Floats:
     """Return columns of mean 0 and variance 1, or of zeros where they never vary."""
     mean = weights @ points
     centred = points - mean
@@ -345,7 +345,7 @@ class Correlation(FeaturePair):
         band: the belief's 90 % credible band, if its method has one.
         data: with its 95 % interval over rows; None without data.
         sampling: of λ's samples.
-        outside: whether the data's lies outside the belief's band; None without either.
+        outside_band: whether the data's lies outside the belief's band; None without either.
         difference: belief minus data, with a 90 % interval for the uncertainty of both; see
             `correlation_difference`. None without a band or data.
     """
@@ -354,7 +354,7 @@ class Correlation(FeaturePair):
     band: Band | None
     data: Interval | None
     sampling: float
-    outside: bool | None
+    outside_band: bool | None
     difference: Interval | None = None
 
     @property
@@ -393,9 +393,9 @@ class Shape(StrictModel):
     tails: list[Tails] | None
 
     @property
-    def outside(self) -> list[Correlation]:
+    def pairs_outside_band(self) -> list[Correlation]:
         """The pairs whose correlation in the data lies outside the belief's band."""
-        return [pair for pair in self.correlations if pair.outside]
+        return [pair for pair in self.correlations if pair.outside_band]
 
     def largest_gaps(self, count: int) -> list[Correlation]:
         """Return at most `count` pairs, those where belief and data differ most first."""
@@ -412,7 +412,7 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
     rows = None
     if data is not None:
         equal = np.full(len(data), 1.0 / len(data))
-        rows = np.ascontiguousarray(standardized(correlation_columns(space, data), equal).T)
+        rows = np.ascontiguousarray(standardize_columns(correlation_columns(space, data), equal).T)
     bands_by_pair = {} if bands is None else {b.sides: b.correlation for b in bands.correlations}
     correlations = []
     for i, j, pair in correlation_pairs(space):
@@ -428,16 +428,16 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
                 band=ends,
                 data=of_data,
                 sampling=float(of_sampling[i, j]),
-                outside=outside_band(ends, of_data),
+                outside_band=is_outside_band(ends, of_data),
                 difference=difference,
             )
         )
     tails, band_of = None, dict(enumerate(() if bands is None else bands.features))
     if data is not None:
         tails = [
-            _tails(belief[:, j], data[:, j], space.names[j], band_of.get(j))
+            _measure_tails(belief[:, j], data[:, j], space.names[j], band_of.get(j))
             for j in space.on_line
-            if not by_value(space.features[j])
+            if not has_few_values(space.features[j])
         ]
     return Shape(correlations=correlations, tails=tails)
 
@@ -477,7 +477,7 @@ def correlation_intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list
 
     Examples:
         >>> x, noise = np.random.default_rng(0).normal(size=(2, 400))
-        >>> u, v = standardized(np.column_stack([x, x + noise]), np.full(400, 1 / 400)).T
+        >>> u, v = standardize_columns(np.column_stack([x, x + noise]), np.full(400, 1 / 400)).T
         >>> (interval,) = correlation_intervals(u, v, [0.95])
         >>> interval.low < 0.5**0.5 < interval.high
         True
@@ -492,9 +492,11 @@ def correlation_intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list
     return [Interval(value=r, low=low, high=high) for low, high in ends]
 
 
-def _tails(belief: Floats, data: Floats, name: str, bands: Bands | None) -> Tails:
+def _measure_tails(belief: Floats, data: Floats, name: str, bands: Bands | None) -> Tails:
     low, high = np.quantile(belief, (0.05, 0.95))
-    below, above = (wilson(float(is_in.mean()), len(data)) for is_in in (data < low, data > high))
+    below, above = (
+        wilson_interval(float(is_in.mean()), len(data)) for is_in in (data < low, data > high)
+    )
     below_band = above_band = None
     if isinstance(bands, FeatureBands):
         least, most = (float((data < end).mean()) for end in bands.q05)
@@ -504,13 +506,13 @@ def _tails(belief: Floats, data: Floats, name: str, bands: Bands | None) -> Tail
     return Tails(name=name, below=below, above=above, below_band=below_band, above_band=above_band)
 
 
-FEW_PAIRS = 100
+MIN_PAIRS_PER_FEATURE = 100
 """Pairs per feature below which the prior still dominates the width of bands.
 
 With 15 to 50 per feature, four times as many left bands 0.3 to 1.7 times as wide as before (18
 simulated judges, geometric mean 0.7), with 100 per feature 0.2 to 0.65 times (12, mean 0.45).
 """
-_TIMES = 4
+_PAIRS_FACTOR = 4
 
 
 class BandWidth(StrictModel):
@@ -577,8 +579,8 @@ def measure_band_precision(
         widths.append(BandWidth(name=feature.name, mean=float(mean), median=float(median)))
     return BandPrecision(
         pairs=pairs,
-        more_pairs=(_TIMES - 1) * pairs,
-        prior_dominated=pairs < FEW_PAIRS * space.dimension,
+        more_pairs=(_PAIRS_FACTOR - 1) * pairs,
+        prior_dominated=pairs < MIN_PAIRS_PER_FEATURE * space.dimension,
         widths=widths,
         shares=tuple(shares),
     )

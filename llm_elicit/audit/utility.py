@@ -16,11 +16,13 @@ normal kernels from the other rows (Parzen 1962) with the bandwidth that best pr
 rows. Intervals are over draws of the utility's posterior, each with the rows of the data and the
 draws from λ resampled (bootstrap).
 
-*Misfit.* The fit may leave out part of the variation that repeats (see `Preference.captured`). This
-part of the utility is unknown, but its standard deviation over λ is known, so it is simulated with
-every draw of the posterior. Its correlation with the rank of the data's density is drawn at random.
-The remainder is independent noise at the draws from λ and one common number at all rows of the
-data, since the part left out may concern just these rows.
+*Misfit.* The fit may not explain all of the variation that answers to the same pair have in common
+(`Preference.explained_share`). The unexplained part of the utility is unknown, but its standard
+deviation over λ is known, so it is simulated with every draw of the posterior. Its correlation with
+the rank of the data's density is drawn at random. The remainder is independent noise at the draws
+from λ; it is one common number at all rows of the data, because the unexplained part may be the
+same for all of them: a judge may, for example, prefer real rows for a reason that no feature
+states.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
-from llm_elicit.audit.inference import AdjustedTest, Interval, adjusted, posterior_interval
+from llm_elicit.audit.inference import AdjustedTest, Interval, adjust_tests, posterior_interval
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer
 from llm_elicit.audit.responses import Response
@@ -50,7 +52,7 @@ GRID = np.array([0.05, 0.15, 0.25, 0.35, 0.45, 0.5, 0.55, 0.65, 0.75, 0.85, 0.95
 
 Direction = Literal["higher", "lower", "middle", "ends", "category"]
 
-_WEIGHTS = np.diff(np.concatenate([[0.0], 0.5 * (GRID[1:] + GRID[:-1]), [1.0]]))
+_GRID_WEIGHTS = np.diff(np.concatenate([[0.0], 0.5 * (GRID[1:] + GRID[:-1]), [1.0]]))
 """The share of the range that each point of `GRID` represents."""
 
 _NORMAL_QUANTILES = ndtri((np.arange(200) + 0.5) / 200)
@@ -63,22 +65,22 @@ _MAX_ROWS = 1000
 _SAMPLING_POINTS = 2000
 """Number of draws from λ at which the utility is evaluated."""
 
-_AVERAGED_POINTS = 200
+_EFFECT_POINTS = 200
 """Number of draws from λ that an effect is averaged over."""
 
-_VOLUME = 0.1
+_LEVEL_SET_VOLUME = 0.1
 """Share of λ in the region of highest utility whose share of the data is reported."""
 
-_BANDWIDTHS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)
+_BANDWIDTH_FACTORS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)
 """Bandwidths tried, as multiples of Scott's (1992)."""
 
 _MIN_DRAWS = 100
 """Smallest number of bootstrap resamples, if the posterior has fewer draws."""
 
-_ROUNDING = 1e-9
+_TIE_TOLERANCE = 1e-9
 """Relative difference up to which two values count as equal."""
 
-NEGLIGIBLE = 0.15
+EQUIVALENCE_MARGIN = 0.15
 """Equivalence margin of a preference that is practically unrelated to the data, as a share of what
 the data's own density reaches. If the ceiling of the AUC is .83, this is a difference of .05 from
 one half. With the rows and draws used, 95 % intervals of a rank correlation are about ±.08, so a
@@ -101,27 +103,29 @@ class UtilityDraws:
     """S posterior draws of a utility at n points, `(S, n)` in log-odds; S = 1 without a posterior.
 
     Attributes:
-        rows: utilities of rows of the data; None without a table.
-        sampling: utilities of draws from λ.
+        at_rows: utilities of rows of the data; None without a table.
+        at_sampling: utilities of draws from λ.
         row_points, sampling_points: these rows and draws, natural units.
-        effects: for each feature the utility averaged over λ in the other features, at `GRID` over
-            the feature's range or at `discrete_values`.
-        captured: the share of the reproducible variation that the fit explains.
+        effect_curves: for each feature the utility averaged over λ in the other features, at `GRID`
+            over the feature's range or at `discrete_values`.
+        explained_share: the share of the reproducible variation that the fit explains.
     """
 
-    rows: Floats | None
-    sampling: Floats
+    at_rows: Floats | None
+    at_sampling: Floats
     row_points: Floats | None
     sampling_points: Floats
-    effects: tuple[Floats, ...]
-    captured: float = 1.0
+    effect_curves: tuple[Floats, ...]
+    explained_share: float = 1.0
 
     @property
-    def left_out(self) -> float:
+    def unexplained_sd(self) -> float:
         """The standard deviation over λ of the variation that the fit leaves out, log-odds."""
-        if self.captured <= 0.0:
+        if self.explained_share <= 0.0:
             return math.inf
-        return float(np.median(self.sampling, axis=0).std()) * math.sqrt(1.0 / self.captured - 1.0)
+        return float(np.median(self.at_sampling, axis=0).std()) * math.sqrt(
+            1.0 / self.explained_share - 1.0
+        )
 
 
 def evaluate_utility(
@@ -146,28 +150,29 @@ def evaluate_utility(
     # Effects describe the answers, so they leave out the taper beyond the compared points.
     untapered = partial(values, tapered=False)
 
-    base = space.sample(_AVERAGED_POINTS, rng)
+    base = space.sample(_EFFECT_POINTS, rng)
     # Integers are rounded from positions in the range of their cells; halves go to the nearer end.
     low, high = space.scale_ends
     at = space.from_scale(low + GRID[:, None] * (high - low))
     outward = np.where(GRID[:, None] <= 0.5, np.ceil(at - 0.5), np.floor(at + 0.5))
     at = np.clip(np.where(space.integer, outward, at), space.low, space.high)
     grids = [
-        discrete_values(feature) if is_discrete_axis(feature) else at[:, j]
+        discrete_values(feature) if has_discrete_values(feature) else at[:, j]
         for j, feature in enumerate(space.features)
     ]
     return UtilityDraws(
-        rows=None if rows is None else values(rows),
-        sampling=values(sampling),
+        at_rows=None if rows is None else values(rows),
+        at_sampling=values(sampling),
         row_points=rows,
         sampling_points=sampling,
-        effects=tuple(
-            _averaged(untapered, space, base, feature, grid) for feature, grid in enumerate(grids)
+        effect_curves=tuple(
+            _average_other_features(untapered, space, base, feature, grid)
+            for feature, grid in enumerate(grids)
         ),
     )
 
 
-def is_discrete_axis(feature: Feature) -> bool:
+def has_discrete_values(feature: Feature) -> bool:
     """Return whether a feature is categorical or periodic: its values are compared one by one."""
     return bool(feature.categories) or feature.periodic
 
@@ -186,7 +191,7 @@ def discrete_values(feature: Feature) -> Floats:
     return feature.round(around)
 
 
-def _averaged(
+def _average_other_features(
     values: Callable[[Floats], Floats],
     space: FeatureSpace,
     base: Floats,
@@ -235,8 +240,8 @@ class Effect(AdjustedTest):
             "ends" of the range, or a "category".
         categories: of a categorical feature, the best and the worst; of a periodic one, the best
             and the worst value; else None.
-        size: standard deviation of the averaged utility over λ, log-odds.
-        gain: leave-one-out share of the responses' mean square that the feature predicts alone,
+        sd: standard deviation of the averaged utility over λ, log-odds.
+        loo_r2: leave-one-out share of the responses' mean square that the feature predicts alone,
             by linear and square terms, or by category; at or below 0 if it predicts nothing.
     """
 
@@ -247,11 +252,11 @@ class Effect(AdjustedTest):
     open_ended: bool = False
     direction: Direction | None = None
     categories: tuple[str, str] | None = None
-    size: float | None = None
-    gain: float
+    sd: float | None = None
+    loo_r2: float
 
     @property
-    def directed(self) -> bool:
+    def has_direction(self) -> bool:
         """Whether the interval excludes no effect, so that the direction is known."""
         above = self.low is not None and self.low > 0.0
         return above or (self.high is not None and self.high < 0.0)
@@ -283,7 +288,7 @@ def measure_effects(
         >>> rng = np.random.default_rng(0)
         >>> a, b = space.sample(80, rng), space.sample(80, rng)
         >>> heavier = (a[:, 3] > b[:, 3]).astype(float)         # a judge by weight alone
-        >>> response = Response.of_choices(Choices(a, b, heavier, np.arange(80)))
+        >>> response = Response.from_choices(Choices(a, b, heavier, np.arange(80)))
         >>> effects = measure_effects(response, space, AuditSettings(flips=199), rng)
         >>> [effect.name for effect in effects if effect.p_holm < 0.05]
         ['body_mass_g']
@@ -294,23 +299,23 @@ def measure_effects(
     effects = []
     for j, feature in enumerate(space.features):
         result = test.run_partial(settings.flips, rng, j)
-        curve = {} if utility is None else _curve_effect(utility, j, feature, open_ended)
+        curve = {} if utility is None else _curve_fields(utility, j, feature, open_ended)
         tested: dict[str, Any] = {
             "p_value": result.p_value,
-            "at_floor": result.at_floor,
-            "gain": result.gain,
+            "p_is_bound": result.p_is_bound,
+            "loo_r2": result.loo_r2,
         }
         effects.append(Effect(name=feature.name, **tested, **curve))
-    return tuple(effect for effect in adjusted(effects) if effect is not None)
+    return tuple(effect for effect in adjust_tests(effects) if effect is not None)
 
 
-def _curve_effect(
+def _curve_fields(
     utility: UtilityDraws, column: int, feature: Feature, open_ended: bool
 ) -> dict[str, Any]:
     """Return the fields of `Effect` that the draws of the averaged utility determine."""
-    draws = utility.effects[column]
+    draws = utility.effect_curves[column]
     mean = np.median(draws, axis=0)
-    if is_discrete_axis(feature):
+    if has_discrete_values(feature):
         best, worst = int(mean.argmax()), int(mean.argmin())
         direction, contrast = "category", np.zeros(len(mean))
         contrast[best] += 1.0
@@ -319,10 +324,10 @@ def _curve_effect(
         at = discrete_values(feature)
         categories = feature.word(float(at[best])), feature.word(float(at[worst]))
     else:
-        direction, contrast = _contrast(mean)
-        weights, categories = _WEIGHTS, None
+        direction, contrast = _choose_contrast(mean)
+        weights, categories = _GRID_WEIGHTS, None
     centred = mean - weights @ mean
-    effects, left_out, interval = draws @ contrast, utility.left_out, {}
+    effects, left_out, interval = draws @ contrast, utility.unexplained_sd, {}
     if not math.isinf(left_out):
         if left_out > 0.0:
             error = left_out * float(np.linalg.norm(contrast))
@@ -336,16 +341,17 @@ def _curve_effect(
         "open_ended": open_ended,
         "direction": direction,
         "categories": categories,
-        "size": float(np.sqrt(weights @ centred**2)),
+        "sd": float(np.sqrt(weights @ centred**2)),
     }
 
 
-def _contrast(curve: Floats) -> tuple[Direction, Floats]:
+def _choose_contrast(curve: Floats) -> tuple[Direction, Floats]:
     """Return whether a curve over `GRID` has more slope or more curvature, and its contrast."""
     line = GRID - 0.5
-    bend = line**2 - _WEIGHTS @ line**2
+    bend = line**2 - _GRID_WEIGHTS @ line**2
     slope, curvature = (
-        (_WEIGHTS * column) @ curve / np.sqrt(_WEIGHTS @ column**2) for column in (line, bend)
+        (_GRID_WEIGHTS * column) @ curve / np.sqrt(_GRID_WEIGHTS @ column**2)
+        for column in (line, bend)
     )
     contrast = np.zeros(len(GRID))
     lower, median, upper = (int(np.abs(GRID - at).argmin()) for at in (0.25, 0.5, 0.75))
@@ -378,7 +384,7 @@ class Discrimination(StrictModel):
     level_set_ceiling: float
 
     @property
-    def reached(self) -> float:
+    def relative_auc(self) -> float:
         """The AUC rescaled: 0 at one half, 1 at its ceiling."""
         return (self.auc.value - 0.5) / (self.ceiling - 0.5)
 
@@ -392,15 +398,17 @@ class Discrimination(StrictModel):
         """What is shown of the preference and the data.
 
         "follows": both intervals are above no relation; "opposite": both below; "partly": one of
-        them, or one above and one below. "practically unrelated": both lie within `NEGLIGIBLE` of
-        what the data's own density reaches, two one-sided tests of equivalence at 2.5 % each. "not
-        shown": none of these. "not measurable": the data's own density hardly separates the data
-        from λ.
+        them, or one above and one below. "practically unrelated": both lie within
+        `EQUIVALENCE_MARGIN` of what the data's own density reaches, two one-sided tests of
+        equivalence at 2.5 % each. "not shown": none of these. "not measurable": the data's own
+        density hardly separates the data from λ.
         """
         if self.ceiling < _MIN_CEILING:
             return "not measurable"
-        margin = NEGLIGIBLE * (self.ceiling - 0.5)
-        if _is_within(self.auc, 0.5, margin) and _is_within(self.rank_correlation, 0.0, NEGLIGIBLE):
+        margin = EQUIVALENCE_MARGIN * (self.ceiling - 0.5)
+        if _is_within(self.auc, 0.5, margin) and _is_within(
+            self.rank_correlation, 0.0, EQUIVALENCE_MARGIN
+        ):
             return "practically unrelated"
         if self.signs == (0, 0):
             return "not shown"
@@ -423,15 +431,17 @@ def measure_discrimination(
 
     Returns None without a table, or if the fit captures nothing of the variation that repeats.
     """
-    if utility.rows is None or utility.row_points is None or utility.captured <= 0.0:
+    if utility.at_rows is None or utility.row_points is None or utility.explained_share <= 0.0:
         return None
-    of_rows, of_sampling = utility.rows, utility.sampling
+    of_rows, of_sampling = utility.at_rows, utility.at_sampling
     kernels = _KernelDensity(reference.standardizer, utility.row_points, utility.sampling_points)
     sizes, count = (of_rows.shape[1], of_sampling.shape[1]), max(_MIN_DRAWS, len(of_rows))
     resamples = [[rng.integers(n, size=n) for n in sizes] for _ in range(count)]
     weights = np.array([np.bincount(row, minlength=sizes[0]) for row, _ in resamples])
-    densities = kernels.at_sampling(weights.astype(np.float64))  # one matrix product for all
-    left_out, ranks = utility.left_out, kernels.ranks()
+    densities = kernels.evaluate_at_sampling(
+        weights.astype(np.float64)
+    )  # one matrix product for all
+    left_out, ranks = utility.unexplained_sd, kernels.standardized_ranks()
     results = np.empty((count, 3))
     for i, (row, drawn) in enumerate(resamples):
         draw = i % len(of_rows)
@@ -446,15 +456,17 @@ def measure_discrimination(
                 + remainder * rng.standard_normal(len(sampling))
             )
         dense = densities[i, drawn]
-        results[i] = auc(rows, sampling), spearman(sampling, dense), level_set(rows, sampling)
+        results[i] = auc(rows, sampling), spearman(sampling, dense), level_set_share(rows, sampling)
     area, correlation, share = (posterior_interval(column, 0.95) for column in results.T)
     return Discrimination(
         rows=of_rows.shape[1],
         auc=area,
-        ceiling=auc(kernels.rows, kernels.sampling),
+        ceiling=auc(kernels.log_density_at_rows, kernels.log_density_at_sampling),
         rank_correlation=correlation,
         level_set=share,
-        level_set_ceiling=level_set(kernels.rows, kernels.sampling),
+        level_set_ceiling=level_set_share(
+            kernels.log_density_at_rows, kernels.log_density_at_sampling
+        ),
     )
 
 
@@ -466,7 +478,7 @@ def auc(rows: Floats, sampling: Floats) -> float:
         0.875
     """
     # SciPy's mannwhitneyu and spearmanr spend most of their time on p-values.
-    n, ranks = len(rows), rankdata(_rounded(np.concatenate([rows, sampling])))
+    n, ranks = len(rows), rankdata(_round_to_steps(np.concatenate([rows, sampling])))
     return float((ranks[:n].sum() - 0.5 * n * (n + 1)) / (n * len(sampling)))
 
 
@@ -477,22 +489,24 @@ def spearman(x: Floats, y: Floats) -> float:
         >>> round(spearman(np.array([1.0, 2.0, 3.0]), np.array([0.0, 10.0, 11.0])), 6)
         1.0
     """
-    x, y = _rounded(x), _rounded(y)
+    x, y = _round_to_steps(x), _round_to_steps(y)
     if not x.any() or not y.any():
         return 0.0
     return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
 
 
-def level_set(rows: Floats, sampling: Floats, volume: float = _VOLUME) -> float:
+def level_set_share(rows: Floats, sampling: Floats, volume: float = _LEVEL_SET_VOLUME) -> float:
     """Return the share of rows in the part of λ of this volume with the highest values.
 
     Rows tied at the edge count in proportion, so that the region has exactly this volume.
 
     Examples:
-        >>> level_set(np.array([9.0, 0.0]), np.arange(10.0)), level_set(np.zeros(4), np.zeros(9))
-        (0.5, 0.1)
+        >>> level_set_share(np.array([9.0, 0.0]), np.arange(10.0))
+        0.5
+        >>> level_set_share(np.zeros(4), np.zeros(9))
+        0.1
     """
-    values = _rounded(np.concatenate([rows, sampling]))
+    values = _round_to_steps(np.concatenate([rows, sampling]))
     rows, sampling = values[: len(rows)], values[len(rows) :]
     edge = np.sort(sampling)[::-1][max(int(np.ceil(volume * len(sampling))) - 1, 0)]
     above, tied = float((sampling > edge).mean()), float((sampling == edge).mean())
@@ -500,12 +514,12 @@ def level_set(rows: Floats, sampling: Floats, volume: float = _VOLUME) -> float:
     return float((rows > edge).mean() + part * (rows == edge).mean())
 
 
-def _rounded(values: Floats) -> Floats:
+def _round_to_steps(values: Floats) -> Floats:
     """Return values rounded to whole steps from 0 up, so that rounding errors break no ties."""
     extent = float(np.ptp(values))
-    if extent <= _ROUNDING * max(1.0, float(np.abs(values).max())):
+    if extent <= _TIE_TOLERANCE * max(1.0, float(np.abs(values).max())):
         return np.zeros(len(values))
-    return np.asarray(np.round((values - values.min()) / extent / _ROUNDING))
+    return np.asarray(np.round((values - values.min()) / extent / _TIE_TOLERANCE))
 
 
 class _KernelDensity:
@@ -528,26 +542,28 @@ class _KernelDensity:
             exponents = 0.5 * apart / scale**2
             return np.asarray(np.log(np.exp(exponents).sum(axis=1)) - 0.5 * nearest / scale**2)
 
-        scales = [scott * factor for factor in _BANDWIDTHS]
+        scales = [scott * factor for factor in _BANDWIDTH_FACTORS]
         log_densities = {scale: log_kernels(scale) - d * np.log(scale) for scale in scales}
         best = max(log_densities, key=lambda scale: float(log_densities[scale].mean()))
         # A row has one kernel fewer than a draw from λ.
-        self.rows = log_densities[best] + np.log(n / (n - 1))
+        self.log_density_at_rows = log_densities[best] + np.log(n / (n - 1))
         logs = -0.5 * cdist(y @ whitening, x @ whitening, "sqeuclidean") / best**2
         self._highest = logs.max(axis=1)
         self._kernels = np.exp(logs - self._highest[:, None])
-        self.sampling = self.at_sampling(np.ones((1, n)))[0] - d * np.log(best)
+        self.log_density_at_sampling = self.evaluate_at_sampling(np.ones((1, n)))[0] - d * np.log(
+            best
+        )
 
-    def ranks(self) -> tuple[Floats, Floats]:
+    def standardized_ranks(self) -> tuple[Floats, Floats]:
         """Return ranks of the density at rows and draws, with mean 0 and variance 1 over λ."""
-        ordered = np.sort(self.sampling)
+        ordered = np.sort(self.log_density_at_sampling)
         rows, sampling = (
             math.sqrt(12.0) * (np.searchsorted(ordered, logs) / len(ordered) - 0.5)
-            for logs in (self.rows, self.sampling)
+            for logs in (self.log_density_at_rows, self.log_density_at_sampling)
         )
         return rows, sampling
 
-    def at_sampling(self, weights: Floats) -> Floats:
+    def evaluate_at_sampling(self, weights: Floats) -> Floats:
         """Return log densities `(S, k)` at the k draws from λ, up to a constant for each S.
 
         `weights` `(S, n)` are the weights of the rows' kernels.

@@ -94,11 +94,11 @@ def _show(comparison: JudgeComparison) -> None:
         table.add_row(name, lines[name].verdict)
     console_out.print(table)
     table = Table(
-        "judge", "judge", "rank correlation", "repeatability", "pairs", "choose alike", box=None
+        "judge", "judge", "rank correlation", "self-correlation", "pairs", "choose alike", box=None
     )
     for pair in comparison.agreements:
-        alike = "-" if pair.share is None else interval(pair.share, 3)
-        ranks = interval(pair.rank_correlation, 3), f"{pair.repeatability:.3f}"
+        alike = "-" if pair.same_choice_share is None else interval(pair.same_choice_share, 3)
+        ranks = interval(pair.rank_correlation, 3), f"{pair.self_correlation:.3f}"
         table.add_row(pair.first, pair.second, *ranks, str(pair.pairs), alike)
     console_out.print(table)
     console_out.print(
@@ -118,12 +118,13 @@ def _show(comparison: JudgeComparison) -> None:
     names = ("rank", "judge", "distance from its data", "λ", "floor", "")
     table = Table(*names, box=None)
     for line in (*comparison.ranking, *comparison.unranked):
-        rank = "-" if line.best is None else f"{line.best}"
-        if line.best != line.worst:
-            rank = f"{line.best}-{line.worst}"
+        rank = "-" if line.best_rank is None else f"{line.best_rank}"
+        if line.best_rank != line.worst_rank:
+            rank = f"{line.best_rank}-{line.worst_rank}"
         distance = "-" if line.distance is None else interval(line.distance, 3)
         numbers = [
-            "-" if value is None else f"{value:.3f}" for value in (line.sampling, line.floor)
+            "-" if value is None else f"{value:.3f}"
+            for value in (line.sampling_distance, line.floor)
         ]
         table.add_row(rank, line.judge, distance, *numbers, line.remark)
     console_out.print(table)

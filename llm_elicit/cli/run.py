@@ -242,7 +242,7 @@ def _verdict_lines(result: Run) -> list[str]:
 
     lines, audit = [], result.audit
     for judge in audit.judges:
-        lost = verdicts.without_answers(judge)
+        lost = verdicts.no_answers_clause(judge)
         lines.append(f"{judge.name}: {judge.verdict}{lost}")
         steps = verdicts.next_steps(judge, audit, result.campaign)
         if steps and not lost:

@@ -89,10 +89,10 @@ def _judge(
     choices = table.choices(judge)
     measures = consistency.measure_consistency(table, judge, choices)
     measured = snapshot.LiveJudge(
-        judgments=measures.judgments,
+        judgments=measures.answers,
         pairs=measures.pairs,
         agreement=_interval(measures.agreement),
-        retest=_interval(measures.retest),
+        retest=_interval(measures.retest_agreement),
         position_effect=_interval(measures.order_bias or measures.soft_order_bias),
     )
     needed = run.space.dimension
@@ -161,7 +161,7 @@ def _interval(interval: inference.Interval | None) -> snapshot.LiveInterval | No
 def _feature(samples: figures.Samples, judge: str, j: int) -> snapshot.LiveFeature:
     """Return one feature of a judge's belief, with its chart."""
     feature, bands = samples.space.features[j], samples.bands.get(judge)
-    axis = reference.axis_of(feature)
+    axis = reference.feature_axis(feature)
     band = None if bands is None else bands.marginals[j]
     data = None if samples.data is None else samples.data[:, j]
     return snapshot.LiveFeature(
@@ -180,10 +180,10 @@ def _rounded(values: Floats | list[float]) -> tuple[float, ...]:
     return tuple(float(f"{value:.{_DIGITS}g}") for value in values)
 
 
-def _chart(drawn: layers.Layers) -> snapshot.LiveChart:
+def _chart(drawn: layers.LayeredFigure) -> snapshot.LiveChart:
     """Return a chart of the report, in which every shape is shown."""
     rescaled = [shape for group in drawn.rescaled for shape in group.shapes]
-    shapes = [*rescaled, *(shape for _, some in drawn.by_step for shape in some)]
+    shapes = [*rescaled, *(shape for _, some in drawn.shapes_by_step for shape in some)]
     names = snapshot.LiveShape.model_fields
     return snapshot.LiveChart(
         title=drawn.title,

@@ -35,14 +35,14 @@ from scipy import stats
 
 from llm_elicit._util.files import available, find
 from llm_elicit._util.settings import StrictModel, validate
-from llm_elicit.audit.inference import Interval, holm
-from llm_elicit.audit.preference import share_explained
+from llm_elicit.audit.inference import Interval, holm_adjust
+from llm_elicit.audit.preference import estimate_explained_share
 from llm_elicit.audit.randomization import (
     RandomizationTest,
     feature_differences,
     leave_one_out_residuals,
 )
-from llm_elicit.audit.responses import Kind, Response, response_of
+from llm_elicit.audit.responses import Response, ResponseKind, build_response
 from llm_elicit.config.campaign import Campaign, axis_word
 from llm_elicit.config.design import Design
 from llm_elicit.config.judges import Judge
@@ -98,7 +98,7 @@ class Protocol(StrictModel):
     judge: str
     template: str
     answer: str
-    response: Kind | None
+    response: ResponseKind | None
     refused: int
     unparsable: int
     unanswered: int
@@ -256,7 +256,7 @@ def measure(judge: Judge, run: Run) -> Protocol:
     rows = table.answers_of(judge.name)
     usable = int(rows["probability"].notna().sum())
     refused = int((rows["verdict"] == "refusal").sum())
-    response = response_of(table, judge.name) if usable else None
+    response = build_response(table, judge.name) if usable else None
     orders = {} if response is None else measure_orders(response, run.space)
     tokens, cost = _a_question(judge, rows)
     return Protocol(
@@ -310,9 +310,9 @@ def _p_unrelated(first: Floats, second: Floats, rng: np.random.Generator) -> flo
 def _predicted(response: Response, space: FeatureSpace) -> Interval | None:
     if len(response) < MIN_PAIRS or not response.value.any():
         return None
-    design, side = feature_differences(response, space)[0], response.centred_side
+    design, side = feature_differences(response, space)[0], response.estimated_side
     residual = leave_one_out_residuals(design, response.value, side)
-    return share_explained(np.square(residual), response.squares)
+    return estimate_explained_share(np.square(residual), response.squares)
 
 
 def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval | None:
@@ -408,7 +408,7 @@ def _shown_to_differ(protocols: Sequence[Protocol]) -> tuple[list[Protocol], lis
     """
     measured = [(protocol, protocol.reliability, protocol.p_value) for protocol in protocols]
     measured += [(protocol, protocol.predicted, protocol.p_predicted) for protocol in protocols]
-    adjusted = holm(np.array([1.0 if p is None else p for _, _, p in measured]))
+    adjusted = holm_adjust(np.array([1.0 if p is None else p for _, _, p in measured]))
     differ = [
         interval is not None and interval.low > 0.0 and bool(p < _ALPHA)
         for (_, interval, _), p in zip(measured, adjusted, strict=True)

@@ -89,7 +89,7 @@ def read_sources(
         seed: the campaign's, from which the ranges follow.
         plan: the campaign's pairs, for the ratios.
     """
-    read = DirectEvidence.read(table, judge, space, seed)
+    read = DirectEvidence.from_table(table, judge, space, seed)
     if table is None or read is None:
         return PowerSources()
     rows = table[table["judge"] == judge]

@@ -17,7 +17,7 @@ from llm_elicit import report as report_package
 from llm_elicit._util.files import read_json, read_parquet
 from llm_elicit._util.packages import installed_versions
 from llm_elicit.audit import belief_power, consistency, summaries
-from llm_elicit.audit.calibration import data_levels
+from llm_elicit.audit.calibration import evaluate_data_levels
 from llm_elicit.audit.direct_answers import DirectEvidence
 from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
 from llm_elicit.audit.people import PeopleEvidence
@@ -148,7 +148,7 @@ def _evidence(
     """
     seed, space = result.campaign.seed, result.space
     triads = consistency.find_triads(comparisons, judge)
-    direct = DirectEvidence.read(result.direct, judge, space, seed)
+    direct = DirectEvidence.from_table(result.direct, judge, space, seed)
     schedule = schedule_of(judge, result.campaign)
     evidence = JudgeEvidence(
         judge,
@@ -166,7 +166,7 @@ def _evidence(
     power = result.belief_folder(judge, first) / run_folder.POWER
     pinned = None  # without direct answers
     if power.is_file():
-        pinned = read_json(power, lambda text: belief_power.power_of(json.loads(text)))
+        pinned = read_json(power, lambda text: belief_power.parse_power(json.loads(text)))
     beliefs: dict[str, Floats] = {first: points}
     diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
     for method in others:
@@ -181,9 +181,9 @@ def _evidence(
         diagnostics=diagnostics,
         bands=samples.bands.get(judge),
         draws=samples.draws.get(judge),
-        levels=data_levels(belief, space, points),
-        utility=evaluate_utility(belief, space, samples.data, seed),
-        powers=belief_power.at_powers(belief, space, points, samples.data, seed, pinned)
+        data_levels=evaluate_data_levels(belief, space, points),
+        utility_draws=evaluate_utility(belief, space, samples.data, seed),
+        powers=belief_power.evaluate_powers(belief, space, points, samples.data, seed, pinned)
         if belief.has_noise_levels
         else None,
         triad_predictions=consistency.predict_triads(belief, triads, seed),
@@ -298,7 +298,7 @@ def read_samples(result: Run) -> report_package.Samples:
             )
         ),
         draws=read(lambda folder: summaries.read_draws(folder / run_folder.DRAWS)),
-        at_powers=read(lambda folder: belief_power.read_powers(folder / run_folder.POWERS)),
+        points_by_factor=read(lambda folder: belief_power.read_powers(folder / run_folder.POWERS)),
     )
 
 

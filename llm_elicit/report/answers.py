@@ -16,7 +16,7 @@ import pandas as pd
 from llm_elicit.audit.people import GroupAgreement, PeopleAudit, RaterAgreement
 from llm_elicit.comparisons.table import points_of
 from llm_elicit.comparisons.table_files import VERDICTS
-from llm_elicit.report.formatting import interval, listed, number, share
+from llm_elicit.report.formatting import interval_text, join_names, number_text, share_text
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 EXPANDED_ANSWERS = 6
@@ -24,8 +24,8 @@ EXPANDED_ANSWERS = 6
 MAX_ANSWERS = 200
 """Largest number of a judge's answers on the page."""
 
-Orders = Literal["agree", "differ", "unknown"]
-ORDERS: tuple[Orders, ...] = ("agree", "differ", "unknown")
+OrderConsistency = Literal["agree", "differ", "unknown"]
+ORDERS: tuple[OrderConsistency, ...] = ("agree", "differ", "unknown")
 
 
 @dataclass(frozen=True)
@@ -48,43 +48,43 @@ class Answer:
     verdict: str
     probability: float | None
     bound: int
-    orders: Orders
+    orders: OrderConsistency
 
     @property
-    def probability_words(self) -> str:
+    def probability_text(self) -> str:
         """The probability of option A after its name; a bound is rounded to where it holds."""
         p = self.probability
         if p is None:
             return ""
         if not self.bound:
-            return f"= {number(p, 2)}"
+            return f"= {number_text(p, 2)}"
         least = self.bound > 0
         rounded = (math.floor if least else math.ceil)(1000 * p) / 1000
         return f"{'at least' if least else 'at most'} {rounded:.3f}"
 
 
 @dataclass(frozen=True)
-class Shown:
+class AnswerSample:
     """The answers of one judge that a page shows.
 
     Attributes:
-        few: those expanded initially, with at least one of every verdict.
-        more: the others.
+        expanded: those expanded initially, with at least one of every verdict.
+        collapsed: the others.
         total: number of all answers of the judge.
     """
 
-    few: list[Answer]
-    more: list[Answer]
+    expanded: list[Answer]
+    collapsed: list[Answer]
     total: int
 
     @property
-    def all(self) -> list[Answer]:
+    def answers(self) -> list[Answer]:
         """All answers on the page."""
-        return [*self.few, *self.more]
+        return [*self.expanded, *self.collapsed]
 
 
 @dataclass(frozen=True)
-class Choice:
+class FilterOption:
     """One choice of a filter: its index, its label, and the number of answers it selects."""
 
     index: int
@@ -92,33 +92,37 @@ class Choice:
     count: int
 
 
-def choose_answers(rows: pd.DataFrame, space: FeatureSpace, most: int = MAX_ANSWERS) -> Shown:
-    """Choose the answers of one judge to show, by `pick_answers`."""
+def sample_answers(
+    rows: pd.DataFrame, space: FeatureSpace, max_answers: int = MAX_ANSWERS
+) -> AnswerSample:
+    """Choose the answers of one judge to show, by `select_rows`."""
     agree = orders_agree(rows)
-    few = pick_answers(rows, min(EXPANDED_ANSWERS, most))
-    more = pick_answers(rows.drop(few.index), most - len(few))
+    few = select_rows(rows, min(EXPANDED_ANSWERS, max_answers))
+    more = select_rows(rows.drop(few.index), max_answers - len(few))
 
     def answers(some: pd.DataFrame) -> list[Answer]:
         points = zip(*points_of(some, space.names), strict=True)
         rows = zip(some.iterrows(), points, strict=True)
-        return [_answer(row, pair, space, agree) for (_, row), pair in rows]
+        return [_make_answer(row, pair, space, agree) for (_, row), pair in rows]
 
-    return Shown(answers(few), answers(more), len(rows))
+    return AnswerSample(answers(few), answers(more), len(rows))
 
 
-def pick_answers(rows: pd.DataFrame, count: int) -> pd.DataFrame:
+def select_rows(rows: pd.DataFrame, count: int) -> pd.DataFrame:
     """Pick `count` answers: at least 5 % of `count` of every verdict, the others systematically.
 
     All are evenly spaced over the run.
     """
     least = max(1, count // 20)
-    sure = [index for _, some in rows.groupby("verdict") for index in _spread(some.index, least)]
+    sure = [
+        index for _, some in rows.groupby("verdict") for index in _space_evenly(some.index, least)
+    ]
     sure = sure[:count]
     others = rows.index.difference(sure)
-    return rows.loc[sorted([*sure, *_spread(others, count - len(sure))])]
+    return rows.loc[sorted([*sure, *_space_evenly(others, count - len(sure))])]
 
 
-def _spread(index: pd.Index[Any], count: int) -> list[Any]:
+def _space_evenly(index: pd.Index[Any], count: int) -> list[Any]:
     """Return `count` of them, or all, evenly spaced from the first to the last."""
     size = max(min(count, len(index)), 0)
     return list(index[np.linspace(0, len(index) - 1, size).round().astype(int)])
@@ -141,7 +145,7 @@ def orders_agree(rows: pd.DataFrame) -> pd.Series[bool]:
     return (by_pair["picked_a"].nunique() == 1)[in_both_orders]
 
 
-def _answer(
+def _make_answer(
     row: pd.Series[Any], points: tuple[Floats, Floats], space: FeatureSpace, agree: pd.Series[bool]
 ) -> Answer:
     """Return an answer with the options as shown: in order "ba" point b was option A."""
@@ -152,35 +156,40 @@ def _answer(
         p, bound = float(row["probability"]), int(row.get("censored", 0))
         probability, bound = (p, bound) if row["order"] == "ab" else (1.0 - p, -bound)
     pair = int(row["pair"])
-    orders: Orders = "unknown" if pair not in agree.index else "agree" if agree[pair] else "differ"
+    orders: OrderConsistency = (
+        "unknown" if pair not in agree.index else "agree" if agree[pair] else "differ"
+    )
     reply, verdict = str(row["reply"]), str(row["verdict"])
     return Answer(pair, rows, reply, verdict, probability, bound, orders)
 
 
-def filters(shown: Sequence[tuple[str, Shown]]) -> dict[str, list[Choice]]:
+def build_filters(samples: Sequence[tuple[str, AnswerSample]]) -> dict[str, list[FilterOption]]:
     """Return the choices of the filters: judge, verdict and orders.
 
-    An index is the judge's in `shown`, or the label's in `VERDICTS` or `ORDERS`, so that no
+    An index is the judge's in `samples`, or the label's in `VERDICTS` or `ORDERS`, so that no
     external text is part of a style sheet.
     """
-    answers = [answer for _, sample in shown for answer in sample.all]
-    judges = [Choice(index, name, len(sample.all)) for index, (name, sample) in enumerate(shown)]
+    answers = [answer for _, sample in samples for answer in sample.answers]
+    judges = [
+        FilterOption(index, name, len(sample.answers))
+        for index, (name, sample) in enumerate(samples)
+    ]
     return {
         "judge": judges,
-        "verdict": _choices(VERDICTS, [answer.verdict for answer in answers]),
-        "orders": _choices(ORDERS, [answer.orders for answer in answers]),
+        "verdict": _filter_options(VERDICTS, [answer.verdict for answer in answers]),
+        "orders": _filter_options(ORDERS, [answer.orders for answer in answers]),
     }
 
 
-def _choices(labels: Sequence[str], values: Sequence[str]) -> list[Choice]:
+def _filter_options(labels: Sequence[str], values: Sequence[str]) -> list[FilterOption]:
     return [
-        Choice(index, label, values.count(label))
+        FilterOption(index, label, values.count(label))
         for index, label in enumerate(labels)
         if label in values
     ]
 
 
-_OFTEN = 0.1
+_MIN_FAST_SHARE = 0.1
 """The share of answers in less than a second from which the page mentions it."""
 
 
@@ -188,47 +197,60 @@ def agreement_sentences(people: PeopleAudit) -> tuple[str, ...]:
     """Return how far people agree with each other, with models and with themselves."""
     names = {person.name for person in people.people}
     among, mixed = (
-        [pair for pair in people.between if len({pair.first, pair.second} & names) == count]
+        [pair for pair in people.agreements if len({pair.first, pair.second} & names) == count]
         for count in (2, 1)
     )
     own = [person.retest for person in people.people if person.retest is not None]
     sentences = []
     if among:
-        same = f"Two people prefer the same point in {_mean(among)} of the pairs that both judged"
-        sentences.append(f"{same}{_alpha('all people', people.among_people)}.")
+        same = (
+            f"Two people prefer the same point in {_mean_agreement(among)} of the pairs that both "
+            "judged"
+        )
+        sentences.append(f"{same}{_alpha_clause('all people', people.people_agreement)}.")
     if mixed:
-        same = f"A person and a model prefer the same point in {_mean(mixed)} of their pairs"
-        sentences.append(f"{same}{_alpha('people and models together', people.among_all)}.")
+        same = (
+            f"A person and a model prefer the same point in {_mean_agreement(mixed)} of their pairs"
+        )
+        sentences.append(
+            f"{same}{_alpha_clause('people and models together', people.overall_agreement)}."
+        )
     if own:
-        sentences.append(f"Asked again, people give their earlier answer in {_mean(own)} of cases.")
+        sentences.append(
+            f"Asked again, people give their earlier answer in {_mean_agreement(own)} of cases."
+        )
     return tuple(sentences)
 
 
-def _mean(agreements: Sequence[RaterAgreement]) -> str:
+def _mean_agreement(agreements: Sequence[RaterAgreement]) -> str:
     """Return the share of pairs on which raters agree, over all of their pairs."""
-    return share(
+    return share_text(
         sum(agreement.share.value * agreement.pairs for agreement in agreements)
         / sum(agreement.pairs for agreement in agreements)
     )
 
 
-def _alpha(raters: str, group: GroupAgreement | None) -> str:
+def _alpha_clause(raters: str, group: GroupAgreement | None) -> str:
     if group is None or group.alpha is None:
         return ""
-    alpha = interval(group.alpha).replace("(", "(95 % interval ", 1)
+    alpha = interval_text(group.alpha).replace("(", "(95 % interval ", 1)
     return f"; Krippendorff's alpha of {raters} is {alpha}"
 
 
-def care_sentences(people: PeopleAudit) -> tuple[str, ...]:
+def inattention_sentences(people: PeopleAudit) -> tuple[str, ...]:
     """Return whose answers may have been given without reading the question, and why."""
     sentences = []
     for person in people.people:
         reasons = []
-        if person.attentive is not None and person.attentive.value < 1.0:
-            passed = round(person.attentive.value * person.attention)
-            reasons.append(f"answered {passed} of {person.attention} attention questions as asked")
-        if person.fast >= _OFTEN:
-            reasons.append(f"gave {share(person.fast)} of the answers in less than a second")
+        if person.attention_share is not None and person.attention_share.value < 1.0:
+            passed = round(person.attention_share.value * person.attention_questions)
+            reasons.append(
+                f"answered {passed} of {person.attention_questions} attention questions as asked"
+            )
+        if person.fast_share >= _MIN_FAST_SHARE:
+            reasons.append(
+                f"gave {share_text(person.fast_share)} of the answers in less than a second"
+            )
         if reasons:
-            sentences.append(f"{person.name} {listed(reasons)}.")
+            sentences.append(f"{person.name} {join_names(reasons)}.")
     return tuple(sentences)

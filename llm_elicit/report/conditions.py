@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from llm_elicit.audit.record import Audit
-from llm_elicit.audit.reference import axis_label, axis_of
+from llm_elicit.audit.reference import axis_label, feature_axis
 from llm_elicit.audit.summaries import (
     Bands,
     CategoryBands,
@@ -21,8 +21,8 @@ from llm_elicit.audit.summaries import (
     Summary,
 )
 from llm_elicit.density.plot_style import LIGHT, blank, dress, set_axis
-from llm_elicit.report.layers import Picture, draw_picture, drawing
-from llm_elicit.report.page import environment
+from llm_elicit.report.layers import Picture, draw_picture, svg_settings
+from llm_elicit.report.page import template_environment
 from llm_elicit.spaces.features import Feature
 
 Summaries = tuple[Summary | None, Bands | None, Summary | None]
@@ -65,16 +65,16 @@ class Row:
         feature: the feature.
         category: the category; None for a mean.
         cells: one per condition.
-        alike: number of those pairs in `apart` whose difference has the same sign in the belief
-            and in the data.
-        apart: number of pairs of conditions whose bands do not overlap.
+        same_direction: number of the `disjoint` pairs whose difference has the same sign in the
+            belief and in the data.
+        disjoint: number of pairs of conditions whose bands do not overlap.
     """
 
     feature: Feature
     category: str | None
     cells: tuple[Cell, ...]
-    alike: int
-    apart: int
+    same_direction: int
+    disjoint: int
 
 
 def write_conditions(title: str, conditions: Sequence[Condition], path: Path) -> Path:
@@ -88,39 +88,39 @@ def write_conditions(title: str, conditions: Sequence[Condition], path: Path) ->
     features, labels = conditions[0].audit.space.features, [item.value for item in conditions]
     views = []
     for judge in [audited.name for audited in conditions[0].audit.judges]:
-        summaries = [_summaries(conditions, judge, index) for index in range(len(features))]
+        summaries = [_collect_summaries(conditions, judge, index) for index in range(len(features))]
         by_feature = list(zip(features, summaries, strict=True))
-        rows = [row for pair in by_feature for row in _rows(*pair)]
+        rows = [row for pair in by_feature for row in _build_rows(*pair)]
         pictures = [
-            _picture(feature, judge, summary, labels)
+            _draw_feature(feature, judge, summary, labels)
             for feature, summary in by_feature
             if not feature.categories and not feature.periodic
         ]
         views.append({"name": judge, "rows": rows, "pictures": pictures})
-    page = environment().get_template("conditions.html.jinja")
+    page = template_environment().get_template("conditions.html.jinja")
     text = page.render(title=title, conditions=conditions, judges=views)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def _rows(feature: Feature, summaries: Sequence[Summaries]) -> list[Row]:
+def _build_rows(feature: Feature, summaries: Sequence[Summaries]) -> list[Row]:
     rows = []
     for category in feature.categories or (None,):
         values = (tuple(_mean_or_share(side, category) for side in sides) for sides in summaries)
         cells = tuple(Cell(*sides) for sides in values)
         # A periodic feature, such as the hour, has no direction.
-        direction = (0, 0) if feature.periodic else _direction(cells)
+        direction = (0, 0) if feature.periodic else _count_same_direction(cells)
         rows.append(Row(feature, category, cells, *direction))
     return rows
 
 
-def _summaries(conditions: Sequence[Condition], judge: str, index: int) -> list[Summaries]:
+def _collect_summaries(conditions: Sequence[Condition], judge: str, index: int) -> list[Summaries]:
     """Return a feature's summary in the belief, its bands, and its summary in the data."""
-    sides = ((c.audit.of(judge), c.audit.reference.data) for c in conditions)
+    sides = ((c.audit.of(judge), c.audit.reference.data_summary) for c in conditions)
     return [
         (
-            None if audited.belief is None else audited.belief[index],
+            None if audited.belief_summary is None else audited.belief_summary[index],
             None if audited.bands is None else audited.bands[index],
             None if data is None else data[index],
         )
@@ -134,12 +134,12 @@ def _mean_or_share(summary: Summary | Bands | None, category: str | None) -> Any
     return None if summary is None else summary.mean
 
 
-def _direction(cells: Sequence[Cell]) -> tuple[int, int]:
+def _count_same_direction(cells: Sequence[Cell]) -> tuple[int, int]:
     """Return how many differences agree in sign with the data, and how many bands are disjoint.
 
     Examples:
         >>> light, heavy = Cell(3.0, (2.0, 4.0), 3.7), Cell(6.0, (5.0, 7.0), 5.1)
-        >>> _direction([light, heavy, Cell(4.5, (3.5, 5.5), 4.0)])
+        >>> _count_same_direction([light, heavy, Cell(4.5, (3.5, 5.5), 4.0)])
         (1, 1)
     """
     same_order = disjoint = 0
@@ -152,11 +152,11 @@ def _direction(cells: Sequence[Cell]) -> tuple[int, int]:
     return same_order, disjoint
 
 
-def _picture(
+def _draw_feature(
     feature: Feature, judge: str, summaries: Sequence[Summaries], labels: list[str]
 ) -> Picture:
     """Draw a feature's distribution under every condition, in the belief and in the data."""
-    with drawing():
+    with svg_settings():
         figure = blank(3.6, 2.5, LIGHT)
         axes = figure.add_subplot()
         dress(axes, LIGHT)
@@ -173,7 +173,7 @@ def _picture(
                     "solid_capstyle": "butt",
                 }
                 axes.plot([at - _DATA_OFFSET] * 2, bands.mean, **shade)
-        set_axis(axes, "y", axis_of(feature))
+        set_axis(axes, "y", feature_axis(feature))
         axes.set_xlim(-0.5, len(labels) - 0.5)
         crowded = sum(map(len, labels)) > 30
         axes.set_xticks(range(len(labels)), labels, parse_math=False)

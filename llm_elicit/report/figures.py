@@ -17,7 +17,7 @@ from scipy.ndimage import gaussian_filter
 
 from llm_elicit.audit.calibration import DataCoverage, PredictiveCheck
 from llm_elicit.audit.record import JudgeAudit
-from llm_elicit.audit.reference import axis_of, category_shares
+from llm_elicit.audit.reference import category_shares, feature_axis
 from llm_elicit.audit.summaries import BeliefBands, CategoryBands, CircularBands, FeatureBands
 from llm_elicit.density.feature_axis import BINS, Band, PlotData
 from llm_elicit.density.plot_style import DARK, LIGHT, Theme, blank, dress, set_axis
@@ -39,42 +39,42 @@ from llm_elicit.density.plots import (
     ramp,
     top_of,
 )
-from llm_elicit.report.formatting import between, share
+from llm_elicit.report.formatting import band_text, share_text
 from llm_elicit.report.layers import (
-    Layers,
+    LayeredFigure,
     Picture,
-    Rescaled,
+    RescaledShapes,
     Shape,
     axis_shapes,
+    axis_transforms,
+    css_size,
     draw_picture,
+    extract_shapes,
     paint_grey,
     paint_picture,
     render,
-    rescaling,
-    shapes_of,
-    size_of,
 )
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-_SIZE = 3.0, 1.6  # inches, on a page
-_UNDER, _UNDER_WORDS = 0.25, 0.7  # inches below, for ticks and for rotated category names
+_MARGINAL_SIZE = 3.0, 1.6  # inches, on a page
+_TICK_MARGIN, _CATEGORY_MARGIN = 0.25, 0.7  # inches below, for ticks and for rotated category names
 
 
-def marginal_layers(samples: Samples, judge: str, column: int) -> Layers:
+def marginal_layers(samples: Samples, judge: str, column: int) -> LayeredFigure:
     """Draw one feature's marginal for the page, with the belief at every power."""
-    data = samples.shown(judge)
-    figure = Figure(figsize=_SIZE, facecolor=LIGHT.background)
-    figure.subplots_adjust(left=0.04, right=0.96, bottom=_UNDER / _SIZE[1], top=0.97)
+    data = samples.plot_data(judge)
+    figure = Figure(figsize=_MARGINAL_SIZE, facecolor=LIGHT.background)
+    figure.subplots_adjust(left=0.04, right=0.96, bottom=_TICK_MARGIN / _MARGINAL_SIZE[1], top=0.97)
     axes = figure.add_subplot()
     dress_marginal(axes, data.axes[column], LIGHT)
     if any(label.get_rotation() for label in axes.get_xticklabels()):
-        figure.subplots_adjust(bottom=_UNDER_WORDS / _SIZE[1])
-    shapes, scale = marginal_shapes(axes, data, samples.by_factor(judge), column)
-    return Layers(
+        figure.subplots_adjust(bottom=_CATEGORY_MARGIN / _MARGINAL_SIZE[1])
+    shapes, scale = marginal_shapes(axes, data, samples.belief_by_factor(judge), column)
+    return LayeredFigure(
         data.axes[column].label,
-        marginal_words(samples, samples.beliefs[judge], column, samples.bands.get(judge)),
-        *size_of(figure),
+        marginal_alt_text(samples, samples.beliefs[judge], column, samples.bands.get(judge)),
+        *css_size(figure),
         (*shapes, *axis_shapes(axes)),
         (scale,),
     )
@@ -82,7 +82,7 @@ def marginal_layers(samples: Samples, judge: str, column: int) -> Layers:
 
 def marginal_shapes(
     axes: Axes, data: PlotData, powers: Mapping[float, Floats], column: int
-) -> tuple[list[Shape], Rescaled]:
+) -> tuple[list[Shape], RescaledShapes]:
     """Return the belief's shapes at every power, and those of data and λ."""
     axis, saved = data.axes[column], list(powers).index(1.0)
     tops = [top_of(data, points[:, column], column) for points in powers.values()]
@@ -92,15 +92,19 @@ def marginal_shapes(
     lines = []
     for step, (points, top) in enumerate(zip(powers.values(), tops, strict=True)):
         axes.set_ylim(0, top)
-        lines += shapes_of(draw_belief(axes, axis, points[:, column], LIGHT), "belief", step)
+        lines += extract_shapes(draw_belief(axes, axis, points[:, column], LIGHT), "belief", step)
     axes.set_ylim(0, tops[saved])
-    shade = [] if band is None else shapes_of(draw_band(axes, axis, band, LIGHT), "band", saved)
-    fixed = shapes_of(draw_data(axes, data, column, LIGHT), "data")
-    fixed += shapes_of(draw_sampling(axes, data, column, LIGHT), "sampling")
-    return [*shade, *lines], Rescaled(tuple(fixed), rescaling(axes, tops, tops[saved]))
+    shade = (
+        [] if band is None else extract_shapes(draw_band(axes, axis, band, LIGHT), "band", saved)
+    )
+    fixed = extract_shapes(draw_data(axes, data, column, LIGHT), "data")
+    fixed += extract_shapes(draw_sampling(axes, data, column, LIGHT), "sampling")
+    return [*shade, *lines], RescaledShapes(tuple(fixed), axis_transforms(axes, tops, tops[saved]))
 
 
-def marginal_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
+def marginal_alt_text(
+    samples: Samples, belief: Floats, column: int, bands: BeliefBands | None
+) -> str:
     """Return the alternative text of a marginal."""
     feature, data = samples.space.features[column], samples.data
     band = None if bands is None else bands.features[column]
@@ -109,10 +113,10 @@ def marginal_words(samples: Samples, belief: Floats, column: int, bands: BeliefB
         of_data = None if data is None else category_shares(data[:, column], feature)
         parts = []
         for code, word in enumerate(feature.categories):
-            part = f"belief {share(float(shares[code]))}"
+            part = f"belief {share_text(float(shares[code]))}"
             if isinstance(band, CategoryBands):
-                part += f" (90 % band {' to '.join(map(share, band.shares[word]))})"
-            part = part if of_data is None else f"data {share(float(of_data[code]))}, {part}"
+                part += f" (90 % band {' to '.join(map(share_text, band.shares[word]))})"
+            part = part if of_data is None else f"data {share_text(float(of_data[code]))}, {part}"
             parts.append(f"{word}: {part}")
         return f"Shares of {feature.label}. {'; '.join(parts)}."
     circle = Circle.of(feature) if feature.periodic else None
@@ -124,7 +128,7 @@ def marginal_words(samples: Samples, belief: Floats, column: int, bands: BeliefB
     parts = [f"belief {middle(belief)}", f"sampling density {middle(samples.sampling)}"]
     if isinstance(band, FeatureBands | CircularBands):
         ends = band.q50 if isinstance(band, FeatureBands) else band.mean
-        parts[0] += f" (90 % band {between(feature, ends)})"
+        parts[0] += f" (90 % band {band_text(feature, ends)})"
     if data is not None:
         parts.insert(0, f"data {middle(data)}")
     name = "Circular means" if circle else "Medians"
@@ -142,7 +146,7 @@ class Samples:
         beliefs: each judge's belief samples, by the judge's name.
         bands: the beliefs' credible bands, if they have them.
         draws: points `(S, m, d)` of the posterior's draws, if a belief has them.
-        at_powers: each judge's belief at other powers, by the factor of the saved belief's power.
+        points_by_factor: each judge's belief at other powers, as multiples of the saved power.
     """
 
     space: FeatureSpace
@@ -151,16 +155,16 @@ class Samples:
     beliefs: Mapping[str, Floats] = field(default_factory=dict)
     bands: Mapping[str, BeliefBands] = field(default_factory=dict)
     draws: Mapping[str, Floats] = field(default_factory=dict)
-    at_powers: Mapping[str, Mapping[float, Floats]] = field(default_factory=dict)
+    points_by_factor: Mapping[str, Mapping[float, Floats]] = field(default_factory=dict)
 
-    def by_factor(self, judge: str) -> dict[float, Floats]:
+    def belief_by_factor(self, judge: str) -> dict[float, Floats]:
         """Return a judge's belief by the factor of its power, rising; 1 is the saved belief."""
-        points = {**self.at_powers.get(judge, {}), 1.0: self.beliefs[judge]}
+        points = {**self.points_by_factor.get(judge, {}), 1.0: self.beliefs[judge]}
         return dict(sorted(points.items()))
 
-    def shown(self, judge: str) -> PlotData:
+    def plot_data(self, judge: str) -> PlotData:
         """Return what figures show of a judge; data beyond a feature's range are at its end."""
-        axes, bands = tuple(map(axis_of, self.space.features)), self.bands.get(judge)
+        axes, bands = tuple(map(feature_axis, self.space.features)), self.bands.get(judge)
         ends = np.transpose([(axis.low, axis.high) for axis in axes])
         return PlotData(
             axes,
@@ -176,23 +180,25 @@ MAX_CORNER_FEATURES = 10
 """Largest number of features of a corner plot."""
 
 
-def draw_corner(samples: Samples, judge: str) -> tuple[Layers, Figure]:
+def draw_corner(samples: Samples, judge: str) -> tuple[LayeredFigure, Figure]:
     """Draw a judge's belief over the data: for the page, and as a figure with its legend.
 
     The panels are drawn once: their image is taken, the belief at every power is drawn on them and
     removed as shapes, and the saved belief is drawn last.
     """
-    data = replace(samples.shown(judge), bands=None)
+    data = replace(samples.plot_data(judge), bands=None)
     figure = corner_panels(data)
-    layers = _layers(figure, data, samples.by_factor(judge), judge)
+    layers = _corner_layers(figure, data, samples.belief_by_factor(judge), judge)
     fill_corner(figure, data)
     return layers, figure
 
 
-def _layers(figure: Figure, plot_data: PlotData, powers: dict[float, Floats], judge: str) -> Layers:
+def _corner_layers(
+    figure: Figure, plot_data: PlotData, powers: dict[float, Floats], judge: str
+) -> LayeredFigure:
     """Return the corner plot for the page, with the belief at every power and without a legend."""
     backdrop = paint_grey(figure, "Panels", "Panels")
-    shapes, rescaled, flat = list[Shape](), list[Rescaled](), set[int]()
+    shapes, rescaled, flat = list[Shape](), list[RescaledShapes](), set[int]()
     for axes, row, column in corner_places(figure, plot_data.dimension):
         if row == column:
             panel_shapes, scale = marginal_shapes(axes, plot_data, powers, row)
@@ -200,17 +206,19 @@ def _layers(figure: Figure, plot_data: PlotData, powers: dict[float, Floats], ju
             rescaled.append(scale)
             continue
         pair = PanelPair.of(plot_data, column, row)
-        for step, (factor, is_flat) in enumerate(flat_factors(plot_data, powers, pair).items()):
+        for step, (factor, is_flat) in enumerate(
+            find_flat_factors(plot_data, powers, pair).items()
+        ):
             if is_flat:
                 flat.add(step)
             drawn = draw_regions(axes, powers[factor], pair, LIGHT, flat=is_flat)
-            shapes += shapes_of(drawn, "belief", step)
+            shapes += extract_shapes(drawn, "belief", step)
     data = "the data in grey, " if plot_data.data is not None else ""
-    return Layers(
+    return LayeredFigure(
         f"Belief of {judge}, two features at a time",
         f"Corner plot. Each panel shows two features: {data}lines around the highest-density "
         f"regions with 50 and 90 percent of the belief of {judge}.",
-        *size_of(figure),
+        *css_size(figure),
         tuple(shapes),
         tuple(rescaled),
         backdrop,
@@ -218,7 +226,9 @@ def _layers(figure: Figure, plot_data: PlotData, powers: dict[float, Floats], ju
     )
 
 
-def flat_factors(data: PlotData, powers: dict[float, Floats], pair: PanelPair) -> dict[float, bool]:
+def find_flat_factors(
+    data: PlotData, powers: dict[float, Floats], pair: PanelPair
+) -> dict[float, bool]:
     """Return whether a judge's belief is flat over two features, by the factor of its power."""
     if pair.single:
         return dict.fromkeys(powers, False)
@@ -242,20 +252,20 @@ class Portrait:
     """
 
     factors: tuple[float, ...]
-    marginals: list[Layers]
-    corner: Layers | None
+    marginals: list[LayeredFigure]
+    corner: LayeredFigure | None
     map: Picture | None
     files: dict[str, bytes]
 
     @property
-    def saved(self) -> int:
+    def saved_step(self) -> int:
         """The index of the saved belief's power among the factors."""
         return self.factors.index(1.0)
 
 
 def draw_portrait(samples: Samples, judge: str) -> Portrait:
     """Draw one judge's belief with data and λ."""
-    space, data = samples.space, samples.shown(judge)
+    space, data = samples.space, samples.plot_data(judge)
     figures = {"marginals": marginals_figure(data)}
     corner = chart = None
     if 2 <= space.dimension <= MAX_CORNER_FEATURES:
@@ -276,7 +286,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
         for name, figure in figures.items()
         for kind in ("png", "svg")
     }
-    return Portrait(tuple(samples.by_factor(judge)), marginals, corner, chart, files)
+    return Portrait(tuple(samples.belief_by_factor(judge)), marginals, corner, chart, files)
 
 
 def save_figures(portraits: Mapping[str, Portrait], folder: Path) -> list[Path]:
@@ -285,19 +295,19 @@ def save_figures(portraits: Mapping[str, Portrait], folder: Path) -> list[Path]:
     written = []
     for judge, portrait in portraits.items():
         for ending, content in portrait.files.items():
-            path = folder / f"{file_name(judge)}-{ending}"
+            path = folder / f"{file_stem(judge)}-{ending}"
             path.write_bytes(content)
             written.append(path)
     return written
 
 
-def file_name(judge: str) -> str:
+def file_stem(judge: str) -> str:
     """Return a judge's name as part of a file name that cannot lead out of the folder.
 
     A name that had to be changed gets a checksum, so that two of them do not collide.
 
     Examples:
-        >>> file_name("gpt-5.2"), file_name("../a b")
+        >>> file_stem("gpt-5.2"), file_stem("../a b")
         ('gpt-5.2', '--a-b-75e96e29')
     """
     name = "".join(c if c.isascii() and (c.isalnum() or c in "_-.") else "-" for c in judge)
@@ -305,16 +315,16 @@ def file_name(judge: str) -> str:
     return name if name == judge else f"{name}-{zlib.crc32(judge.encode()):08x}"
 
 
-def map_figure(plot_data: PlotData, place: PanelPair, theme: Theme) -> Figure:
+def map_figure(plot_data: PlotData, map_axes: PanelPair, theme: Theme) -> Figure:
     """Return maps of data, belief and λ by longitude and latitude, on one density scale."""
-    edges = [axis.edges(BINS) for axis in place.axes]
+    edges = [axis.edges(BINS) for axis in map_axes.axes]
     panels = {
         "data": (plot_data.data, theme.ink),
         "belief": (plot_data.belief, theme.belief),
         "sampling density λ": (plot_data.sampling, theme.sampling),
     }
     maps = {
-        name: (gaussian_filter(histogram(points[:, place.columns], edges), 1.5), colour)
+        name: (gaussian_filter(histogram(points[:, map_axes.columns], edges), 1.5), colour)
         for name, (points, colour) in panels.items()
         if points is not None
     }
@@ -328,18 +338,18 @@ def map_figure(plot_data: PlotData, place: PanelPair, theme: Theme) -> Figure:
         axes.pcolormesh(*edges, image, cmap=shades, vmin=0, vmax=1, rasterized=True)
         dress(axes, theme)
         axes.set_title(name, fontsize=9, color=theme.ink)
-        set_axis(axes, "x", place.axes[0])
-        set_axis(axes, "y", place.axes[1])
-        axes.set_xlabel(place.axes[0].label, fontsize=8)
+        set_axis(axes, "x", map_axes.axes[0])
+        set_axis(axes, "y", map_axes.axes[1])
+        axes.set_xlabel(map_axes.axes[0].label, fontsize=8)
         if number == 1:
-            axes.set_ylabel(place.axes[1].label, fontsize=8)
+            axes.set_ylabel(map_axes.axes[1].label, fontsize=8)
         else:
             axes.tick_params(labelleft=False)
         axes.set_aspect(1.0 / np.cos(np.deg2rad(np.mean(edges[1]))))
     return figure
 
 
-_SIDE = 3.1
+_CURVE_SIZE = 3.1
 
 
 def draw_curves(judge: JudgeAudit) -> Picture | None:
@@ -347,11 +357,11 @@ def draw_curves(judge: JudgeAudit) -> Picture | None:
     parts = [part for part in (judge.coverage, judge.predictive_check) if part is not None]
     if not parts:
         return None
-    alt = " ".join(_words(part) for part in parts)
+    alt = " ".join(_curve_alt_text(part) for part in parts)
     return draw_picture(curves_figure(judge, LIGHT), f"Calibration of {judge.name}", alt)
 
 
-def _words(part: DataCoverage | PredictiveCheck) -> str:
+def _curve_alt_text(part: DataCoverage | PredictiveCheck) -> str:
     if isinstance(part, DataCoverage):
         shares = [f"{r.data_share.value:.0%} in the {r.mass:.0%} region" for r in part.regions]
         text = ", ".join(shares)
@@ -363,7 +373,7 @@ def _words(part: DataCoverage | PredictiveCheck) -> str:
 def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
     """Return the calibration curves of one judge in one theme."""
     drawn = [part for part in (judge.coverage, judge.predictive_check) if part is not None]
-    figure = blank(_SIDE * len(drawn), _SIDE, theme)
+    figure = blank(_CURVE_SIZE * len(drawn), _CURVE_SIZE, theme)
     for place, part in enumerate(drawn, start=1):
         axes = figure.add_subplot(1, len(drawn), place)
         dress(axes, theme)

@@ -10,7 +10,7 @@ import numpy as np
 from llm_elicit.audit.calibration import Box
 from llm_elicit.audit.direct_answers import DirectAudit, RowCompletionTest
 from llm_elicit.audit.distances import Estimate
-from llm_elicit.audit.inference import Interval, p_text
+from llm_elicit.audit.inference import Interval, format_p_value
 from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.spaces.feature import ENGLISH, format_number
 from llm_elicit.spaces.features import Feature, FeatureSpace
@@ -25,11 +25,11 @@ NULL_NAMES = {
 """Names of null models on the page."""
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def number_text(value: float | None, digits: int = 3) -> str:
     """Return a number to `digits` significant digits, with a typographic minus sign.
 
     Examples:
-        >>> number(-0.01234), number(1234.5), number(None)
+        >>> number_text(-0.01234), number_text(1234.5), number_text(None)
         ('−0.0123', '1,234', 'not measurable')
     """
     if value is None:
@@ -38,13 +38,13 @@ def number(value: float | None, digits: int = 3) -> str:
     return "0" if float(text.replace(",", "")) == 0 else text.replace("-", "−")
 
 
-def estimate(value: Estimate | None, decimals: int = 2, percent: bool = False) -> str:
+def estimate_text(value: Estimate | None, decimals: int = 2, percent: bool = False) -> str:
     """Return mean and standard deviation over repeats, as numbers or as percentages.
 
     Examples:
-        >>> estimate(Estimate(mean=1.2345, sd=0.0123))
+        >>> estimate_text(Estimate(mean=1.2345, sd=0.0123))
         '1.23 ± 0.01'
-        >>> estimate(Estimate(mean=0.5012, sd=0.0098), 1, percent=True)
+        >>> estimate_text(Estimate(mean=0.5012, sd=0.0098), 1, percent=True)
         '50.1 ± 1.0 %'
     """
     if value is None:
@@ -54,100 +54,102 @@ def estimate(value: Estimate | None, decimals: int = 2, percent: bool = False) -
     return f"{value.mean:.{decimals}f} ± {value.sd:.{decimals}f}"
 
 
-def interval(value: Interval | None, percent: bool = False, decimals: int = 0) -> str:
+def interval_text(value: Interval | None, percent: bool = False, decimals: int = 0) -> str:
     """Return an estimate with its interval, as numbers or as percentages.
 
     Examples:
-        >>> interval(Interval(value=0.02, low=-0.05, high=0.09))
+        >>> interval_text(Interval(value=0.02, low=-0.05, high=0.09))
         '+0.02 (−0.05 to +0.09)'
     """
     if value is None:
         return NOT_MEASURED
     if percent:
-        middle, low, high = (share(x, decimals) for x in (value.value, value.low, value.high))
+        middle, low, high = (share_text(x, decimals) for x in (value.value, value.low, value.high))
         return f"{middle} ({low} to {high})"
-    return f"{signed(value.value)} ({signed(value.low)} to {signed(value.high)})"
+    return f"{signed_text(value.value)} ({signed_text(value.low)} to {signed_text(value.high)})"
 
 
-def signed(value: float, decimals: int = 2) -> str:
+def signed_text(value: float, decimals: int = 2) -> str:
     """Return a number with its sign; without one if it is rounded to zero.
 
     Examples:
-        >>> signed(0.25), signed(-0.3), signed(-0.001), signed(-0.001, 3)
+        >>> signed_text(0.25), signed_text(-0.3), signed_text(-0.001), signed_text(-0.001, 3)
         ('+0.25', '−0.30', '0.00', '−0.001')
     """
     text = f"{value:+,.{decimals}f}"
     return text.lstrip("+-") if not text.strip("+-0.,") else text.replace("-", "−")
 
 
-def share(value: float | None, decimals: int = 0) -> str:
+def share_text(value: float | None, decimals: int = 0) -> str:
     """Return a share as a percentage.
 
     Examples:
-        >>> share(0.05), share(0.0512, 1)
+        >>> share_text(0.05), share_text(0.0512, 1)
         ('5%', '5.1%')
     """
     return NOT_MEASURED if value is None else f"{value:.{decimals}%}"
 
 
-def cell(value: float, kind: str) -> str:
+def cell_text(value: float, kind: str) -> str:
     """Return a number for a cell: a "share" of at least 0, a "correlation", or two digits.
 
     Examples:
-        >>> cell(0.771, "share"), cell(-1.35, "share"), cell(-0.2, "correlation"), cell(0.0123, "")
-        ('77%', '0%', '−0.20', '0.012')
+        >>> cell_text(0.771, "share"), cell_text(-1.35, "share")
+        ('77%', '0%')
+        >>> cell_text(-0.2, "correlation"), cell_text(0.0123, "")
+        ('−0.20', '0.012')
     """
     if kind == "share":
-        return share(max(value, 0.0))
-    return signed(value) if kind == "correlation" else number(value, 2)
+        return share_text(max(value, 0.0))
+    return signed_text(value) if kind == "correlation" else number_text(value, 2)
 
 
-def p_cell(value: float, at_floor: bool = False) -> str:
+def p_value_cell(value: float, at_floor: bool = False) -> str:
     """Return a p-value for a table's cell; a bound if it is the smallest a simulation can give.
 
     Examples:
-        >>> p_cell(0.0005, at_floor=True), p_cell(0.2134)
+        >>> p_value_cell(0.0005, at_floor=True), p_value_cell(0.2134)
         ('≤ 0.0005', '0.21')
     """
-    return p_text(value, at_floor).removeprefix("p ").removeprefix("= ")
+    return format_p_value(value, at_floor).removeprefix("p ").removeprefix("= ")
 
 
-def times_saved(factor: float) -> str:
+def power_factor_text(factor: float) -> str:
     """Return a power as a multiple of the saved belief's.
 
     Examples:
-        >>> times_saved(0.5**0.5), times_saved(1.0)
+        >>> power_factor_text(0.5**0.5), power_factor_text(1.0)
         ('0.71 times the saved power', 'the saved power')
     """
-    return "the saved power" if factor == 1.0 else f"{number(factor, 2)} times the saved power"
+    return "the saved power" if factor == 1.0 else f"{number_text(factor, 2)} times the saved power"
 
 
-def between(feature: Feature, band: tuple[float, float]) -> str:
-    """Return the two ends of a band, formatted by `worded`.
+def band_text(feature: Feature, band: tuple[float, float]) -> str:
+    """Return the two ends of a band, formatted by `value_text`.
 
     Examples:
-        >>> between(Feature(name="x", label="x", unit="m", low=0, high=100), (1.0, 22.0))
+        >>> band_text(Feature(name="x", label="x", unit="m", low=0, high=100), (1.0, 22.0))
         '1 to 22'
     """
-    return " to ".join(worded(feature, end) for end in band)
+    return " to ".join(value_text(feature, end) for end in band)
 
 
-def span(feature: Feature) -> str:
+def range_text(feature: Feature) -> str:
     """Return the range of a feature that questions cover, with its label and unit.
 
     Examples:
-        >>> span(Feature(name="x", label="x", unit="m", low=0, high=100))
+        >>> range_text(Feature(name="x", label="x", unit="m", low=0, high=100))
         'x 0 m to 100 m'
     """
     if feature.categories:
-        return f"{feature.label} {listed(feature.categories, 'or')}"
+        return f"{feature.label} {join_names(feature.categories, 'or')}"
     if feature.periodic:  # the highest value would be worded as the lowest
-        ends = between(feature, (feature.lowest, feature.highest))
+        ends = band_text(feature, (feature.lowest, feature.highest))
         return f"{feature.label} {ends} {feature.unit}".rstrip() + ", periodic"
     return f"{feature.label} {feature.word(feature.low)} to {feature.word(feature.high)}"
 
 
-def worded(feature: Feature, value: float) -> str:
+def value_text(feature: Feature, value: float) -> str:
     """Return a mean or quantile with about as many digits as in a question, without the unit.
 
     Unlike the values in a question it may lie outside the range. A circular mean or an end of its
@@ -155,10 +157,10 @@ def worded(feature: Feature, value: float) -> str:
 
     Examples:
         >>> feature = Feature(name="x", label="x", unit="USD", factor=1000, low=0, high=100)
-        >>> worded(feature, 41.57), worded(feature, -1.0)
+        >>> value_text(feature, 41.57), value_text(feature, -1.0)
         ('42,000', '−1,000')
         >>> month = Feature(name="m", label="m", kind="integer", low=1, high=12, periodic=True)
-        >>> worded(month, 11.8), worded(month, 12.7)
+        >>> value_text(month, 11.8), value_text(month, 12.7)
         ('12', '1')
     """
     if feature.kind == "date":
@@ -166,10 +168,10 @@ def worded(feature: Feature, value: float) -> str:
         return f"{day} {month[:3]} {year}"
     if feature.periodic and (feature.whole or not feature.low <= value <= feature.high):
         value = float(feature.round(np.asarray(value)))
-    return _digits(feature, value)
+    return _format_value(feature, value)
 
 
-def _digits(feature: Feature, value: float) -> str:
+def _format_value(feature: Feature, value: float) -> str:
     """Return a number, in the worded unit, with about as many digits as in a question."""
     size = value * feature.factor
     span = (feature.high - feature.low) * feature.factor
@@ -182,15 +184,15 @@ def _digits(feature: Feature, value: float) -> str:
     return text.replace("-", "−")
 
 
-def width(feature: Feature, sd: float) -> str:
-    """Return a standard deviation, with as many digits as `worded` gives; of dates, in days.
+def sd_text(feature: Feature, sd: float) -> str:
+    """Return a standard deviation, with as many digits as `value_text` gives; of dates, in days.
 
     Examples:
         >>> born = Feature(name="b", label="b", kind="date", low="1990-01-01", high="2020-12-31")
-        >>> width(born, 1234.5)
+        >>> sd_text(born, 1234.5)
         '1,234 days'
     """
-    return f"{sd:,.0f} days" if feature.kind == "date" else _digits(feature, sd)
+    return f"{sd:,.0f} days" if feature.kind == "date" else _format_value(feature, sd)
 
 
 def no_belief_sentence(judge: JudgeAudit, space: FeatureSpace) -> str:
@@ -217,7 +219,7 @@ def box_text(box: Box, space: FeatureSpace) -> str:
     for bound in box.bounds:
         feature = features[bound.name]
         if bound.categories is not None:
-            parts.append(f"{feature.label} {listed(bound.categories, 'or')}")
+            parts.append(f"{feature.label} {join_names(bound.categories, 'or')}")
             continue
         # Above 2 is from 3 on, where values are whole.
         least = bound.low + 1.0 if feature.whole and bound.low is not None else bound.low
@@ -233,7 +235,7 @@ def box_text(box: Box, space: FeatureSpace) -> str:
 
 def noise_level_text(direct: DirectAudit) -> str:
     """Return the noise level that agrees best with stated quantiles, relative to the assumed."""
-    level = None if direct.stated is None else direct.stated.level
+    level = None if direct.stated_quantiles is None else direct.stated_quantiles.noise_level
     if level is None:
         return NOT_MEASURED
     interval = f"{level.best:.2g} ({level.low:.2g} to {level.high:.2g})"
@@ -244,8 +246,8 @@ def row_completion_sentence(test: RowCompletionTest, judge: str) -> str:
     """Return whether a judge has memorized the table, and what that implies.
 
     Examples:
-        >>> from llm_elicit.audit.inference import wilson
-        >>> share = wilson(0, 20)
+        >>> from llm_elicit.audit.inference import wilson_interval
+        >>> share = wilson_interval(0, 20)
         >>> none = RowCompletionTest(
         ...     feature=0, rows=20, parsed=18, share=share, chance=0, p_value=1, memorized=False)
         >>> row_completion_sentence(none, "x")
@@ -253,7 +255,7 @@ def row_completion_sentence(test: RowCompletionTest, judge: str) -> str:
         >>> row_completion_sentence(none.model_copy(update={"parsed": 0}), "x").partition(":")[0]
         "None of x's answers to 20 rows could be parsed"
     """
-    share, rows = test.share, test.rows
+    share, rows = test.exact_share, test.rows
     if not test.parsed:
         return (
             f"None of {judge}'s answers to {rows:,} rows could be parsed: whether it has "
@@ -264,17 +266,17 @@ def row_completion_sentence(test: RowCompletionTest, judge: str) -> str:
     if not test.memorized:
         return f"{exactly}: no evidence that it has memorized the table."
     return (
-        f"{exactly}; {test.chance:.1%} are expected of a judge that knows the subject but not the "
-        "table. It has memorized at least part of the table, so agreement of its belief with the "
-        "data is no evidence of calibration on data that it has not seen."
+        f"{exactly}; {test.chance_share:.1%} are expected of a judge that knows the subject but "
+        "not the table. It has memorized at least part of the table, so agreement of its belief "
+        "with the data is no evidence of calibration on data that it has not seen."
     )
 
 
-def listed(names: Sequence[str], conjunction: str = "and") -> str:
+def join_names(names: Sequence[str], conjunction: str = "and") -> str:
     """Return names as one phrase.
 
     Examples:
-        >>> listed(["a", "b", "c"]), listed(["a", "b"], "or")
+        >>> join_names(["a", "b", "c"]), join_names(["a", "b"], "or")
         ('a, b and c', 'a or b')
     """
     *most, last = names

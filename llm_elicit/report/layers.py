@@ -28,7 +28,7 @@ from PIL import Image, ImageColor
 
 from llm_elicit.density.plot_style import DARK, LIGHT, Theme
 
-_IN_DARK = {
+_DARK_COLOURS = {
     getattr(LIGHT, part.name).encode(): getattr(DARK, part.name).encode()
     for part in fields(Theme)
     if part.name != "name"
@@ -38,18 +38,18 @@ _COMPRESSION = 6  # to optimize takes six times as long and saves a tenth
 _COLOUR = re.compile(rb"(?<=: )#[0-9a-f]{6}")
 
 
-def darkened(svg: bytes) -> bytes:
+def darken(svg: bytes) -> bytes:
     """Return an SVG of the light theme with the colours of the dark theme.
 
     Examples:
-        >>> darkened(b'<path style="fill: #0072b2"/>')
+        >>> darken(b'<path style="fill: #0072b2"/>')
         b'<path style="fill: #56b4e9"/>'
     """
-    return _COLOUR.sub(lambda match: _IN_DARK.get(match[0], match[0]), svg)
+    return _COLOUR.sub(lambda match: _DARK_COLOURS.get(match[0], match[0]), svg)
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
+def svg_settings() -> Iterator[None]:
     """Keep text in SVG as text, and make files reproducible, within the context."""
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "llm-elicit", "font.size": 9}):
         yield
@@ -79,13 +79,13 @@ class Picture:
 def draw_picture(figure: Figure, title: str, alt: str) -> Picture:
     """Render a figure of the light theme as SVG for both themes."""
     light = render(figure, "svg")
-    return Picture(title, alt, "image/svg+xml", *size_of(figure), light, darkened(light))
+    return Picture(title, alt, "image/svg+xml", *css_size(figure), light, darken(light))
 
 
 def paint_picture(light: Figure, dark: Figure, title: str, alt: str) -> Picture:
     """Render a figure of many points as PNG, from its drawings in both themes."""
     images = render(light, "png"), render(dark, "png")
-    return Picture(title, alt, "image/png", *size_of(light), *images)
+    return Picture(title, alt, "image/png", *css_size(light), *images)
 
 
 def paint_grey(light: Figure, title: str, alt: str) -> Picture:
@@ -103,7 +103,7 @@ def paint_grey(light: Figure, title: str, alt: str) -> Picture:
         dark = np.clip(dark_paper + share * (dark_ink - dark_paper), 0, 255)
         image.putpalette(np.rint(dark).astype(np.uint8).tobytes())
         image.save(turned, "png", compress_level=_COMPRESSION)
-    return Picture(title, alt, "image/png", *size_of(light), png, turned.getvalue())
+    return Picture(title, alt, "image/png", *css_size(light), png, turned.getvalue())
 
 
 def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
@@ -112,7 +112,7 @@ def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
     Its parts are laid out once: they stay where the first rendering puts them.
     """
     buffer = io.BytesIO()
-    with drawing():
+    with svg_settings():
         if (layout := figure.get_layout_engine()) is not None:
             layout.execute(figure)
             # With an engine, and be it "none", Matplotlib draws every rendering twice.
@@ -132,7 +132,7 @@ def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
 Kind = Literal["data", "sampling", "band", "belief", "axis"]
 _PIXELS = 96  # CSS pixels in an inch
 _POINTS = 72
-_TICK, _BELOW = 3.0, 15.0
+_TICK_LENGTH, _LABEL_OFFSET = 3.0, 15.0
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Rescaled:
+class RescaledShapes:
     """Shapes that are rescaled with the density axis.
 
     Attributes:
@@ -171,7 +171,7 @@ class Rescaled:
 
 
 @dataclass(frozen=True)
-class Layers:
+class LayeredFigure:
     """A figure of one judge.
 
     Attributes:
@@ -181,7 +181,7 @@ class Layers:
         shapes: those that are not rescaled.
         rescaled: the others, by panel.
         backdrop: the image under them.
-        flat: the powers at which a panel is labelled flat.
+        flat_steps: the powers at which a panel is labelled flat.
     """
 
     title: str
@@ -189,27 +189,27 @@ class Layers:
     width: int
     height: int
     shapes: tuple[Shape, ...]
-    rescaled: tuple[Rescaled, ...] = ()
+    rescaled: tuple[RescaledShapes, ...] = ()
     backdrop: Picture | None = None
-    flat: tuple[int, ...] = ()
+    flat_steps: tuple[int, ...] = ()
 
     @property
-    def by_step(self) -> list[tuple[int | None, list[Shape]]]:
+    def shapes_by_step(self) -> list[tuple[int | None, list[Shape]]]:
         """The shapes always shown, then those of each power; paths of one kind are joined."""
         steps = {shape.step for shape in self.shapes}
         order = sorted(steps, key=lambda step: -1 if step is None else step)
-        return [(step, _joined(s for s in self.shapes if s.step == step)) for step in order]
+        return [(step, _join_paths(s for s in self.shapes if s.step == step)) for step in order]
 
 
 @dataclass(frozen=True)
-class _Screen:
+class _PixelTransform:
     """Converts display units of a figure to CSS pixels, downwards."""
 
     scale: float
     height: float
 
     @classmethod
-    def of(cls, artist: Artist) -> _Screen:
+    def of(cls, artist: Artist) -> _PixelTransform:
         figure = artist.get_figure(root=True)
         assert isinstance(figure, Figure)
         return cls(_PIXELS / figure.dpi, _PIXELS * float(figure.get_size_inches()[1]))
@@ -218,21 +218,23 @@ class _Screen:
         return self.scale * float(x), self.height - self.scale * float(y)
 
 
-def shapes_of(artists: Iterable[Artist], kind: Kind, step: int | None = None) -> list[Shape]:
+def extract_shapes(artists: Iterable[Artist], kind: Kind, step: int | None = None) -> list[Shape]:
     """Convert artists to shapes, without empty ones, and remove them from their figure."""
     shapes = []
     for artist in artists:
         if isinstance(artist, Text):
-            x, y = _Screen.of(artist)(*artist.get_transform().transform(artist.get_position()))
+            x, y = _PixelTransform.of(artist)(
+                *artist.get_transform().transform(artist.get_position())
+            )
             text = artist.get_text()
             shapes.append(Shape(kind, step=step, text=text, x=round(x, 1), y=round(y, 1)))
         else:
-            shapes.extend(_paths(artist, kind, step))
+            shapes.extend(_trace_paths(artist, kind, step))
         artist.remove()
     return [shape for shape in shapes if shape.path or shape.text]
 
 
-def _joined(shapes: Iterable[Shape]) -> list[Shape]:
+def _join_paths(shapes: Iterable[Shape]) -> list[Shape]:
     """Return the shapes with paths of the same kind and width joined; texts unchanged."""
     paths: dict[tuple[Kind, float], list[Shape]] = {}
     words = []
@@ -247,34 +249,34 @@ def _joined(shapes: Iterable[Shape]) -> list[Shape]:
 
 def axis_shapes(axes: Axes) -> list[Shape]:
     """Return the line, ticks and labels of the axis below a panel."""
-    screen, low, high = _Screen.of(axes), *axes.get_xlim()
+    screen, low, high = _PixelTransform.of(axes), *axes.get_xlim()
     start, base = screen(*axes.transAxes.transform((0, 0)))
     end, _ = screen(*axes.transAxes.transform((1, 0)))
     lines, words = f"M{start:.1f} {base:.1f}H{end:.1f}", []
     for at, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True):
         if low <= at <= high:
             x, _ = screen(*axes.transData.transform((at, axes.get_ylim()[0])))
-            lines += f"M{x:.1f} {base:.1f}v{_TICK:g}"
+            lines += f"M{x:.1f} {base:.1f}v{_TICK_LENGTH:g}"
             angle = -float(label.get_rotation())
-            x, y = round(x, 1), round(base + _BELOW, 1)
+            x, y = round(x, 1), round(base + _LABEL_OFFSET, 1)
             words.append(Shape("axis", text=label.get_text(), x=x, y=y, angle=angle))
     return [Shape("axis", lines, width=0.7), *words]
 
 
-def rescaling(axes: Axes, tops: Iterable[float], saved: float) -> tuple[str, ...]:
-    """Return transforms of shapes drawn on an axis up to `saved` to axes up to each of `tops`."""
-    _, base = _Screen.of(axes)(*axes.transAxes.transform((0, 0)))
-    factors = [saved / top for top in tops]
+def axis_transforms(axes: Axes, tops: Iterable[float], saved_top: float) -> tuple[str, ...]:
+    """Return SVG transforms from an axis that ends at `saved_top` to axes that end at `tops`."""
+    _, base = _PixelTransform.of(axes)(*axes.transAxes.transform((0, 0)))
+    factors = [saved_top / top for top in tops]
     return tuple(f"matrix(1 0 0 {f:.4g} 0 {base * (1 - f):.4g})" for f in factors)
 
 
-def size_of(figure: Figure) -> tuple[int, int]:
+def css_size(figure: Figure) -> tuple[int, int]:
     """Return width and height in CSS pixels."""
     width, height = (round(_PIXELS * inches) for inches in figure.get_size_inches())
     return width, height
 
 
-def _paths(artist: Artist, kind: Kind, step: int | None) -> list[Shape]:
+def _trace_paths(artist: Artist, kind: Kind, step: int | None) -> list[Shape]:
     """Return one shape for each path of a line, a patch or a collection."""
     filled = False
     if isinstance(artist, Line2D):
@@ -288,7 +290,7 @@ def _paths(artist: Artist, kind: Kind, step: int | None) -> list[Shape]:
             list(np.atleast_1d(np.asarray(artist.get_linewidth()))),
         )
         filled = kind == "band"
-    screen, transform = _Screen.of(artist), artist.get_transform()
+    screen, transform = _PixelTransform.of(artist), artist.get_transform()
 
     def outline(path: Path) -> str:
         """Return a path as an SVG path, without redundant points."""

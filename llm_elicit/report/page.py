@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from llm_elicit._util.text import visible
 from llm_elicit.audit.record import Audit, is_cross_check
-from llm_elicit.audit.reference import axis_label, by_value
+from llm_elicit.audit.reference import axis_label, has_few_values
 from llm_elicit.audit.repeats import RepeatComparison
 from llm_elicit.comparisons.fit_inputs import follows_table
 from llm_elicit.comparisons.table import Comparisons
@@ -28,7 +28,7 @@ from llm_elicit.comparisons.versions import VersionLog, VersionSpan, version_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.report import answers, formatting, powers, verdicts
-from llm_elicit.report.answers import ORDERS, choose_answers, filters
+from llm_elicit.report.answers import ORDERS, build_filters, sample_answers
 from llm_elicit.report.figures import Portrait, Samples, draw_curves, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
 from llm_elicit.report.powers import power_labels
@@ -91,14 +91,14 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
             {
                 "audit": audited,
                 "anchor": f"judge-{number}",
-                "settings": _settings(study.campaign, audited.name),
+                "settings": _describe_settings(study.campaign, audited.name),
                 "log_odds": study.log_odds.get(audited.name),
                 "power_labels": power_labels(audited.powers, factors),
                 "portrait": portrait,
                 "curves": draw_curves(audited),
-                "shown": choose_answers(rows, study.audit.space),
+                "sample": sample_answers(rows, study.audit.space),
                 "prompt": next(prompts, None),
-                "usage": _usage(rows),
+                "usage": _summarize_usage(rows),
             }
         )
     script = ""
@@ -107,7 +107,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         folder = resources.files("llm_elicit.report") / "templates"
         script = (folder / "slider.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = environment().get_template("page.html.jinja")
+    page = template_environment().get_template("page.html.jinja")
     return page.render(
         study=study,
         audit=study.audit,
@@ -117,7 +117,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         labels={feature.name: feature.label for feature in study.audit.space.features},
         null_names=formatting.NULL_NAMES,
         glossary=GLOSSARY,
-        filters=filters([(judge["audit"].name, judge["shown"]) for judge in judges]),
+        filters=build_filters([(judge["audit"].name, judge["sample"]) for judge in judges]),
         verdicts=VERDICTS,
         orders=ORDERS,
         script=Markup(script),
@@ -129,7 +129,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
 
 def render_repeats(comparison: RepeatComparison) -> str:
     """Return the page that compares a run with its repeats as HTML."""
-    return environment().get_template("repeats.html.jinja").render(comparison=comparison)
+    return template_environment().get_template("repeats.html.jinja").render(comparison=comparison)
 
 
 def version_lines(rows: pd.DataFrame, campaign: Campaign) -> list[str]:
@@ -163,7 +163,7 @@ def caveats(
     few = min((judge.preference.pairs for judge in audit.judges), default=settings.flips)
     source = resources.files("llm_elicit.report") / "templates" / "caveats.jinja"
     _, *parts = re.split(r"^# (.+)\n", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    plain = environment().overlay(autoescape=False)  # the page escapes it
+    plain = template_environment().overlay(autoescape=False)  # the page escapes it
     paragraphs = [
         plain.from_string(part).render(
             audit=audit,
@@ -180,7 +180,7 @@ def caveats(
             dependent=[method for method in others if method not in checks],
             follows_table=follows_table(space),
             few=few,
-            family=max((judge.preference.family for judge in audit.judges), default=1),
+            family=max((judge.preference.family_size for judge in audit.judges), default=1),
         )
         for part in parts[1::2]
     ]
@@ -189,7 +189,7 @@ def caveats(
 
 
 @functools.cache  # a page's templates are compiled once
-def environment() -> jinja2.Environment:
+def template_environment() -> jinja2.Environment:
     """Return the Jinja2 environment; its filters are the functions that format values."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llm_elicit.report"),
@@ -201,7 +201,7 @@ def environment() -> jinja2.Environment:
     for module in (answers, formatting, powers, verdicts):
         environment.filters |= dict(inspect.getmembers(module, inspect.isfunction))
     environment.filters |= {"axis_label": axis_label, "data_uri": data_uri, "visible": visible}
-    environment.tests["by_value"] = by_value
+    environment.tests["by_value"] = has_few_values
     return environment
 
 
@@ -210,24 +210,26 @@ def data_uri(content: bytes, media: str) -> str:
     return f"data:{media};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def _settings(campaign: Campaign, judge: str) -> str:
+def _describe_settings(campaign: Campaign, judge: str) -> str:
     """Return the settings that affect a judge's answers, without addresses, which may be secret."""
     chosen: Judge | None = next((item for item in campaign.judges if item.name == judge), None)
     if chosen is None:
         return "not in the campaign"
     settings = {"backend": chosen.backend, **chosen.identity()}
-    return _setting({k: v for k, v in settings.items() if v is not None and k != "base_url"})[1:-1]
+    return _setting_text({k: v for k, v in settings.items() if v is not None and k != "base_url"})[
+        1:-1
+    ]
 
 
-def _setting(value: object) -> str:
+def _setting_text(value: object) -> str:
     """Return a setting's value; a group's values in brackets."""
     if not isinstance(value, Mapping):
         return str(value)
-    parts = (f"{key.replace('_', ' ')} {_setting(part)}" for key, part in value.items())
+    parts = (f"{key.replace('_', ' ')} {_setting_text(part)}" for key, part in value.items())
     return f"({', '.join(parts)})"
 
 
-def _usage(rows: pd.DataFrame) -> dict[str, Any]:
+def _summarize_usage(rows: pd.DataFrame) -> dict[str, Any]:
     """Return a judge's requests, tokens, cost (None if a price is unknown) and median latency.
 
     `models` are the names that the provider reported, with the number of answers of each; `oldest`

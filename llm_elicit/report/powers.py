@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 
 from llm_elicit.audit.belief_power import BeliefPowers, DataPower
-from llm_elicit.audit.inference import p_text
+from llm_elicit.audit.inference import format_p_value
 from llm_elicit.density import Power
-from llm_elicit.report.formatting import listed, number, times_saved
+from llm_elicit.report.formatting import join_names, number_text, power_factor_text
 
-_LEVEL = 0.05
+_TEST_LEVEL = 0.05
 """Level of the test that the sources of a power agree."""
 
 
@@ -41,41 +41,44 @@ def power_labels(powers: BeliefPowers | None, factors: Sequence[float]) -> tuple
     if powers is None or len(factors) < 2:
         return ()
     labels: list[tuple[str, Power | DataPower]] = []
-    if powers.identified is not None:
-        sources = powers.identified.sources
+    if powers.identified_power is not None:
+        sources = powers.identified_power.sources
         names = {"points": "nearest to the points sampled"}
         if len(sources) > 1:
             names = {source.source: f"{source.source} alone" for source in sources}
-            labels.append(("all sources combined", powers.identified))
+            labels.append(("all sources combined", powers.identified_power))
         labels += [(names.get(source.source, source.source), source) for source in sources]
-    if powers.data is not None and powers.data.value > 0.0:
-        beyond = "" if powers.data.bounded else ", the largest evaluated"
+    if powers.data_power is not None and powers.data_power.value > 0.0:
+        beyond = "" if powers.data_power.is_maximum_inside else ", the largest evaluated"
         name = f"power that predicts the data best{beyond}"
-        labels.append((name, powers.data))
+        labels.append((name, powers.data_power))
     return tuple(
-        _label(letter, name, power, powers.saved, factors)
+        _make_label(letter, name, power, powers.saved_power, factors)
         for letter, (name, power) in zip(ascii_uppercase, labels, strict=False)
     )
 
 
-def _label(
+def _make_label(
     letter: str, name: str, power: Power | DataPower, saved: float, factors: Sequence[float]
 ) -> PowerLabel:
     value, low, high = (end / saved for end in (power.value, power.low, power.high))
-    at = _position(value, factors)
+    at = _slider_position(value, factors)
     step = round(at * (len(factors) - 1))
     inside = factors[0] / 2**0.25 <= value <= factors[-1] * 2**0.25
     return PowerLabel(
         letter=letter,
         at=at,
-        low=_position(low, factors),
-        high=_position(high, factors),
+        low=_slider_position(low, factors),
+        high=_slider_position(high, factors),
         nearest=step if inside else None,
-        text=f"{name}: {times_saved(round(value, 2))} ({number(low, 2)} to {number(high, 2)})",
+        text=(
+            f"{name}: {power_factor_text(round(value, 2))} "
+            f"({number_text(low, 2)} to {number_text(high, 2)})"
+        ),
     )
 
 
-def _position(factor: float, factors: Sequence[float]) -> float:
+def _slider_position(factor: float, factors: Sequence[float]) -> float:
     """Return a factor's position from 0 to 1; factors are equally spaced in the logarithm."""
     first, last = math.log(factors[0]), math.log(factors[-1])
     return min(max((math.log(max(factor, 1e-9)) - first) / (last - first), 0.0), 1.0)
@@ -83,16 +86,16 @@ def _position(factor: float, factors: Sequence[float]) -> float:
 
 def power_sentence(powers: BeliefPowers) -> str:
     """Return the source of the saved power, and whether several sources agree."""
-    identified = powers.identified
+    identified = powers.identified_power
     if identified is None:
-        return f"The sharpness of the belief is not identified. {_saved(powers)}"
+        return f"The sharpness of the belief is not identified. {_saved_power_sentence(powers)}"
     source = sources_text(identified.source)
-    ends = (number(end / powers.saved, 2) for end in (identified.low, identified.high))
+    ends = (number_text(end / powers.saved_power, 2) for end in (identified.low, identified.high))
     interval = f"90 % interval {' to '.join(ends)} times the saved power"
-    if not powers.used:
+    if not powers.is_identified:
         return (
             f"Answers about {source} do not identify the sharpness of the belief ({interval}). "
-            f"{_saved(powers)}"
+            f"{_saved_power_sentence(powers)}"
         )
     if identified.source == "points":
         sentence = (
@@ -100,7 +103,7 @@ def power_sentence(powers: BeliefPowers) -> str:
             f"judge's own may be another ({interval}), so points alone do not identify the "
             "sharpness of its belief."
         )
-    elif powers.scale is None:
+    elif powers.scale_sources is None:
         sentence = (
             f"The saved power is the one implied by answers about {source} ({interval}), but they "
             "are not coherent with a density, so the scale is not identified."
@@ -109,7 +112,7 @@ def power_sentence(powers: BeliefPowers) -> str:
         sentence = f"The saved power is identified by {source} ({interval})."
     if identified.agreement is None:
         return sentence
-    p = p_text(identified.agreement, False)
+    p = format_p_value(identified.agreement, False)
     if sources_disagree(powers):
         return f"{sentence} The sources disagree ({p}); each is listed separately."
     return f"{sentence} The sources do not differ significantly ({p})."
@@ -117,14 +120,14 @@ def power_sentence(powers: BeliefPowers) -> str:
 
 def nearer_sentence(powers: BeliefPowers) -> str:
     """Return whether a belief is nearer to the data than λ is, over the powers evaluated."""
-    if powers.sampling_data is None:
+    if powers.sampling_data_distance is None:
         return ""
-    first, last = (powers.rows[end].factor for end in (0, -1))
+    first, last = (powers.beliefs[end].factor for end in (0, -1))
     evaluated = f"from {first:g} to {last:g} times the saved one"
-    if powers.nearer is not None:
-        relation = "nearer to" if powers.nearer else "farther from"
+    if powers.is_nearer is not None:
+        relation = "nearer to" if powers.is_nearer else "farther from"
         return f"The belief is {relation} the data than λ at every power {evaluated}."
-    signs = {row.nearer_than(powers.sampling_data) for row in powers.rows}
+    signs = {row.compare_with_sampling(powers.sampling_data_distance) for row in powers.beliefs}
     if {-1, 1} <= signs:
         return f"Whether the belief is nearer to the data than λ depends on the power, {evaluated}."
     if signs == {0}:
@@ -146,9 +149,9 @@ def coherence_sentence(powers: BeliefPowers | None) -> str:
         return ""
     value, low, high = response.width
     numbers = (
-        f"coefficient of log width {number(value, 2)}, 95 % interval {number(low, 2)} to "
-        f"{number(high, 2)}; {number(response.expected, 2)} expected for a judge with a density, "
-        f"{p_text(response.p_value, False)}"
+        f"coefficient of log width {number_text(value, 2)}, 95 % interval {number_text(low, 2)} to "
+        f"{number_text(high, 2)}; {number_text(response.expected, 2)} expected for a judge with a "
+        f"density, {format_p_value(response.p_value, False)}"
     )
     includes_zero = low <= 0.0 <= high
     if response.coherent and includes_zero:
@@ -168,18 +171,18 @@ def coherence_sentence(powers: BeliefPowers | None) -> str:
 
 def sources_disagree(powers: BeliefPowers) -> bool:
     """Return whether the test that all sources share one power rejects."""
-    identified = powers.identified
+    identified = powers.identified_power
     if identified is None or identified.agreement is None:
         return False
-    return identified.agreement < _LEVEL
+    return identified.agreement < _TEST_LEVEL
 
 
 def sources_text(source: str) -> str:
     """Return the sources of a power as a phrase."""
-    return listed(source.split(" + "))
+    return join_names(source.split(" + "))
 
 
-def _saved(powers: BeliefPowers) -> str:
+def _saved_power_sentence(powers: BeliefPowers) -> str:
     """Return what the saved power is if it is not identified."""
     return {
         "convention": (
@@ -189,4 +192,6 @@ def _saved(powers: BeliefPowers) -> str:
         "assumed noise level": (
             "The figures show the power that follows from the noise level assumed for choices."
         ),
-    }.get(powers.source, f"The figures show the power by {sources_text(powers.source)}.")
+    }.get(
+        powers.saved_source, f"The figures show the power by {sources_text(powers.saved_source)}."
+    )

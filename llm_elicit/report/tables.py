@@ -18,11 +18,11 @@ from llm_elicit.audit.reference import axis_label
 from llm_elicit.audit.summaries import CategoryBands, CategorySummary, Summary
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import formatting
-from llm_elicit.report.figures import file_name
-from llm_elicit.report.verdicts import reaches_ceiling, shown_ceiling
+from llm_elicit.report.figures import file_stem
+from llm_elicit.report.verdicts import reaches_ceiling, usable_ceiling
 from llm_elicit.spaces.features import Feature
 
-_NAMES = 2  # columns of a table that name what the numbers are of
+_NAME_COLUMNS = 2  # columns of a table that name what the numbers are of
 
 
 def write_tables(audit: Audit, folder: Path) -> list[Path]:
@@ -38,23 +38,27 @@ def write_tables(audit: Audit, folder: Path) -> list[Path]:
         The files written.
     """
     folder.mkdir(exist_ok=True)
-    written = _write(folder / "audit", audit_numbers(audit), audit_table(audit))
+    written = _write_formats(folder / "audit", audit_numbers(audit), audit_table(audit))
     for judge in audit.judges:
-        name, numbers = file_name(judge.name), audit.summary(judge.name)
+        name, numbers = file_stem(judge.name), audit.summary(judge.name)
         if "mean" in numbers.columns:
             of_numbers = numbers[numbers["mean"].notna()].dropna(axis="columns", how="all")
-            written += _write(folder / f"{name}-features", of_numbers, feature_table(audit, judge))
+            written += _write_formats(
+                folder / f"{name}-features", of_numbers, feature_table(audit, judge)
+            )
         if "share" in numbers.columns:
             columns = ["feature", "category", "sample", "share"]
             shares = numbers.loc[numbers["share"].notna(), columns]
-            written += _write(folder / f"{name}-shares", shares, share_table(audit, judge))
+            written += _write_formats(folder / f"{name}-shares", shares, share_table(audit, judge))
         if judge.direct is not None:
             stem = folder / f"{name}-direct"
-            written += _write(stem, direct_numbers(audit, judge), direct_table(audit, judge))
+            written += _write_formats(
+                stem, direct_numbers(audit, judge), direct_table(audit, judge)
+            )
     return written
 
 
-def _write(stem: Path, numbers: pd.DataFrame, table: pd.DataFrame) -> list[Path]:
+def _write_formats(stem: Path, numbers: pd.DataFrame, table: pd.DataFrame) -> list[Path]:
     csv, md, tex = paths = [stem.parent / f"{stem.name}.{kind}" for kind in ("csv", "md", "tex")]
     guarded = numbers.map(lambda cell: guard(cell) if isinstance(cell, str) else cell)
     guarded.to_csv(csv, index=False)
@@ -72,7 +76,7 @@ def as_markdown(table: pd.DataFrame) -> str:
         | :--- | :--- | ---: |
         | a\\|b | x | 0.5 |
     """
-    rule = [":---" if place < _NAMES else "---:" for place in range(table.shape[1])]
+    rule = [":---" if place < _NAME_COLUMNS else "---:" for place in range(table.shape[1])]
     rows = (map(markdown, row) for row in table.itertuples(index=False))
     lines = [map(markdown, table.columns), rule, *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -93,7 +97,7 @@ def as_latex(table: pd.DataFrame) -> str:
     """
 
     escaped = table.map(latex).rename(columns=latex)
-    columns = "l" * _NAMES + "r" * (table.shape[1] - _NAMES)
+    columns = "l" * _NAME_COLUMNS + "r" * (table.shape[1] - _NAME_COLUMNS)
     text: str = escaped.style.hide(axis="index").to_latex(column_format=columns, hrules=True)
     return text
 
@@ -113,33 +117,33 @@ def audit_numbers(audit: Audit) -> pd.DataFrame:
                 "pairs": judge.preference.pairs,
                 "p_value": judge.preference.p_value,
                 "p_holm": judge.preference.p_holm,
-                **_interval("reliability", judge.preference.reliability),
-                **_interval("ceiling", judge.preference.ceiling),
-                **_interval("auc", getattr(judge.discrimination, "auc", None)),
+                **_interval_columns("reliability", judge.preference.reliability),
+                **_interval_columns("ceiling", judge.preference.ceiling),
+                **_interval_columns("auc", getattr(judge.discrimination, "auc", None)),
                 "auc_ceiling": getattr(judge.discrimination, "ceiling", None),
-                **_interval(
+                **_interval_columns(
                     "rank_correlation", getattr(judge.discrimination, "rank_correlation", None)
                 ),
-                **_interval("level_set", getattr(judge.discrimination, "level_set", None)),
-                "position": getattr(judge.preference.position, "share", None),
-                **_distance("w1_data", judge.belief_data),
-                **_distance("floor_data", reference.data_floor),
-                **_distance("w1_sampling", judge.belief_sampling),
-                **_distance("floor_sampling", reference.sampling_floor),
-                **_interval("order_bias", judge.consistency.order_bias),
-                **_interval("agreement", judge.consistency.agreement),
+                **_interval_columns("level_set", getattr(judge.discrimination, "level_set", None)),
+                "position": getattr(judge.preference.position, "explained_share", None),
+                **_distance_columns("w1_data", judge.data_distance),
+                **_distance_columns("floor_data", reference.data_floor),
+                **_distance_columns("w1_sampling", judge.sampling_distance),
+                **_distance_columns("floor_sampling", reference.sampling_floor),
+                **_interval_columns("order_bias", judge.consistency.order_bias),
+                **_interval_columns("agreement", judge.consistency.agreement),
             }
             for judge in audit.judges
         ]
     )
 
 
-def _distance(name: str, distance: Distance | None) -> dict[str, float | None]:
+def _distance_columns(name: str, distance: Distance | None) -> dict[str, float | None]:
     w1 = None if distance is None else distance.wasserstein
     return {name: w1.mean if w1 else None, f"{name}_sd": w1.sd if w1 else None}
 
 
-def _interval(name: str, interval: Interval | None) -> dict[str, float | None]:
+def _interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
     ends = {"": "value", "_low": "low", "_high": "high"}
     return {f"{name}{end}": getattr(interval, attribute, None) for end, attribute in ends.items()}
 
@@ -147,38 +151,38 @@ def _interval(name: str, interval: Interval | None) -> dict[str, float | None]:
 def audit_table(audit: Audit) -> pd.DataFrame:
     """Return the main numbers as text; distances are from λ if there are no data."""
     reference = audit.reference
-    bare = reference.data is None
+    bare = reference.data_summary is None
     floor = reference.data_floor or reference.sampling_floor
     rows = []
     for judge in audit.judges:
-        distance = judge.belief_sampling if bare else judge.belief_data
+        distance = judge.sampling_distance if bare else judge.data_distance
         preference, data = judge.preference, judge.discrimination
         rows.append(
             {
                 "Judge": judge.name,
                 "Verdict": judge.verdict,
-                "p": formatting.p_cell(preference.p_holm, preference.at_floor),
-                "R²": _of_share(preference.reliability),
-                "Ceiling": _of_share(shown_ceiling(preference))
+                "p": formatting.p_value_cell(preference.p_holm, preference.p_is_bound),
+                "R²": _share_interval(preference.reliability),
+                "Ceiling": _share_interval(usable_ceiling(preference))
                 + (", reached" if reaches_ceiling(preference) else ""),
-                "AUC": formatting.interval(None if data is None else data.auc, percent=True),
-                f"W1 to {'λ' if bare else 'data'}": formatting.estimate(
+                "AUC": formatting.interval_text(None if data is None else data.auc, percent=True),
+                f"W1 to {'λ' if bare else 'data'}": formatting.estimate_text(
                     None if distance is None else distance.wasserstein
                 ),
-                "Floor": formatting.estimate(floor.wasserstein),
-                "Order bias": formatting.interval(judge.consistency.order_bias),
-                "Agreement": formatting.interval(judge.consistency.agreement, percent=True),
+                "Floor": formatting.estimate_text(floor.wasserstein),
+                "Order bias": formatting.interval_text(judge.consistency.order_bias),
+                "Agreement": formatting.interval_text(judge.consistency.agreement, percent=True),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _of_share(interval: Interval | None) -> str:
+def _share_interval(interval: Interval | None) -> str:
     """Return a share with its interval; below 0 nothing is explained."""
     if interval is None:
-        return formatting.interval(None)
+        return formatting.interval_text(None)
     ends = {end: max(value, 0.0) for end, value in interval if isinstance(value, float)}
-    return formatting.interval(interval.model_copy(update=ends), percent=True)
+    return formatting.interval_text(interval.model_copy(update=ends), percent=True)
 
 
 def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
@@ -186,15 +190,15 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
 
     For features that are numbers; `share_table` has the others.
     """
-    samples = audit.samples(judge.name)
+    samples = audit.summaries(judge.name)
     heads = {"mean": "mean", "sd": "sd", "q05": "5 %", "q25": "25 %", "q50": "median"}
     heads |= {"q75": "75 %", "q95": "95 %"}
 
     def statistic(feature: Feature, summary: Summary, key: str) -> str:
-        value, word = getattr(summary, key, None), formatting.worded
+        value, word = getattr(summary, key, None), formatting.value_text
         if value is None:  # a quantile of a periodic feature
             return ""
-        return (formatting.width if key == "sd" else word)(feature, value)
+        return (formatting.sd_text if key == "sd" else word)(feature, value)
 
     return pd.DataFrame(
         [
@@ -217,12 +221,12 @@ def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
         band = None if judge.bands is None else judge.bands[i]
         for place, word in enumerate(feature.categories):
             row = {"Feature": "" if place else feature.label, "Category": word}
-            for name, summaries in audit.samples(judge.name).items():
+            for name, summaries in audit.summaries(judge.name).items():
                 summary = summaries[i]
                 assert isinstance(summary, CategorySummary)
-                row[name] = formatting.share(summary.shares[word], 1)
+                row[name] = formatting.share_text(summary.shares[word], 1)
                 if name == "belief" and isinstance(band, CategoryBands):
-                    ends = (formatting.share(end, 1) for end in band.shares[word])
+                    ends = (formatting.share_text(end, 1) for end in band.shares[word])
                     row["90 % band"] = " to ".join(ends)
             rows.append(row)
     return pd.DataFrame(rows)
@@ -236,19 +240,21 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     """
     direct = judge.direct
     assert direct is not None
-    level, completion = getattr(direct.stated, "level", None), direct.row_completion
+    level, completion = getattr(direct.stated_quantiles, "noise_level", None), direct.row_completion
     ends = {"level": "best", "level_low": "low", "level_high": "high"}
     whole = {
         **{
             name: getattr(level, key, None)
             for name, key in (ends | {"level_identified": "identified"}).items()
         },
-        **_interval("row_completion", getattr(completion, "share", None)),
-        "row_completion_chance": getattr(completion, "chance", None),
+        **_interval_columns("row_completion", getattr(completion, "exact_share", None)),
+        "row_completion_chance": getattr(completion, "chance_share", None),
         "row_completion_p": getattr(completion, "p_value", None),
     }
     rows = []
-    of_numbers = {feature.name: feature for feature in getattr(direct.stated, "features", ())}
+    of_numbers = {
+        feature.name: feature for feature in getattr(direct.stated_quantiles, "features", ())
+    }
     for i, name in enumerate(audit.space.names):
         row: dict[str, object] = {"feature": name}
         stated = of_numbers.get(name)
@@ -256,7 +262,7 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
             row[f"q{level_:02d}"] = stated.quantiles[k] if stated and stated.quantiles else None
         for key in ("times", "outside", "spread", "data", "belief", "belief_data", "floor"):
             row[f"stated_{key}"] = getattr(stated, key, None)
-        generated = direct.generated.features[i] if direct.generated else None
+        generated = direct.generated_points.features[i] if direct.generated_points else None
         for side in ("data", "belief"):
             for key in ("distance", "floor", "p_value"):
                 row[f"generated_{side}_{key}"] = getattr(getattr(generated, side, None), key, None)
@@ -276,7 +282,7 @@ def direct_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     table_rows = []
     for i, feature in enumerate(audit.space.features):
         row = numbers.iloc[i]
-        cells = {head: formatting.worded(feature, row[key]) if pd.notna(row[key]) else ""
+        cells = {head: formatting.value_text(feature, row[key]) if pd.notna(row[key]) else ""
                  for key, head in heads.items()}  # fmt: skip
         cells |= {head: f"{row[key]:.2f}" if pd.notna(row[key]) else ""
                   for key, head in distances.items()}  # fmt: skip

@@ -15,14 +15,14 @@ from llm_elicit.audit.preference import (
     Ceiling,
     PositionEffect,
     Preference,
-    repeats,
+    is_repeatable,
 )
 from llm_elicit.audit.record import Audit, JudgeAudit
-from llm_elicit.audit.utility import NEGLIGIBLE, Discrimination, Effect
+from llm_elicit.audit.utility import EQUIVALENCE_MARGIN, Discrimination, Effect
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.density import fit_warnings
 from llm_elicit.planning.detectable import fewest_pairs
-from llm_elicit.report.formatting import NOT_MEASURED, listed, share, signed
+from llm_elicit.report.formatting import NOT_MEASURED, join_names, share_text, signed_text
 from llm_elicit.report.powers import (
     coherence_sentence,
     sources_disagree,
@@ -30,59 +30,59 @@ from llm_elicit.report.powers import (
 )
 from llm_elicit.spaces.features import FeatureSpace
 
-_MAX_NAMED = 4
-_STRONG = 0.25
-_CHANCE = 0.5
-_MANY = 0.05
-_NEARLY_ALL = 0.95
+_MAX_NAMED_FEATURES = 4
+_STRONG_SHARE = 0.25
+_CHANCE_AUC = 0.5
+_MIN_UNUSABLE_SHARE = 0.05
+_MIN_EXPLAINED_SHARE = 0.95
 _MAX_DECIMALS = 6
 _UNUSABLE = {"refusal": "refused", "truncated": "truncated", "unparsable": "unparsable"}
 # The end of the noun phrase that names the subject.
-_NARROWED = re.compile(
+_SUBJECT_END = re.compile(
     r"[,(;:]|\s(?:in|near|of|sold|between|with|from|for|at|on|by|that|who|which|made|built)\s"
 )
-_MAX_WORDS = 4
+_MAX_SUBJECT_WORDS = 4
 
 
 def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
     """Return what a judge prefers, how reliably, whether the data agree, and the scale."""
     preference, level = judge.preference, audit.settings.level
     if preference.pairs == 0:
-        judgments = judge.consistency.judgments
-        return (
-            f"{judge.name} gave no usable answer: {unusable(judge.consistency)} of {judgments:,}."
-        )
+        counts, total = unusable_counts(judge.consistency), judge.consistency.answers
+        return f"{judge.name} gave no usable answer: {counts} of {total:,}."
     decisive = preference.p_value < level <= preference.p_holm
-    p = preference.p_in_words(level) if decisive else preference.p
+    p = preference.describe_p_value(level) if decisive else preference.p_text
     if not preference.consistent:
-        return _no_preference(judge, level, p)
+        return _no_preference_sentence(judge, level, p)
     parts = [
-        f"{judge.name} prefers {preferred(judge.effects, audit.space, level)}"
-        f"{_reliably(preference, p)}",
+        f"{judge.name} prefers {preferred_features(judge.effects, audit.space, level)}"
+        f"{_reliability_clause(preference, p)}",
         data_clause(judge.discrimination, audit.space.subject),
         _scale_clause(preference, judge.powers),
     ]
     return "; ".join(part for part in parts if part) + "."
 
 
-def preferred(effects: Sequence[Effect], space: FeatureSpace, level: float) -> str:
+def preferred_features(effects: Sequence[Effect], space: FeatureSpace, level: float) -> str:
     """Return the features with significant effects, the largest first, with direction."""
     labels = {feature.name: feature.label for feature in space.features}
     significant = [effect for effect in effects if effect.p_holm < level]
-    significant.sort(key=lambda effect: -(effect.size or 0.0))
+    significant.sort(key=lambda effect: -(effect.sd or 0.0))
     if not significant:
         return "some combinations of features to others; no single feature is significant"
     named: dict[str, list[str]] = {}
-    for effect in significant[:_MAX_NAMED]:
-        named.setdefault(_direction(effect), []).append(_name(effect, labels[effect.name]))
-    phrases = [f"{direction}{listed(names)}" for direction, names in named.items()]
-    unnamed = len(significant) - _MAX_NAMED
-    return listed([*phrases, f"{unnamed} more"] if unnamed > 0 else phrases)
+    for effect in significant[:_MAX_NAMED_FEATURES]:
+        named.setdefault(_direction_words(effect), []).append(
+            _effect_name(effect, labels[effect.name])
+        )
+    phrases = [f"{direction}{join_names(names)}" for direction, names in named.items()]
+    unnamed = len(significant) - _MAX_NAMED_FEATURES
+    return join_names([*phrases, f"{unnamed} more"] if unnamed > 0 else phrases)
 
 
-def _direction(effect: Effect) -> str:
+def _direction_words(effect: Effect) -> str:
     """Return which values of a feature are preferred, before its name."""
-    if not effect.directed:
+    if not effect.has_direction:
         return "some values of "  # the test finds a dependence, the interval no direction
     if effect.categories is not None:
         return ""
@@ -91,42 +91,43 @@ def _direction(effect: Effect) -> str:
     return words.get(effect.direction or "", "some values of ")
 
 
-def _name(effect: Effect, label: str) -> str:
+def _effect_name(effect: Effect, label: str) -> str:
     """Return a feature's label without the part in brackets, or its preferred category."""
     short = label.split(" (", maxsplit=1)[0]
-    if effect.categories is None or not effect.directed:
+    if effect.categories is None or not effect.has_direction:
         return short
     best, worst = effect.categories
     return f"{best} over {worst} ({short})"
 
 
-def _reliably(preference: Preference, p: str) -> str:
+def _reliability_clause(preference: Preference, p: str) -> str:
     """Return how reliable a preference is, in brackets or as a clause."""
     kind = preference.response
     if preference.reliability is None:
         few = f"reliability is not given for fewer than {MIN_PAIRS} pairs; "
         return f" ({few if preference.pairs < MIN_PAIRS else ''}{p})"
-    reached, ceiling = preference.reliability.value, shown_ceiling(preference)
+    reached, ceiling = preference.reliability.value, usable_ceiling(preference)
     if reached <= 0.0:
         return f", though the fit predicts none of the variation of held-out {kind} ({p})"
-    most = "" if ceiling is None else f"; ceiling {_part(ceiling.value)}"
+    most = "" if ceiling is None else f"; ceiling {_share_below_one(ceiling.value)}"
     if reaches_ceiling(preference):
         most = ", which is at its ceiling"
-    return f" ({_part(reached)} of the variation of held-out {kind} is predicted{most}; {p})"
+    share = _share_below_one(reached)
+    return f" ({share} of the variation of held-out {kind} is predicted{most}; {p})"
 
 
-def _part(value: float) -> str:
+def _share_below_one(value: float) -> str:
     """Return a share; one below 1 is not rounded to all."""
-    return "more than 99%" if 0.995 <= value < 1.0 else share(value)
+    return "more than 99%" if 0.995 <= value < 1.0 else share_text(value)
 
 
 def reaches_ceiling(preference: Preference) -> bool:
     """Return whether a reliability is estimated to be no lower than its ceiling, up to error."""
-    reached, ceiling = preference.reliability, shown_ceiling(preference)
+    reached, ceiling = preference.reliability, usable_ceiling(preference)
     return reached is not None and ceiling is not None and reached.value >= ceiling.value
 
 
-def shown_ceiling(preference: Preference) -> Ceiling | None:
+def usable_ceiling(preference: Preference) -> Ceiling | None:
     """Return the ceiling of the reliability; None if its interval lies below the reliability.
 
     Estimated from the orders, it counts variation of the position effect as noise; estimated from
@@ -145,25 +146,30 @@ def data_clause(discrimination: Discrimination | None, subject: str) -> str:
     """
     if discrimination is None:
         return ""
-    real, ceiling = thing(subject), share(discrimination.ceiling)
+    real, ceiling = short_subject(subject), share_text(discrimination.ceiling)
     if discrimination.relation == "not measurable":
         return (
             "whether the preference follows the data is not measurable: even the data's own "
             f"density ranks a real {real} above a random one only {ceiling} of the time"
         )
+    auc_ends = _interval_ends(discrimination.auc, _CHANCE_AUC, share_text)
     area = (
-        f"a real {real} ranks above a random one {share(discrimination.auc.value)} of the time "
-        f"(95 % interval {_ends(discrimination.auc, _CHANCE, share)}; ceiling {ceiling})"
+        f"a real {real} ranks above a random one {share_text(discrimination.auc.value)} of the "
+        f"time (95 % interval {auc_ends}; ceiling {ceiling})"
     )
     correlation = discrimination.rank_correlation
+    rank_ends = _interval_ends(
+        correlation, 0.0, lambda end, decimals: signed_text(end, 2 + decimals)
+    )
     rank = (
         "rank correlation with a kernel density of the data "
-        f"{signed(correlation.value)} "
-        f"({_ends(correlation, 0.0, lambda value, decimals: signed(value, 2 + decimals))})"
+        f"{signed_text(correlation.value)} ({rank_ends})"
     )
-    weakly = "weakly " if abs(discrimination.reached) < _STRONG else ""
-    reached = f"{share(abs(discrimination.reached))} of the way from one half to the ceiling"
-    if discrimination.reached >= 1.0:
+    weakly = "weakly " if abs(discrimination.relative_auc) < _STRONG_SHARE else ""
+    reached = (
+        f"{share_text(abs(discrimination.relative_auc))} of the way from one half to the ceiling"
+    )
+    if discrimination.relative_auc >= 1.0:
         reached = "no less often than by the data's own density"
     headings = {
         "follows": f"the preference {weakly}follows the data: {area}, {reached}; {rank}",
@@ -171,7 +177,7 @@ def data_clause(discrimination: Discrimination | None, subject: str) -> str:
         "not shown": f"the preference is not shown to be related to the data: {area}; {rank}",
         "practically unrelated": (
             f"the preference is practically unrelated to the data: {area}; {rank}; both intervals "
-            f"are within {share(NEGLIGIBLE)} of what the data's own density reaches"
+            f"are within {share_text(EQUIVALENCE_MARGIN)} of what the data's own density reaches"
         ),
     }
     if discrimination.relation in headings:
@@ -191,7 +197,7 @@ def data_clause(discrimination: Discrimination | None, subject: str) -> str:
     return f"{above}: {area}{extent}; {dense}: {rank}"
 
 
-def _ends(interval: Interval, null: float, word: Callable[[float, int], str]) -> str:
+def _interval_ends(interval: Interval, null: float, word: Callable[[float, int], str]) -> str:
     """Return an interval's ends, with as many decimals as tell them from the null value."""
     for decimals in range(3):
         ends = [word(end, decimals) for end in (interval.low, interval.high)]
@@ -200,88 +206,92 @@ def _ends(interval: Interval, null: float, word: Callable[[float, int], str]) ->
     return " to ".join(ends)
 
 
-def thing(subject: str) -> str:
+def short_subject(subject: str) -> str:
     """Return what a subject is called in short, without its article.
 
     Examples:
-        >>> thing("a country in some year between 1952 and 2007")
+        >>> short_subject("a country in some year between 1952 and 2007")
         'country'
-        >>> thing("an adult penguin (Adelie, chinstrap or gentoo) near Palmer Station")
+        >>> short_subject("an adult penguin (Adelie, chinstrap or gentoo) near Palmer Station")
         'adult penguin'
-        >>> thing("whatever else one may well come to think up")
+        >>> short_subject("whatever else one may well come to think up")
         'case'
     """
     bare = re.sub(r"^(?:an?|the)\s+", "", subject.strip(), flags=re.IGNORECASE)
-    name = _NARROWED.split(bare, maxsplit=1)[0].strip()
-    return name if 0 < len(name.split()) <= _MAX_WORDS else "case"
+    name = _SUBJECT_END.split(bare, maxsplit=1)[0].strip()
+    return name if 0 < len(name.split()) <= _MAX_SUBJECT_WORDS else "case"
 
 
 def _scale_clause(preference: Preference, powers: BeliefPowers | None) -> str:
-    if preference.verdict != "belief with a scale" or powers is None or powers.scale is None:
+    if (
+        preference.verdict != "belief with a scale"
+        or powers is None
+        or powers.scale_sources is None
+    ):
         return "the scale of its belief is not identified"
     doubt, width = "", powers.coherence
     if width is not None and not width.coherent:
         doubt = ", though its answers about ranges are not coherent with a density"
     elif sources_disagree(powers):
         doubt = ", though these disagree"
-    return f"the scale of its belief is identified by {sources_text(powers.scale)}{doubt}"
+    return f"the scale of its belief is identified by {sources_text(powers.scale_sources)}{doubt}"
 
 
-def _no_preference(judge: JudgeAudit, level: float, p: str) -> str:
+def _no_preference_sentence(judge: JudgeAudit, level: float, p: str) -> str:
     name, preference, answers = judge.name, judge.preference, judge.consistency
     if preference.verdict == "too few answers":
         pairs = "1 pair" if preference.pairs == 1 else f"{preference.pairs:,} pairs"
         return f"{name} answered {pairs}, so few that no preference could have been found ({p})."
-    if answers.verdicts["tie"] == answers.judgments - _lost(answers):
+    if answers.verdict_counts["tie"] == answers.answers - _count_unusable(answers):
         return f"{name} called every pair a tie: no preference was found ({p})."
     agreement, position = preference.agreement, preference.position
     if preference.verdict == REPEATABLE and agreement is not None:
         most = preference.ceiling
-        part = "" if most is None else f"{_part(most.value)} of the variation repeats; "
+        part = "" if most is None else f"{_share_below_one(most.value)} of the variation repeats; "
         return (
-            f"{name} prefers the same option of a pair in both orders ({part}{agreement.p}), but "
-            f"no linear or quadratic rule on these features is shown to predict which ({p})."
+            f"{name} prefers the same option of a pair in both orders ({part}{agreement.p_text}), "
+            f"but no linear or quadratic rule on these features is shown to predict which ({p})."
         )
     none = f"The answers of {name} are not shown to depend on the points ({p})"
     if preference.verdict != "position only" or position is None:
         return f"{none}, nor on which option is shown first."
-    p_position = position.p
+    p_position = position.p_text
     side = "first" if position.mean.value > 0 else "second"
-    depends = _depends_on_content(position, level)
+    depends = _interaction_p(position, level)
     return (
         f"{none}; they depend on the position: the option shown {side} is preferred "
-        f"({p_position}), which accounts for {_part(position.share)} of their "
+        f"({p_position}), which accounts for {_share_below_one(position.explained_share)} of their "
         f"variation{f', to a degree that depends on the content ({depends})' if depends else ''}."
     )
 
 
-def _depends_on_content(position: PositionEffect, level: float) -> str:
+def _interaction_p(position: PositionEffect, level: float) -> str:
     """Return the p-value of a position effect that depends on the points; empty if none shown."""
-    content = position.content
-    return "" if content is None or content.p_holm >= level else content.p
+    content = position.interaction
+    return "" if content is None or content.p_holm >= level else content.p_text
 
 
-def unusable(answers: Consistency) -> str:
+def unusable_counts(answers: Consistency) -> str:
     """Return the answers that are no choice, by reason, the most frequent first.
 
     Examples:
         >>> from llm_elicit.comparisons.table_files import VERDICTS
         >>> counts = dict.fromkeys(VERDICTS, 0) | {"refusal": 3, "truncated": 12}
-        >>> unusable(Consistency.model_construct(verdicts=counts))
+        >>> unusable_counts(Consistency.model_construct(verdicts=counts))
         '12 truncated and 3 refused'
     """
     counts = sorted(
-        ((answers.verdicts[kind], word) for kind, word in _UNUSABLE.items()), reverse=True
+        ((answers.verdict_counts[kind], word) for kind, word in _UNUSABLE.items()), reverse=True
     )
-    return listed([f"{count:,} {word}" for count, word in counts if count] or ["0 answers"])
+    return join_names([f"{count:,} {word}" for count, word in counts if count] or ["0 answers"])
 
 
-def _repeats_sentence(preference: Preference, level: float) -> str:
+def _repeatable_sentence(preference: Preference, level: float) -> str:
     """Return what is known of a preference that the features do not describe; empty if nothing."""
     if preference.verdict not in ("position only", "no consistent preference"):
         return ""
     agreement = preference.agreement
-    if repeats(preference, level) and agreement is not None and agreement.source == "repeats":
+    if is_repeatable(preference, level) and agreement is not None and agreement.source == "repeats":
         return (
             "Its answers to the same question agree, however: they depend on the points by a "
             "preference or a position effect that no linear or quadratic rule is shown to "
@@ -298,20 +308,20 @@ def _repeats_sentence(preference: Preference, level: float) -> str:
 def _misfit_sentence(preference: Preference) -> str:
     """Return that a fit leaves out variation that repeats, and what follows; empty if it is all."""
     reached, ceiling = preference.reliability, preference.ceiling
-    if preference.captured >= _NEARLY_ALL or reached is None or ceiling is None:
+    if preference.explained_share >= _MIN_EXPLAINED_SHARE or reached is None or ceiling is None:
         return ""
     fit = "the fit" if reached.source == "belief" else "a quadratic rule on the features"
     intervals = "the intervals above account for this, those of the density below do not"
-    if preference.captured <= 0.0:
+    if preference.explained_share <= 0.0:
         intervals = "so its relation to the data and the effects of features are not given"
     return (
-        f"Repeatable variation of its answers ({_part(ceiling.value)} repeats) is not captured "
-        f"by {fit}: {intervals}."
+        f"Repeatable variation of its answers ({_share_below_one(ceiling.value)} repeats) is not "
+        f"captured by {fit}: {intervals}."
     )
 
 
-def _lost(answers: Consistency) -> int:
-    return sum(answers.verdicts[kind] for kind in _UNUSABLE)
+def _count_unusable(answers: Consistency) -> int:
+    return sum(answers.verdict_counts[kind] for kind in _UNUSABLE)
 
 
 def position_sentence(position: PositionEffect | None, level: float) -> str:
@@ -321,15 +331,14 @@ def position_sentence(position: PositionEffect | None, level: float) -> str:
     """
     if position is None:
         return ""
-    depends = _depends_on_content(position, level)
-    strong = (
-        f"The position effect accounts for {_part(position.share)} of the variation of its answers."
-    )
+    depends = _interaction_p(position, level)
+    share = _share_below_one(position.explained_share)
+    strong = f"The position effect accounts for {share} of the variation of its answers."
     content = (
         f"Its position effect depends on the content ({depends}): asking both orders removes only "
         "its mean, and part of the rest may look like preference."
     )
-    said = (strong if position.share >= _STRONG else "", content if depends else "")
+    said = (strong if position.explained_share >= _STRONG_SHARE else "", content if depends else "")
     return " ".join(filter(None, said))
 
 
@@ -342,11 +351,12 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
             position_sentence(preference.position, level), *fit_sentences(judge),
         ]  # fmt: skip
     else:
-        sentences = [_repeats_sentence(preference, level)]
-    answers, lost = judge.consistency, _lost(judge.consistency)
-    if preference.pairs and lost >= _MANY * max(answers.judgments, 1):
+        sentences = [_repeatable_sentence(preference, level)]
+    answers, lost = judge.consistency, _count_unusable(judge.consistency)
+    if preference.pairs and lost >= _MIN_UNUSABLE_SHARE * max(answers.answers, 1):
         sentences.append(
-            f"{lost:,} of its {answers.judgments:,} answers could not be used: {unusable(answers)}."
+            f"{lost:,} of its {answers.answers:,} answers could not be used: "
+            f"{unusable_counts(answers)}."
         )
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -377,15 +387,15 @@ def sample_size_sentence(preference: Preference) -> str:
 
 def effect_cell(effect: Effect) -> str:
     """Return an effect in log-odds with its interval, to two digits of the interval's width."""
-    if effect.open_ended and effect.directed:
+    if effect.open_ended and effect.has_direction:
         bound = effect.low or effect.high or 0.0
-        return f"{'at least' if bound > 0 else 'at most'} {signed(bound, 2)}"
+        return f"{'at least' if bound > 0 else 'at most'} {signed_text(bound, 2)}"
     if effect.value is None or effect.low is None or effect.high is None:
         return NOT_MEASURED
     width = effect.high - effect.low
     decimals = min(max(1 - math.floor(math.log10(width)), 0), _MAX_DECIMALS) if width else 2
     value, low, high = (
-        signed(number, decimals) for number in (effect.value, effect.low, effect.high)
+        signed_text(number, decimals) for number in (effect.value, effect.low, effect.high)
     )
     return f"{value} ({low} to {high})"
 
@@ -394,7 +404,7 @@ def direction_cell(effect: Effect, level: float) -> str:
     """Return the preferred values of a feature, where test and interval show them."""
     if effect.p_holm >= level:
         return "not shown"
-    if not effect.directed:
+    if not effect.has_direction:
         return "not determined"
     if effect.categories is not None:
         return " over ".join(effect.categories)
@@ -405,14 +415,14 @@ def level_set_sentence(discrimination: Discrimination) -> str:
     """Return the share of the data in the tenth of λ with the highest utility."""
     level = discrimination.level_set
     return (
-        f"{share(level.value)} of the data (95 % interval {share(level.low)} to "
-        f"{share(level.high)}) lie in the tenth of the range that the judge finds most "
+        f"{share_text(level.value)} of the data (95 % interval {share_text(level.low)} to "
+        f"{share_text(level.high)}) lie in the tenth of the range that the judge finds most "
         "plausible; 10% are expected by chance, and the ceiling is "
-        f"{share(discrimination.level_set_ceiling)}."
+        f"{share_text(discrimination.level_set_ceiling)}."
     )
 
 
-_READ = {
+_READING_ADVICE = {
     "truncated": "raise its `max_tokens`, or lower its `effort`, so that answers are not cut",
     "refusal": "compare other templates with `llm-elicit pilot`, since it refuses this question",
     "unparsable": (
@@ -420,14 +430,14 @@ _READ = {
         "answers are not of the form asked for"
     ),
 }
-_TIMES = 4
+_MORE_PAIRS_FACTOR = 4
 
 
 def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
     """Return what to change or ask next; empty if there is nothing to improve."""
     steps = next_steps(judge, audit, campaign)
     together = judge.preference.consistent or judge.verdict == "too few answers"
-    return f"Next: {listed(steps, 'and' if together else 'or')}." if steps else ""
+    return f"Next: {join_names(steps, 'and' if together else 'or')}." if steps else ""
 
 
 def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]:
@@ -436,12 +446,12 @@ def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]
     if judge.name in campaign.controls:
         return []  # its answers are as its settings say
     if preference.verdict == "no usable answers":
-        return [_how_to_read(judge.consistency)]
+        return [_reading_advice(judge.consistency)]
     if preference.verdict == "too few answers":
-        least = fewest_pairs(preference.family, level)
+        least = fewest_pairs(preference.family_size, level)
         steps = [f"ask more pairs: at least {least} can show a preference, a few dozen a weak one"]
         lost = preference.pairs < campaign.design.pairs
-        return [_how_to_read(judge.consistency), *steps] if lost else steps
+        return [_reading_advice(judge.consistency), *steps] if lost else steps
     if preference.verdict == REPEATABLE:
         return [
             "describe the options by more features, such as properties of the text (digits, "
@@ -449,7 +459,7 @@ def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]
             "compare templates with `llm-elicit pilot`",
         ]
     if not preference.consistent:
-        return _find_more(judge, campaign)
+        return _steps_without_preference(judge, campaign)
     steps = []
     related = judge.discrimination is None or judge.discrimination.relation
     if related in ("not shown", "partly"):
@@ -462,7 +472,7 @@ def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]
     return steps
 
 
-def without_answers(judge: JudgeAudit) -> str:
+def no_answers_clause(judge: JudgeAudit) -> str:
     """Return why a judge has no usable answers, and what to do; empty if it has some.
 
     The end of the line that a command prints of its verdict.
@@ -470,23 +480,23 @@ def without_answers(judge: JudgeAudit) -> str:
     if judge.verdict != "no usable answers":
         return ""
     answers = judge.consistency
-    lost = f"{unusable(answers)} of {answers.judgments:,}"
-    return f" ({lost}): {_how_to_read(answers)}"
+    lost = f"{unusable_counts(answers)} of {answers.answers:,}"
+    return f" ({lost}): {_reading_advice(answers)}"
 
 
-def _how_to_read(answers: Consistency) -> str:
+def _reading_advice(answers: Consistency) -> str:
     """Return how to get usable answers, by the most frequent reason why some are not."""
-    counts = {kind: answers.verdicts[kind] for kind in _READ}
+    counts = {kind: answers.verdict_counts[kind] for kind in _READING_ADVICE}
     worst = max(counts, key=lambda kind: counts[kind])
-    return _READ[worst] if counts[worst] else "run it again to ask the missing questions"
+    return _READING_ADVICE[worst] if counts[worst] else "run it again to ask the missing questions"
 
 
-def _find_more(judge: JudgeAudit, campaign: Campaign) -> list[str]:
+def _steps_without_preference(judge: JudgeAudit, campaign: Campaign) -> list[str]:
     """Return the ways to find a preference that was not found, what helps most first."""
     preference, answers = judge.preference, judge.consistency
     steps, position = [], preference.verdict == "position only"
-    if 2 * sum(answers.verdicts[kind] for kind in _READ) >= answers.judgments:
-        steps.append(_how_to_read(answers))
+    if 2 * sum(answers.verdict_counts[kind] for kind in _READING_ADVICE) >= answers.answers:
+        steps.append(_reading_advice(answers))
     if not campaign.design.both_orders:
         steps.append("ask both orders, which averages the position effect out")
     if campaign.design.template == "v1/zero-shot":
@@ -503,7 +513,9 @@ def _find_more(judge: JudgeAudit, campaign: Campaign) -> list[str]:
         # A number that was estimated helps for sure, unless the answers follow the position.
         steps.insert(len(steps) if position else 0, f"ask about {required.pairs:,} pairs in all")
     elif not position:
-        steps.append(f"ask more pairs (four times as many: {_TIMES * preference.pairs:,})")
+        steps.append(
+            f"ask more pairs (four times as many: {_MORE_PAIRS_FACTOR * preference.pairs:,})"
+        )
     return steps
 
 
@@ -514,6 +526,6 @@ def no_belief_notice(judges: Sequence[JudgeAudit]) -> str:
     if not names:
         return ""
     return (
-        f"Nothing below is to be read as a belief of {listed(names, 'or')}: no preference was "
+        f"Nothing below is to be read as a belief of {join_names(names, 'or')}: no preference was "
         "found, so the numbers may show noise or the position alone."
     )

@@ -8,10 +8,10 @@ import pytest
 
 from llm_elicit import density
 from llm_elicit.audit.belief_power import (
-    FACTORS,
-    at_powers,
+    POWER_FACTORS,
+    evaluate_powers,
     measure_powers,
-    power_of,
+    parse_power,
     read_powers,
     write_powers,
 )
@@ -52,24 +52,24 @@ def _data(plane, rng, centre=CENTRE, n=1500, sd=SD):
 
 
 def test_weighted_points_are_those_of_the_belief_at_another_power(plane, belief) -> None:
-    found = at_powers(belief, plane, belief.sample(8000, seed=1), None, 0)
-    assert tuple(found.points) == FACTORS
-    assert found.saved == 5.0
+    found = evaluate_powers(belief, plane, belief.sample(8000, seed=1), None, 0)
+    assert tuple(found.points_by_factor) == POWER_FACTORS
+    assert found.saved_power == 5.0
     for factor in (0.25, 2.0, 4.0):
         anew = belief.tempered(factor).sample(4000, seed=3)
-        one, other = (plane.to_scale(points) for points in (found.points[factor], anew))
+        one, other = (plane.to_scale(points) for points in (found.points_by_factor[factor], anew))
         np.testing.assert_allclose(one.mean(0), other.mean(0), atol=0.1)
         np.testing.assert_allclose(one.std(0), other.std(0), rtol=0.1)
 
 
 def test_few_points_are_as_good_and_no_power_is_sampled_anew(plane, belief, monkeypatch) -> None:
-    many = at_powers(belief, plane, belief.sample(8000, seed=1), None, 0).log_normalizers
+    many = evaluate_powers(belief, plane, belief.sample(8000, seed=1), None, 0).log_normalizers
 
     def refuse(*_, **__):
         raise AssertionError("sampled anew")
 
     monkeypatch.setattr(density.BeliefDensity, "tempered", refuse)
-    few = at_powers(belief, plane, belief.sample(100, seed=1), None, 0).log_normalizers
+    few = evaluate_powers(belief, plane, belief.sample(100, seed=1), None, 0).log_normalizers
     assert few == pytest.approx(many, abs=0.03)
 
 
@@ -77,20 +77,22 @@ def test_the_data_are_most_likely_at_the_power_they_were_drawn_at(plane, belief)
     """The utility is a twentieth of the data's log density."""
     rng = np.random.default_rng(1)
     data = _data(plane, rng)
-    evidence = at_powers(belief, plane, belief.sample(8000, seed=1), data, 0)
+    evidence = evaluate_powers(belief, plane, belief.sample(8000, seed=1), data, 0)
     found = measure_powers(evidence, Reference(plane, plane.sample(3000, rng), data), rng)
-    assert found.data.value == pytest.approx(20.0, rel=0.15)
-    assert found.data.low < 20.0 < found.data.high or abs(found.data.value - 20) < 3
-    assert found.data.bounded
-    best = max(found.rows, key=lambda row: row.log_density)
+    assert found.data_power.value == pytest.approx(20.0, rel=0.15)
+    assert (
+        found.data_power.low < 20.0 < found.data_power.high or abs(found.data_power.value - 20) < 3
+    )
+    assert found.data_power.is_maximum_inside
+    best = max(found.beliefs, key=lambda row: row.log_density)
     assert best.factor * 5.0 == pytest.approx(20.0, rel=0.5)
     assert best.log_density > found.sampling_log_density
     # The normal's own, per unit of standard deviations of the data.
     assert best.log_density == pytest.approx(-1.0 - np.log(2 * np.pi), abs=0.1)
-    assert found.rows[0].belief_data.mean > best.belief_data.mean
-    assert found.nearer is True
-    assert found.rows[-1].widths == pytest.approx([1.0, 1.0], abs=0.1)
-    assert found.rows[0].widths[0] > 1.5
+    assert found.beliefs[0].data_distance.mean > best.data_distance.mean
+    assert found.is_nearer is True
+    assert found.beliefs[-1].sd_ratios == pytest.approx([1.0, 1.0], abs=0.1)
+    assert found.beliefs[0].sd_ratios[0] > 1.5
 
 
 def _with_sampling(plane, kind) -> tuple[FeatureSpace, density.SamplingDensity]:
@@ -117,7 +119,7 @@ def test_log_densities_are_those_of_the_tempered_beliefs(plane, kind) -> None:
     belief = belief.tempered(5.0)
     data = _data(plane, rng)
     data = data[sampling.contains(data)]
-    evidence = at_powers(belief, space, belief.sample(8000, seed=1), data, 0)
+    evidence = evaluate_powers(belief, space, belief.sample(8000, seed=1), data, 0)
     reference = Reference(space, sampling.sample(3000, rng), data)
     found = measure_powers(evidence, reference, rng)
     per_sd = np.log(plane.to_scale(data).std(axis=0)).sum()
@@ -127,36 +129,38 @@ def test_log_densities_are_those_of_the_tempered_beliefs(plane, kind) -> None:
 
     assert found.sampling_log_density == pytest.approx(log_density(sampling), abs=1e-6)
     # Each is normalized anew, which takes a second: every other of them.
-    beliefs = {row.factor: belief.tempered(row.factor) for row in found.rows[::2]}
+    beliefs = {row.factor: belief.tempered(row.factor) for row in found.beliefs[::2]}
     tempered = {factor: log_density(one) for factor, one in beliefs.items()}
-    assert [row.log_density for row in found.rows[::2]] == pytest.approx(
+    assert [row.log_density for row in found.beliefs[::2]] == pytest.approx(
         list(tempered.values()), abs=0.08
     )
     most = max(tempered, key=tempered.get)
-    assert found.data.value == pytest.approx(5.0 * most, rel=0.5)
+    assert found.data_power.value == pytest.approx(5.0 * most, rel=0.5)
     anew = plane.to_scale(beliefs[0.25].sample(4000, seed=3))
-    np.testing.assert_allclose(plane.to_scale(evidence.points[0.25]).std(0), anew.std(0), rtol=0.1)
+    np.testing.assert_allclose(
+        plane.to_scale(evidence.points_by_factor[0.25]).std(0), anew.std(0), rtol=0.1
+    )
 
 
 def test_data_of_low_utility_have_their_largest_likelihood_at_power_zero(plane, belief) -> None:
     rng = np.random.default_rng(2)
     data = _data(plane, rng, centre=(-4.0, -3.0), sd=(0.4, 0.4))
     sharper = belief.tempered(4.0)  # whose least power is far from λ
-    evidence = at_powers(sharper, plane, sharper.sample(4000, seed=1), data, 0)
+    evidence = evaluate_powers(sharper, plane, sharper.sample(4000, seed=1), data, 0)
     found = measure_powers(evidence, Reference(plane, plane.sample(3000, rng), data), rng)
-    assert found.data.value == 0.0
-    assert found.nearer is False
-    assert all(row.shifts[0] > 1.0 for row in found.rows)
+    assert found.data_power.value == 0.0
+    assert found.is_nearer is False
+    assert all(row.mean_shifts[0] > 1.0 for row in found.beliefs)
 
 
 def test_without_data_a_belief_is_compared_with_its_sampling_density(plane, belief) -> None:
     rng = np.random.default_rng(2)
-    evidence = at_powers(belief, plane, belief.sample(4000, seed=1), None, 0)
+    evidence = evaluate_powers(belief, plane, belief.sample(4000, seed=1), None, 0)
     found = measure_powers(evidence, Reference(plane, plane.sample(3000, rng)), rng)
-    assert (found.data, found.nearer, found.sampling_data) == (None, None, None)
-    assert all(row.belief_data is None and row.log_density is None for row in found.rows)
-    assert found.rows[-1].shifts[0] > 0.3
-    assert found.scale is None
+    assert (found.data_power, found.is_nearer, found.sampling_data_distance) == (None, None, None)
+    assert all(row.data_distance is None and row.log_density is None for row in found.beliefs)
+    assert found.beliefs[-1].mean_shifts[0] > 0.3
+    assert found.scale_sources is None
 
 
 def test_an_identified_power_is_recorded_and_gives_the_scale(plane, belief) -> None:
@@ -165,25 +169,25 @@ def test_an_identified_power_is_recorded_and_gives_the_scale(plane, belief) -> N
     ranges = density.Power(9.0, 8.0, 10.0, "ranges", 0.07, coherence=coherence)
     ratios = density.Power(11.0, 9.0, 13.0, "ratios", 0.1)
     power = density.Power(9.7, 8.9, 10.6, "ranges + ratios", 0.05, (ranges, ratios), 0.2, coherence)
-    assert power_of(json.loads(json.dumps(asdict(power)))) == power
-    evidence = at_powers(belief, plane, belief.sample(4000, seed=1), None, 0, power)
+    assert parse_power(json.loads(json.dumps(asdict(power)))) == power
+    evidence = evaluate_powers(belief, plane, belief.sample(4000, seed=1), None, 0, power)
     reference = Reference(plane, plane.sample(3000, rng))
-    said = measure_powers(replace(evidence, source=power.source), reference, rng)
-    assert said.used
-    assert said.scale == "ranges + ratios"
-    assert [one.source for one in said.identified.sources] == ["ranges", "ratios"]
-    assert not said.identified.coherence.coherent
-    unused = measure_powers(replace(evidence, source="convention"), reference, rng)
-    assert unused.scale is None
+    said = measure_powers(replace(evidence, saved_source=power.source), reference, rng)
+    assert said.is_identified
+    assert said.scale_sources == "ranges + ratios"
+    assert [one.source for one in said.identified_power.sources] == ["ranges", "ratios"]
+    assert not said.identified_power.coherence.coherent
+    unused = measure_powers(replace(evidence, saved_source="convention"), reference, rng)
+    assert unused.scale_sources is None
     # Ranges alone, answered as no holder of a density would, say nothing of its power.
-    alone = replace(evidence, identified=ranges, source="ranges")
-    assert measure_powers(alone, reference, rng).scale is None
+    alone = replace(evidence, identified_power=ranges, saved_source="ranges")
+    assert measure_powers(alone, reference, rng).scale_sources is None
 
 
 def test_points_are_written_and_read_by_factor(plane, belief, tmp_path) -> None:
-    evidence = at_powers(belief, plane, belief.sample(4000, seed=1), None, 0)
+    evidence = evaluate_powers(belief, plane, belief.sample(4000, seed=1), None, 0)
     write_powers(evidence, plane, tmp_path / "powers.parquet")
     found = read_powers(tmp_path / "powers.parquet")
-    assert sorted(found) == pytest.approx(sorted(FACTORS))
-    np.testing.assert_array_equal(found[2.0], evidence.points[2.0])
+    assert sorted(found) == pytest.approx(sorted(POWER_FACTORS))
+    np.testing.assert_array_equal(found[2.0], evidence.points_by_factor[2.0])
     assert read_powers(tmp_path / "missing.parquet") == {}

@@ -45,12 +45,12 @@ def test_the_box_with_the_largest_difference_comes_first():
     draws = np.stack([belief[rng.permutation(4000)[:1000]] for _ in range(40)])
     boxes = measure_boxes(belief, reference(rng, data), draws)
     empty = min(boxes, key=lambda found: found.belief)
-    assert empty.outside
+    assert empty.outside_band
     assert empty.belief < 0.01
     assert empty.data.low > 0.05
     assert {side.name: side.low > -0.1 for side in empty.bounds} == dict.fromkeys(SPACE.names, True)
     assert boxes[0].belief > boxes[0].data.high  # where it was moved to
-    assert boxes[0].outside
+    assert boxes[0].outside_band
 
 
 def test_data_like_the_belief_are_seldom_outside_its_band():
@@ -59,7 +59,9 @@ def test_data_like_the_belief_are_seldom_outside_its_band():
     for _ in range(10):
         data, belief = rng.normal(size=(2, 4000, 3))
         draws = rng.normal(size=(40, 1000, 3))
-        outside += [found.outside for found in measure_boxes(belief, reference(rng, data), draws)]
+        outside += [
+            found.outside_band for found in measure_boxes(belief, reference(rng, data), draws)
+        ]
     assert np.mean(outside) < 0.2
 
 

@@ -7,9 +7,9 @@ from scipy import stats
 from audit.planted import box
 from llm_elicit.audit.calibration import (
     DataLevels,
-    data_levels,
-    density_levels,
+    evaluate_data_levels,
     measure_data_coverage,
+    rank_by_density,
     read_predictive_check,
 )
 from llm_elicit.comparisons.table import Choices
@@ -30,7 +30,7 @@ def _levels(
     belief_sd: float, d: int, rng: np.random.Generator, rows: int = 2000, draws: int = 4000
 ) -> DataLevels:
     data, drawn = rng.normal(0, 1, (rows, d)), rng.normal(0, belief_sd, (draws, d))
-    values = density_levels(_normal(data, belief_sd), _normal(drawn, belief_sd), rng)
+    values = rank_by_density(_normal(data, belief_sd), _normal(drawn, belief_sd), rng)
     return DataLevels(values, draws)
 
 
@@ -69,7 +69,7 @@ def test_coverage_is_above_the_mass_for_wide_beliefs_and_below_for_narrow_ones()
 
 
 def test_ties_in_density_are_broken_at_random() -> None:
-    values = density_levels(np.zeros(2000), np.zeros(1000), np.random.default_rng(0))
+    values = rank_by_density(np.zeros(2000), np.zeros(1000), np.random.default_rng(0))
     levels = DataLevels(values, 1000)
     assert measure_data_coverage(levels).p_value > 1e-3
 
@@ -82,7 +82,7 @@ def test_a_space_without_a_table_has_no_levels() -> None:
         sampling=Uniform(space.low, space.high),
         settings=QUICK,
     )
-    assert data_levels(belief, space, belief.sample(100)) is None
+    assert evaluate_data_levels(belief, space, belief.sample(100)) is None
     penguins = FeatureSpace.load("penguins")
     assert len(penguins.table_points()) > 100
 

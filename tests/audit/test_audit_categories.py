@@ -52,14 +52,14 @@ def test_categories_have_unit_variance_and_equal_distances(counts):
     space = space_of(tuple(map(str, range(len(counts)))))
     rows = np.column_stack([np.repeat(np.arange(len(counts)), counts), np.zeros(sum(counts))])
     standard = Standardizer.of(space, rows)
-    columns = standard.by_feature(rows)[0]
+    columns = standard.columns_by_feature(rows)[0]
     assert columns.shape == (sum(counts), len(counts) - 1)
     np.testing.assert_allclose(columns.mean(axis=0), 0.0, atol=1e-9)
     assert columns.var(axis=0).sum() == pytest.approx(1.0)
     apart = cdist(standard.vertices[0], standard.vertices[0])
-    expected = standard.edge(0) * (1 - np.eye(len(counts)))
+    expected = standard.category_distance(0) * (1 - np.eye(len(counts)))
     np.testing.assert_allclose(apart, expected, atol=1e-9)
-    assert np.isnan(standard.numbers(rows)[:, 0]).all()
+    assert np.isnan(standard.standardize_numbers(rows)[:, 0]).all()
 
 
 def test_two_categories_are_one_standardized_indicator():
@@ -77,7 +77,7 @@ def test_distances_do_not_depend_on_the_order_of_the_categories(order):
 
     def measured(space, x, y):
         estimator = DistanceEstimator(Standardizer.of(space, y), AuditSettings(repeats=2), 100, 300)
-        return estimator.between(x, y, np.random.default_rng(0))
+        return estimator.estimate_distance(x, y, np.random.default_rng(0))
 
     one = measured(SPACE, x, y)
     other = measured(space_of([WORDS[i] for i in order]), recoded(x, order), recoded(y, order))
@@ -113,9 +113,9 @@ def test_the_effect_of_a_category_is_found():
     likes = (a[:, 0] == 2) * 1.0 - (b[:, 0] == 2)
     choices = Choices(a, b, 0.5 + 0.5 * likes, np.arange(150))
     settings = AuditSettings(flips=199)
-    kind, x = measure_effects(Response.of_choices(choices), SPACE, settings, rng)
+    kind, x = measure_effects(Response.from_choices(choices), SPACE, settings, rng)
     assert kind.p_holm < 0.05 < x.p_holm
-    assert kind.gain > 0.7
+    assert kind.loo_r2 > 0.7
 
 
 def test_nonresponse_of_one_category_is_found():

@@ -6,7 +6,7 @@ import pytest
 
 from audit.planted import ask, box, constant, gaussian_expert
 from llm_elicit.audit.consistency import measure_consistency
-from llm_elicit.audit.inference import wilson
+from llm_elicit.audit.inference import wilson_interval
 from llm_elicit.comparisons.table import Comparisons
 
 SPACE = box(3)
@@ -23,7 +23,7 @@ def test_a_judge_who_always_says_a_has_the_largest_order_bias():
     assert c.agreement.value == 0.0
     assert c.swap_difference == 1.0
     assert c.decisiveness == 0.0
-    assert c.verdicts == {
+    assert c.verdict_counts == {
         "A": 200, "B": 0, "tie": 0, "refusal": 0, "truncated": 0, "unparsable": 0
     }  # fmt: skip
 
@@ -71,7 +71,7 @@ def test_a_judge_who_only_refuses_has_no_measurements():
     frame = ask(SPACE, constant(1.0), np.random.default_rng(0), 5).frame
     frame["verdict"], frame["probability"] = "refusal", np.nan
     c = measure(Comparisons(frame, SPACE.names))
-    assert c.verdicts["refusal"] == c.judgments == 10
+    assert c.verdict_counts["refusal"] == c.answers == 10
     assert c.pairs == 0
     assert c.order_bias is c.agreement is c.decisiveness is None
 
@@ -87,7 +87,7 @@ def test_replicates_are_averaged_within_a_pair():
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_wilson_holds_its_share(share):
-    interval = wilson(share, 10)
+    interval = wilson_interval(share, 10)
     assert 0 <= interval.low <= share <= interval.high <= 1
     assert interval.low < interval.high
 
@@ -108,11 +108,11 @@ def test_a_judge_asked_again_agrees_with_itself_as_often_as_its_noise_allows(sha
             )
         )
     log = Comparisons(pd.concat(frames), SPACE.names)
-    retest = measure_consistency(log, "judge", log.choices("judge")).retest
+    retest = measure_consistency(log, "judge", log.choices("judge")).retest_agreement
     expected = share**2 + (1 - share) ** 2
     assert retest.low - 0.02 < expected < retest.high + 0.02
     once = Comparisons(frames[0], SPACE.names)
-    assert measure_consistency(once, "judge", once.choices("judge")).retest is None
+    assert measure_consistency(once, "judge", once.choices("judge")).retest_agreement is None
 
 
 def test_replies_that_are_not_the_likelier_letter_are_counted():
@@ -121,9 +121,9 @@ def test_replies_that_are_not_the_likelier_letter_are_counted():
     frame = ask(space, gaussian_expert(space), rng, 400, soft=True).frame
     option_a = np.where(frame["order"] == "ab", frame["probability"], 1 - frame["probability"])
     log = Comparisons(frame, space.names)
-    always = measure_consistency(log, "judge", log.choices("judge")).soft_agreement
+    always = measure_consistency(log, "judge", log.choices("judge")).likelier_letter_share
     assert always.value == 1.0
     frame["verdict"] = np.where(rng.random(len(frame)) < option_a, "A", "B")
     log = Comparisons(frame, space.names)
-    drawn = measure_consistency(log, "judge", log.choices("judge")).soft_agreement
+    drawn = measure_consistency(log, "judge", log.choices("judge")).likelier_letter_share
     assert drawn.low < np.maximum(option_a, 1 - option_a).mean() < drawn.high

@@ -11,16 +11,16 @@ from scipy.spatial import cKDTree
 
 from llm_elicit.audit.direct_answers import (
     DirectEvidence,
-    _neighbours,
+    _find_neighbours,
+    equals_printed,
     measure_direct,
     measure_generated,
     measure_row_completion,
-    same_number,
 )
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.stated_quantiles import (
     NOISE_FACTORS,
-    measure_stated,
+    measure_stated_quantiles,
     quantile_distance,
     quantiles_by_noise,
 )
@@ -74,14 +74,16 @@ def test_stated_quantiles_are_as_far_off_as_they_were_planted(reference: Referen
     space, rng = reference.space, np.random.default_rng(1)
     truth = np.quantile(reference.data, SHARES, axis=0).T
     off = space.from_scale(space.to_scale(truth.T) + 0.5).T
-    stated = measure_stated(np.stack([truth, truth, off]), reference, reference.data, None, rng)
+    stated = measure_stated_quantiles(
+        np.stack([truth, truth, off]), reference, reference.data, None, rng
+    )
     for feature in stated.features:
         # Of three statements the median is the one made twice.
         assert feature.data == pytest.approx(0.0, abs=1e-3)
         assert feature.times == 3
         assert feature.spread == pytest.approx(0.475 / 3, abs=0.01)  # 0.5, less at both ends
         assert 0.0 < feature.floor < 0.1
-    stated = measure_stated(off[None], reference, reference.data, None, rng)
+    stated = measure_stated_quantiles(off[None], reference, reference.data, None, rng)
     assert [f.data for f in stated.features] == pytest.approx([0.475] * 6, abs=0.02)
     assert [f.belief for f in stated.features] == [f.data for f in stated.features]
     assert all(f.spread is None for f in stated.features)
@@ -90,12 +92,12 @@ def test_stated_quantiles_are_as_far_off_as_they_were_planted(reference: Referen
 def test_numbers_outside_the_range_and_missing_statements_are_counted(reference) -> None:
     quantiles = np.full((2, 6, 5), np.nan)
     quantiles[1, 2] = [-80.0, -1.0, 0.0, 1.0, 99.0]
-    stated = measure_stated(quantiles, reference, None, None, np.random.default_rng(0))
+    stated = measure_stated_quantiles(quantiles, reference, None, None, np.random.default_rng(0))
     third, first = stated.features[2], stated.features[0]
     assert (third.times, third.outside, third.quantiles[0]) == (1, 2, -50.0)
-    assert (first.times, first.quantiles, first.data, stated.level) == (0, None, None, None)
+    assert (first.times, first.quantiles, first.data, stated.noise_level) == (0, None, None, None)
     none = np.full((2, 6, 5), np.nan)
-    assert measure_stated(none, reference, None, None, np.random.default_rng(0)) is None
+    assert measure_stated_quantiles(none, reference, None, None, np.random.default_rng(0)) is None
 
 
 @pytest.mark.parametrize("planted", [0.5, 1.0, 2.0])
@@ -106,7 +108,7 @@ def test_the_planted_noise_level_is_found(reference: Reference, planted: float) 
     jitter = rng.normal(0, 0.1, size=(3, 1, 6))
     stated = [np.quantile(draw(space, 500, rng, planted**-0.5, at), SHARES, axis=0).T
             for at in jitter]  # fmt: skip
-    level = measure_stated(np.stack(stated), reference, None, by_level, rng).level
+    level = measure_stated_quantiles(np.stack(stated), reference, None, by_level, rng).noise_level
     assert level.best == pytest.approx(planted)
     assert level.low <= planted <= level.high
     assert level.high <= 3 * planted
@@ -153,11 +155,11 @@ def test_a_noise_level_without_information_in_the_statements_is_not_identified(r
     space, rng = reference.space, np.random.default_rng(3)
     stated = np.quantile(draw(space, 500, rng), SHARES, axis=0).T[None]
     flat = levels(space, rng, lambda c: 1.0)
-    assert not measure_stated(stated, reference, None, flat, rng).level.identified
+    assert not measure_stated_quantiles(stated, reference, None, flat, rng).noise_level.identified
     # Sharper than the belief is at any level looked at: the end of the range is no finding.
     sharp = np.quantile(draw(space, 500, rng, 0.1), SHARES, axis=0).T[None]
     by_level = levels(space, rng, lambda c: c**-0.5)
-    level = measure_stated(sharp, reference, None, by_level, rng).level
+    level = measure_stated_quantiles(sharp, reference, None, by_level, rng).noise_level
     assert (level.best, level.identified) == (NOISE_FACTORS[-1], False)
 
 
@@ -171,7 +173,7 @@ def test_true_draws_pass_and_shifted_ones_are_found(reference: Reference) -> Non
     assert np.mean(np.array(p_values) <= 0.05) < 0.2
     shifted = draw(space, 20, rng, 1.0, np.array([1.5, 0, 0, 0, 0, 0]))
     found = measure_generated(shifted, reference, reference.data, SETTINGS, rng)
-    assert (found.points, found.outside, found.distinct) == (20, 0, 20)
+    assert (found.points, found.outside_range, found.distinct) == (20, 0, 20)
     assert found.data.p_value == found.features[0].data.p_value == 0.01
     assert found.features[0].data.distance == pytest.approx(1.5, abs=0.5)
     assert found.features[3].data.p_value > 0.02
@@ -181,7 +183,7 @@ def test_points_outside_the_range_are_left_out_and_counted(reference: Reference)
     points = draw(reference.space, 10, np.random.default_rng(0))
     points[0, 0], points[1, 5] = 51.0, -1.0
     found = measure_generated(points, reference, None, SETTINGS, np.random.default_rng(0))
-    assert (found.points, found.outside, found.belief) == (8, 2, None)
+    assert (found.points, found.outside_range, found.belief) == (8, 2, None)
     few = measure_generated(points[:3], reference, None, SETTINGS, np.random.default_rng(0))
     assert few is None
 
@@ -235,15 +237,15 @@ def test_one_exact_completion_is_not_significant_and_unparsed_ones_are_not_exact
     result = measure_row_completion(
         completion, list(range(20)), said, 999, np.random.default_rng(0)
     )
-    assert result.share.value == 0.05
+    assert result.exact_share.value == 0.05
     assert not result.memorized
     assert result.p_value > 0.01
 
 
 def test_a_row_is_completed_at_the_precision_of_the_table_or_four_digits() -> None:
     said, printed = np.array([6.9841, 6.98, 7.0, 5_499_000.0]), np.array([6.984127] * 3 + [5498955])
-    assert same_number(said[:3], printed[:3], 6).tolist() == [True, False, False]
-    assert same_number(said[3:], printed[3:], 0).tolist() == [True]
+    assert equals_printed(said[:3], printed[:3], 6).tolist() == [True, False, False]
+    assert equals_printed(said[3:], printed[3:], 0).tolist() == [True]
 
 
 def test_a_rows_value_is_not_in_its_beginning(completion: RowCompletion) -> None:
@@ -265,7 +267,7 @@ def test_neighbours_of_rows_include_both_ends_of_a_circle(tmp_path: Path) -> Non
     completion = RowCompletion.of(space, seed=1)
     assert completion.columns == (0, 0)
     hours = np.array([float(beginning) for beginning in completion.beginnings])
-    found = hours[_neighbours(completion.shown, np.arange(200))]
+    found = hours[_find_neighbours(completion.shown, np.arange(200))]
     apart = np.abs(np.mod(found - hours[:, None] + 12, 24) - 12)
     assert apart.max() < 4
     assert (apart < 2).mean() > 0.9
@@ -286,20 +288,20 @@ def test_all_replies_are_parsed_or_counted() -> None:
         for place, reply in enumerate(some)
     ]  # fmt: skip
     table = pd.DataFrame([row | {"number": 0} if row["kind"] == "sample" else row for row in rows])
-    evidence = DirectEvidence.read(table, "x", space, seed=1)
-    assert DirectEvidence.read(table, "y", space, seed=1) is None
+    evidence = DirectEvidence.from_table(table, "x", space, seed=1)
+    assert DirectEvidence.from_table(table, "y", space, seed=1) is None
     assert evidence.quantiles[0, 3].tolist() == [3000, 3500, 4000, 4500, 5000]
     assert np.isfinite(evidence.quantiles).sum() == 5
     assert evidence.points.tolist() == [[40, 17, 200, 4000], [41, 17, 200, 99999]]
     data = space.table_points()
     reference = Reference(space, space.sample(500, np.random.default_rng(0)), data)
     audit = measure_direct(evidence, reference, data, SETTINGS, np.random.default_rng(0))
-    assert [(a.kind, a.answers, a.parsed) for a in audit.answers] == [
+    assert [(a.kind, a.answers, a.parsed) for a in audit.answer_counts] == [
         ("quantiles", 3, 1), ("sample", 4, 2), ("row", 3, 1)
     ]  # fmt: skip
-    assert audit.answers[0].unparsed == dict.fromkeys(UNREAD, 0) | {
+    assert audit.answer_counts[0].unparsed == dict.fromkeys(UNREAD, 0) | {
         "no numbers": 1,
         "not in order": 1,
     }
-    assert audit.generated is None
+    assert audit.generated_points is None
     assert audit.row_completion.rows == 3

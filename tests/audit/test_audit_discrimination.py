@@ -8,7 +8,13 @@ from scipy import stats
 
 from audit.planted import box
 from llm_elicit.audit.reference import Reference
-from llm_elicit.audit.utility import UtilityDraws, auc, level_set, measure_discrimination, spearman
+from llm_elicit.audit.utility import (
+    UtilityDraws,
+    auc,
+    level_set_share,
+    measure_discrimination,
+    spearman,
+)
 
 SPACE = box(2)
 
@@ -23,13 +29,13 @@ def _utility(f, rows, sampling, doubt, rng, draws=64):
     return UtilityDraws(values(rows), values(sampling), rows, sampling, ())
 
 
-def _found(f, seed=0, doubt=1e-3, n=400, sd=0.8, captured=1.0):
+def _found(f, seed=0, doubt=1e-3, n=400, sd=0.8, explained_share=1.0):
     rng = np.random.default_rng(seed)
     rows = SPACE.round(np.clip(rng.normal(0, sd, (n, 2)), -3, 3))
     sampling = SPACE.sample(2000, rng)
     reference = Reference(SPACE, SPACE.sample(2000, rng), rows)
     utility = _utility(f, rows, sampling, doubt, rng)
-    return measure_discrimination(replace(utility, captured=captured), reference, rng)
+    return measure_discrimination(replace(utility, explained_share=explained_share), reference, rng)
 
 
 def _normal(x):
@@ -84,13 +90,13 @@ def test_what_a_fit_leaves_out_widens_every_interval():
             x[:, 0] + 4.0 * np.exp(-np.square(x - centre).sum(1) / 0.5) for x in (data, sampling)
         )
         truth.append(auc(of_rows, of_sampling))
-    exact, wide = (_found(lambda x: x[:, 0], captured=share) for share in (1.0, 0.7))
+    exact, wide = (_found(lambda x: x[:, 0], explained_share=share) for share in (1.0, 0.7))
     assert not any(exact.auc.low < area < exact.auc.high for area in truth)
     assert all(wide.auc.low < area < wide.auc.high for area in truth)
     for name in ("rank_correlation", "level_set"):
         narrow, other = (getattr(each, name) for each in (exact, wide))
         assert other.high - other.low > narrow.high - narrow.low
-    assert _found(lambda x: x[:, 0], captured=0.0) is None
+    assert _found(lambda x: x[:, 0], explained_share=0.0) is None
 
 
 @pytest.mark.parametrize("scale", [0.1, 10.0])
@@ -112,7 +118,7 @@ def test_ranks_are_those_of_scipy():
     x, y = rng.integers(0, 9, 50).astype(float), rng.integers(0, 9, 70).astype(float)
     assert auc(x, y) == pytest.approx(stats.mannwhitneyu(x, y).statistic / (50 * 70))
     assert spearman(x, y[:50]) == pytest.approx(stats.spearmanr(x, y[:50]).statistic)
-    assert level_set(np.arange(10.0), np.arange(100.0)) == 0.0
+    assert level_set_share(np.arange(10.0), np.arange(100.0)) == 0.0
 
 
 def test_there_is_no_discrimination_without_a_table():

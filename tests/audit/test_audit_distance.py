@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from audit.planted import box
 from llm_elicit.audit.distances import DistanceEstimator, common_size, total_variation, wasserstein
-from llm_elicit.audit.reference import AuditSettings, Standardizer, axis_of
+from llm_elicit.audit.reference import AuditSettings, Standardizer, feature_axis
 from llm_elicit.spaces.features import Feature
 
 EDGES = np.linspace(0, 1, 9)
@@ -25,17 +25,17 @@ def normal(rng, shift=0.0, n=4000):
 
 def test_bins_of_whole_numbers_are_as_wide_as_the_values_they_hold():
     feature = Feature(name="x", label="x", kind="integer", low=1, high=52)
-    edges = axis_of(feature).edges(20)
+    edges = feature_axis(feature).edges(20)
     values = np.arange(1, 53)
-    density = np.histogram(values, edges)[0] / axis_of(feature).widths(edges)
+    density = np.histogram(values, edges)[0] / feature_axis(feature).widths(edges)
     np.testing.assert_allclose(density, 1.0)
 
 
 def test_two_halves_of_one_gaussian_lie_at_the_floor():
     rng, space = np.random.default_rng(0), box(2, 8.0)
     data = normal(rng)
-    measured = estimator(space, data).between(normal(rng), data, rng)
-    floor = estimator(space, data).floor(data, rng)
+    measured = estimator(space, data).estimate_distance(normal(rng), data, rng)
+    floor = estimator(space, data).estimate_floor(data, rng)
     assert measured.wasserstein.mean == pytest.approx(floor.wasserstein.mean, rel=0.4)
     assert measured.mmtv.mean == pytest.approx(floor.mmtv.mean, rel=0.4)
 
@@ -43,7 +43,7 @@ def test_two_halves_of_one_gaussian_lie_at_the_floor():
 def test_a_shift_of_one_sd_is_one_sd_away():
     rng, space = np.random.default_rng(1), box(2, 8.0)
     data = normal(rng)
-    measured = estimator(space, data).between(normal(rng, 1.0), data, rng)
+    measured = estimator(space, data).estimate_distance(normal(rng, 1.0), data, rng)
     assert measured.wasserstein.mean == pytest.approx(1.0, abs=0.15)
     moved, still = measured.features
     assert moved.wasserstein.mean == pytest.approx(1.0, abs=0.08)
@@ -58,7 +58,7 @@ def test_wasserstein_survives_a_solver_that_stops_early():
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(60, 3)), rng.normal(size=(60, 3)) + 1
     with pytest.warns(UserWarning, match="numItermax"):
-        stopped = wasserstein(x, y, iterations=3)
+        stopped = wasserstein(x, y, max_iterations=3)
     assert stopped == pytest.approx(wasserstein(x, y), rel=1e-9)
 
 
@@ -67,7 +67,7 @@ def test_a_log_feature_is_measured_in_its_logarithm():
     space = box(1).model_copy(update={"features": (feature,)})
     rng = np.random.default_rng(3)
     data = np.exp(rng.normal(6, 0.5, size=(4000, 1)))
-    measured = estimator(space, data).between(data * np.exp(0.5), data, rng)
+    measured = estimator(space, data).estimate_distance(data * np.exp(0.5), data, rng)
     assert measured.wasserstein.mean == pytest.approx(1.0, abs=0.15)
 
 
@@ -86,7 +86,7 @@ def test_total_variation_of_separate_samples_is_one():
 
 def test_whole_numbers_fall_alike_into_every_bin():
     feature = Feature(name="x", label="x", kind="integer", low=1, high=52)
-    edges = axis_of(feature).edges(30)
+    edges = feature_axis(feature).edges(30)
     counts = np.histogram(np.arange(1, 53), edges)[0]
     assert set(counts[:-1]) == {2}
     assert edges[0] < 1
@@ -98,8 +98,8 @@ def test_rounding_alone_makes_no_distance():
     space = box(1).model_copy(update={"features": (feature,)})
     rng = np.random.default_rng(4)
     continuous = rng.uniform(0, 20, size=(4000, 1))
-    measured = estimator(space, continuous).between(continuous, np.round(continuous), rng)
-    floor = estimator(space, continuous).floor(np.round(continuous), rng)
+    measured = estimator(space, continuous).estimate_distance(continuous, np.round(continuous), rng)
+    floor = estimator(space, continuous).estimate_floor(np.round(continuous), rng)
     assert measured.mmtv.mean < 1.5 * floor.mmtv.mean
 
 
@@ -108,7 +108,7 @@ def test_tiny_and_constant_tables_are_measured(n):
     space = box(2)
     data = np.column_stack([np.arange(n) / n, np.ones(n)])
     size = common_size(1000, data)
-    measured = estimator(space, data, size, size).floor(data, np.random.default_rng(0))
+    measured = estimator(space, data, size, size).estimate_floor(data, np.random.default_rng(0))
     assert measured.size == size == n // 2
     assert np.isfinite(measured.wasserstein.mean)
     assert measured.features[1].wasserstein.mean == 0

@@ -87,7 +87,7 @@ def test_a_comparison_is_short_in_print_and_has_a_frame(comparison: JudgeCompari
     assert frame.loc[("one", "right"), "differ_in"] == "x0"
     row, gap = frame.loc[("one", "two")], _gap(comparison, "one", "two")
     assert (row["distance"], row["distance_high"]) == (gap.distance.value, gap.distance.high)
-    assert row["rank_correlation_low"] < row["rank_correlation"] < row["repeatability"] + 0.1
+    assert row["rank_correlation_low"] < row["rank_correlation"] < row["self_correlation"] + 0.1
     assert compare_judges([_side("one", 0.0, 1), replace(RANDOM, belief=None)]).frame.empty
 
 
@@ -119,12 +119,12 @@ def test_the_features_in_which_two_beliefs_differ_are_found(comparison: JudgeCom
 
 def test_the_nearest_to_the_data_come_first_and_ties_are_ties(comparison: JudgeComparison) -> None:
     assert comparison.ranking is not None
-    places = {each.judge: (each.best, each.worst) for each in comparison.ranking}
+    places = {each.judge: (each.best_rank, each.worst_rank) for each in comparison.ranking}
     assert places == {"one": (1, 2), "two": (1, 2), "right": (3, 3)}
     assert comparison.unranked == []
     best, _, last = comparison.ranking
     # A belief as near as it can be lies about the floor, which is measured over fewer points.
-    assert 0.5 * best.floor < best.distance.value < 2.0 * best.floor < best.sampling
+    assert 0.5 * best.floor < best.distance.value < 2.0 * best.floor < best.sampling_distance
     assert best.distance.high < last.distance.low
 
 
@@ -132,18 +132,20 @@ def test_judges_with_equal_utilities_agree_and_opposite_ones_do_not() -> None:
     sides = [_side("one", 0.0, 1), _side("two", 0.0, 2), _side("no", 0.0, 4, against=True)]
     sides = [replace(side, reference=NO_DATA) for side in sides]
     comparison = compare_judges(sides)
-    alike = {(each.first, each.second): each.share for each in comparison.agreements}
+    alike = {(each.first, each.second): each.same_choice_share for each in comparison.agreements}
     assert alike["one", "two"].low > 0.7
     assert alike["no", "one"].high < 0.3
     ranks = {(each.first, each.second): each for each in comparison.agreements}
     same = ranks["one", "two"]
     assert same.rank_correlation.low > 0.8
-    assert same.rank_correlation.value == pytest.approx(same.repeatability, abs=0.1)
+    assert same.rank_correlation.value == pytest.approx(same.self_correlation, abs=0.1)
     assert ranks["no", "one"].rank_correlation.high < -0.8
     assert comparison.ranking is None
     flipped = replace(sides[0], choices=_flipped(sides[0].choices), name="flipped")
     again = compare_judges([flipped, sides[1]])
-    assert again.agreements[0].share == alike["one", "two"], "whichever point was called a"
+    assert again.agreements[0].same_choice_share == alike["one", "two"], (
+        "whichever point was called a"
+    )
 
 
 def test_rank_correlations_do_not_depend_on_the_power_of_a_belief() -> None:
@@ -171,13 +173,13 @@ def test_no_number_depends_on_the_order_of_judges_of_different_runs() -> None:
     found = compare_judges(sides)
     assert compare_judges([sides[place] for place in (3, 1, 0, 2)]) == found
     assert found.ranking is not None
-    places = {each.judge: (each.best, each.worst) for each in found.ranking}
+    places = {each.judge: (each.best_rank, each.worst_rank) for each in found.ranking}
     assert places == {"here": (1, 2), "there": (1, 2), "astray": (3, 3)}
     lines = {each.judge: each for each in found.ranking}
     alone = compare_judges([sides[0], RANDOM]).ranking
     assert alone is not None
     assert lines["here"].distance == alone[0].distance, "whatever data other runs have"
-    assert lines["here"].sampling != lines["there"].sampling
+    assert lines["here"].sampling_distance != lines["there"].sampling_distance
 
 
 def test_judges_without_a_preference_or_no_nearer_than_the_sampling_density_have_no_rank() -> None:
@@ -187,18 +189,20 @@ def test_judges_without_a_preference_or_no_nearer_than_the_sampling_density_have
     wrong = _side("wrong", 0.0, 4, against=True)
     found = compare_judges([wrong, silent, dice, RANDOM, _side("right", 1.2, 3)])
     assert found.ranking is not None
-    assert [(line.judge, line.best, line.worst) for line in found.ranking] == [("right", 1, 1)]
+    assert [(line.judge, line.best_rank, line.worst_rank) for line in found.ranking] == [
+        ("right", 1, 1)
+    ]
     reasons = {line.judge: line.reason for line in found.unranked}
     assert reasons == {
         "dice": "position only", "random": "no consistent preference", "silent": "no answers",
         "wrong": "no nearer to the data than λ",
     }  # fmt: skip
     assert found.ranking[0].remark == ""
-    vague = found.ranking[0].model_copy(update={"sampling": found.ranking[0].distance.low})
+    vague = found.ranking[0].model_copy(update={"sampling_distance": found.ranking[0].distance.low})
     assert vague.remark == "not shown to be nearer to the data than λ"
     verdicts = {line.judge: line.verdict for line in (*found.ranking, *found.unranked)}
     assert verdicts["wrong"] == verdicts["right"] == "consistent preference"
-    assert [line.best for line in found.unranked] == [None] * 4
+    assert [line.best_rank for line in found.unranked] == [None] * 4
     assert all("silent" not in (each.first, each.second) for each in found.agreements)
 
 
@@ -208,7 +212,7 @@ def test_no_estimate_is_beyond_its_own_bound() -> None:
     found = compare_judges([unsure, RANDOM, _side("one", 0.0, 1), _side("right", 1.2, 3)])
     for alike in found.agreements:
         correlation = alike.rank_correlation
-        assert abs(correlation.value) <= alike.repeatability + 1e-9
+        assert abs(correlation.value) <= alike.self_correlation + 1e-9
         assert correlation.low <= correlation.value <= correlation.high
     for gap in found.differences:
         assert gap.distance.value >= gap.floor - 1e-9

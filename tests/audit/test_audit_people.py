@@ -13,12 +13,12 @@ from llm_elicit.audit.people import (
     PeopleAudit,
     PeopleEvidence,
     Ratings,
-    agreement,
     audit_people,
-    choice_table,
+    choice_indicators,
     cohen_kappa,
-    group_agreement,
     krippendorff_alpha,
+    measure_group_agreement,
+    measure_rater_agreement,
 )
 from llm_elicit.comparisons.table import Comparisons
 
@@ -40,7 +40,7 @@ def coded(lines: tuple[str, ...]) -> Ratings:
 
 @pytest.mark.parametrize(("lines", "pairs", "expected"), [(FOUR, 11, 0.743), (TWO, 10, 0.095)])
 def test_alpha_is_that_of_the_published_examples(lines, pairs, expected):
-    found = group_agreement(coded(lines), RNG(0))
+    found = measure_group_agreement(coded(lines), RNG(0))
     assert found.pairs == pairs
     assert round(found.alpha.value, 3) == expected
     assert found.alpha.low < expected < found.alpha.high
@@ -52,7 +52,7 @@ def test_kappa_is_that_of_the_published_example():
     assert round(float(cohen_kappa(table)), 2) == 0.68
     units = [(i, j) for i in range(3) for j in range(3) for _ in range(int(table[i, j]))]
     one, other = (np.eye(3)[list(side)] for side in zip(*units, strict=True))
-    found = agreement(("A", "B"), one, other, RNG(0))
+    found = measure_rater_agreement(("A", "B"), one, other, RNG(0))
     assert (found.pairs, found.share.value) == (100, 0.89)
     # Their standard error is 0.087.
     assert found.kappa.low == pytest.approx(0.676 - 1.96 * 0.087, abs=0.06)
@@ -64,34 +64,34 @@ def test_independent_raters_agree_by_chance_in_most_intervals():
     for seed in range(100):
         rng = RNG(seed)
         shares = np.eye(3)[rng.choice(3, size=(3, 60), p=[0.45, 0.1, 0.45])]
-        two = agreement(("a", "b"), shares[0], shares[1], rng).kappa
-        all_three = group_agreement(Ratings(["a", "b", "c"], shares), rng).alpha
+        two = measure_rater_agreement(("a", "b"), shares[0], shares[1], rng).kappa
+        all_three = measure_group_agreement(Ratings(["a", "b", "c"], shares), rng).alpha
         covered["kappa"] += two.low <= 0.0 <= two.high
         covered["alpha"] += all_three.low <= 0.0 <= all_three.high
     assert min(covered.values()) >= 88, covered
 
 
 def test_kappa_and_alpha_are_undefined_if_all_answers_are_equal():
-    same = choice_table(np.ones(5))
-    found = agreement(("a", "b"), same, same, RNG(0))
+    same = choice_indicators(np.ones(5))
+    found = measure_rater_agreement(("a", "b"), same, same, RNG(0))
     assert (found.share.value, found.kappa) == (1.0, None)
     assert np.isnan(krippendorff_alpha(np.array([[4.0, 0.0], [0.0, 0.0]])))
 
 
 def test_agreement_is_the_expectation_over_one_of_several_answers():
     """A rater with both answers about a pair agrees with a steady one half the time."""
-    torn = Ratings.of_preferences(
+    torn = Ratings.from_preferences(
         ["x"] * 16 + ["y"] * 8, [*np.repeat(range(8), 2), *range(8)], np.array([0.0, 1.0] * 12)
     )
-    found = agreement(("x", "y"), *torn.shares, RNG(0))
+    found = measure_rater_agreement(("x", "y"), *torn.shares, RNG(0))
     assert (found.share.value, found.kappa.value) == (0.5, 0.0)
-    assert group_agreement(torn, RNG(0)).alpha.value == pytest.approx(0.0625)
+    assert measure_group_agreement(torn, RNG(0)).alpha.value == pytest.approx(0.0625)
 
 
 def test_agreement_of_a_few_pairs_has_no_kappa_or_alpha():
-    few = Ratings.of_preferences(["x", "y"] * 4, np.repeat(range(4), 2), np.array([0.0, 1.0] * 4))
-    assert agreement(("x", "y"), *few.shares, RNG(0)).kappa is None
-    assert group_agreement(few, RNG(0)).alpha is None
+    few = Ratings.from_preferences(["x", "y"] * 4, np.repeat(range(4), 2), np.array([0.0, 1.0] * 4))
+    assert measure_rater_agreement(("x", "y"), *few.shares, RNG(0)).kappa is None
+    assert measure_group_agreement(few, RNG(0)).alpha is None
 
 
 def person(name: str, rows: list[tuple[int, str, float]], judge: str = "panel") -> pd.DataFrame:
@@ -129,17 +129,20 @@ def test_people_and_models_are_compared_by_the_point_over_common_pairs():
     found = audited([model, ben, cleo], cards)
     measured = {
         (one.first, one.second): (one.pairs, one.share.value, round(one.kappa.value, 3))
-        for one in found.between
+        for one in found.agreements
     }
     assert measured == {
         ("ben", "cleo"): (5, 1.0, 1.0),
         ("ben", "gpt"): (15, 0.0, round(float(cohen_kappa(np.array([[0.0, 8], [7, 0]]))), 3)),
         ("cleo", "gpt"): (10, 0.0, -1.0),
     }
-    assert (found.among_people.raters, found.among_people.pairs) == (["ben", "cleo"], 5)
-    assert found.among_people.alpha.value == 1.0
-    assert (found.among_all.raters, found.among_all.pairs) == (["ben", "cleo", "gpt"], 20)
-    assert found.among_all.alpha.value < 0.0
+    assert (found.people_agreement.raters, found.people_agreement.pairs) == (["ben", "cleo"], 5)
+    assert found.people_agreement.alpha.value == 1.0
+    assert (found.overall_agreement.raters, found.overall_agreement.pairs) == (
+        ["ben", "cleo", "gpt"],
+        20,
+    )
+    assert found.overall_agreement.alpha.value < 0.0
 
 
 def test_a_repeat_in_the_other_order_is_the_same_choice():
@@ -149,10 +152,10 @@ def test_a_repeat_in_the_other_order_is_the_same_choice():
     found = audited([person("ben", [(pair, "ab", 1.0) for pair in range(10)])], cards)
     (ben,) = found.people
     assert (ben.retest.pairs, ben.retest.share.value) == (5, 0.8)
-    assert (ben.answers, ben.first_shown.value) == (10, 1.0)
-    assert found.between == []
-    assert found.among_people is None
-    assert found.among_all is None
+    assert (ben.answers, ben.first_shown_share.value) == (10, 1.0)
+    assert found.agreements == []
+    assert found.people_agreement is None
+    assert found.overall_agreement is None
 
 
 def test_replicates_by_one_person_are_repeats_too():
@@ -174,9 +177,13 @@ def test_attention_response_times_and_undone_answers():
         cards.append(card("ben", "attention", 0, "ab", choice, **checks))
     found = audited([person("ben", [(pair, "ab", 1.0) for pair in range(3)])], cards)
     (ben,) = found.people
-    assert (ben.answers, ben.undone, ben.attention) == (3, 1, 3)
-    assert ben.attentive.value == pytest.approx(2 / 3)
-    assert (ben.seconds, ben.fast, ben.confidence) == (3.0, 1 / 6, pytest.approx(0.8))
+    assert (ben.answers, ben.undone_answers, ben.attention_questions) == (3, 1, 3)
+    assert ben.attention_share.value == pytest.approx(2 / 3)
+    assert (ben.median_seconds, ben.fast_share, ben.mean_confidence) == (
+        3.0,
+        1 / 6,
+        pytest.approx(0.8),
+    )
     assert ben.retest is None
 
 
@@ -184,7 +191,7 @@ def test_a_person_without_a_choice_has_no_agreement():
     rows = person("ben", [(0, "ab", 1.0)]).assign(probability=np.nan, verdict="refusal")
     found = audited([rows], [card("ben", "question", 0, "ab", "cannot say")])
     (ben,) = found.people
-    assert (ben.first_shown, ben.retest, found.between) == (None, None, [])
+    assert (ben.first_shown_share, ben.retest, found.agreements) == (None, None, [])
 
 
 def test_experts_of_one_name_are_named_with_their_judge():

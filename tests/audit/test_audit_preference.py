@@ -7,10 +7,14 @@ from scipy import stats
 
 from audit.planted import Planted, ask, ask_each, box, constant, gaussian_expert
 from llm_elicit.audit.inference import t_interval
-from llm_elicit.audit.preference import decide_verdicts, measure_preference, share_explained
+from llm_elicit.audit.preference import (
+    decide_verdicts,
+    estimate_explained_share,
+    measure_preference,
+)
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
-from llm_elicit.audit.responses import Response, response_of
+from llm_elicit.audit.responses import Response, build_response
 from llm_elicit.comparisons.table import Choices, Comparisons
 
 SPACE = box(2)
@@ -38,7 +42,7 @@ def faint(rng, scale=1.0, position=0.1, spread=0.05, noise=0.07):
 
 def preference_of(log, seed=0, settings=SETTINGS, **more):
     """Of one judge asked alone."""
-    response = response_of(log, "judge")
+    response = build_response(log, "judge")
     one = measure_preference(response, SPACE, settings, np.random.default_rng(seed), **more)
     return decide_verdicts([one], [None], settings.level)[0]
 
@@ -60,7 +64,7 @@ def test_false_alarms_keep_to_the_level(judge, soft, both_orders):
     judges = {name: Planted(judge(rng), rng) for name, rng in rngs.items()}
     log = ask_each(SPACE, judges, 40, soft, both_orders)
     for name, rng in rngs.items():
-        test = RandomizationTest(response_of(log, name), SPACE)
+        test = RandomizationTest(build_response(log, name), SPACE)
         alarms += test.run(99, rng).p_value <= 0.05
     # Five percent of alarms exceed this bound once in a thousand suites.
     assert alarms <= stats.binom.ppf(0.999, repeats, 0.05)
@@ -72,9 +76,9 @@ def test_always_a_in_both_orders_is_no_preference(soft):
     log = ask(SPACE, constant(0.9 if soft else 1.0), np.random.default_rng(0), 50, soft=soft)
     found = preference_of(log)
     assert found.verdict == "position only"
-    assert (found.p_value, found.at_floor, found.reliability) == (1.0, False, None)
-    assert found.position.share == pytest.approx(1.0)
-    assert found.position.at_floor
+    assert (found.p_value, found.p_is_bound, found.reliability) == (1.0, False, None)
+    assert found.position.explained_share == pytest.approx(1.0)
+    assert found.position.p_is_bound
     assert "p ≤ 0.005" in found.reason
 
 
@@ -91,7 +95,7 @@ def test_a_gaussian_expert_is_found_in_eight_dimensions():
     for repeat in range(10):
         rng = np.random.default_rng([repeat, 12])
         log = ask(space, gaussian_expert(space), rng, 200)
-        test = RandomizationTest(response_of(log, "judge"), space)
+        test = RandomizationTest(build_response(log, "judge"), space)
         found += test.run(199, rng).p_value < 0.05
     assert found == 10
 
@@ -111,7 +115,7 @@ def test_a_preference_of_low_amplitude_is_found_with_its_reliability():
     position = [one.position for one in found]
     assert np.mean([each.mean.value for each in position]) == pytest.approx(0.1, abs=0.01)
     assert np.mean([each.sd for each in position]) == pytest.approx(0.05, abs=0.015)
-    assert np.mean([each.share for each in position]) == pytest.approx(0.2, abs=0.05)
+    assert np.mean([each.explained_share for each in position]) == pytest.approx(0.2, abs=0.05)
 
 
 @pytest.mark.parametrize("scale", [0.1, 10.0])
@@ -131,8 +135,10 @@ def test_the_measurements_do_not_depend_on_the_scale_of_the_log_odds(scale):
                 here, there = (getattr(getattr(x, what), name) for x in (one, other))
                 assert here == pytest.approx(there, rel=1e-6), what
         assert scale * one.position.mean.value == pytest.approx(other.position.mean.value)
-        assert one.position.share == pytest.approx(other.position.share, rel=1e-6)
-        assert one.position.content.p_value == other.position.content.p_value
+        assert one.position.explained_share == pytest.approx(
+            other.position.explained_share, rel=1e-6
+        )
+        assert one.position.interaction.p_value == other.position.interaction.p_value
 
 
 def test_a_position_effect_that_depends_on_what_is_shown_is_found():
@@ -143,13 +149,13 @@ def test_a_position_effect_that_depends_on_what_is_shown_is_found():
         return 1.0 / (1.0 + np.exp(-log_odds))
 
     found = preference_of(ask(SPACE, choose, rng, 80, soft=True)).position
-    assert found.content.gain > 0.7
-    assert found.content.at_floor
+    assert found.interaction.loo_r2 > 0.7
+    assert found.interaction.p_is_bound
     alarms = 0
     for seed in range(60):
         rng = np.random.default_rng([seed, 4])
         log = ask(SPACE, faint(rng), rng, 40, soft=True)
-        alarms += preference_of(log, seed).position.content.p_value <= 0.05
+        alarms += preference_of(log, seed).position.interaction.p_value <= 0.05
     assert alarms <= stats.binom.ppf(0.999, 60, 0.05)
 
 
@@ -160,7 +166,7 @@ def test_one_order_leaves_the_mean_effect_to_be_subtracted():
     assert found.verdict == "consistent preference"
     assert found.position.orders == "one"
     assert found.position.mean.low < 1.0 < found.position.mean.high
-    assert found.position.content is None
+    assert found.position.interaction is None
     assert found.ceiling is None
 
 
@@ -183,7 +189,7 @@ def test_of_a_few_pairs_neither_reliability_nor_ceiling_is_given(pairs):
     log = ask(SPACE, faint(np.random.default_rng(1)), np.random.default_rng(1), pairs, soft=True)
     fit = {"response": {"held_out_r2": 0.19, "held_out_r2_interval": [0.186, 0.191]}}
     found = preference_of(log, diagnostics=fit)
-    assert (found.reliability, found.ceiling, found.captured) == (None, None, 1.0)
+    assert (found.reliability, found.ceiling, found.explained_share) == (None, None, 1.0)
 
 
 def in_time(log, times):
@@ -202,11 +208,11 @@ def test_agreement_is_beyond_that_of_answers_asked_as_far_apart():
         first = 1.0 / (1.0 + np.exp(-shown[asked]))
         side = (log.frame["order"] == "ab").to_numpy()
         frame = log.frame.assign(probability=np.where(side, first, 1.0 - first))
-        return response_of(in_time(Comparisons(frame, SPACE.names), asked), "judge")
+        return build_response(in_time(Comparisons(frame, SPACE.names), asked), "judge")
 
     turns = answered(np.tile([1.0, -1.0], n))
     assert turns.agreement == pytest.approx(0.0)
-    assert turns.control == pytest.approx(-1.0)
+    assert turns.agreement_control == pytest.approx(-1.0)
     drift = answered(np.linspace(-3.0, 3.0, 2 * n))
     assert abs(drift.agreement.mean()) < 0.05
     content = rng.choice([-1.0, 1.0], n)
@@ -214,14 +220,14 @@ def test_agreement_is_beyond_that_of_answers_asked_as_far_apart():
     assert repeatable.agreement.mean() > 0.7
     # All once and then all again: no two answers about different pairs are as far apart.
     again = in_time(log, np.arange(2 * n))
-    assert np.isfinite(response_of(again, "judge").agreement).all()
+    assert np.isfinite(build_response(again, "judge").agreement).all()
 
 
 def test_log_odds_without_times_are_in_the_order_of_the_plan():
     """A table may hold all answers in one order before those in the other."""
     log = ask(SPACE, faint(np.random.default_rng(2)), np.random.default_rng(2), 30, soft=True)
     by_pair = Comparisons(log.frame.sort_values(["pair", "order"]), SPACE.names)
-    one, other = response_of(log, "judge"), response_of(by_pair, "judge")
+    one, other = build_response(log, "judge"), build_response(by_pair, "judge")
     assert one.agreement == pytest.approx(other.agreement)
 
 
@@ -236,7 +242,7 @@ def test_wild_answers_do_not_hide_a_preference():
             return 1.0 / (1.0 + np.exp(-log_odds))
 
         test = RandomizationTest(
-            response_of(ask(SPACE, choose, rng, 60, soft=True), "judge"), SPACE
+            build_response(ask(SPACE, choose, rng, 60, soft=True), "judge"), SPACE
         )
         found += test.run(199, rng).p_value < 0.05
     assert found == 20
@@ -276,7 +282,7 @@ def test_a_stated_certainty_counts_as_half_a_step_inside():
     log = ask(SPACE, constant(0.75), np.random.default_rng(0), 4, soft=True).frame
     log["format"] = "probability"
     log.loc[(log["pair"] == 1) & (log["order"] == "ab"), "probability"] = 1.0
-    found = response_of(Comparisons(log, SPACE.names), "judge")
+    found = build_response(Comparisons(log, SPACE.names), "judge")
     assert found.value[1] == pytest.approx(0.5 * (np.log(199.0) - np.log(3.0)))
     assert found.value[0] == 0.0
 
@@ -286,7 +292,7 @@ def test_few_pairs_do_not_crash_and_cannot_be_significant(n):
     rng = np.random.default_rng(n)
     points = SPACE.sample(2 * n, rng) if n else np.empty((0, 2))
     choices = Choices(points[:n], points[n:], np.ones(n), np.arange(n))
-    found = measure_preference(Response.of_choices(choices), SPACE, SETTINGS, rng)
+    found = measure_preference(Response.from_choices(choices), SPACE, SETTINGS, rng)
     assert found.p_value >= 0.05
     assert found.reliability is None
 
@@ -296,15 +302,15 @@ def test_a_feature_that_never_varies_and_equal_points():
     a = SPACE.sample(30, rng)
     a[:, 1] = 1.0
     choices = Choices(a, a.copy(), rng.random(30), np.arange(30))
-    found = RandomizationTest(Response.of_choices(choices), SPACE).run(99, rng)
+    found = RandomizationTest(Response.from_choices(choices), SPACE).run(99, rng)
     assert found.p_value == 1.0
-    assert found.gain == pytest.approx(0.0)
+    assert found.loo_r2 == pytest.approx(0.0)
 
 
 def test_verdicts_allow_for_the_number_of_judges():
     """One p of .03 is enough for a judge asked alone, and for none of three."""
     log = ask(SPACE, faint(np.random.default_rng(0)), np.random.default_rng(0), 40, soft=True)
-    one = preference_of(log).model_copy(update={"p_value": 0.03, "at_floor": False})
+    one = preference_of(log).model_copy(update={"p_value": 0.03, "p_is_bound": False})
     assert decide_verdicts([one], [None], 0.05)[0].verdict == "consistent preference"
     assert decide_verdicts([one], ["ranges"], 0.05)[0].verdict == "belief with a scale"
     three = decide_verdicts([one] * 3, [None] * 3, 0.05)
@@ -315,10 +321,15 @@ def test_verdicts_allow_for_the_number_of_judges():
 def test_a_control_is_tested_by_itself_and_does_not_count_for_the_others():
     """A simulated judge beside a model turned p = .029 into .058, and the verdict with it."""
     log = ask(SPACE, faint(np.random.default_rng(0)), np.random.default_rng(0), 40, soft=True)
-    one = preference_of(log).model_copy(update={"p_value": 0.029, "at_floor": False})
+    one = preference_of(log).model_copy(update={"p_value": 0.029, "p_is_bound": False})
     silent = one.model_copy(update={"pairs": 0, "p_value": 1.0})
     model, control = decide_verdicts([one] * 2, [None] * 2, 0.05, [False, True])
-    assert [model.p_holm, control.p_holm, model.family, control.family] == [0.029, 0.029, 1, 1]
+    assert [model.p_holm, control.p_holm, model.family_size, control.family_size] == [
+        0.029,
+        0.029,
+        1,
+        1,
+    ]
     assert model.verdict == control.verdict == "consistent preference"
     assert "adjusted" not in model.reason
     # Of the judges who answered and are no controls, the rate of false preferences is held.
@@ -337,6 +348,6 @@ def test_the_interval_of_an_explained_share_covers_it():
     for seed in range(300):
         rng = np.random.default_rng(seed)
         y, e = rng.normal(0, 0.7**0.5, 60), rng.normal(0, 0.3**0.5, 60)
-        found = share_explained(e**2, (y + e) ** 2)
+        found = estimate_explained_share(e**2, (y + e) ** 2)
         covered += found.low < truth < found.high
     assert 0.9 < covered / 300 < 0.98

@@ -50,15 +50,15 @@ def test_the_score_is_the_derivative_of_the_likelihood() -> None:
 def test_a_judge_at_random_is_seldom_called_anything_else() -> None:
     audits = [_audit(seed, lambda x: 0.0 * x[..., 0]) for seed in range(30)]
     # Five of 30 or more by chance at a true 5 %: 1.6 %.
-    assert sum(audit.points_p <= 0.05 for audit in audits) < 5
-    assert sum(audit.places_p <= 0.05 for audit in audits) < 5
+    assert sum(audit.point_p_value <= 0.05 for audit in audits) < 5
+    assert sum(audit.position_p_value <= 0.05 for audit in audits) < 5
 
 
 def test_a_judge_by_place_alone_is_one() -> None:
     audits = [_audit(100 + seed, lambda x: 0.0 * x[..., 0] + PLACES) for seed in range(30)]
-    assert all(audit.places_p <= 0.02 for audit in audits)
-    assert sum(audit.points_p <= 0.05 for audit in audits) < 5
-    assert all(audit.by_places.low > 0 for audit in audits[:10])
+    assert all(audit.position_p_value <= 0.02 for audit in audits)
+    assert sum(audit.point_p_value <= 0.05 for audit in audits) < 5
+    assert all(audit.position_gain.low > 0 for audit in audits[:10])
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -66,7 +66,7 @@ def test_a_judge_by_one_feature_is_found_through_its_liking_for_places(sign: flo
     audits = [_audit(seed, lambda x: sign * 1.5 * x[..., 1] + PLACES) for seed in range(10)]
     for audit in audits:
         _, two = audit.features
-        assert audit.points_p <= 0.02
+        assert audit.point_p_value <= 0.02
         assert two.p_holm <= 0.05
         assert sign * two.slope.value > 0.4
     assert sum(audit.features[0].p_holm <= 0.05 for audit in audits) <= 2
@@ -79,7 +79,7 @@ def test_intervals_hold_what_was_planted() -> None:
     heard = 0.6 * z - 0.5 * (z**2 - 1) + PLACES + rng.gumbel(size=(300, 4))
     audit = audit_rankings(points, np.argsort(-heard, axis=1), ["x"], exchanges=19, resamples=200)
     (feature,) = audit.features
-    found = (*(place.nats for place in audit.places[:3]), feature.slope, feature.curvature)
+    found = (*(place.nats for place in audit.positions[:3]), feature.slope, feature.curvature)
     for interval, true in zip(found, (1.5, 0.5, 0.0, 0.6, -0.5), strict=True):
         wide = interval.high - interval.low
         assert interval.low - 0.3 * wide < true < interval.high + 0.3 * wide
@@ -94,9 +94,9 @@ def test_claude_3_haiku_goes_by_places_and_by_points() -> None:
     ranking = np.array([line["ranking"] for line in lines])
     audit = audit_rankings(points, ranking, names, exchanges=199, resamples=40)
     assert (audit.questions, audit.alternatives) == (207, 5)
-    assert [place.first for place in audit.places] == [69, 71, 35, 19, 13]
-    assert audit.places_p == audit.points_p == 1 / 200
-    assert audit.by_points.low > 0
+    assert [place.times_first for place in audit.positions] == [69, 71, 35, 19, 13]
+    assert audit.position_p_value == audit.point_p_value == 1 / 200
+    assert audit.point_gain.low > 0
 
 
 @pytest.mark.parametrize(

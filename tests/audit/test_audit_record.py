@@ -53,9 +53,9 @@ def test_an_expert_has_a_preference_and_is_near_the_data(audit):
     assert expert.preference.p_value == 1 / (1 + SMALL.flips)
     assert expert.preference.p_holm == 2 * expert.preference.p_value
     floor = audit.reference.data_floor.wasserstein.mean
-    assert expert.belief_data.wasserstein.mean < 1.5 * floor
-    assert expert.belief_sampling.wasserstein.mean > 2 * floor
-    assert audit.reference.sampling_data.wasserstein.mean > 2 * floor
+    assert expert.data_distance.wasserstein.mean < 1.5 * floor
+    assert expert.sampling_distance.wasserstein.mean > 2 * floor
+    assert audit.reference.sampling_data_distance.wasserstein.mean > 2 * floor
     assert set(expert.method_distances) == {"score"}
 
 
@@ -63,7 +63,7 @@ def test_a_judge_who_always_says_a_has_a_position_effect_only(audit):
     stuck = audit.of("stuck")
     assert stuck.verdict == "position only"
     assert stuck.preference.position.mean.value == 0.5
-    assert stuck.preference.position.share == 1.0
+    assert stuck.preference.position.explained_share == 1.0
     assert stuck.consistency.order_bias.value == 0.5
 
 
@@ -82,14 +82,14 @@ def test_a_contrarian_has_a_preference_and_lies_farther_from_the_data_than_lambd
         data = np.clip(rng.normal(size=(2000, 2)), -3, 3)
         evidence = JudgeEvidence(
             "judge", log, {"utility": fitted.sample(2000, seed=1)},
-            utility=evaluate_utility(fitted, SPACE, data, 0),
+            utility_draws=evaluate_utility(fitted, SPACE, data, 0),
         )  # fmt: skip
         reference = Reference(SPACE, SPACE.sample(2000, rng), data)
         audit = audit_run([evidence], reference, seed=1, settings=SMALL)
         judge = audit.of("judge")
         assert judge.verdict == "consistent preference"
-        away = audit.reference.sampling_data.wasserstein.mean
-        assert judge.belief_data.wasserstein.mean > 1.2 * away
+        away = audit.reference.sampling_data_distance.wasserstein.mean
+        assert judge.data_distance.wasserstein.mean > 1.2 * away
         assert judge.discrimination.auc.high < 0.3
         assert "is opposite to the data" in verdict_sentence(judge, audit)
 
@@ -106,7 +106,11 @@ def test_every_distance_says_that_an_expert_is_near_the_data(audit):
     for name in ("sliced", "energy", "classifier", "pqmass"):
         near, floor, far = (
             getattr(distance.joint, name).mean
-            for distance in (expert.belief_data, reference.data_floor, reference.sampling_data)
+            for distance in (
+                expert.data_distance,
+                reference.data_floor,
+                reference.sampling_data_distance,
+            )
         )
         assert abs(near - floor) < 0.3 * (far - floor), name
 
@@ -165,9 +169,9 @@ def test_without_a_table_and_without_a_belief(tmp_path):
     bare = Reference(SPACE, reference.sampling)
     nothing = JudgeEvidence("stuck", evidence[0].comparisons)
     audit = audit_run([evidence[0], nothing], bare, settings=SMALL)
-    assert audit.of("expert").belief_data is None
+    assert audit.of("expert").data_distance is None
     assert audit.of("expert").verdict == "consistent preference"
-    assert audit.of("stuck").belief is None
+    assert audit.of("stuck").belief_summary is None
     assert audit.of("stuck").verdict == "position only"
     assert Audit.load(audit.save(tmp_path / "audit.json")).reference.rows is None
 
@@ -177,7 +181,7 @@ def test_a_small_table_is_split_in_half_and_says_so():
     small = Reference(SPACE, reference.sampling, reference.data[:50])
     audit = audit_run(evidence, small, settings=SMALL)
     assert audit.reference.half_split
-    assert audit.reference.data_floor.size == audit.of("expert").belief_data.size == 25
+    assert audit.reference.data_floor.size == audit.of("expert").data_distance.size == 25
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from scipy import stats
 from audit.planted import ask, box, constant, gaussian_expert
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
-from llm_elicit.audit.responses import Response, response_of
+from llm_elicit.audit.responses import Response, build_response
 from llm_elicit.audit.utility import measure_effects
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.planning.rounds import Schedule
@@ -26,13 +26,13 @@ def _schedule(*sizes, may_end=False):
 
 def _responses(a, b, preference):
     choices = Choices(a, b, np.asarray(preference, dtype=float), np.arange(len(a)))
-    return Response.of_choices(choices)
+    return Response.from_choices(choices)
 
 
 def _test(responses, space, flips, rng, schedule=None):
     """(p, gain)."""
     found = RandomizationTest(responses, space, schedule).run(flips, rng)
-    return found.p_value, found.gain
+    return found.p_value, found.loo_r2
 
 
 def _random_choices(n, rng):
@@ -43,18 +43,18 @@ def _random_choices(n, rng):
 @pytest.mark.parametrize("schedule", [None, _schedule(60)])
 def test_one_round_is_no_rounds_to_the_last_bit(schedule):
     for seed, judge in enumerate([constant(0.5), gaussian_expert(PLANE)]):
-        responses = response_of(ask(PLANE, judge, np.random.default_rng(seed), 60), "judge")
+        responses = build_response(ask(PLANE, judge, np.random.default_rng(seed), 60), "judge")
         plain, rounds = np.random.default_rng(5), np.random.default_rng(5)
         assert _test(responses, PLANE, 199, plain) == _test(responses, PLANE, 199, rounds, schedule)
         assert plain.random() == rounds.random()
 
 
 def test_of_one_round_it_gives_what_it_gave_before_there_were_rounds():
-    responses = response_of(ask(PLANE, constant(0.5), np.random.default_rng(4), 25), "judge")
+    responses = build_response(ask(PLANE, constant(0.5), np.random.default_rng(4), 25), "judge")
     found = RandomizationTest(responses, PLANE).run(399, np.random.default_rng(5))
     assert found.p_value == 0.2575
-    assert found.gain == pytest.approx(0.008868933082477937, abs=1e-12)
-    assert float(found.null.mean()) == pytest.approx(0.003268258916487057, abs=1e-12)
+    assert found.loo_r2 == pytest.approx(0.008868933082477937, abs=1e-12)
+    assert float(found.null_r2.mean()) == pytest.approx(0.003268258916487057, abs=1e-12)
 
 
 SIZES = (10,) * 14

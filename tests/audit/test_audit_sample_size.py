@@ -5,11 +5,11 @@ import pytest
 from scipy import stats
 
 from audit.planted import box
-from llm_elicit.audit.preference import required_pairs
+from llm_elicit.audit.preference import estimate_sample_size
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.summaries import (
-    FEW_PAIRS,
+    MIN_PAIRS_PER_FEATURE,
     BandPrecision,
     measure_band_precision,
     measure_bands,
@@ -50,7 +50,7 @@ def _power(n: int, seed: int) -> BandPrecision:
 
 def test_bands_are_about_as_narrow_as_predicted():
     """Within a factor of 1.5, in the geometric mean over two judges."""
-    n = 2 * FEW_PAIRS
+    n = 2 * MIN_PAIRS_PER_FEATURE
     ratios = []
     for seed in range(2):
         now = _power(n, seed)
@@ -74,7 +74,7 @@ def test_the_pairs_of_a_search_are_those_of_the_chi_squared_test(freedom, square
     critical = stats.chi2.ppf(0.95, freedom)
     enough = np.linspace(1, 100, 10_000)
     noncentral = enough[np.argmax(stats.ncx2.sf(critical, freedom, enough) >= 0.8)]
-    found = required_pairs(null.mean() + squared, null, n)
+    found = estimate_sample_size(null.mean() + squared, null, n)
     if squared <= found.se:
         assert found.pairs is None
     else:
@@ -91,14 +91,14 @@ def _weak(n: int, rng: np.random.Generator) -> RandomizationTest:
 
 def _test_of(a, b, preference) -> RandomizationTest:
     choices = Choices(a, b, preference, np.arange(len(a)))
-    return RandomizationTest(Response.of_choices(choices), LINE)
+    return RandomizationTest(Response.from_choices(choices), LINE)
 
 
 def test_as_many_pairs_as_predicted_find_the_signal_in_four_of_five_studies():
     rng = np.random.default_rng(0)
     few = [_weak(150, rng).run(99, rng) for _ in range(150)]
-    gain = np.mean([each.gain for each in few])
-    found = required_pairs(gain, np.concatenate([each.null for each in few]), 150)
+    gain = np.mean([each.loo_r2 for each in few])
+    found = estimate_sample_size(gain, np.concatenate([each.null_r2 for each in few]), 150)
     assert np.mean([each.p_value <= 0.05 for each in few]) < 0.5
     tests = (_weak(found.pairs, rng).run(99, rng) for _ in range(150))
     assert np.mean([each.p_value <= 0.05 for each in tests]) == pytest.approx(0.8, abs=0.12)
@@ -108,9 +108,9 @@ def test_a_judge_who_says_nothing_gives_no_number():
     rng = np.random.default_rng(0)
     a, b = LINE.sample(50, rng), LINE.sample(50, rng)
     same = _test_of(a, b, np.full(50, 0.5)).run(99, rng)
-    assert required_pairs(same.gain, same.null, 50).pairs is None
+    assert estimate_sample_size(same.loo_r2, same.null_r2, 50).pairs is None
 
 
 def test_a_signal_that_is_there_already_takes_no_more_pairs():
     null = (np.random.default_rng(0).chisquare(2, 2000) - 2) / 100
-    assert required_pairs(0.5, null, 100).pairs == 100
+    assert estimate_sample_size(0.5, null, 100).pairs == 100

@@ -18,7 +18,7 @@ from llm_elicit.audit.summaries import (
     measure_bands,
     measure_shape,
     read_draws,
-    standardized,
+    standardize_columns,
     write_draws,
 )
 from llm_elicit.comparisons.fit_inputs import sampling_of
@@ -56,7 +56,7 @@ def reference(rng, correlation=0.0, **options):
 
 
 def correlation_interval(x, y, level=0.95):
-    u, v = standardized(np.column_stack([x, y]), np.full(len(x), 1 / len(x))).T
+    u, v = standardize_columns(np.column_stack([x, y]), np.full(len(x), 1 / len(x))).T
     return correlation_intervals(u, v, [level])[0]
 
 
@@ -101,8 +101,8 @@ def test_data_outside_the_band_are_flagged(planted, outside):
     rng = np.random.default_rng(2)
     shape = measure_shape(normal(rng, 0.3), reference(rng, planted), drawn_bands())
     pair = shape.correlations[0]
-    assert pair.outside is outside
-    assert pair in shape.outside or not outside
+    assert pair.outside_band is outside
+    assert pair in shape.pairs_outside_band or not outside
     assert pair.data.low < planted < pair.data.high
     assert pair.belief == pytest.approx(0.3, abs=0.05)
     assert abs(pair.sampling) < 0.05
@@ -139,7 +139,7 @@ def test_without_data_and_of_one_feature():
     rng = np.random.default_rng(5)
     bare = measure_shape(normal(rng, 0.8), Reference(SPACE, SPACE.sample(99, rng)), drawn_bands())
     assert bare.tails is None
-    assert [pair.outside for pair in bare.correlations] == [None] * 3
+    assert [pair.outside_band for pair in bare.correlations] == [None] * 3
     assert bare.largest_gaps(1) == bare.correlations[:1]
     line = box(1)
     points = line.sample(50, rng)
@@ -152,7 +152,7 @@ def test_bands_of_before_there_were_correlations_still_load():
     rng = np.random.default_rng(6)
     shape = measure_shape(normal(rng, 0.3), reference(rng), bands)
     assert [pair.band for pair in shape.correlations] == [None] * 3
-    assert shape.outside == []
+    assert shape.pairs_outside_band == []
     assert shape.tails[0].below_band is not None
 
 

@@ -95,8 +95,8 @@ def test_triads_are_found_among_other_pairs_whatever_their_numbers_and_order():
         frozenset(map(tuple, three)) for three in found.corners.tolist()
     }
     one, other = measure_transitivity(found), measure_transitivity(again)
-    assert one.cycles == other.cycles
-    assert one.repeated == other.repeated
+    assert one.cycle_share == other.cycle_share
+    assert one.repeated_cycle_share == other.repeated_cycle_share
 
 
 @given(st.integers(3, 9), st.integers(0, 2**31))
@@ -128,9 +128,9 @@ def test_preferences_run_round_the_corners():
     expected = (log.corners[..., 0] > on[..., 0]) * 1.0
     np.testing.assert_array_equal(log.preference, np.stack([expected, expected], -1))
     found = measure_transitivity(log)
-    assert (found.cycles.value, found.repeated.value) == (0.0, 0.0)
+    assert (found.cycle_share.value, found.repeated_cycle_share.value) == (0.0, 0.0)
     assert found.p_random == pytest.approx(0.75**50)
-    assert found.expected is found.repeated_expected is found.p_value is None
+    assert found.expected_cycle_share is found.expected_repeated_share is found.p_value is None
 
 
 @given(arrays(np.float64, (5, 5), elements=st.floats(0, 1)))
@@ -144,13 +144,13 @@ def test_the_rate_of_cycles_says_no_more_than_how_often_each_point_is_preferred(
     one_order = np.concatenate([preference, np.full_like(preference, np.nan)], -1)
     found = measure_transitivity(Triads(np.zeros((125, 3, 2)), one_order))
     preferred = 2.0 * chance.mean(1) - 1.0
-    assert found.cycles.value == pytest.approx(0.25 - 0.75 * np.mean(preferred**2))
+    assert found.cycle_share.value == pytest.approx(0.25 - 0.75 * np.mean(preferred**2))
 
 
 def test_a_coin_makes_a_quarter_and_a_thirty_second():
     found = measure_transitivity(_answered(constant(0.5), 3, 2000))
-    assert found.cycles.low < 0.25 < found.cycles.high
-    assert found.repeated.low < 1 / 32 < found.repeated.high
+    assert found.cycle_share.low < 0.25 < found.cycle_share.high
+    assert found.repeated_cycle_share.low < 1 / 32 < found.repeated_cycle_share.high
     assert found.p_random > 0.01
 
 
@@ -166,7 +166,7 @@ def test_a_judge_who_goes_round_in_circles_is_found():
     measured = [measure_transitivity(each, np.full((1, 30, 3), 0.5)) for each in found]
     share = np.mean([each.p_value < 0.05 for each in measured])
     assert abs(share - power) < 4 * np.sqrt(power * (1 - power) / 200)
-    assert np.mean([each.cycles.value for each in measured]) == pytest.approx(0.25, abs=0.02)
+    assert np.mean([each.cycle_share.value for each in measured]) == pytest.approx(0.25, abs=0.02)
 
 
 @pytest.mark.parametrize("bias", [0.0, 1.5])
@@ -181,17 +181,19 @@ def test_an_expert_is_called_cyclic_no_more_often_than_the_level(bias):
     measured = [measure_transitivity(each, _predicted(each, choose)) for each in found]
     # Were it 5 %, 20 or more of 200 would be a chance of 0.3 %.
     assert sum(each.p_value < 0.05 for each in measured) < 20
-    gap = np.array([each.cycles.value - each.expected for each in measured])
+    gap = np.array([each.cycle_share.value - each.expected_cycle_share for each in measured])
     assert abs(gap.mean()) < 4 * gap.std() / 14
-    repeated = np.array([each.repeated.value - each.repeated_expected for each in measured])
+    repeated = np.array(
+        [each.repeated_cycle_share.value - each.expected_repeated_share for each in measured]
+    )
     assert repeated.mean() < 4 * repeated.std() / 14
 
 
 def test_soft_judgments_count_by_their_chances():
     triads = _asked(EXPERT, 5, 40, soft=True)
     found = measure_transitivity(triads, _predicted(triads, EXPERT))
-    assert found.cycles.value == pytest.approx(found.expected)
-    assert found.repeated.value == pytest.approx(found.repeated_expected)
+    assert found.cycle_share.value == pytest.approx(found.expected_cycle_share)
+    assert found.repeated_cycle_share.value == pytest.approx(found.expected_repeated_share)
     assert found.p_value > 0.4
 
 
@@ -199,8 +201,8 @@ def test_over_one_order_a_circle_and_noise_look_alike():
     triads = _asked(circle(), 6, 40, both_orders=False)
     found = measure_transitivity(triads, np.full((1, 40, 3), 0.5))
     assert found.triads == 40
-    assert found.expected == 0.25
-    assert found.repeated is found.repeated_expected is found.p_value is None
+    assert found.expected_cycle_share == 0.25
+    assert found.repeated_cycle_share is found.expected_repeated_share is found.p_value is None
 
 
 def test_a_pair_that_lost_an_order_leaves_its_triad_out_of_the_repeated_ones():
@@ -213,7 +215,7 @@ def test_a_pair_that_lost_an_order_leaves_its_triad_out_of_the_repeated_ones():
     found = measure_transitivity(triads, np.full((1, 19, 3), 0.5))
     kept = ~np.isnan(triads.preference).any(axis=(1, 2))
     assert kept.sum() == 18
-    assert found.repeated.value == pytest.approx(np.mean(
+    assert found.repeated_cycle_share.value == pytest.approx(np.mean(
         (triads.preference[kept] == 1).all(axis=(1, 2))
         | (triads.preference[kept] == 0).all(axis=(1, 2))
     ))  # fmt: skip
@@ -255,7 +257,7 @@ def test_an_expert_beside_its_fitted_belief():
     found = measure_transitivity(triads, predicted)
     assert found.p_value > 0.05
     assert found.p_random < 0.01
-    assert found.cycles.low < found.expected < found.cycles.high
+    assert found.cycle_share.low < found.expected_cycle_share < found.cycle_share.high
     assert predict_triads(belief, Triads(triads.corners[:0], triads.preference[:0])) is None
 
 
@@ -266,8 +268,8 @@ def test_a_circle_beside_its_fitted_belief():
     triads = find_triads(log, "judge")
     found = measure_transitivity(triads, predict_triads(_fit(log), triads, seed=1))
     assert found.p_value < 1e-4
-    assert found.repeated.low > 2 * found.repeated_expected
-    assert found.cycles.low < found.expected < found.cycles.high
+    assert found.repeated_cycle_share.low > 2 * found.expected_repeated_share
+    assert found.cycle_share.low < found.expected_cycle_share < found.cycle_share.high
 
 
 def test_an_order_bias_and_ties_that_were_estimated_are_predicted():

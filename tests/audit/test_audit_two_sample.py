@@ -13,8 +13,8 @@ from llm_elicit.audit.distances import (
     DistanceEstimator,
     classifier_accuracy,
     energy_distance,
-    joint_of_draws,
     measure_joint,
+    measure_joint_of_draws,
     pqmass,
     sliced_wasserstein,
     wasserstein,
@@ -127,7 +127,7 @@ def test_new_distances_leave_the_subsamples_as_they_were():
     space, rng = box(2, 8.0), np.random.default_rng(4)
     x, y = space.round(rng.normal(size=(2, 200, 2)))
     estimator = DistanceEstimator(Standardizer.of(space, y), AuditSettings(repeats=2), 50, 80)
-    measured = estimator.between(x, y, np.random.default_rng(5))
+    measured = estimator.estimate_distance(x, y, np.random.default_rng(5))
     rng, expected = np.random.default_rng(5), []
     for _ in range(2):
         a, b = (p[rng.choice(200, 50, replace=False)] for p in (x, y))
@@ -135,7 +135,7 @@ def test_new_distances_leave_the_subsamples_as_they_were():
         for _ in (x, y):
             rng.choice(200, 80, replace=False)
     assert measured.wasserstein.mean == pytest.approx(np.mean(expected), rel=1e-12)
-    assert measured == estimator.between(x, y, np.random.default_rng(5))
+    assert measured == estimator.estimate_distance(x, y, np.random.default_rng(5))
 
 
 @pytest.fixture(scope="module")
@@ -144,19 +144,19 @@ def housing():
     rng = np.random.default_rng(6)
     data = rng.permutation(space.table_points())
     estimator = DistanceEstimator(Standardizer.of(space, data), AuditSettings(repeats=3), 600, 600)
-    return data, estimator, estimator.floor(data, rng), rng
+    return data, estimator, estimator.estimate_floor(data, rng), rng
 
 
 def test_distances_between_two_halves_of_a_table_are_at_the_floor(housing):
     data, estimator, floor, rng = housing
     assert_at_floor(floor, floor)
     half = len(data) // 2
-    assert_at_floor(estimator.between(data[:half], data[half:], rng), floor)
+    assert_at_floor(estimator.estimate_distance(data[:half], data[half:], rng), floor)
 
 
 def test_joint_distances_find_lost_dependence_that_marginals_do_not_show(housing):
     data, estimator, floor, rng = housing
-    torn = estimator.between(rng.permuted(data, axis=0), data, rng)
+    torn = estimator.estimate_distance(rng.permuted(data, axis=0), data, rng)
     assert torn.mmtv.mean == pytest.approx(floor.mmtv.mean, rel=0.3)
     assert torn.wasserstein.mean > 1.3 * floor.wasserstein.mean
     assert torn.joint.sliced.mean > 1.5 * floor.joint.sliced.mean
@@ -168,7 +168,7 @@ def test_joint_distances_find_lost_dependence_that_marginals_do_not_show(housing
 def test_distances_of_many_draws_are_those_of_each():
     rng = np.random.default_rng(3)
     draws, others = rng.normal(size=(5, 40, 3)), list(rng.normal(size=(2, 40, 3)))
-    found = joint_of_draws(draws, others, np.random.default_rng(7))
+    found = measure_joint_of_draws(draws, others, np.random.default_rng(7))
     for place, drawn in enumerate(draws):
         other = others[place % 2]
         assert found["sliced"][place] == pytest.approx(sliced(drawn, other))
@@ -182,11 +182,11 @@ def test_intervals_are_of_the_distances_that_the_draws_have():
     shifts = np.linspace(0.5, 1.5, 41)
     draws = rng.normal(size=(41, 800, 2)) + shifts[:, None, None] * [1.0, 0.0]
     estimator = DistanceEstimator(Standardizer.of(space, data), AuditSettings(repeats=3), 600, 600)
-    found = estimator.between(rng.normal([1.0, 0.0], 1.0, (4000, 2)), data, rng, draws)
+    found = estimator.estimate_distance(rng.normal([1.0, 0.0], 1.0, (4000, 2)), data, rng, draws)
     # A shift s is seen as 2 s/π on average over directions; the band cuts off a twentieth.
-    seen = np.array(found.bands.sliced) * np.pi / 2
+    seen = np.array(found.intervals.sliced) * np.pi / 2
     np.testing.assert_allclose(seen, [0.55, 1.45], atol=0.1)
-    assert found.bands.sliced[0] < found.joint.sliced.mean < found.bands.sliced[1]
-    assert found.bands.energy[0] < found.joint.energy.mean < found.bands.energy[1]
-    few = estimator.between(data, data, rng, draws[:, :599])
-    assert few.bands is None
+    assert found.intervals.sliced[0] < found.joint.sliced.mean < found.intervals.sliced[1]
+    assert found.intervals.energy[0] < found.joint.energy.mean < found.intervals.energy[1]
+    few = estimator.estimate_distance(data, data, rng, draws[:, :599])
+    assert few.intervals is None

@@ -16,11 +16,11 @@ from audit.planted import Planted, ask, ask_each, constant
 from audit.verdict_campaigns import JUDGES as PLANTED
 from audit.verdict_campaigns import PREFERENCE, decided
 from llm_elicit import density
-from llm_elicit.audit.belief_power import at_powers
+from llm_elicit.audit.belief_power import evaluate_powers
 from llm_elicit.audit.preference import decide_verdicts, measure_preference
 from llm_elicit.audit.record import JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
-from llm_elicit.audit.responses import response_of
+from llm_elicit.audit.responses import build_response
 from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
 from llm_elicit.config.campaign import Fit
@@ -61,7 +61,7 @@ JUDGES = {
 
 def _verdict(log, seed, flips, name="judge"):
     settings = AuditSettings(flips=flips)
-    response = response_of(log, name)
+    response = build_response(log, name)
     one = measure_preference(response, SPACE, settings, np.random.default_rng(seed))
     return decide_verdicts([one], [None], settings.level)[0].verdict
 
@@ -141,8 +141,8 @@ def _audited(scale):
     points, data = belief.sample(2000, seed=0), SPACE.table_points()
     judge = JudgeEvidence(
         "judge", log, {"auto": points}, {"auto": belief.diagnostics},
-        utility=evaluate_utility(belief, SPACE, data, 0),
-        powers=at_powers(belief, SPACE, points, data, 0),
+        utility_draws=evaluate_utility(belief, SPACE, data, 0),
+        powers=evaluate_powers(belief, SPACE, points, data, 0),
     )  # fmt: skip
     reference = Reference(SPACE, SPACE.sample(2000, np.random.default_rng(1)), data)
     small = AuditSettings(size=100, marginal_size=500, repeats=2, flips=399)
@@ -152,7 +152,7 @@ def _audited(scale):
 def _driving(judge):
     """The features that drive it, the largest effect first, with direction."""
     clear = [effect for effect in judge.effects if effect.p_holm < 0.05]
-    return [(e.name, e.direction) for e in sorted(clear, key=lambda effect: -effect.size)]
+    return [(e.name, e.direction) for e in sorted(clear, key=lambda effect: -effect.sd)]
 
 
 @pytest.mark.parametrize("scale", [0.1, 10.0])
@@ -170,5 +170,5 @@ def test_multiplying_all_log_odds_changes_nothing_that_is_said_of_a_judge(scale)
             assert two == pytest.approx(one, abs=0.01)
     assert _driving(other) == _driving(base) != []
     assert [e.p_value for e in other.effects] == [e.p_value for e in base.effects]
-    for here, there in zip(base.powers.rows, other.powers.rows, strict=True):
+    for here, there in zip(base.powers.beliefs, other.powers.beliefs, strict=True):
         assert there.log_density == pytest.approx(here.log_density, abs=0.1)

@@ -80,8 +80,8 @@ def test_data_against_themselves_are_at_the_floor(name, tmp_path):
     estimator = DistanceEstimator(Standardizer.of(space, data), settings, 20, 400)
     rng = np.random.default_rng(2)
     (between,), (floor,) = (
-        estimator.between(one, other, rng).features,
-        estimator.floor(one, rng).features,
+        estimator.estimate_distance(one, other, rng).features,
+        estimator.estimate_floor(one, rng).features,
     )
     assert between.total_variation.mean < 1.3 * floor.total_variation.mean + 0.02
     if name == "sort":
@@ -109,7 +109,7 @@ def test_the_belief_of_a_simulated_judge_is_recovered(name, tmp_path):
     assert space.contains(space.round(believed)).all()
     truth = judge.sample(4000, rng)
     estimator = DistanceEstimator(Standardizer.of(space, truth), AuditSettings(repeats=5), 20, 2000)
-    (found,) = estimator.between(believed, truth, rng).features
+    (found,) = estimator.estimate_distance(believed, truth, rng).features
     assert found.total_variation.mean < 0.09
     assert found.wasserstein is None or found.wasserstein.mean < 0.12
 
@@ -140,19 +140,23 @@ def mixed(tmp_path_factory, quick_fits):
 def test_every_number_of_the_audit_is_one_of_its_kind(mixed):
     audit = Audit.load(mixed.folder / "audit.json")
     judge = audit.of("expert")
-    assert str(audit.reference.table) == (
+    assert str(audit.reference.table_rows) == (
         f"{audit.reference.rows} of 600 rows used: 10 with a missing rooms"
     )
-    data = dict(zip(MIXED, audit.reference.data, strict=True))
+    data = dict(zip(MIXED, audit.reference.data_summary, strict=True))
     assert {"q50", "sd"} <= set(type(data["seen"]).model_fields)
     assert list(data["grade"].shares) == GRADES
     assert not hasattr(data["wind"], "q50")
     assert abs(np.mod(data["wind"].mean - 350 + 180, 360) - 180) < 6
     assert [tails.name for tails in judge.shape.tails] == ["year", "seen"]
     assert not {"wind", "month"} & {pair.first for pair in judge.shape.correlations}
-    assert [each.name for each in judge.direct.stated.features] == ["rooms", "year", "seen"]
-    assert all(each.times for each in judge.direct.stated.features)
-    assert judge.direct.generated.points == 20
+    assert [each.name for each in judge.direct.stated_quantiles.features] == [
+        "rooms",
+        "year",
+        "seen",
+    ]
+    assert all(each.times for each in judge.direct.stated_quantiles.features)
+    assert judge.direct.generated_points.points == 20
     assert all(len(effect.categories) == 2 for effect in judge.effects[4:])
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from audit.planted import ANSWER
 from llm_elicit.audit.preference import Preference, decide_verdicts, measure_preference
 from llm_elicit.audit.reference import AuditSettings
-from llm_elicit.audit.responses import response_of
+from llm_elicit.audit.responses import build_response
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
@@ -253,5 +253,5 @@ def decided(name: str, seed: int) -> Preference:
     log = JUDGES[name].log(np.random.default_rng([seed, number, 97]))
     settings = AuditSettings(flips=399)
     rng = np.random.default_rng(seed)
-    alone = measure_preference(response_of(log, "judge"), SPACE, settings, rng)
+    alone = measure_preference(build_response(log, "judge"), SPACE, settings, rng)
     return decide_verdicts([alone], [None], settings.level)[0]

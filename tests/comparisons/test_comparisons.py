@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from llm_elicit.audit.responses import response_of
+from llm_elicit.audit.responses import build_response
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Fit
@@ -192,7 +192,7 @@ def test_a_few_log_odds_do_not_take_the_place_of_all_choices():
     most = Comparisons(rows([(0, "ab", 0.9), (0, "ba", 0.8), (1, "ab", 1.0)]), FEATURES)
     fit = Fit(methods=("utility",))
     assert [len(evidence_of(table, "j", fit).measured) for table in (few, most)] == [0, 2]
-    assert [response_of(table, "j").kind for table in (few, most)] == ["choices", "log-odds"]
+    assert [build_response(table, "j").kind for table in (few, most)] == ["choices", "log-odds"]
 
 
 def test_a_judgment_knows_its_presentation_and_a_table_without_any_has_one(tmp_path):

@@ -113,15 +113,15 @@ def test_a_fit_says_that_a_judge_without_noise_bounds_its_sharpness_from_below(
     features = tuple(Feature(name=f"x{j}", label=f"x{j}", low=-1, high=1) for j in (0, 1))
     space = FeatureSpace(name="w", title="w", subject="w", features=features)
     assert sampling_of(space).low.tolist() == [-1.0, -1.0]
-    response = Response.of_choices(Choices(a, b, (a > b)[:, 0] * 1.0, np.arange(60)))
+    response = Response.from_choices(Choices(a, b, (a > b)[:, 0] * 1.0, np.arange(60)))
     effects = measure_effects(
         response, space, AuditSettings(flips=99), np.random.default_rng(0), None,
         evaluate_utility(belief, space, None, 0), bounded_below(belief.diagnostics),
     )  # fmt: skip
     assert [(e.value, e.high, e.open_ended) for e in effects] == [(None, None, True)] * 2
-    assert effects[0].directed
+    assert effects[0].has_direction
     assert effects[0].low > 3.0
-    assert (effects[1].directed, effects[1].low) == (False, None)
+    assert (effects[1].has_direction, effects[1].low) == (False, None)
 
 
 def test_a_noisy_judge_is_not_said_to_be_without_noise() -> None:

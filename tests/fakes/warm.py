@@ -346,7 +346,7 @@ def main(connection: int) -> None:
         # A worker's pytest rewrites the assertions of its plug-ins when it imports them.
         if not module.name.endswith("__main__") and ".testing." not in module.name:
             importlib.import_module(module.name)
-    templates = llm_elicit.report.page.environment()
+    templates = llm_elicit.report.page.template_environment()
     for name in templates.list_templates():
         templates.get_template(name)  # kept by the environment
     _environment.update(os.environ)

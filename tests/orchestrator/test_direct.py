@@ -255,20 +255,20 @@ def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path)
         study = campaign([gpt(provider.url, concurrency=1)], pairs=5, direct=direct)
         assert run(study, tmp_path / "try").complete
         found = answers_of(study, tmp_path / "try")
-    evidence = DirectEvidence.read(found, "gpt", space, study.seed)
+    evidence = DirectEvidence.from_table(found, "gpt", space, study.seed)
     data = space.table_points()
     reference = Reference(space, space.sample(500, np.random.default_rng(0)), data)
     audit = measure_direct(evidence, reference, None, AuditSettings(), np.random.default_rng(0))
     assert audit.row_completion.memorized
-    assert audit.row_completion.share.value == 0.5
-    assert audit.row_completion.chance < 0.1
-    unread = {some.kind: some.unparsed for some in audit.answers}
+    assert audit.row_completion.exact_share.value == 0.5
+    assert audit.row_completion.chance_share < 0.1
+    unread = {some.kind: some.unparsed for some in audit.answer_counts}
     assert unread["row"]["no numbers"] == 12
     assert unread["sample"] == {**dict.fromkeys(UNREAD, 0), "refusal": 4, "not finite": 8}
-    assert audit.generated is None
+    assert audit.generated_points is None
     # One statement was made of every feature, in millimetres: three lie outside their ranges.
-    assert [feature.times for feature in audit.stated.features] == [2, 2, 2, 2]
-    assert [feature.outside for feature in audit.stated.features] == [0, 10, 10, 10]
+    assert [feature.times for feature in audit.stated_quantiles.features] == [2, 2, 2, 2]
+    assert [feature.outside for feature in audit.stated_quantiles.features] == [0, 10, 10, 10]
 
 
 SOFT = {
@@ -316,12 +316,12 @@ def test_answers_about_ranges_that_state_nothing_are_counted(tmp_path: Path) -> 
     with Provider(lambda n, body: Says(says[n % 4])) as provider:
         study = campaign([claude(provider.url, concurrency=1)], pairs=4, direct=TWO)
         run(study, tmp_path / "try")
-    evidence = DirectEvidence.read(
+    evidence = DirectEvidence.from_table(
         answers_of(study, tmp_path / "try"), "claude", study.load_space(), study.seed
     )
-    assert evidence.answers["range"] == 12
-    assert evidence.unparsed["range"] == {"refusal": 3, "unparsable": 3}
-    assert evidence.unparsed["ratio"] == {"refusal": 1, "unparsable": 3}
+    assert evidence.answer_counts["range"] == 12
+    assert evidence.unparsed_counts["range"] == {"refusal": 3, "unparsable": 3}
+    assert evidence.unparsed_counts["ratio"] == {"refusal": 1, "unparsable": 3}
 
 
 def test_more_ranges_and_ratios_leave_those_asked_as_they_were(tmp_path: Path) -> None:

@@ -72,14 +72,14 @@ def trees(tmp_path_factory, quick_fits):
 
 
 def test_the_experts_shares_are_found(trees):
-    belief = trees.audit.of("expert").belief[0].shares
+    belief = trees.audit.of("expert").belief_summary[0].shares
     bands = trees.audit.of("expert").bands[0].shares
     assert list(belief) == list(bands) == WORDS
-    data = trees.audit.reference.data[0].shares
+    data = trees.audit.reference.data_summary[0].shares
     for word in WORDS:
         assert belief[word] == pytest.approx(data[word], abs=0.15)
         assert bands[word][0] - 0.02 <= data[word] <= bands[word][1] + 0.02
-    found = trees.audit.of("expert").belief_data.features[0]
+    found = trees.audit.of("expert").data_distance.features[0]
     floor = trees.audit.reference.data_floor.features[0]
     assert found.wasserstein is floor.wasserstein is None
     assert found.total_variation.mean < floor.total_variation.mean + 0.12
@@ -108,9 +108,9 @@ def test_no_number_of_an_audit_is_made_of_codes(trees):
     for record in found:
         assert all(record.get(key) is None for key in numeric), record
     assert [each["name"] for each in audit["judges"][0]["shape"]["tails"]] == ["height"]
-    rows = audit["judges"][0]["powers"]["rows"]
+    rows = audit["judges"][0]["powers"]["beliefs"]
     assert len(rows) == 9
-    assert all(row["shifts"][0] is None and row["widths"][0] is None for row in rows)
+    assert all(row["mean_shifts"][0] is None and row["sd_ratios"][0] is None for row in rows)
 
 
 def test_correlations_are_of_having_a_category(trees):
@@ -195,8 +195,8 @@ def test_words_alone_are_asked_anew_as_often_as_their_pairs_are_drawn(tmp_path):
     points = [f"{side}_{name}" for side in "ab" for name in run.space.names]
     assert (rows[points[:2]].to_numpy() != rows[points[2:]].to_numpy()).any(axis=1).all()
     assert rows.groupby([*points, "order"])["verdict"].nunique().max() == 2
-    belief = run.audit.of("expert").belief[0].shares
-    for word, share in run.audit.reference.data[0].shares.items():
+    belief = run.audit.of("expert").belief_summary[0].shares
+    for word, share in run.audit.reference.data_summary[0].shares.items():
         assert belief[word] == pytest.approx(share, abs=0.12)
     assert run.report_path.is_file()
     (gap,) = le.compare([run]).differences
@@ -237,7 +237,7 @@ def test_without_a_table_and_with_many_words_there_is_a_report_too(tmp_path):
     }))  # fmt: skip
     run = le.run(path, progress=le.Silent())
     audit = run.audit.of("random")
-    assert audit.boxes is audit.belief_data is None
-    assert sum(audit.belief[0].shares.values()) == pytest.approx(1.0)
-    assert audit.belief_sampling.features[0].wasserstein is None
+    assert audit.boxes is audit.data_distance is None
+    assert sum(audit.belief_summary[0].shares.values()) == pytest.approx(1.0)
+    assert audit.sampling_distance.features[0].wasserstein is None
     assert "kind 14" in run.report_path.read_text()

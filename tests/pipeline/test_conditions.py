@@ -73,7 +73,7 @@ def test_a_page_compares_the_conditions(runs: dict[str, Run]) -> None:
         assert link is not None
         assert (page.parent / link[1]).is_file()
     assert text.count("<figure>") == 3
-    mass = runs["Gentoo"].audit.of("expert").belief[-1]
+    mass = runs["Gentoo"].audit.of("expert").belief_summary[-1]
     assert f"{round(mass.mean, -1):,.0f}" in text
     assert "2 of 2" in text
     assert "<script" not in text

@@ -48,7 +48,7 @@ def test_every_kind_is_asked_fitted_and_reported(tmp_path: Path, monkeypatch) ->
     assert run.report_path.is_file()
     points = run.beliefs["expert"].sample(500, seed=1)
     assert run.space.contains(points).all()
-    counts = run.audit.judges[0].direct.answers
+    counts = run.audit.judges[0].direct.answer_counts
     assert {one.kind for one in counts} == {"quantiles", "sample", "range"}
     assert sum(sum(one.unparsed.values()) for one in counts) == 0
 

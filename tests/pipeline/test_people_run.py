@@ -77,15 +77,15 @@ def test_the_audit_compares_people_with_each_other_and_with_the_model(run: le.Ru
     ben, cleo = found.people
     assert ben.retest is not None
     assert ben.retest.share.value == 1.0
-    assert ben.attentive is not None
-    assert ben.attentive.value == 1.0
-    assert ben.seconds == 1.5
-    assert 0.2 < cleo.fast < 0.5
-    assert [(one.first, one.second) for one in found.between] == [
+    assert ben.attention_share is not None
+    assert ben.attention_share.value == 1.0
+    assert ben.median_seconds == 1.5
+    assert 0.2 < cleo.fast_share < 0.5
+    assert [(one.first, one.second) for one in found.agreements] == [
         ("ben", "cleo"), ("ben", "model"), ("cleo", "model"),
     ]  # fmt: skip
-    assert all(one.pairs == 20 for one in found.between)
-    assert found.between[0].share.value > 0.6
+    assert all(one.pairs == 20 for one in found.agreements)
+    assert found.agreements[0].share.value > 0.6
     assert len(run.comparisons.of("panel")) == 80
 
 

@@ -317,9 +317,9 @@ def test_random_choices_are_recommended_no_template(soft: bool) -> None:
             ab, ba = rng.normal(0.2, 0.1, (2, 10)) if soft else rng.choice((-0.5, 0.5), (2, 10))
             response = Response(
                 "log-odds" if soft else "choices", a, b, 0.5 * (ab - ba), np.arange(10),
-                0.5 * (ab + ba), single=np.full(10, np.nan), noise=np.full(10, np.nan),
-                robust=np.zeros(10), bound=np.zeros(10, dtype=bool), side=np.zeros(10),
-                agreement=np.full(10, np.nan), control=np.full(10, np.nan),
+                0.5 * (ab + ba), single_order=np.full(10, np.nan), noise=np.full(10, np.nan),
+                robust_value=np.zeros(10), is_censored=np.zeros(10, dtype=bool), side=np.zeros(10),
+                agreement=np.full(10, np.nan), agreement_control=np.full(10, np.nan),
             )  # fmt: skip
             measured = pilot.measure_orders(response, space)
             protocols.append(

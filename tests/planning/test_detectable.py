@@ -6,7 +6,7 @@ from audit.planted import ask, box
 
 from llm_elicit.audit.preference import decide_verdicts, measure_preference
 from llm_elicit.audit.reference import AuditSettings
-from llm_elicit.audit.responses import response_of
+from llm_elicit.audit.responses import build_response
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.planning.detectable import detectable_note, fewest_pairs, smallest_p
 
@@ -20,7 +20,7 @@ def _exact(a, b):
 
 def _of(pairs, flips=1999):
     log = ask(SPACE, _exact, np.random.default_rng(3), pairs, soft=True)
-    response, settings = response_of(log, "judge"), AuditSettings(flips=flips)
+    response, settings = build_response(log, "judge"), AuditSettings(flips=flips)
     return measure_preference(response, SPACE, settings, np.random.default_rng(0))
 
 

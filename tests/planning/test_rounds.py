@@ -22,7 +22,7 @@ from llm_elicit import density
 from llm_elicit._util.settings import validate
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
-from llm_elicit.audit.responses import response_of
+from llm_elicit.audit.responses import build_response
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Stop
@@ -322,7 +322,7 @@ def test_the_test_of_a_preference_goes_round_by_round(tmp_path: Path, shared: bo
         asked = [len(set(some) & set(choices.pair)) for some in schedule.pairs]
         assert asked == [6, 4, 4]
         rng = np.random.default_rng([audit.seed, 2, zlib.crc32(name.encode())])
-        test = RandomizationTest(response_of(result.comparisons, name), SPACE, schedule)
+        test = RandomizationTest(build_response(result.comparisons, name), SPACE, schedule)
         assert audit.of(name).preference.p_value == test.run(settings.flips, rng).p_value
         assert audit.of(name).preference.sample_size is None
     page = " ".join(result.report_path.read_text(encoding="utf-8").split())

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from audit.planted import Chooser, ask, cards_of, constant, gaussian_expert
 
-from llm_elicit.audit.belief_power import AtPower, BeliefPowers, DataPower
+from llm_elicit.audit.belief_power import BeliefAtPower, BeliefPowers, DataPower
 from llm_elicit.audit.calibration import DataLevels
 from llm_elicit.audit.direct_answers import DirectEvidence
 from llm_elicit.audit.distances import Estimate
@@ -60,8 +60,8 @@ def direct_evidence(draw, rng) -> DirectEvidence:
     counts = {"quantiles": 8, "sample": 12, "row": 9}
     return DirectEvidence(
         quantiles=stated, points=draw(10), completion=completion, rows=tuple(range(9)),
-        completed=np.array([float(cell) for cell in cells[:9]]), answers=counts,
-        unparsed={"quantiles": {"other count": 4}, "sample": {"refusal": 2}, "row": {}},
+        completed_values=np.array([float(cell) for cell in cells[:9]]), answer_counts=counts,
+        unparsed_counts={"quantiles": {"other count": 4}, "sample": {"refusal": 2}, "row": {}},
         quantiles_by_level=np.stack([stated[:1].repeat(len(NOISE_FACTORS), axis=0)] * 3),
     )  # fmt: skip
 
@@ -82,22 +82,22 @@ def _measured(judge: JudgeAudit) -> JudgeAudit:
         agreement=0.3, coherence=width,
     )  # fmt: skip
     rows = [
-        AtPower(
-            factor=factor, belief_data=Estimate(mean=1 / factor, sd=0.01), log_density=-5.0,
-            shifts=[0.1 * factor] * 4, widths=[1.2] * 4,
+        BeliefAtPower(
+            factor=factor, data_distance=Estimate(mean=1 / factor, sd=0.01), log_density=-5.0,
+            mean_shifts=[0.1 * factor] * 4, sd_ratios=[1.2] * 4,
         )
         for factor in (0.25, 0.5, 1.0, 2.0, 4.0)
     ]  # fmt: skip
     powers = BeliefPowers(
-        saved=2.0, source="ranges + ratios", identified=identified,
-        data=DataPower(value=9.0, low=8.0, high=10.0, bounded=True), rows=rows,
-        size=400, sampling_data=Estimate(mean=2.0, sd=0.01), sampling_log_density=-7.0,
+        saved_power=2.0, saved_source="ranges + ratios", identified_power=identified,
+        data_power=DataPower(value=9.0, low=8.0, high=10.0, is_maximum_inside=True), beliefs=rows,
+        size=400, sampling_data_distance=Estimate(mean=2.0, sd=0.01), sampling_log_density=-7.0,
     )  # fmt: skip
     directions = (("age", "lower", 0.4), ("income", "higher", 0.9), ("Latitude", "middle", 0.2))
     effects = [
         Effect(
-            name=name, value=size, low=size - 0.1, high=size + 0.1, direction=direction, size=size,
-            gain=0.2, p_value=0.005, p_holm=0.02, at_floor=True,
+            name=name, value=size, low=size - 0.1, high=size + 0.1, direction=direction, sd=size,
+            loo_r2=0.2, p_value=0.005, p_holm=0.02, p_is_bound=True,
         )
         for name, direction, size in directions
     ]  # fmt: skip
@@ -201,7 +201,7 @@ def study() -> Study:
             data,
             {"expert": belief, "stuck <b>judge</b>": flat},
             {"expert": bands},
-            at_powers={"expert": {k: draw(400, k) for k in (0.25, 0.5, 2.0, 4.0)}},
+            points_by_factor={"expert": {k: draw(400, k) for k in (0.25, 0.5, 2.0, 4.0)}},
         ),
         versions={"Python": "3"},
         prompts={"0" * 64: f"Which is likelier? {HOSTILE}"},

@@ -259,5 +259,5 @@ def _evidence(name: str, log: Comparisons) -> JudgeEvidence:
         log,
         {},
         {"utility": belief.diagnostics},
-        utility=evaluate_utility(belief, SPACE, DATA, 0),
+        utility_draws=evaluate_utility(belief, SPACE, DATA, 0),
     )

@@ -9,7 +9,7 @@ from llm_elicit.audit.preference import SampleSize
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.design import Design
 from llm_elicit.report.page import render_page
-from llm_elicit.report.verdicts import next_step, without_answers
+from llm_elicit.report.verdicts import next_step, no_answers_clause
 
 
 def judge_of(study, verdict, pairs=60, counts=None, **preference):
@@ -18,7 +18,7 @@ def judge_of(study, verdict, pairs=60, counts=None, **preference):
     update = {"preference": expert.preference.model_copy(update=changed)}
     if counts is not None:
         verdicts = dict.fromkeys(VERDICTS, 0) | counts
-        known = {"verdicts": verdicts, "judgments": sum(verdicts.values())}
+        known = {"verdict_counts": verdicts, "answers": sum(verdicts.values())}
         update["consistency"] = expert.consistency.model_copy(update=known)
     return expert.model_copy(update=update)
 
@@ -37,10 +37,10 @@ def judge_of(study, verdict, pairs=60, counts=None, **preference):
 )
 def test_without_answers_the_reason_and_its_setting_are_named(study, lost, line, advice):
     judge = judge_of(study, "no usable answers", pairs=0, counts={lost: 20})
-    assert without_answers(judge).startswith(f" ({line}): ")
-    assert advice in without_answers(judge)
+    assert no_answers_clause(judge).startswith(f" ({line}): ")
+    assert advice in no_answers_clause(judge)
     assert advice in next_step(judge, study.audit, study.campaign)
-    assert without_answers(judge_of(study, "position only")) == ""
+    assert no_answers_clause(judge_of(study, "position only")) == ""
 
 
 @pytest.mark.parametrize(

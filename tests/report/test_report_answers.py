@@ -9,10 +9,10 @@ from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.report.answers import (
     EXPANDED_ANSWERS,
     MAX_ANSWERS,
-    choose_answers,
-    filters,
+    build_filters,
     orders_agree,
-    pick_answers,
+    sample_answers,
+    select_rows,
 )
 
 
@@ -28,16 +28,16 @@ def rows() -> pd.DataFrame:
 
 def test_shown_answers_hold_every_verdict(study):
     rows = study.comparisons.of("stuck <b>judge</b>")
-    shown = pick_answers(rows, 4)
+    shown = select_rows(rows, 4)
     assert len(shown) == 4
     assert "refusal" in set(shown["verdict"])
-    assert len(pick_answers(rows.head(2), 6)) == 2
+    assert len(select_rows(rows.head(2), 6)) == 2
     assert list(shown.index) == sorted(shown.index)
 
 
 def test_picked_answers_are_even_through_the_run(rows):
     for count in (EXPANDED_ANSWERS, 50, MAX_ANSWERS):
-        picked = pick_answers(rows, count)
+        picked = select_rows(rows, count)
         assert len(picked) == count
         assert set(picked["verdict"]) == {"A", "B", "refusal", "truncated"}
         assert picked.index.is_unique
@@ -48,11 +48,15 @@ def test_picked_answers_are_even_through_the_run(rows):
 
 
 def test_at_most_the_given_number_of_answers_is_shown_each_once(rows):
-    shown = choose_answers(rows, box(2))
-    assert (len(shown.few), len(shown.all), shown.total) == (EXPANDED_ANSWERS, MAX_ANSWERS, 1200)
-    assert {answer.verdict for answer in shown.few} == {"A", "B", "refusal", "truncated"}
-    few = choose_answers(rows.head(4), box(2))
-    assert (len(few.few), len(few.more)) == (4, 0)
+    shown = sample_answers(rows, box(2))
+    assert (len(shown.expanded), len(shown.answers), shown.total) == (
+        EXPANDED_ANSWERS,
+        MAX_ANSWERS,
+        1200,
+    )
+    assert {answer.verdict for answer in shown.expanded} == {"A", "B", "refusal", "truncated"}
+    few = sample_answers(rows.head(4), box(2))
+    assert (len(few.expanded), len(few.collapsed)) == (4, 0)
 
 
 def test_orders_agree_without_and_differ_with_a_position_effect():
@@ -63,8 +67,8 @@ def test_orders_agree_without_and_differ_with_a_position_effect():
     assert orders_agree(larger.frame).tolist() == [True] * 40
     assert orders_agree(stuck.frame).tolist() == [False] * 40
     assert orders_agree(alone.frame).empty
-    unknown = choose_answers(alone.frame, space)
-    assert {answer.orders for answer in unknown.all} == {"unknown"}
+    unknown = sample_answers(alone.frame, space)
+    assert {answer.orders for answer in unknown.answers} == {"unknown"}
 
 
 def test_orders_differ_if_a_replicate_differs():
@@ -76,7 +80,9 @@ def test_orders_differ_if_a_replicate_differs():
 def test_options_are_listed_in_the_order_shown():
     space, rng = box(1), np.random.default_rng(0)
     frame = ask(space, lambda a, _: np.full(len(a), 0.75), rng, 3, soft=True).frame
-    for answer, (_, row) in zip(choose_answers(frame, space).all, frame.iterrows(), strict=True):
+    for answer, (_, row) in zip(
+        sample_answers(frame, space).answers, frame.iterrows(), strict=True
+    ):
         first = row["a_x0"] if row["order"] == "ab" else row["b_x0"]
         assert float(answer.rows[0][1].replace("−", "-")) == pytest.approx(first, rel=1e-4)
         assert answer.probability == pytest.approx(0.75), "of option A, whichever point it was"
@@ -98,13 +104,13 @@ def test_a_probability_known_as_a_bound_is_one(order, probability, censored, wor
     space = box(1)
     frame = ask(space, lambda a, _: np.full(len(a), 0.5), np.random.default_rng(0), 1, soft=True)
     row = frame.frame.head(1).assign(order=order, probability=probability, censored=censored)
-    (answer,) = choose_answers(row, space).all
-    assert answer.probability_words == words
+    (answer,) = sample_answers(row, space).answers
+    assert answer.probability_text == words
 
 
 def test_filters_count_what_is_shown(rows):
-    shown = choose_answers(rows, box(2))
-    found = filters([("<b>", shown), ("other", shown)])
+    shown = sample_answers(rows, box(2))
+    found = build_filters([("<b>", shown), ("other", shown)])
     assert [(c.index, c.label, c.count) for c in found["judge"]] == [
         (0, "<b>", MAX_ANSWERS), (1, "other", MAX_ANSWERS),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from audit.planted import box
 
-from llm_elicit.report.answers import EXPANDED_ANSWERS, choose_answers
+from llm_elicit.report.answers import EXPANDED_ANSWERS, sample_answers
 from llm_elicit.report.figures import Samples, draw_portrait
 from llm_elicit.report.page import render_page
 from report.browser import CHROMIUM, opened
@@ -143,12 +143,12 @@ def test_answers_are_filtered(study, page, tmp_path, medium):
     if medium == "print":
         page = page.replace("@media print", "@media all")
     names = [judge.name for judge in study.audit.judges]
-    shown = [choose_answers(study.comparisons.of(name), study.audit.space) for name in names]
-    answers = [answer for some in shown for answer in some.all]
+    shown = [sample_answers(study.comparisons.of(name), study.audit.space) for name in names]
+    answers = [answer for some in shown for answer in some.answers]
     everything = len(answers) if medium == "screen" else 2 * EXPANDED_ANSWERS
     expected = [
         everything,
-        len(shown[1].all),
+        len(shown[1].answers),
         sum(answer.verdict == "A" for answer in answers),
         sum(answer.orders == "differ" for answer in answers),
         1,  # one refusal was planted

@@ -12,18 +12,18 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from llm_elicit._util.text import visible
-from llm_elicit.audit.reference import axis_of
+from llm_elicit.audit.reference import feature_axis
 from llm_elicit.density.plot_style import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.density.plots import PanelPair, draw_regions
 from llm_elicit.report.figures import (
     Samples,
     draw_corner,
     draw_portrait,
-    file_name,
-    flat_factors,
+    file_stem,
+    find_flat_factors,
     save_figures,
 )
-from llm_elicit.report.formatting import worded
+from llm_elicit.report.formatting import value_text
 from llm_elicit.spaces.features import Feature
 
 
@@ -69,7 +69,9 @@ def test_layers_hold_data_lambda_and_the_belief_at_every_power(portrait):
         steps = {shape.step for shape in layers.shapes if shape.kind == "belief"}
         assert steps == set(range(5))
         assert all(len(group.transforms) == 5 for group in layers.rescaled)
-    assert {s.step for s in portrait.marginals[0].shapes if s.kind == "band"} == {portrait.saved}
+    assert {s.step for s in portrait.marginals[0].shapes if s.kind == "band"} == {
+        portrait.saved_step
+    }
     assert "income" in portrait.marginals[0].alt
 
 
@@ -89,7 +91,7 @@ def test_a_sharper_belief_is_narrower_and_the_data_shrink_beside_it(portrait):
 
     assert width(sharp) < 0.6 * width(wide)
     scales = [float(t.split()[3]) for t in age.rescaled[0].transforms]
-    assert scales[portrait.saved] == 1.0
+    assert scales[portrait.saved_step] == 1.0
     assert scales[-1] < 0.8 * scales[0]  # at the saved power the axis holds the band, too
 
 
@@ -133,17 +135,17 @@ def test_a_flat_belief_has_no_contours_and_says_so():
         space, space.sample(4000, rng), beliefs={"flat": space.sample(4000, rng), "bent": bent}
     )
     flat, other = (draw_corner(samples, judge)[0] for judge in ("flat", "bent"))
-    assert flat.flat == (0,)
+    assert flat.flat_steps == (0,)
     assert [shape.text for shape in flat.shapes if shape.text] == 3 * ["flat"]
     assert [shape.text for shape in other.shapes if shape.text] == ["flat"], "x1 and x2"
-    assert len(other.by_step[0][1]) == 4, "lines of both widths, marginals, and a word"
+    assert len(other.shapes_by_step[0][1]) == 4, "lines of both widths, marginals, and a word"
 
 
 def test_shares_of_every_draw_are_counted_at_once():
     space = box(2)
     draws = np.random.default_rng(0).normal(0.0, 2.0, (5, 300, 2)).clip(-3, 3)
     draws[0, 0] = space.high
-    pair = PanelPair(tuple(map(axis_of, space.features)), (0, 1))
+    pair = PanelPair(tuple(map(feature_axis, space.features)), (0, 1))
     edges = [np.linspace(feature.low, feature.high, 7) for feature in space.features]
     counted = [np.histogram2d(*draw.T, bins=edges)[0].ravel() / 300 for draw in draws]
     np.testing.assert_allclose(pair.shares(draws), counted)
@@ -155,7 +157,7 @@ def test_frames_of_categories_do_not_overlap(kind):
     words = Feature(name="w", label="w", kind=kind, categories=("a", "b", "c"))
     points = np.random.default_rng(0).integers(3, size=(500, 2)).astype(float)
     axes = Figure().subplots()
-    (frames,) = draw_regions(axes, points, PanelPair((axis_of(words),) * 2, (0, 1)), LIGHT)
+    (frames,) = draw_regions(axes, points, PanelPair((feature_axis(words),) * 2, (0, 1)), LIGHT)
     boxes = [path.get_extents() for path in frames.get_paths()]
     assert len(boxes) == 9
     assert 0.5 < max(box.width for box in boxes) < 1.0
@@ -174,8 +176,8 @@ def test_contours_within_the_posterior_uncertainty_are_not_drawn():
     samples = Samples(space, space.sample(8000, rng), beliefs={"j": tilted(mean, 8000)})
 
     def is_flat(samples):
-        shown, powers = samples.shown("j"), samples.by_factor("j")
-        return flat_factors(shown, powers, PanelPair.of(shown, 0, 1))[1.0]
+        shown, powers = samples.plot_data("j"), samples.belief_by_factor("j")
+        return find_flat_factors(shown, powers, PanelPair.of(shown, 0, 1))[1.0]
 
     assert not is_flat(samples)
     size = 400
@@ -188,7 +190,7 @@ def test_contours_within_the_posterior_uncertainty_are_not_drawn():
 def test_no_file_leaves_the_folder(portrait, tmp_path):
     written = save_figures({"../../etc/x": portrait}, tmp_path / "figures")
     assert all(path.resolve().parent == (tmp_path / "figures").resolve() for path in written)
-    assert file_name("a/b\\c").startswith("a-b-c-")
+    assert file_stem("a/b\\c").startswith("a-b-c-")
 
 
 def test_names_that_differ_only_in_odd_characters_keep_their_files(portrait, tmp_path):
@@ -198,12 +200,12 @@ def test_names_that_differ_only_in_odd_characters_keep_their_files(portrait, tmp
 
 def test_log_ticks_cover_a_narrow_range():
     narrow = Feature(name="x", label="x", scale="log", low=2.2, high=2.9)
-    assert log_ticks(axis_of(narrow), 5) == pytest.approx([2.2, 2.9])
+    assert log_ticks(feature_axis(narrow), 5) == pytest.approx([2.2, 2.9])
 
 
 def test_a_standard_deviation_is_worded_though_it_lies_outside_the_range():
     latitude = Feature(name="x", label="x", low=32.6, high=40.7, digits=2)
-    assert worded(latitude, 2.13) == "2.1"
+    assert value_text(latitude, 2.13) == "2.1"
 
 
 def test_a_long_reply_is_cut():
@@ -215,7 +217,7 @@ def test_words_on_an_axis_are_few_and_short_and_no_mathematics():
     feature = Feature(name="k", label="k", kind="categorical", categories=words)
     axes = Figure().add_subplot()
     for which in ("x", "y"):
-        set_axis(axes, which, axis_of(feature))
+        set_axis(axes, which, feature_axis(feature))
         labels = getattr(axes, f"get_{which}ticklabels")()
         assert 5 <= len(labels) <= 12
         assert labels[0].get_text() == "$x_0$ a long …"

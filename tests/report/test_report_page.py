@@ -14,7 +14,7 @@ from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.config.design import Design
 from llm_elicit.report import formatting
-from llm_elicit.report.answers import filters
+from llm_elicit.report.answers import build_filters
 from llm_elicit.report.figures import draw_portrait
 from llm_elicit.report.page import render_page
 from report.reader import Reader
@@ -47,7 +47,7 @@ def test_a_judge_has_the_line_of_what_it_was_found_to_give(page):
 
 
 def test_a_page_of_one_power_has_no_script_and_no_slider(study):
-    samples = dataclasses.replace(study.samples, at_powers={})
+    samples = dataclasses.replace(study.samples, points_by_factor={})
     portraits = {"expert": draw_portrait(samples, "expert")}
     parsed = Reader()
     text = render_page(dataclasses.replace(study, samples=samples), portraits)
@@ -60,8 +60,8 @@ def test_a_page_of_one_power_has_no_script_and_no_slider(study):
 def test_filters_without_a_choice_are_no_empty_box(study, page, monkeypatch):
     """One judge that always prefers the first option: an empty card stood above its answers."""
     assert 'class="filters' in page
-    one = {key: choices[:1] for key, choices in filters([]).items()}
-    monkeypatch.setattr("llm_elicit.report.page.filters", lambda _: one)
+    one = {key: choices[:1] for key, choices in build_filters([]).items()}
+    monkeypatch.setattr("llm_elicit.report.page.build_filters", lambda _: one)
     assert 'class="filters' not in render_page(study, {})
 
 
@@ -233,7 +233,7 @@ def test_answers_about_ranges_and_ratios_are_counted(study):
     none = {"refusal": 3, "unparsable": 1}
     asked = [AnswerCounts(kind="range", answers=80, unparsed=none),
              AnswerCounts(kind="ratio", answers=20, unparsed={})]  # fmt: skip
-    direct = expert.direct.model_copy(update={"answers": asked})
+    direct = expert.direct.model_copy(update={"answer_counts": asked})
     judges = [expert.model_copy(update={"direct": direct}), stuck]
     audit = study.audit.model_copy(update={"judges": judges})
     text = render_page(dataclasses.replace(study, audit=audit), {})
@@ -245,11 +245,11 @@ def test_cycles_are_shown_where_they_were_measured(study, page):
     assert "Of three points" not in page
     found = Transitivity(
         triads=40,
-        cycles=Interval(value=0.25, low=0.14, high=0.4),
-        expected=0.22,
+        cycle_share=Interval(value=0.25, low=0.14, high=0.4),
+        expected_cycle_share=0.22,
         p_random=0.57,
-        repeated=Interval(value=0.2, low=0.1, high=0.35),
-        repeated_expected=0.027,
+        repeated_cycle_share=Interval(value=0.2, low=0.1, high=0.35),
+        expected_repeated_share=0.027,
         p_value=0.0012,
     )
     expert, other = study.audit.judges
@@ -283,7 +283,7 @@ def test_features_are_called_by_their_labels_in_every_table(page):
 def test_bands_are_below_their_estimates(study, page):
     bands = study.audit.of("expert").bands
     income = study.audit.space.features[0]
-    shown = formatting.between(income, bands[0].q50)
+    shown = formatting.band_text(income, bands[0].q50)
     assert page.count('<tr class="band soft">') == study.audit.space.dimension
     assert f"<td>{shown}</td>" in page
     assert study.audit.of("stuck <b>judge</b>").bands is None
@@ -297,7 +297,7 @@ def test_the_effect_of_more_pairs_is_shown(study, reader):
     assert "With 60 pairs answered, about 180 more would halve each width; probably more" in text
     first = power.widths[0]
     income, band = study.audit.space.features[0], study.audit.of("expert").bands[0].mean
-    assert f"{formatting.between(income, band)}{first.mean:.2f}{first.mean / 2:.2f}" in text
+    assert f"{formatting.band_text(income, band)}{first.mean:.2f}{first.mean / 2:.2f}" in text
     # Nothing can be measured of a judge who always prefers the first option.
     assert study.audit.of("stuck <b>judge</b>").preference.sample_size.pairs is None
     assert text.count("pairs needed to find a preference cannot be estimated") == 1
@@ -306,16 +306,19 @@ def test_the_effect_of_more_pairs_is_shown(study, reader):
 def test_distances_stand_beside_their_floors_once_a_judge(study, page):
     assert page.count("<h3>Joint distances over all features</h3>") == 2
     floor = study.audit.reference.data_floor.joint
-    shown = formatting.estimate(floor.classifier, 1, percent=True)
+    shown = formatting.estimate_text(floor.classifier, 1, percent=True)
     row = page[page.index("two samples of the data (floor)") :].split("</tr>")[0]
-    for value in (formatting.estimate(floor.sliced), formatting.estimate(floor.energy), shown):
+    for value in (
+        formatting.estimate_text(floor.sliced),
+        formatting.estimate_text(floor.energy),
+        shown,
+    ):
         assert f"<td>{value}</td>" in row
-    expert = study.audit.of("expert").belief_data
-    assert f"<td>{formatting.estimate(expert.joint.pqmass)}</td>" in page
-    low, high = expert.bands.energy
-    shown = (
-        f'{formatting.estimate(expert.joint.energy)} <span class="soft">({low:.2f} to {high:.2f})'
-    )
+    expert = study.audit.of("expert").data_distance
+    assert f"<td>{formatting.estimate_text(expert.joint.pqmass)}</td>" in page
+    low, high = expert.intervals.energy
+    energy = formatting.estimate_text(expert.joint.energy)
+    shown = f'{energy} <span class="soft">({low:.2f} to {high:.2f})'
     assert f"<td>{shown}</span></td>" in page
     assert page.count("two samples of the belief (floor)") == 1  # of the judge with a cross-check
 
@@ -324,16 +327,16 @@ def test_correlations_and_tails_are_shown_with_their_bands(study, reader):
     text = " ".join("".join(reader.text).split())
     shape = study.audit.of("expert").shape
     pair = shape.largest_gaps(8)[0]
-    low, high = pair.band
+    low, belief, high = map(formatting.signed_text, (pair.band[0], pair.belief, pair.band[1]))
+    assert f"{belief}{low} to {high}" in text
+    assert formatting.interval_text(pair.difference) in text
+    assert f"outside the belief's 90 % band for {len(shape.pairs_outside_band)} of 6 pairs" in text
+    below, band = shape.tails[0].below, shape.tails[0].below_band
+    shown = formatting.interval_text(below, percent=True, decimals=1)
     assert (
-        f"{formatting.signed(pair.belief)}{formatting.signed(low)} to {formatting.signed(high)}"
+        f"income{shown}{formatting.share_text(band[0], 1)} to {formatting.share_text(band[1], 1)}"
         in text
     )
-    assert formatting.interval(pair.difference) in text
-    assert f"outside the belief's 90 % band for {len(shape.outside)} of 6 pairs" in text
-    below, band = shape.tails[0].below, shape.tails[0].below_band
-    shown = formatting.interval(below, percent=True, decimals=1)
-    assert f"income{shown}{formatting.share(band[0], 1)} to {formatting.share(band[1], 1)}" in text
 
 
 def test_a_belief_without_a_measured_shape_has_no_tables_of_it(study, page):
@@ -377,8 +380,8 @@ def test_people_are_compared_and_answers_given_unread_are_named(study, reader):
 
 def test_many_raters_are_folded_away(study):
     people = study.audit.people
-    many = people.model_copy(update={"between": people.between * 5})
-    nothing = {"between": [], "among_people": None, "among_all": None}
+    many = people.model_copy(update={"agreements": people.agreements * 5})
+    nothing = {"agreements": [], "people_agreement": None, "overall_agreement": None}
     silent = [one.model_copy(update={"retest": None}) for one in people.people]
     alone = people.model_copy(update={**nothing, "people": silent})
     pages = [

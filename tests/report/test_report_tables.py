@@ -56,8 +56,8 @@ def test_the_audit_table_holds_the_audits_numbers(study, tmp_path):
         assert row["verdict"] == judge.verdict
         assert row["p_value"] == judge.preference.p_value
         assert row["p_holm"] == judge.preference.p_holm
-        assert row["position"] == pytest.approx(judge.preference.position.share)
-        assert row["w1_data"] == pytest.approx(judge.belief_data.wasserstein.mean, rel=1e-12)
+        assert row["position"] == pytest.approx(judge.preference.position.explained_share)
+        assert row["w1_data"] == pytest.approx(judge.data_distance.wasserstein.mean, rel=1e-12)
         assert row["floor_data_sd"] == pytest.approx(
             study.audit.reference.data_floor.wasserstein.sd
         )
@@ -79,7 +79,7 @@ def test_features_stand_in_the_units_asked_in(study):
     assert table["Feature"].tolist()[:4] == ["income (USD)", "", "", "age (years)"]
     assert table["Of"].tolist()[:3] == ["data", "belief", "λ"]
     median = float(table.loc[1, "median"].replace(",", ""))
-    assert median == pytest.approx(study.audit.judges[0].belief[0].q50, rel=0.01)
+    assert median == pytest.approx(study.audit.judges[0].belief_summary[0].q50, rel=0.01)
 
 
 def test_direct_answers_are_a_table_of_their_own(study, tmp_path):
@@ -88,7 +88,7 @@ def test_direct_answers_are_a_table_of_their_own(study, tmp_path):
     assert "expert-direct.csv" in names
     assert len([name for name in names if name.endswith("-direct.csv")]) == 1
     read = pd.read_csv(tmp_path / "expert-direct.csv")
-    stated = expert.direct.stated.features
+    stated = expert.direct.stated_quantiles.features
     assert read["q50"][0] == stated[0].quantiles[2]
     assert read["stated_data"][1] == pytest.approx(stated[1].data)
     assert read["q50"].isna().tolist() == [False, False, True, True]

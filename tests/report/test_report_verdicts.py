@@ -8,10 +8,10 @@ import pytest
 from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.preference import (
     REPEATABLE,
-    Agreement,
     Ceiling,
-    PositionContent,
+    PairAgreement,
     PositionEffect,
+    PositionInteraction,
     Reliability,
     decide_verdicts,
 )
@@ -42,7 +42,10 @@ def changed(judge, **preference):
 
 def identified(judge, **changes):
     source = "ranges + ratios" if changes.pop("used", True) else "convention"
-    of = {"identified": dataclasses.replace(judge.powers.identified, **changes), "source": source}
+    of = {
+        "identified_power": dataclasses.replace(judge.powers.identified_power, **changes),
+        "saved_source": source,
+    }
     return judge.model_copy(update={"powers": judge.powers.model_copy(update=of)})
 
 
@@ -74,13 +77,13 @@ def test_what_is_reached_is_never_above_its_ceiling_without_a_word(study, expert
 
 
 def test_the_table_shows_no_ceiling_far_below_what_is_reached(expert):
-    assert verdicts.shown_ceiling(reliable(expert, 0.86, 0.84).preference).value == 0.84
-    assert verdicts.shown_ceiling(reliable(expert, 0.49, -0.57).preference) is None
+    assert verdicts.usable_ceiling(reliable(expert, 0.86, 0.84).preference).value == 0.84
+    assert verdicts.usable_ceiling(reliable(expert, 0.49, -0.57).preference) is None
 
 
 def test_what_a_fit_leaves_out_is_reported(study, expert):
     log_odds = changed(reliable(expert, 0.4, 0.9), response="log-odds")
-    assert log_odds.preference.captured == pytest.approx(0.4 / 0.9)
+    assert log_odds.preference.explained_share == pytest.approx(0.4 / 0.9)
     said = verdicts.remarks(log_odds, 0.05)[0]
     assert "(90% repeats) is not captured by the fit: the intervals above account for this" in said
     none = changed(reliable(expert, -0.2, 0.9), response="log-odds")
@@ -89,16 +92,16 @@ def test_what_a_fit_leaves_out_is_reported(study, expert):
         in verdicts.remarks(none, 0.05)[0]
     )
     # A linear rule predicts at most 64 % of choices: 60 is no misfit, 30 is.
-    assert reliable(expert, 0.6, 1.0).preference.captured == 1.0
-    assert reliable(expert, 0.3, 1.0).preference.captured == pytest.approx(0.3 * np.pi / 2)
+    assert reliable(expert, 0.6, 1.0).preference.explained_share == 1.0
+    assert reliable(expert, 0.3, 1.0).preference.explained_share == pytest.approx(0.3 * np.pi / 2)
     few = changed(expert, reliability=None, pairs=9)
     said = verdicts.verdict_sentence(few, study.audit)
     assert "(reliability is not given for fewer than 10 pairs; p" in said
 
 
 def test_a_repeatable_preference_without_a_trend_is_no_effect_of_position(study, expert):
-    agreement = Agreement(source="orders", p_value=0.001, p_holm=0.001, at_floor=False)
-    lost = {"p_value": 0.4, "p_holm": 0.4, "at_floor": False, "agreement": agreement}
+    agreement = PairAgreement(source="orders", p_value=0.001, p_holm=0.001, p_is_bound=False)
+    lost = {"p_value": 0.4, "p_holm": 0.4, "p_is_bound": False, "agreement": agreement}
     (found,) = decide_verdicts([changed(expert, **lost).preference], [None], 0.05)
     assert found.verdict == REPEATABLE
     said = verdicts.verdict_sentence(changed(expert, **dict(found)), study.audit)
@@ -199,7 +202,7 @@ def test_incoherent_ranges_do_not_identify_the_scale(study, expert):
     assert "so the scale is not identified" in powers.power_sentence(alone.powers)
     assert "they are not shown to depend on the width" in verdicts.remarks(alone, 0.05)[0]
     points = identified(expert, source="points", sources=(), agreement=None, coherence=None)
-    assert points.powers.scale is None
+    assert points.powers.scale_sources is None
     said = powers.power_sentence(points.powers)
     assert "at which this fit is nearest to the points sampled" in said
     assert "points alone do not identify the sharpness" in said
@@ -230,8 +233,9 @@ def test_ranges_are_not_mentioned_without_a_preference(study, expert):
 
 def effect(name, value, half, p_holm):
     return Effect(
-        name=name, value=value, low=value - half, high=value + half, size=abs(value), gain=0.1,
-        direction="higher" if value > 0 else "lower", p_value=p_holm, p_holm=p_holm, at_floor=False,
+        name=name, value=value, low=value - half, high=value + half, sd=abs(value), loo_r2=0.1,
+        direction="higher" if value > 0 else "lower", p_value=p_holm, p_holm=p_holm,
+        p_is_bound=False,
     )  # fmt: skip
 
 
@@ -242,27 +246,30 @@ def test_significant_features_are_named(study):
         effect("Latitude", 0.9, 0.01, 0.06),
         effect("Longitude", 0.1, 0.3, 0.8),
     ]
-    assert verdicts.preferred(effects, study.audit.space, 0.05) == "lower age and higher income"
-    assert "no single feature is significant" in verdicts.preferred(
+    assert (
+        verdicts.preferred_features(effects, study.audit.space, 0.05)
+        == "lower age and higher income"
+    )
+    assert "no single feature is significant" in verdicts.preferred_features(
         effects[2:], study.audit.space, 0.01
     )
 
 
 def test_of_five_significant_features_four_are_named(study):
     effects = [effect("age", 0.1 * k, 0.01, 0.01) for k in range(1, 7)]
-    said = verdicts.preferred(effects, study.audit.space, 0.05)
+    said = verdicts.preferred_features(effects, study.audit.space, 0.05)
     assert said == "higher age, age, age and age and 2 more"
 
 
 def test_a_direction_is_stated_only_where_the_interval_has_one(study):
     """p = .018 beside 0.00 (0.00 to 3.24): the test finds a dependence, the interval no sign."""
     unsure = effect("age", 0.1, 0.2, 0.018)
-    assert verdicts.preferred([unsure], study.audit.space, 0.05) == "some values of age"
+    assert verdicts.preferred_features([unsure], study.audit.space, 0.05) == "some values of age"
     assert verdicts.direction_cell(unsure, 0.05) == "not determined"
     assert verdicts.direction_cell(effect("age", 0.4, 0.3, 0.04), 0.05) == "higher"
     assert verdicts.direction_cell(effect("age", 0.4, 0.3, 0.06), 0.05) == "not shown"
     kinds = unsure.model_copy(update={"categories": ("red", "blue"), "direction": "category"})
-    assert verdicts.preferred([kinds], study.audit.space, 0.05) == "some values of age"
+    assert verdicts.preferred_features([kinds], study.audit.space, 0.05) == "some values of age"
 
 
 def test_a_small_effect_is_not_rounded_to_nothing():
@@ -270,37 +277,41 @@ def test_a_small_effect_is_not_rounded_to_nothing():
     assert verdicts.effect_cell(effect("age", 12.0, 5.0, 0.01)) == "+12 (+7 to +17)"
     ends = {"value": None, "open_ended": True}
     some = effect("age", 12.0, 5.0, 0.01).model_copy(update=ends | {"high": None})
-    assert (some.directed, verdicts.effect_cell(some)) == (True, "at least +7.00")
+    assert (some.has_direction, verdicts.effect_cell(some)) == (True, "at least +7.00")
     some = effect("age", -12.0, 5.0, 0.01).model_copy(update=ends | {"low": None})
-    assert (some.directed, verdicts.effect_cell(some)) == (True, "at most −7.00")
+    assert (some.has_direction, verdicts.effect_cell(some)) == (True, "at most −7.00")
     some = some.model_copy(update={"high": None})
-    assert (some.directed, verdicts.effect_cell(some)) == (False, "not measurable")
+    assert (some.has_direction, verdicts.effect_cell(some)) == (False, "not measurable")
 
 
 def test_a_position_effect_that_depends_on_the_content_is_reported():
-    content = PositionContent(gain=0.3, p_value=0.001, p_holm=0.002, at_floor=True)
+    content = PositionInteraction(loo_r2=0.3, p_value=0.001, p_holm=0.002, p_is_bound=True)
     position = PositionEffect(
-        orders="both", pairs=60, mean=band(0.1, 0.02), sd=0.1, share=0.1, p_value=0.001,
-        p_holm=0.001, at_floor=True, content=content,
+        orders="both", pairs=60, mean=band(0.1, 0.02), sd=0.1, explained_share=0.1, p_value=0.001,
+        p_holm=0.001, p_is_bound=True, interaction=content,
     )  # fmt: skip
     said = verdicts.position_sentence(position, 0.05)
     assert "removes only its mean" in said
-    chance = position.model_copy(update={"content": content.model_copy(update={"p_holm": 0.06})})
+    chance = position.model_copy(
+        update={"interaction": content.model_copy(update={"p_holm": 0.06})}
+    )
     assert verdicts.position_sentence(chance, 0.05) == ""
-    even = position.model_copy(update={"content": None})
+    even = position.model_copy(update={"interaction": None})
     assert verdicts.position_sentence(even, 0.05) == ""
-    assert "40%" in verdicts.position_sentence(even.model_copy(update={"share": 0.4}), 0.05)
+    assert "40%" in verdicts.position_sentence(
+        even.model_copy(update={"explained_share": 0.4}), 0.05
+    )
 
 
 def test_labels_beyond_the_slider_are_at_its_end_and_on_no_column(expert):
-    data = expert.powers.data.model_copy(update={"value": 30.0, "low": 28.0, "high": 32.0})
-    powers = expert.powers.model_copy(update={"data": data})
+    data = expert.powers.data_power.model_copy(update={"value": 30.0, "low": 28.0, "high": 32.0})
+    powers = expert.powers.model_copy(update={"data_power": data})
     *_, last = power_labels(powers, FACTORS)
     assert (last.at, last.nearest) == (1.0, None)
     assert "15 times the saved power" in last.text
     first, *_ = power_labels(powers, FACTORS)
     assert (first.at, first.nearest) == (0.5, 2)
-    none = expert.powers.data.model_copy(update={"value": 0.0, "low": 0.0})
-    powers = expert.powers.model_copy(update={"data": none})
+    none = expert.powers.data_power.model_copy(update={"value": 0.0, "low": 0.0})
+    powers = expert.powers.model_copy(update={"data_power": none})
     assert not any("data" in label.text for label in power_labels(powers, FACTORS))
     assert power_labels(None, FACTORS) == power_labels(powers, (1.0,)) == ()

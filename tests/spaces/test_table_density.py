@@ -112,4 +112,4 @@ def test_a_judge_without_preference_has_no_effects(tmp_path: Path) -> None:
     evidence = evidence_of(run.comparisons, "random", campaign.fit)
     belief = density.fit_evidence(evidence, sampling=sampling_of(run.space), seed=campaign.seed)
     found = evaluate_utility(belief, run.space, run.space.table_points(), seed=1)
-    assert max(float(np.ptp(np.median(effect, axis=0))) for effect in found.effects) < 0.3
+    assert max(float(np.ptp(np.median(effect, axis=0))) for effect in found.effect_curves) < 0.3
