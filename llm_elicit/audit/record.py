@@ -96,7 +96,8 @@ class JudgeEvidence:
         bands: the belief's, if its method has them.
         data_levels: levels of the data's rows under the belief, from `evaluate_data_levels`.
         utility_draws: posterior draws of the belief's utility, from `evaluate_utility`.
-        powers: the belief at other powers, from `evaluate_powers`; None for a method without a utility.
+        powers: the belief at other powers, from `evaluate_powers`; None for a method without a
+            utility.
         triads: among the answers, from `find_triads`.
         triad_predictions: of the belief, from `predict_triads` of the same.
         draws: points of the posterior's draws, `(S, m, d)`, natural units, from `read_draws`.

@@ -103,7 +103,7 @@ def _show(comparison: JudgeComparison) -> None:
     console_out.print(table)
     console_out.print(
         "Rank correlations are of the utilities over λ; two judges who agree completely reach "
-        "the repeatability. These numbers do not depend on the sharpness of the beliefs; those "
+        "the self-correlation. These numbers do not depend on the sharpness of the beliefs; those "
         "below do."
     )
     table = Table("judge", "judge", "distance", "floor", "differ in", box=None)

@@ -39,9 +39,10 @@ def fewest_pairs(judges: int, level: float = _LEVEL) -> int:
 def detectable_share(pairs: int, space: FeatureSpace) -> float:
     """Return the share of the answers' variation that features must explain to be found.
 
-    In about four of five runs; at most 1. The gain of `audit.preference.estimate_sample_size` with the
-    columns of the randomization test, its null distribution that of χ². Of 60 simulated runs each,
-    linear in three or eight features, with 15 to 120 pairs, 73 to 100 % found such a share.
+    A share of this size is found in about four of five runs; at most 1. It is the R² of
+    `audit.preference.estimate_sample_size` for the columns of the randomization test, with χ² as
+    null distribution. Of 60 simulated runs each, linear in three or eight features, with 15 to 120
+    pairs, 73 to 100 % found such a share.
 
     Examples:
         >>> space = FeatureSpace.load("countries")

@@ -212,7 +212,7 @@ def box_text(box: Box, space: FeatureSpace) -> str:
         >>> space = FeatureSpace(name="xy", title="xy", subject="xy", features=[x, y])
         >>> share = {"value": 0.5, "low": 0.4, "high": 0.6}
         >>> ends = [{"name": "x", "low": None, "high": 2}, {"name": "y", "low": 1, "high": 2}]
-        >>> box_text(Box(bounds=ends, data=share, belief=0.1, band=None, outside=None), space)
+        >>> box_text(Box(bounds=ends, data=share, belief=0.1, band=None, outside_band=None), space)
         'x up to 2.00 m, y 1.00 m to 2.00 m'
     """
     features, parts = dict(zip(space.names, space.features, strict=True)), []
@@ -249,7 +249,8 @@ def row_completion_sentence(test: RowCompletionTest, judge: str) -> str:
         >>> from llm_elicit.audit.inference import wilson_interval
         >>> share = wilson_interval(0, 20)
         >>> none = RowCompletionTest(
-        ...     feature=0, rows=20, parsed=18, share=share, chance=0, p_value=1, memorized=False)
+        ...     feature=0, rows=20, parsed=18, exact_share=share, chance_share=0, p_value=1,
+        ...     memorized=False)
         >>> row_completion_sentence(none, "x")
         'x completed no row of 20 exactly: no evidence that it has memorized the table.'
         >>> row_completion_sentence(none.model_copy(update={"parsed": 0}), "x").partition(":")[0]

@@ -277,7 +277,7 @@ def unusable_counts(answers: Consistency) -> str:
     Examples:
         >>> from llm_elicit.comparisons.table_files import VERDICTS
         >>> counts = dict.fromkeys(VERDICTS, 0) | {"refusal": 3, "truncated": 12}
-        >>> unusable_counts(Consistency.model_construct(verdicts=counts))
+        >>> unusable_counts(Consistency.model_construct(verdict_counts=counts))
         '12 truncated and 3 refused'
     """
     counts = sorted(
