@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
@@ -420,6 +420,10 @@ def database_address(address: str) -> str:
             "contains a password, which would be stored in the run folder; set PGPASSWORD instead"
         )
     return address
+
+
+HttpAddress = Annotated[str, AfterValidator(http_address)]
+DatabaseAddress = Annotated[str, AfterValidator(database_address)]
 
 
 def _parsed(address: str) -> SplitResult | None:

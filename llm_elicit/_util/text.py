@@ -124,6 +124,16 @@ def brief_repr(instance: Any) -> str:
     return f"{type(instance).__name__}({', '.join(parts)})"
 
 
+def names_in(text: str) -> list[str]:
+    """Return the names of a list that commas separate.
+
+    Examples:
+        >>> names_in("age, income,")
+        ['age', 'income']
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def not_utf8(error: UnicodeDecodeError) -> str:
     """Return where a text is not UTF-8, and what to do.
 

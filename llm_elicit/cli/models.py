@@ -13,7 +13,7 @@ from rich.table import Table
 
 from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit._util.settings import StrictModel, validate
-from llm_elicit._util.text import visible
+from llm_elicit._util.text import names_in, visible
 from llm_elicit.backends import Request, local
 from llm_elicit.cli.options import AsJson, out, print_json
 from llm_elicit.config import judges, profiles
@@ -249,7 +249,7 @@ def init_command(
 ) -> None:
     """Draft a feature space from a table, as a YAML file to edit."""
     space = features.FeatureSpace.from_file(
-        table, _names(columns), _names(not_stated), encoding, decimal
+        table, names_in(columns), names_in(not_stated), encoding, decimal
     )
     path = space.save(replace=force)
     assert space.draft is not None
@@ -277,10 +277,6 @@ def init_command(
         out.print(f"if a missing number means 'not stated': --not-stated {names} --force")
     count = f"{space.dimension} feature{'s' if space.dimension > 1 else ''}"
     out.print(f"{path}: {count}; edit it, then name it as `space:` in a campaign")
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _printed(reports: tuple[ColumnReport, ...]) -> Table:

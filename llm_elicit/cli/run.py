@@ -160,19 +160,16 @@ def ask_command(
             "and --batch collect later"
         )
 
+    options: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "limiters": limiters}
+    options |= {"retry_failed": retry_failed, "strict_version": strict_version}
+
     def work(cell: Run) -> Outcome:
-        with displays.Display() as progress:
+        with displays.Display() as progress, frozen_garbage():
+            options["progress"] = progress
             if batch is None:
-                asking = stages.ask(
-                    cell, max_cost=max_cost, progress=progress, cache=cache, limiters=limiters,
-                    retry_failed=retry_failed, strict_version=strict_version,
-                )  # fmt: skip
+                result = asyncio.run(stages.ask(cell, **options))
             else:
-                asking = stages.ask_in_batches(
-                    cell, batch, max_cost=max_cost, every=every, resend=resend,
-                    retry_failed=retry_failed, strict_version=strict_version, progress=progress,
-                )  # fmt: skip
-            with frozen_garbage():
+                asking = stages.ask_in_batches(cell, batch, every=every, resend=resend, **options)
                 result = asyncio.run(asking)
         if batch == "submit":
             return replace(batches(result), problems=result.problems)

@@ -21,11 +21,11 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from llm_elicit._util import files
 from llm_elicit._util.settings import (
+    DatabaseAddress,
     NoiseLevel,
     Positive,
     Seed,
     StrictModel,
-    database_address,
     distinct,
     read_yaml,
     validate,
@@ -184,7 +184,7 @@ class Campaign(StrictModel):
     limits: Limits = Limits()
     require: Literal["log_odds"] | None = None
     runs: Path = Path("runs")
-    journal: str | None = None
+    journal: DatabaseAddress | None = None
     grid: Grid | None = None
     part_of: Name | None = None
     repeat_of: RepeatOf | None = Field(default=None, exclude_if=lambda link: link is None)
@@ -218,12 +218,6 @@ class Campaign(StrictModel):
     def _noise_of_its_own(cls, judges: tuple[Judge, ...], info: ValidationInfo) -> Any:
         """Give every simulated judge a seed."""
         return tuple(judge.seeded(info.data.get("seed", 0)) for judge in judges)
-
-    @field_validator("journal")
-    @classmethod
-    def _no_secret(cls, address: str | None) -> str | None:
-        """Check the address `postgresql://USER@HOST/DATABASE`, which holds no password."""
-        return None if address is None else database_address(address)
 
     @model_validator(mode="after")
     def _settings_suit_each_other(self) -> Campaign:

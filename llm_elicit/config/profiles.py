@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
-from llm_elicit._util.settings import StrictModel, http_address, read_yaml, validate
+from llm_elicit._util.settings import HttpAddress, StrictModel, read_yaml, validate
 from llm_elicit.errors import InputError
 
 PROFILES_VARIABLE = "LLM_ELICIT_PROFILES"
@@ -77,7 +77,7 @@ class Profile(StrictModel):
     """
 
     backend: Literal["openai", "anthropic"]
-    base_url: str | None = None
+    base_url: HttpAddress | None = None
     base_url_env: str = ""
     api_key_env: str | None = None
     secrets: tuple[str, ...] = ()
@@ -95,11 +95,6 @@ class Profile(StrictModel):
     logprobs_fields: Fields
     batch: str | None = None
     unsupported: Mapping[str, str] | None = None
-
-    @field_validator("base_url")
-    @classmethod
-    def _served(cls, url: str | None) -> str | None:
-        return None if url is None else http_address(url)
 
     def thinking(self, effort: Effort | None, tokens: int | None) -> Fields:
         """Return the fields of a request that let a model think.

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from llm_elicit._util.settings import (
+    DatabaseAddress,
+    HttpAddress,
     Positive,
     StrictModel,
-    database_address,
-    http_address,
     read_yaml,
     validate,
 )
@@ -53,18 +53,13 @@ class AllowedJudge(StrictModel):
 
     backend: str
     profile: str | None = None
-    base_url: str | None = None
+    base_url: HttpAddress | None = None
     api_key_env: str | None = None
     models: tuple[str, ...] = ()
     extra_headers: dict[str, str] = Field(default={})
     price: TokenPrice | None = None
 
     _with_its_profile = model_validator(mode="before")(with_profile)
-
-    @field_validator("base_url")
-    @classmethod
-    def _served(cls, address: str | None) -> str | None:
-        return None if address is None else http_address(address)
 
 
 class Bounds(StrictModel):
@@ -129,7 +124,7 @@ class ServerSettings(StrictModel):
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8642
     runs: Path = Path("runs")
-    journal: str | None = None
+    journal: DatabaseAddress | None = None
     hosts: tuple[str, ...] = ()
     https: bool = False
     proxies: tuple[str, ...] = ()
@@ -144,11 +139,6 @@ class ServerSettings(StrictModel):
         AllowedJudge(backend="human"),
     )
     bounds: Bounds = Bounds()
-
-    @field_validator("journal")
-    @classmethod
-    def _database(cls, address: str | None) -> str | None:
-        return None if address is None else database_address(address)
 
     @field_validator("proxies")
     @classmethod

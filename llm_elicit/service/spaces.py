@@ -21,7 +21,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from llm_elicit._util import files
 from llm_elicit._util.settings import parse_yaml, read_yaml, validate
-from llm_elicit._util.text import not_utf8
+from llm_elicit._util.text import names_in, not_utf8
 from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.run_folder import CAMPAIGN, run_folders
 from llm_elicit.service.responses import ProblemError
@@ -103,7 +103,7 @@ async def upload(
     with library_of(service.settings).adding(name) as folder:
         await _receive(request, folder / f"{name}.csv")
         return await service.workers.call(
-            draft, folder, name, _names(columns), _names(not_stated), encoding,
+            draft, folder, name, names_in(columns), names_in(not_stated), encoding,
             service.settings.bounds.cells,
         )  # fmt: skip
 
@@ -300,10 +300,6 @@ class SpaceLibrary:
 
 def _name_conflict(name: str) -> ConflictError:
     return ConflictError(f"a feature space {name!r} exists; choose another name")
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def draft(

@@ -432,7 +432,6 @@ def draft_ranges(
         UnusableColumnError: it holds no numbers or is periodic, or no cell is missing.
 
     Examples:
-        >>> from llm_elicit.spaces.column_drafts import draft_column
         >>> income = pd.Series([*np.arange(1000.0, 100_000.0, 1000.0), None], name="income")
         >>> draft = draft_column(income, ["income"], Dialect())
         >>> draft_ranges(draft, income, Dialect(), "USD").settings["categories"][1:4]
@@ -443,9 +442,7 @@ def draft_ranges(
         raise UnusableColumnError(
             f"not_stated needs a column of numbers, and this one holds {draft.description}"
         )
-    values = cells.to_numbers(column, dialect).mask(
-        cells.as_text(column).isin(draft.cell_categories)
-    )
+    values = _numbers_of(draft, column, dialect)
     missing = float(values.isna().mean())
     if not missing:
         raise UnusableColumnError("no cell is missing; leave the column out of not_stated")
@@ -463,19 +460,20 @@ def draft_ranges(
     )
 
 
+def _numbers_of(draft: ColumnDraft, column: pd.Series[Any], dialect: Dialect) -> pd.Series[float]:
+    """Return a column's numbers, NaN for the cells that the draft names categories of."""
+    numbers = cells.to_numbers(column, dialect)
+    return numbers.mask(cells.as_text(column).isin(draft.cell_categories))
+
+
 def draft_few_numbers(
     draft: ColumnDraft, column: pd.Series[Any], dialect: Dialect, unit: str
 ) -> ColumnDraft:
     """Return the draft of a column as ordered categories if it has few numbers, with gaps.
 
-    Args:
-        draft: what the column becomes otherwise.
-        column: its cells.
-        dialect: how numbers are written.
-        unit: the unit of the numbers.
+    The arguments are those of `draft_ranges`.
 
     Examples:
-        >>> from llm_elicit.spaces.column_drafts import draft_column
         >>> tax = pd.Series([7, 19] * 20, name="tax")
         >>> draft = draft_column(tax, ["tax"], Dialect())
         >>> draft_few_numbers(draft, tax, Dialect(), "%").settings
@@ -487,10 +485,7 @@ def draft_few_numbers(
         return draft
     if column.nunique() > _MAX_SPELLINGS * MAX_LEVELS:  # fast for columns of many numbers
         return draft
-    numbers = cells.to_numbers(column, dialect).mask(
-        cells.as_text(column).isin(draft.cell_categories)
-    )
-    values = np.asarray(numbers.dropna(), dtype=np.float64)
+    values = np.asarray(_numbers_of(draft, column, dialect).dropna(), dtype=np.float64)
     unique = np.unique(values)
     # Counts have gaps among their largest values only.
     dense = settings["kind"] == "integer" and np.median(np.diff(unique)) <= 1

@@ -81,7 +81,6 @@ _QUOTES = frozenset("“”„‘’‚«»‹›…¿¡")
 _ALONE = _SIGNS - _JOINING - _QUOTES
 """Signs that stand beside no letter beyond ASCII."""
 
-_OUT_OF_PLACE = re.compile(r"^[”’»›—\u00a0·](?=[^\W\d])|(?<=[^\W\d])[“„«‹¿¡·]$")
 _ALIASES = {"HIRAGANA": "KANA", "KATAKANA": "KANA", "KATAKANA-HIRAGANA": "KANA", "CJK": "HAN",
             "HALFWIDTH": "HALF", "FULLWIDTH": "WIDE", "IDEOGRAPHIC": "WIDE"}  # fmt: skip
 _SAMPLE_BYTES, _MAX_CELLS, _MAX_CHARACTERS = 2_000_000, 5_000, 300
@@ -270,19 +269,11 @@ def _is_word(token: str, scripts: Collection[str]) -> bool:
     foreign = used - {"LATIN"}
     if not foreign <= set(scripts):
         return False
-    letters = [letter for letter in token if letter.isalpha() and letter not in _SIGNS]
-    beyond = [letter for letter in letters if not letter.isascii()]
-    if scripts and beyond and not foreign:
-        return False
     if foreign and "LATIN" in used:
         # T恤 and A區 are words of two scripts, K鰈n is none.
         mixed = r"[a-z][^\x00-\x7f]|[^\x00-\x7f][a-z]"
         if not foreign & {"HAN", "HANGUL"} or re.search(mixed, token):
             return False
-    if not scripts and len(beyond) == len(letters) > 1:
-        return False
-    if _OUT_OF_PLACE.search(token) or ("«" in token[0]) > ("»" in token):
-        return False
     pairs = any(
         not (first.isascii() and second.isascii())
         if first.islower() and second.isupper()
