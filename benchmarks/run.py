@@ -31,7 +31,7 @@ from benchmarks.targets import PAPER_TARGETS, find
 from benchmarks.variants import VARIANTS, check_names, variant
 from benchmarks.workers import Outcome, Workers, run_jobs
 from llm_elicit._util.packages import package_version
-from llm_elicit.density.methods import known_methods
+from llm_elicit.density.methods import available_methods
 from llm_elicit.errors import InputError
 
 _MARGINAL = [("protocol", "joint-half"), ("protocol", DEFAULT)]
@@ -110,7 +110,7 @@ class Request:
                 f"{self.table}"
             )
         find(self.targets)
-        check_names(self.methods, known_methods(), "method")
+        check_names(self.methods, available_methods(), "method")
         check_names(self.variants, known.get(self.table, ()), "variant")
 
     def jobs(self) -> list[Job]:
@@ -144,7 +144,7 @@ class Request:
             return _MARGINAL
         if self.table in ("adaptive", "coverage", "power", "faint"):
             return [("auto", name) for name in self.variants or [DEFAULT]]
-        wanted = [name for name in _WANTED if name in known_methods()]
+        wanted = [name for name in _WANTED if name in available_methods()]
         return [(name, DEFAULT) for name in self.methods or wanted]
 
 

@@ -164,7 +164,7 @@ class _TemperedBelief:
         self, law: density.BeliefDensity | density.SamplingDensity, points: Floats
     ) -> Floats:
         """Return log densities `(n,)` relative to the uniform law on the box."""
-        slope = self.belief.sampling.log_scale_slope(points)
+        slope = self.belief.sampling.log_scale_derivative(points)
         return law.log_prob(points) - slope - self.log_uniform
 
     def temper(self, factor: float) -> tuple[density.BeliefDensity, float]:

@@ -84,7 +84,7 @@ def evaluate_data_levels(
     if space.table is None:
         return None
     rng = np.random.default_rng(0xC0FE)
-    slope = belief.sampling.log_scale_slope
+    slope = belief.sampling.log_scale_derivative
 
     def log_density(points: Floats) -> Floats:
         rows = rng.permutation(points)[:_MAX_ROWS]

@@ -313,7 +313,7 @@ def predict_triads(belief: density.BeliefDensity, triads: Triads, seed: int = 0)
         return None
     points = triads.corners.reshape(-1, triads.corners.shape[-1])
     predictive = belief.draws(seed=seed) if belief.has_draws else belief
-    utility = predictive.log_prob(points) - belief.sampling.log_scale_slope(points)
+    utility = predictive.log_prob(points) - belief.sampling.log_scale_derivative(points)
     utility = utility.reshape(-1, len(triads), 3)
     difference = torch.from_numpy(utility - np.roll(utility, -1, axis=-1))
     unknown: dict[str, Any] = {"judges": {}, "ties": None}

@@ -231,7 +231,7 @@ def quantiles_by_noise(
     rng = np.random.default_rng([seed, 0x1E7E1])
     some = points[rng.permutation(len(points))[:_POINTS]]
     candidates = np.concatenate([some, space.sample(len(some), rng)])
-    slope = belief.sampling.log_scale_slope(candidates)
+    slope = belief.sampling.log_scale_derivative(candidates)
     own = belief.log_prob(candidates)
     proposal = np.logaddexp(own, belief.sampling.log_prob(candidates)) - slope
     logs = [own, *belief.draws(seed=seed).log_prob(candidates)] if belief.has_draws else [own]

@@ -219,8 +219,8 @@ def measure_bands(
     for column, feature in enumerate(space.features):
         name, axis = feature.name, feature_axis(feature)
         edges = axis.edges(BINS)
-        widths = 1.0 if axis.by_value else axis.widths(edges)
-        curves = axis.smoothed(draws.marginal(column, edges) / widths)
+        widths = 1.0 if axis.is_discrete else axis.widths(edges)
+        curves = axis.smooth(draws.marginal(column, edges) / widths)
         low, high = (end.tolist() for end in density.band(curves, level))
         marginals.append(MarginalBand(name=name, at=axis.centres.tolist(), low=low, high=high))
         if feature.categories:

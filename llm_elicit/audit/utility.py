@@ -145,7 +145,7 @@ def evaluate_utility(
             return belief.utilities(points, tapered=tapered) / unit
         if belief.has_noise_levels:
             return belief.utility(points, tapered=tapered)[None] / unit
-        return (belief.log_prob(points) - belief.sampling.log_scale_slope(points))[None] / unit
+        return (belief.log_prob(points) - belief.sampling.log_scale_derivative(points))[None] / unit
 
     # Effects describe the answers, so they leave out the taper beyond the compared points.
     untapered = partial(values, tapered=False)

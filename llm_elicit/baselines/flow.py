@@ -35,11 +35,18 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density import methods
-from llm_elicit.density.errors import Array, DensityError, Flags, check_fields, integer, number
+from llm_elicit.density.errors import (
+    Array,
+    DensityError,
+    Flags,
+    check_fields,
+    check_integer,
+    check_number,
+)
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.latent import BoxLatent, Latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import Fitted, Problem
+from llm_elicit.density.methods import MethodFit, Problem
 from llm_elicit.density.sampling import LOG_2PI, bisect
 from llm_elicit.density.smc import Draws
 from llm_elicit.density.torch_utils import Adam
@@ -293,15 +300,15 @@ class FlowSettings:
 
     def __post_init__(self) -> None:
         counts = ("members", "transforms", "bins", "width", "batch", "check_every")
-        check_fields(self, integer, *counts, least=1)
+        check_fields(self, check_integer, *counts, minimum=1)
         if not 2 <= self.folds >= self.members:
             raise DensityError(
                 f"FlowSettings: folds = {self.folds} with members = {self.members}; there must be "
                 "at least two folds and one for each member; raise folds."
             )
-        check_fields(self, number, "affine_rate", "learning_rate", above=0.0)
+        check_fields(self, check_number, "affine_rate", "learning_rate", above=0.0)
         for weight in self.prior_weight:
-            number("FlowSettings: prior_weight", weight, above=0.0)
+            check_number("FlowSettings: prior_weight", weight, above=0.0)
 
 
 @dataclass(frozen=True)
@@ -428,7 +435,7 @@ class FlowTrainer:
             self.best = _Best(score, steps, copy.deepcopy(flow.state_dict()))
 
 
-def fit_flow(problem: Problem) -> Fitted:
+def fit_flow(problem: Problem) -> MethodFit:
     """Fit the preferential normalizing flow (Mikkola, Acerbi and Klami, 2024).
 
     Each member is fitted without one fold of the pairs, and that fold selects the step at which its
@@ -477,7 +484,7 @@ def fit_flow(problem: Problem) -> Fitted:
         "held_out_log_likelihood": float(np.average([b.score for b in best], weights=masses)),
         "flow_steps": [b.steps for b in best],
     }
-    return Fitted(model, methods.LogNormalizer(0.0, 0.0, draws), notes)
+    return MethodFit(model, methods.LogNormalizer(0.0, 0.0, draws), notes)
 
 
 METHOD = methods.ExternalMethod(fit_flow, FlowDensity.restore)

@@ -18,7 +18,7 @@ from llm_elicit.density.design import BETWEEN_ROUNDS, SuggestSettings, suggest_p
 from llm_elicit.density.distribution import Coherence, Marginal, Power, Prior, band
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import Evidence
-from llm_elicit.density.fit import JUDGE_METHODS, fit_belief, fit_evidence, seconds_of
+from llm_elicit.density.fit import JUDGE_METHODS, estimate_seconds, fit_belief, fit_evidence
 from llm_elicit.density.likelihood import Noise, estimate_level, simulate_choices
 from llm_elicit.density.methods import bounded_below, fit_warnings
 from llm_elicit.density.power import fit_power
@@ -70,11 +70,11 @@ __all__ = [
     "band",
     "bounded_below",
     "estimate_level",
+    "estimate_seconds",
     "fit_belief",
     "fit_evidence",
     "fit_power",
     "fit_warnings",
-    "seconds_of",
     "simulate_choices",
     "suggest_pairs",
     "winner_density",

@@ -18,16 +18,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llm_elicit.density import methods
-from llm_elicit.density.belief_draws import utilities_at
+from llm_elicit.density.belief_draws import evaluate_utilities
 from llm_elicit.density.distribution import Power
-from llm_elicit.density.errors import Array, DensityError, integer, number
+from llm_elicit.density.errors import Array, DensityError, check_integer, check_number
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import BoxLatent, Latent, make_latent
 from llm_elicit.density.methods import UtilityDensity
-from llm_elicit.density.presentation import PresentedDensity
+from llm_elicit.density.presentation import DensityWithPosterior
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score import ScoreDensity
-from llm_elicit.density.torch_utils import generator_of, one_thread
+from llm_elicit.density.torch_utils import make_generator, one_thread
 from llm_elicit.density.unbounded import Empirical, GaussianMixture
 from llm_elicit.density.utility_function import (
     ComponentStack,
@@ -45,7 +45,7 @@ _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], method
 }
 
 
-def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:
+def read_sampling(text: dict[str, Any]) -> SamplingDensity:
     """Return the sampling density that its ``to_dict`` described."""
     fields = {k: v for k, v in text.items() if k not in ("kind", "names")}
     kinds: dict[str, Callable[..., SamplingDensity]] = {
@@ -67,10 +67,10 @@ def _digest(text: dict[str, Any], tensors: Path) -> str:
 
 
 _UNIT_POINTS = 4096
-_LEAST_POWER = 1e-9
+_MIN_POWER = 1e-9
 
 
-Form = TypeVar("Form", Utility, UtilityDraws)
+AnyUtility = TypeVar("AnyUtility", Utility, UtilityDraws)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Substitution:
     fixed: Tensor
     values: Tensor
 
-    def __call__(self, f: Form) -> Form:
+    def __call__(self, f: AnyUtility) -> AnyUtility:
         """Return the utility, or every draw of it, of the free columns, up to a constant."""
         if f.warp is not None:
             # Columns are warped one by one.
@@ -97,7 +97,7 @@ class Substitution:
         # b·t + tᵀA t, (..., d) and (..., d, d).
         rows, fourier = f.curvature[..., self.free, :], f.fourier
         linear = f.linear[..., self.free] + 2.0 * (rows[..., self.fixed] @ self.values.to(rows))
-        components = tuple(self._components(stack) for stack in f.components)
+        components = tuple(self._condition_components(stack) for stack in f.components)
         if fourier is not None:
             # a cos θ + b sin θ: the held columns add φ = t_c·ω_c to every angle.
             phase = self.values.to(fourier.frequencies) @ fourier.frequencies[self.fixed]
@@ -110,7 +110,7 @@ class Substitution:
             f, linear=linear, curvature=curvature, components=components, fourier=fourier
         )
 
-    def _components(self, stack: ComponentStack) -> ComponentStack:
+    def _condition_components(self, stack: ComponentStack) -> ComponentStack:
         """Condition forms −½|t W − o|²; with W_fᵀ = QR they are −½|t_f Rᵀ − oQ|² − constant."""
         whiten, offset, height = (p.double() for p in stack.parameters)
         offset = offset - self.values.double() @ whiten[..., self.fixed, :]
@@ -125,7 +125,7 @@ class Substitution:
         return replace(stack, whiten=whiten, offset=offset, height=height)
 
 
-class BeliefDensity(PresentedDensity):
+class BeliefDensity(DensityWithPosterior):
     """A judge's belief as a probability density over the features, in natural units.
 
     `llm_elicit.density.fit_belief` and `fit_evidence` make one, and `load` reads it back. Notebooks
@@ -153,7 +153,7 @@ class BeliefDensity(PresentedDensity):
               particles), their ``effective`` sample size, and its share of the draws
               (``effective_share``), which is that of `sample`, too;
             * ``bounds``: the shares of the belief within 1 % of a feature's range from its bounds,
-              and beyond the compared points; see `llm_elicit.density.methods.self_report`;
+              and beyond the compared points; see `llm_elicit.density.methods.common_diagnostics`;
             * ``log_prob_error``, nats: the standard error of log Z (``log_normalizer``, also
               ``log_normalizer_se``), the measured errors of ``evaluation`` and of the ``path``, and
               their ``total``.
@@ -219,7 +219,7 @@ class BeliefDensity(PresentedDensity):
             True
         """
         model, latent, sampling = self.utility_model("given"), self._latent, self.sampling
-        values = self._features.values("given", given)
+        values = self._features.parse_values("given", given)
         if not isinstance(latent, BoxLatent) or not isinstance(sampling, Uniform):
             raise DensityError(
                 f"given: λ is a {type(sampling).__name__}; beliefs can be conditioned only under "
@@ -235,14 +235,14 @@ class BeliefDensity(PresentedDensity):
                 "inside it."
             )
         t = latent.features(torch.from_numpy(latent.to_latent(point)))[0]
-        held = np.isin(latent.owners, list(values))
+        held = np.isin(latent.feature_of_column, list(values))
         free, fixed = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~held, held))
         substitution = Substitution(free, fixed, t[fixed])
-        draws = self._draws and self._draws.then(substitution)
-        parts = BoxLatent(sampling.conditional(values)), substitution(model.utility), draws
+        draws = self._draws and self._draws.map(substitution)
+        parts = BoxLatent(sampling.condition(values)), substitution(model.utility), draws
         stated = {str(feature): value for feature, value in values.items()}
-        features = self._features.without(values)
-        return self._changed(*parts, {**self.diagnostics, "given": stated}, seed, features)
+        features = self._features.drop(values)
+        return self._with_utility(*parts, {**self.diagnostics, "given": stated}, seed, features)
 
     def sample_given(self, given: Mapping[Any, float | str], n: int, *, seed: int = 0) -> Array:
         """Return n points (n, d) with the values of some features given, natural units.
@@ -250,8 +250,8 @@ class BeliefDensity(PresentedDensity):
         Raises:
             DensityError: as `given`.
         """
-        integer("sample_given: n", n)
-        values = self._features.values("sample_given", given)
+        check_integer("sample_given: n", n)
+        values = self._features.parse_values("sample_given", given)
         points = np.empty((n, self.dimension))
         points[:, list(values)] = list(values.values())
         free = np.setdiff1d(np.arange(self.dimension), list(values))
@@ -270,11 +270,13 @@ class BeliefDensity(PresentedDensity):
             DensityError: the method is neither "utility" nor "auto", or points lie outside the
                 support.
         """
-        model, points = self.utility_model("utility"), self.inside("utility: x", x)
+        model, points = self.utility_model("utility"), self.check_inside("utility: x", x)
         with one_thread():
             g = torch.from_numpy(self._latent.to_latent(points))
             taper = 0.0 if tapered else self._latent.taper(g)
-            return np.asarray((methods.utility_at(self._latent, model.utility, g) - taper).numpy())
+            return np.asarray(
+                (methods.evaluate_utility(self._latent, model.utility, g) - taper).numpy()
+            )
 
     def utilities(self, x: npt.ArrayLike, *, tapered: bool = True) -> Array:
         """Return utilities (S, n) at points (n, d) of the support by draws of the posterior.
@@ -284,10 +286,12 @@ class BeliefDensity(PresentedDensity):
         Raises:
             DensityError: the belief has no draws.
         """
-        g = torch.from_numpy(self._latent.to_latent(self.inside("utilities: x", x)))
+        g = torch.from_numpy(self._latent.to_latent(self.check_inside("utilities: x", x)))
         with one_thread():
             taper = 0.0 if tapered else self._latent.taper(g)
-            return np.asarray((utilities_at(self._latent, self.utility_draws(), g) - taper).numpy())
+            return np.asarray(
+                (evaluate_utilities(self._latent, self.utility_draws(), g) - taper).numpy()
+            )
 
     @property
     def power(self) -> float:
@@ -335,11 +339,11 @@ class BeliefDensity(PresentedDensity):
         value, log_sd = (
             (power.value, power.log_sd)
             if isinstance(power, Power)
-            else (number("tempered: power", power, _LEAST_POWER, 1.0 / _LEAST_POWER), 0.0)
+            else (check_number("tempered: power", power, _MIN_POWER, 1.0 / _MIN_POWER), 0.0)
         )
         before = self.diagnostics.get("power", {}).get("log_sd", 0.0)
         stated = {"value": self.power * value, "log_sd": math.hypot(before, log_sd)}
-        return self._scaled(value, {**self.diagnostics, "power": stated}, "tempered", seed)
+        return self._times(value, {**self.diagnostics, "power": stated}, "tempered", seed)
 
     @property
     def has_noise_levels(self) -> bool:
@@ -358,8 +362,8 @@ class BeliefDensity(PresentedDensity):
                 "utility" nor "auto".
         """
         noise = replace(self.noise, level=level)
-        diagnostics = methods.at_level(self.diagnostics, noise, self.noise)
-        return self._scaled(noise.scale / self.noise.scale, diagnostics, "at_noise", seed)
+        diagnostics = methods.rescale_level(self.diagnostics, noise, self.noise)
+        return self._times(noise.scale / self.noise.scale, diagnostics, "at_noise", seed)
 
     def sample_at_noise(self, n: int, level: float, *, seed: int = 0) -> Array:
         """Return n points (n, d) of the belief `at_noise`, whose normalizing constant takes longer.
@@ -370,20 +374,20 @@ class BeliefDensity(PresentedDensity):
         factor = replace(self.noise, level=level).scale / self.noise.scale
         model = self.utility_model("sample_at_noise")
         scaled = replace(model, utility=model.utility.scaled(factor))
-        generator = generator_of(seed)
+        generator = make_generator(seed)
         with one_thread():
-            points = scaled.sample_latent(integer("sample_at_noise: n", n), generator).points
+            points = scaled.sample_latent(check_integer("sample_at_noise: n", n), generator).points
         return self._latent.from_latent(points.numpy())
 
-    def _scaled(
+    def _times(
         self, factor: float, diagnostics: dict[str, Any], label: str, seed: int
     ) -> BeliefDensity:
         """Return the belief with its utility and draws times a factor."""
         utility = self.utility_model(label).utility.scaled(factor)
-        draws = self._draws and self._draws.then(lambda drawn: drawn.scaled(factor))
-        return self._changed(self._latent, utility, draws, diagnostics, seed)
+        draws = self._draws and self._draws.map(lambda drawn: drawn.scaled(factor))
+        return self._with_utility(self._latent, utility, draws, diagnostics, seed)
 
-    def _changed(
+    def _with_utility(
         self,
         latent: Latent,
         utility: Utility,
@@ -396,8 +400,8 @@ class BeliefDensity(PresentedDensity):
         annealing = self.utility_model("belief").annealing
         with one_thread():
             density = UtilityDensity(latent, utility, annealing)
-            model, normalizer = density.normalized(generator_of(seed))
-            report = methods.self_report(latent, model, normalizer)
+            model, normalizer = density.normalize(make_generator(seed))
+            report = methods.common_diagnostics(latent, model, normalizer)
         reference = normalizer.points(len(self._reference))
         names, stated = features or self._features, {**diagnostics, **report}
         return BeliefDensity(latent, model, reference, stated, draws, names)
@@ -463,7 +467,7 @@ class BeliefDensity(PresentedDensity):
                 f"load: {source} was changed since save wrote it (its digest differs); restore it "
                 "or fit again."
             )
-        latent = make_latent(sampling_from_dict(text["sampling"]))
+        latent = make_latent(read_sampling(text["sampling"]))
         latent.radius = math.inf if text["radius"] is None else text["radius"]
         name = text["model"]
         restore = _RESTORE[name] if name in _RESTORE else methods.external_method(name).restore
@@ -472,7 +476,7 @@ class BeliefDensity(PresentedDensity):
             restore(latent, tensors, text["config"]),
             tensors["reference"],
             text["diagnostics"],
-            DeferredDraws.made(tensors) if "draws.linear" in tensors else None,
+            DeferredDraws.from_tensors(tensors) if "draws.linear" in tensors else None,
             FeatureNames.from_dict(text["features"]),
         )
 

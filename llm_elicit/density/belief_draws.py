@@ -14,20 +14,20 @@ from torch import Tensor
 from llm_elicit.density import errors
 from llm_elicit.density.distribution import weighted_quantiles
 from llm_elicit.density.errors import Array, DensityError
-from llm_elicit.density.feature_axis import without_codes
+from llm_elicit.density.feature_axis import mask_codes
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.methods import PotentialDensity, utility_at
+from llm_elicit.density.methods import PotentialDensity, evaluate_utility
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.settings import Progress
-from llm_elicit.density.smc import share_points
+from llm_elicit.density.smc import sample_shared_points
 from llm_elicit.density.utility_function import ComponentStack, Utility, UtilityDraws
 
-_OWN = 2048
-_ENOUGH = 0.3
+_POINTS_PER_DRAW = 2048
+_MIN_EFFECTIVE_SHARE = 0.3
 # Effective shared points that are enough for a draw: with three times as many, ends of bands moved
 # by .003 of their width, and drawing took three to five times as long.
-_SHARED = 200
+_MIN_SHARED_POINTS = 200
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,11 +61,11 @@ class BeliefDraws:
     _utilities: UtilityDraws
     _factors: Tensor
     _log_normalizers: Array
-    _named: FeatureNames | None = None
+    _feature_names: FeatureNames | None = None
 
     @property
     def _features(self) -> FeatureNames:
-        return self._named or FeatureNames.numbered(self.points[0].shape[1])
+        return self._feature_names or FeatureNames.default(self.points[0].shape[1])
 
     def __len__(self) -> int:
         return len(self.points)
@@ -75,34 +75,34 @@ class BeliefDraws:
 
     def mean(self) -> Array:
         """Return means (S, d); of a category not-a-number, since it has `shares`."""
-        means = self._of_each(lambda x, weights: weights @ x)
-        return without_codes(means, self._latent.sampling, self._features)
+        means = self._map_draws(lambda x, weights: weights @ x)
+        return mask_codes(means, self._latent.sampling, self._features)
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
         """Return quantiles (S, L, d) of every feature at levels (L,).
 
         Those of categories without an order are not-a-number.
         """
-        probabilities = errors.levels_of("quantile: levels", levels)
+        probabilities = errors.check_levels("quantile: levels", levels)
 
         def quantiles(x: Array, weights: Array) -> Array:
             order = np.argsort(x, axis=0)
             return np.stack([weighted_quantiles(x, w, probabilities, order) for w in weights])
 
-        values = self._of_each(quantiles)
-        return without_codes(values, self._latent.sampling, self._features, ordered=False)
+        values = self._map_draws(quantiles)
+        return mask_codes(values, self._latent.sampling, self._features, ordered=False)
 
     def sample(self, n: int) -> Array:
         """Return n equally weighted points (S, n, d) of every draw, by systematic resampling."""
-        cuts = (np.arange(errors.integer("sample: n", n, least=1)) + 0.5) / n
+        cuts = (np.arange(errors.check_integer("sample: n", n, minimum=1)) + 0.5) / n
         rows = [np.searchsorted(np.cumsum(w), cuts).clip(max=len(w) - 1) for w in self.weights]
         return np.stack([x[chosen] for x, chosen in zip(self.points, rows, strict=True)])
 
     def cdf(self, values: npt.ArrayLike) -> Array:
         """Return distribution functions (S, V, d) of every feature at values (V, d)."""
-        values = self._features.points("cdf: values", values)
-        at = errors.points_of("cdf: values", values, self.points[0].shape[1])
-        return self._of_each(
+        values = self._features.to_array("cdf: values", values)
+        at = errors.check_points("cdf: values", values, self.points[0].shape[1])
+        return self._map_draws(
             lambda x, weights: np.stack([weights @ (x <= value) for value in at], axis=1)
         )
 
@@ -114,8 +114,10 @@ class BeliefDraws:
         Raises:
             DensityError: an unknown feature, or edges that do not increase.
         """
-        place = self._features.place("marginal", feature)
-        limits = errors.finite("marginal: edges", errors.numbers("marginal: edges", edges))
+        place = self._features.index("marginal", feature)
+        limits = errors.check_finite(
+            "marginal: edges", errors.check_numbers("marginal: edges", edges)
+        )
         if limits.ndim != 1 or limits.size < 2 or not (np.diff(limits) > 0).all():
             raise DensityError("marginal: edges must be two or more numbers that increase.")
         bins = limits.size - 1
@@ -124,9 +126,9 @@ class BeliefDraws:
             index = np.searchsorted(limits, x[:, place], side="right") - 1
             return np.stack([np.bincount(index.clip(0, bins - 1), w, bins) for w in weights])
 
-        return self._of_each(masses)
+        return self._map_draws(masses)
 
-    def _of_each(self, of: Callable[[Array, Array], Array]) -> Array:
+    def _map_draws(self, of: Callable[[Array, Array], Array]) -> Array:
         """Return what ``of`` makes of points (m, d) and weights (G, m): (G, ...), for every draw.
 
         Draws with the same points are given together.
@@ -144,7 +146,7 @@ class BeliefDraws:
         Raises:
             DensityError: the feature has neither.
         """
-        place = self._features.place("shares", feature)
+        place = self._features.index("shares", feature)
         sampling = self._latent.sampling
         if not isinstance(sampling, Uniform) or not sampling.discrete[place]:
             raise DensityError(
@@ -161,20 +163,20 @@ class BeliefDraws:
         Raises:
             DensityError: points of another shape than (n, d), or a frame that lacks a feature.
         """
-        x = self._features.points("log_prob: x", x)
-        at = errors.points_of("log_prob: x", x, self._latent.sampling.dimension, infinite=True)
+        x = self._features.to_array("log_prob: x", x)
+        at = errors.check_points("log_prob: x", x, self._latent.sampling.dimension, infinite=True)
         inside = self._latent.sampling.contains(at)
         result = np.full((len(self), len(at)), -np.inf)
         if inside.any():
             interior = at[inside]
             g = torch.from_numpy(self._latent.to_latent(interior))
-            values = utilities_at(self._latent, self._utilities, g, self._factors).numpy()
-            slope = self._latent.sampling.log_scale_slope(interior)
+            values = evaluate_utilities(self._latent, self._utilities, g, self._factors).numpy()
+            slope = self._latent.sampling.log_scale_derivative(interior)
             result[:, inside] = values - self._log_normalizers[:, None] + slope
         return result
 
 
-def utilities_at(
+def evaluate_utilities(
     latent: Latent, draws: UtilityDraws, g: Tensor, factors: Tensor | None = None
 ) -> Tensor:
     """Return u (S, n) by every draw at latent points (n, d), with the taper of `Latent.taper`.
@@ -196,8 +198,8 @@ def make_draws(
 ) -> BeliefDraws:
     """Return weighted points of every draw of the utility.
 
-    Draws share points where their weights leave enough of them (`share_points`). Any other draw is
-    sampled for itself: from its mixture components if possible, else by annealing.
+    Draws share points where their weights leave enough of them, see `sample_shared_points`. Any
+    other draw is sampled for itself: from its mixture components if possible, else by annealing.
 
     Args:
         belief: the coordinates, and how beliefs are annealed in them.
@@ -207,7 +209,7 @@ def make_draws(
         log_level_sd: standard deviation of log factors (normal, mean 0) of the draws' utilities,
             which represent noise levels.
     """
-    if errors.number("draws: log_level_sd", log_level_sd) < 0.0:
+    if errors.check_number("draws: log_level_sd", log_level_sd) < 0.0:
         raise DensityError(
             f"draws: log_level_sd = {log_level_sd}; a standard deviation is finite and >= 0; "
             "0 means that the noise level is known."
@@ -216,29 +218,31 @@ def make_draws(
     if log_level_sd > 0:
         factors = torch.exp(log_level_sd * torch.randn(len(utilities), generator=generator))
     latent = belief.latent
-    shared = share_points(
-        latent, lambda g: utilities_at(latent, utilities, g, factors), belief.start, generator
+    shared = sample_shared_points(
+        latent, lambda g: evaluate_utilities(latent, utilities, g, factors), belief.start, generator
     )
     together = latent.from_latent(shared.points.numpy())
     samples: list[tuple[Array, Array, float]] = []
     for at, utility in enumerate(utilities):
-        if float(shared.effective[at]) >= _SHARED:
+        if float(shared.effective_size[at]) >= _MIN_SHARED_POINTS:
             weights, log_z = shared.weights[at].numpy(), float(shared.log_normalizers[at])
             samples.append((together, weights, log_z))
-        elif sample := from_components(latent, utility.scaled(float(factors[at])), generator):
+        elif sample := sample_components(latent, utility.scaled(float(factors[at])), generator):
             samples.append(sample)
         else:
             density = replace(belief, utility=utility.scaled(float(factors[at])))
-            annealed = density.anneal(_OWN, generator)
+            annealed = density.anneal(_POINTS_PER_DRAW, generator)
             own = latent.from_latent(annealed.draws.points.numpy())
-            samples.append((own, np.full(_OWN, 1.0 / _OWN), annealed.log_normalizer))
+            samples.append(
+                (own, np.full(_POINTS_PER_DRAW, 1.0 / _POINTS_PER_DRAW), annealed.log_normalizer)
+            )
         if progress is not None:
             progress("draws", at + 1, len(utilities))
     points, weights_of, logs = zip(*samples, strict=True)
     return BeliefDraws(points, weights_of, latent, utilities, factors, np.array(logs))
 
 
-def from_components(
+def sample_components(
     latent: Latent, utility: Utility, generator: torch.Generator
 ) -> tuple[Array, Array, float] | None:
     """Return points (m, d), weights (m,) and log Z of a draw; None if too few points would count.
@@ -263,7 +267,7 @@ def from_components(
         mixture = ComponentStack(whiten[None, None], offset[None], torch.zeros(1, 1))
     if utility.warp is not None:
         return None
-    t = mixture.draw(_OWN, generator)
+    t = mixture.draw(_POINTS_PER_DRAW, generator)
     turned = latent.from_features(t)
     if turned is None:
         return None
@@ -271,9 +275,9 @@ def from_components(
     inside = g.isfinite().all(1)
     t, g = t[inside], g[inside]
     log_density = mixture(t.to(mixture.height))[0] - mixture.log_mass
-    ratio = utility_at(latent, utility, g) - log_density
+    ratio = evaluate_utility(latent, utility, g) - log_density
     weights = torch.softmax(ratio, 0)
-    if len(g) == 0 or 1.0 / float(weights.square().sum()) < _ENOUGH * _OWN:
+    if len(g) == 0 or 1.0 / float(weights.square().sum()) < _MIN_EFFECTIVE_SHARE * _POINTS_PER_DRAW:
         return None
-    log_z = float(torch.logsumexp(ratio, 0)) - math.log(_OWN) + log_unit
+    log_z = float(torch.logsumexp(ratio, 0)) - math.log(_POINTS_PER_DRAW) + log_unit
     return latent.from_latent(g.numpy()), weights.numpy(), log_z

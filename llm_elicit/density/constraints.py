@@ -1,7 +1,7 @@
 """Constraints on the points of a `Uniform` λ: regions of the box, in natural units.
 
-A constraint is a plain object that JSON can hold (`to_dict`, `constraint_of`). Points nearer to the
-boundary than rounding errors, 1e-9 of the features' ranges, are inside.
+A constraint is a plain object that JSON can hold (`to_dict`, `parse_constraint`). Points nearer to
+the boundary than rounding errors, 1e-9 of the features' ranges, are inside.
 """
 
 from __future__ import annotations
@@ -12,10 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from llm_elicit.density.errors import Array, DensityError, Flags, finite, integer, number
-from llm_elicit.density.feature_names import in_order, labels
+from llm_elicit.density.errors import (
+    Array,
+    DensityError,
+    Flags,
+    check_finite,
+    check_integer,
+    check_number,
+)
+from llm_elicit.density.feature_names import feature_labels, match_order
 
-_SLACK = 1e-9
+_TOLERANCE = 1e-9
 _CHUNK = 2**20
 
 
@@ -43,29 +50,29 @@ class LinearConstraint:
     names: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        values, names = in_order("LinearConstraint: coefficients", self.coefficients, self.names)
+        values, names = match_order("LinearConstraint: coefficients", self.coefficients, self.names)
         object.__setattr__(self, "coefficients", values)
         object.__setattr__(self, "names", names)
-        a = finite("LinearConstraint: coefficients", self.coefficients)
+        a = check_finite("LinearConstraint: coefficients", self.coefficients)
         if a.ndim != 1 or not a.any():
             raise DensityError(
                 f"LinearConstraint: coefficients = {self.coefficients!r}; they must be one number "
                 "for each feature, not all of them 0."
             )
         object.__setattr__(self, "coefficients", tuple(a.tolist()))
-        object.__setattr__(self, "bound", number("LinearConstraint: bound", self.bound))
+        object.__setattr__(self, "bound", check_number("LinearConstraint: bound", self.bound))
 
     @property
-    def involved(self) -> tuple[int, ...]:
+    def feature_numbers(self) -> tuple[int, ...]:
         """The numbers of the features with a coefficient."""
         return tuple(j for j, a in enumerate(self.coefficients) if a)
 
     def holds(self, x: Array, ranges: Array) -> Flags:
         """Return whether points (n, d) lie in the region, (n,)."""
         a = np.asarray(self.coefficients)
-        return np.asarray(x @ a <= self.bound + _SLACK * float(np.abs(a) @ ranges))
+        return np.asarray(x @ a <= self.bound + _TOLERANCE * float(np.abs(a) @ ranges))
 
-    def conditional(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
+    def condition(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
         """Return the constraint on the features ``free`` given the others."""
         a = [self.coefficients[j] for j in free]
         offset = sum(self.coefficients[j] * value for j, value in given.items())
@@ -103,13 +110,13 @@ class PolygonConstraint:
             raise DensityError(
                 f"PolygonConstraint: features = {self.features!r}; they must be two different ones."
             )
-        features = tuple(integer("PolygonConstraint: features", j) for j in self.features)
-        if labels("PolygonConstraint: vertices", self.vertices) is not None:
+        features = tuple(check_integer("PolygonConstraint: features", j) for j in self.features)
+        if feature_labels("PolygonConstraint: vertices", self.vertices) is not None:
             raise DensityError(
                 "PolygonConstraint: vertices have names, and features are numbers; put the columns "
                 "in the order of features, and pass to_numpy()."
             )
-        corners = finite("PolygonConstraint: vertices", self.vertices)
+        corners = check_finite("PolygonConstraint: vertices", self.vertices)
         if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
             raise DensityError(
                 f"PolygonConstraint: vertices have shape {corners.shape}; they must be (v, 2), "
@@ -119,7 +126,7 @@ class PolygonConstraint:
         object.__setattr__(self, "vertices", tuple(map(tuple, corners.tolist())))
 
     @property
-    def involved(self) -> tuple[int, ...]:
+    def feature_numbers(self) -> tuple[int, ...]:
         """The numbers of both features."""
         return self.features
 
@@ -130,7 +137,7 @@ class PolygonConstraint:
         parts = np.array_split(points, 1 + len(points) * len(corners) // _CHUNK)
         return np.concatenate([_in_polygon(part, corners) for part in parts])
 
-    def conditional(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
+    def condition(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
         """Return the constraint on the features ``free`` given the others."""
         axes = [j for j in self.features if j in free]
         if len(axes) == 2:
@@ -175,9 +182,9 @@ class IntervalConstraint:
     intervals: Sequence[Sequence[float]]
 
     def __post_init__(self) -> None:
-        integer("IntervalConstraint: feature", self.feature)
+        check_integer("IntervalConstraint: feature", self.feature)
         label = "IntervalConstraint: intervals"
-        ends = finite(label, self.intervals)
+        ends = check_finite(label, self.intervals)
         if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends):
             raise DensityError(
                 f"{label} have shape {ends.shape}; they must be (m, 2), one interval or more."
@@ -185,17 +192,17 @@ class IntervalConstraint:
         object.__setattr__(self, "intervals", tuple(map(tuple, ends.tolist())))
 
     @property
-    def involved(self) -> tuple[int, ...]:
+    def feature_numbers(self) -> tuple[int, ...]:
         """The feature's number."""
         return (self.feature,)
 
     def holds(self, x: Array, ranges: Array) -> Flags:
         """Return whether points (n, d) lie in an interval, (n,)."""
         low, high = np.asarray(self.intervals).T
-        slack, values = _SLACK * ranges[self.feature], x[:, self.feature, None]
+        slack, values = _TOLERANCE * ranges[self.feature], x[:, self.feature, None]
         return np.asarray(((values >= low - slack) & (values <= high + slack)).any(1))
 
-    def conditional(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
+    def condition(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
         """Return the constraint on the features ``free`` given the others."""
         if self.feature in given:
             return None
@@ -208,7 +215,7 @@ class IntervalConstraint:
 
 
 Constraint = LinearConstraint | PolygonConstraint | IntervalConstraint
-"""A region of d features: the numbers of the features that it bounds are `involved`."""
+"""A region of d features: the numbers of the features that it bounds are `feature_numbers`."""
 
 
 def _in_polygon(points: Array, start: Array) -> Flags:
@@ -221,11 +228,11 @@ def _in_polygon(points: Array, start: Array) -> Flags:
     inside = (spans & (offset[..., 0] < crossing)).sum(1) % 2 == 1
     length = np.square(along).sum(1).clip(min=1e-300)
     nearest = ((offset * along).sum(2) / length).clip(0.0, 1.0)[..., None]
-    on_edge = np.square(offset - nearest * along).sum(2) <= _SLACK**2
+    on_edge = np.square(offset - nearest * along).sum(2) <= _TOLERANCE**2
     return np.asarray(inside | on_edge.any(1))
 
 
-def constraint_of(
+def parse_constraint(
     description: object, dimension: int, names: tuple[str, ...] | None = None
 ) -> Constraint:
     """Return a constraint on d features, or the one that its ``to_dict`` described.
@@ -233,7 +240,7 @@ def constraint_of(
     One of named features is put in the order of λ's ``names``.
 
     Examples:
-        >>> constraint_of({"kind": "linear", "coefficients": [1.0, 2.0], "bound": 3.0}, 2)
+        >>> parse_constraint({"kind": "linear", "coefficients": [1.0, 2.0], "bound": 3.0}, 2)
         LinearConstraint(coefficients=(1.0, 2.0), bound=3.0)
     """
     kinds = {
@@ -257,15 +264,16 @@ def constraint_of(
                 "no names; give both by name, or both as lists."
             )
         full = dict.fromkeys(names, 0.0) | dict(zip(region.names, region.coefficients, strict=True))
-        region = LinearConstraint(in_order("LinearConstraint", full, names)[0], region.bound)
+        region = LinearConstraint(match_order("LinearConstraint", full, names)[0], region.bound)
     if isinstance(region, LinearConstraint) and len(region.coefficients) != dimension:
         raise DensityError(
             f"Uniform: a LinearConstraint has {len(region.coefficients)} coefficients and λ "
             f"{dimension} features; give one for each, 0 where the feature does not matter."
         )
-    if max(region.involved) >= dimension:
+    last = max(region.feature_numbers)
+    if last >= dimension:
         raise DensityError(
-            f"Uniform: a constraint is on feature {max(region.involved)}, and λ has {dimension}; "
+            f"Uniform: a constraint is on feature {last}, and λ has {dimension}; "
             "features are numbered from 0."
         )
     return region

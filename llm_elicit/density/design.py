@@ -38,21 +38,21 @@ from torch import Tensor
 
 from llm_elicit.density import errors
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.belief_draws import utilities_at
+from llm_elicit.density.belief_draws import evaluate_utilities
 from llm_elicit.density.errors import Array, Index
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
-from llm_elicit.density.torch_utils import generator_of, one_thread
+from llm_elicit.density.torch_utils import make_generator, one_thread
 
-_POINTS = 512
+_CANDIDATE_POINTS = 512
 """Number of points that candidate pairs are made of."""
 
-_SHARES = (0.4, 0.4, 0.2)
+_POINT_SHARES = (0.4, 0.4, 0.2)
 """Shares of these points that are drawn from the belief, the flatter belief and λ."""
 
-_MOST_PAIRS = 10**6
+_MAX_PAIRS = 10**6
 
-_DRAWS = 64
+_MAX_DRAWS = 64
 """Number of posterior draws used; with four times as many, choosing takes eight times as long."""
 
 BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(smooth=SmoothSettings(frequencies=0)))
@@ -78,9 +78,9 @@ class SuggestSettings:
     temperature: float = 3.0
 
     def __post_init__(self) -> None:
-        errors.check_fields(self, errors.share, "uniform")
-        errors.check_fields(self, errors.integer, "candidates", least=1)
-        errors.check_fields(self, errors.number, "temperature", above=0.0)
+        errors.check_fields(self, errors.check_share, "uniform")
+        errors.check_fields(self, errors.check_integer, "candidates", minimum=1)
+        errors.check_fields(self, errors.check_number, "temperature", above=0.0)
 
 
 def suggest_pairs(
@@ -112,11 +112,11 @@ def suggest_pairs(
         >>> first.shape, second.shape
         ((10, 1), (10, 1))
     """
-    errors.instance("suggest_pairs: belief", belief, BeliefDensity, "fit one first")
-    errors.integer("suggest_pairs: n", n, least=1, most=_MOST_PAIRS)
-    errors.seed_of("suggest_pairs: seed", seed)
+    errors.check_instance("suggest_pairs: belief", belief, BeliefDensity, "fit one first")
+    errors.check_integer("suggest_pairs: n", n, minimum=1, maximum=_MAX_PAIRS)
+    errors.check_seed("suggest_pairs: seed", seed)
     settings = SuggestSettings() if settings is None else settings
-    errors.instance(
+    errors.check_instance(
         "suggest_pairs: settings", settings, SuggestSettings, "pass SuggestSettings(...)"
     )
     rng = np.random.default_rng([seed, 0x5066E57])
@@ -127,16 +127,16 @@ def suggest_pairs(
         power = belief.unit_power()
         belief = belief.tempered(power, seed=seed) if np.isfinite(power) else belief
     with one_thread():
-        pool = draw_candidates(belief, _POINTS, settings.temperature, seed)
+        pool = draw_candidates(belief, _CANDIDATE_POINTS, settings.temperature, seed)
         count, size = len(pool.points), max(settings.candidates, n)
         first = rng.integers(count, size=size)
         second = (first + rng.integers(1, count, size=size)) % count  # another point
         # B (S, S), energy inner products of the draws' centred densities at the points.
-        mass = _centred(torch.softmax(pool.values.double() - pool.log_density.double(), 1))
+        mass = _subtract_mean(torch.softmax(pool.values.double() - pool.log_density.double(), 1))
         coordinates = _coordinates(pool.points, belief.sampling)
         energy = -(mass @ torch.cdist(coordinates, coordinates) @ mass.T)
-        answers = _Answers.of(pool, (first, second), belief)
-        chosen = _choose(answers, energy, n - at_random)
+        answers = _PredictedAnswers.predict(pool, (first, second), belief)
+        chosen = _choose_pairs(answers, energy, n - at_random)
     sides = pool.points[first[chosen]], pool.points[second[chosen]]
     order = rng.permutation(n)
     a, b = (np.concatenate(side)[order] for side in zip(sides, random_sides, strict=True))
@@ -164,9 +164,12 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
 
     The flatter belief covers regions where the belief wrongly has little mass.
     """
-    model, generator = belief.utility_model("suggest_pairs"), generator_of(seed)
-    draws, latent = belief.utility_draws().thinned(_DRAWS), model.latent
-    utility, sizes = model.utility.scaled(1.0 / temperature), [round(s * count) for s in _SHARES]
+    model, generator = belief.utility_model("suggest_pairs"), make_generator(seed)
+    draws, latent = belief.utility_draws().thin(_MAX_DRAWS), model.latent
+    utility, sizes = (
+        model.utility.scaled(1.0 / temperature),
+        [round(s * count) for s in _POINT_SHARES],
+    )
     flat = replace(model, utility=utility, start=None)
     annealed = flat.anneal(max(sizes[1], 512), generator)
     rows = torch.randperm(len(annealed.draws.points), generator=generator)[: sizes[1]]
@@ -178,13 +181,13 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
         replace(flat, log_normalizer=annealed.log_normalizer).log_density(g),
         latent.log_sampling(g) - latent.log_volume(g),
     ]
-    logs = [part + math.log(share) for part, share in zip(parts, _SHARES, strict=True)]
+    logs = [part + math.log(share) for part, share in zip(parts, _POINT_SHARES, strict=True)]
     density = torch.logsumexp(torch.stack(logs), 0)
-    return Candidates(latent.from_latent(g.numpy()), utilities_at(latent, draws, g), density)
+    return Candidates(latent.from_latent(g.numpy()), evaluate_utilities(latent, draws, g), density)
 
 
 @dataclass(frozen=True)
-class _Answers:
+class _PredictedAnswers:
     """Predicted answers to N pairs by S draws.
 
     ``deviation`` (S, N) is the difference of each prediction from the mean over draws, and
@@ -195,28 +198,30 @@ class _Answers:
     noise_variance: Tensor
 
     @classmethod
-    def of(cls, pool: Candidates, pairs: tuple[Index, Index], belief: BeliefDensity) -> _Answers:
+    def predict(
+        cls, pool: Candidates, pairs: tuple[Index, Index], belief: BeliefDensity
+    ) -> _PredictedAnswers:
         """Predict choices with the belief's noise, or log-odds if it was fitted to log-odds."""
         values = pool.values.double()
         differences = values[:, pairs[0]] - values[:, pairs[1]]
         response = belief.diagnostics.get("response")
         if response is None:
             chance = torch.exp(belief.noise.log_cdf(differences))
-            return cls(_centred(chance), (chance * (1.0 - chance)).sum(0).clamp(min=1e-12))
+            return cls(_subtract_mean(chance), (chance * (1.0 - chance)).sum(0).clamp(min=1e-12))
         # The half difference of answers in both orders has half the variance of one answer.
         share = 1.0 - 0.5 * response["both_orders"] / response["pairs"]
         noise = response["dispersion"] / response["gain"] * belief.power
         noise_variance = torch.full_like(
             differences[0], len(differences) * max(share * noise**2, 1e-12)
         )
-        return cls(_centred(differences), noise_variance)
+        return cls(_subtract_mean(differences), noise_variance)
 
 
-def _centred(values: Tensor) -> Tensor:
+def _subtract_mean(values: Tensor) -> Tensor:
     return values - values.mean(0)
 
 
-def _choose(answers: _Answers, energy: Tensor, n: int) -> Index:
+def _choose_pairs(answers: _PredictedAnswers, energy: Tensor, n: int) -> Index:
     """Return n of the N pairs, one after the other, by the two gains alternately."""
     deviation, noise_variance = answers.deviation, answers.noise_variance  # v, (S, N)
     residual = deviation.clone()  # G v
@@ -247,12 +252,12 @@ def _coordinates(points: Array, sampling: SamplingDensity) -> Tensor:
     if isinstance(sampling, Uniform):
         angles = 2.0 * np.pi * sampling.to_cube(points)[:, sampling.periodic]
         circles = (np.stack([np.cos(angle), np.sin(angle)], 1) for angle in angles.T)
-        columns.extend(map(_of_unit_variance, circles))
+        columns.extend(map(_scale_to_unit_variance, circles))
     for codes in points[:, sampling.categorical].T:
-        columns.append(_of_unit_variance((codes[:, None] == np.unique(codes)).astype(float)))
+        columns.append(_scale_to_unit_variance((codes[:, None] == np.unique(codes)).astype(float)))
     return torch.from_numpy(np.concatenate(columns, axis=1))
 
 
-def _of_unit_variance(columns: Array) -> Array:
+def _scale_to_unit_variance(columns: Array) -> Array:
     """Return the columns (M, c) of one feature divided by their total standard deviation."""
     return columns / max(float(np.sqrt(columns.var(0).sum())), 1e-12)

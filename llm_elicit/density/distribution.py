@@ -19,20 +19,20 @@ from torch import Tensor
 
 from llm_elicit.density import errors
 from llm_elicit.density.errors import Array, DensityError, Flags
-from llm_elicit.density.feature_axis import without_codes, words_of
+from llm_elicit.density.feature_axis import category_names, mask_codes
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import DensityModel, UtilityDensity
-from llm_elicit.density.sampling import SamplingDensity, Uniform, inside
-from llm_elicit.density.torch_utils import generator_of, one_thread
+from llm_elicit.density.sampling import SamplingDensity, Uniform, check_inside
+from llm_elicit.density.torch_utils import make_generator, one_thread
 from llm_elicit.density.utility_function import DeferredDraws
 
 LogProb = Callable[[npt.ArrayLike], Array]
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _STARTS = 5
 _STEP = 1e-4
-_HIGHER = 1e-9  # nats
+_MIN_GAIN = 1e-9  # nats
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Power:
     above_flat: float = 0.0
 
     def __post_init__(self) -> None:
-        errors.number("Power: log_sd", self.log_sd)
-        if not errors.number("Power: value", self.value) > 0:
+        errors.check_number("Power: log_sd", self.log_sd)
+        if not errors.check_number("Power: value", self.value) > 0:
             raise DensityError(
                 f"Power: value {self.value} with log_sd {self.log_sd}; a power is a finite number "
                 "> 0; fit_power makes one."
@@ -117,10 +117,10 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
         >>> float(low.round(6)), float(high.round(6))
         (5.0, 95.0)
     """
-    errors.fraction("band: level", level)
-    values = errors.numbers("band: values", values)
+    errors.check_fraction("band: level", level)
+    values = errors.check_numbers("band: values", values)
     unknown = np.isnan(values).all(axis=0) if values.ndim and values.size else False
-    errors.finite("band: values", np.where(unknown, 0.0, values))
+    errors.check_finite("band: values", np.where(unknown, 0.0, values))
     if not values.ndim or not values.size:
         raise DensityError("band: values is empty; it needs one value for each draw.")
     tail = 0.5 - 0.5 * level
@@ -170,7 +170,7 @@ class CredibleRegion:
         return np.asarray(self.log_prob(x) >= self.threshold)
 
 
-def find_mode(log_prob: LogProb, draws: Array, reach: Array | None = None) -> Array:
+def find_mode(log_prob: LogProb, draws: Array, max_change: Array | None = None) -> Array:
     """Return the point (d,) of highest density near ``draws`` (n, d).
 
     L-BFGS starts from the five draws of highest density, in units of the draws' standard
@@ -180,8 +180,8 @@ def find_mode(log_prob: LogProb, draws: Array, reach: Array | None = None) -> Ar
     Args:
         log_prob: the log-density.
         draws: (n, d) points of the distribution.
-        reach: (d,) the largest change of each whole number, 0 of other features; None if there are
-            no whole numbers.
+        max_change: (d,) the largest change of each whole number, 0 of other features; None if
+            there are no whole numbers.
 
     Examples:
         >>> import numpy as np
@@ -209,15 +209,15 @@ def find_mode(log_prob: LogProb, draws: Array, reach: Array | None = None) -> Ar
         return points[int(np.argmax(values))], float(np.max(values))
 
     point, value = best_of(highest)
-    while reach is not None and reach.any():
-        moved, higher = best_of(_best_whole(log_prob, point, reach)[None])
-        if higher <= value + _HIGHER:
+    while max_change is not None and max_change.any():
+        moved, higher = best_of(_improve_whole_numbers(log_prob, point, max_change)[None])
+        if higher <= value + _MIN_GAIN:
             break
         point, value = moved, higher
     return point
 
 
-def _best_whole(log_prob: LogProb, point: Array, reach: Array) -> Array:
+def _improve_whole_numbers(log_prob: LogProb, point: Array, reach: Array) -> Array:
     """Return a point (d,) whose whole numbers no single change by a power of two improves."""
     moves = np.concatenate([
         np.outer([sign * 2.0**i for i in range(int(np.log2(far)) + 1) for sign in (1, -1)], unit)
@@ -228,7 +228,7 @@ def _best_whole(log_prob: LogProb, point: Array, reach: Array) -> Array:
         around = np.concatenate([point[None], point + moves])
         values = log_prob(around)
         best = int(np.argmax(values))
-        if values[best] <= values[0] + _HIGHER:
+        if values[best] <= values[0] + _MIN_GAIN:
             return point
         point = around[best]
 
@@ -255,7 +255,7 @@ class Distribution:
     ) -> None:
         self._latent, self._model, self._reference = latent, model, reference
         self.diagnostics, self._draws = diagnostics, draws
-        self._features = features or FeatureNames.numbered(latent.sampling.dimension)
+        self._features = features or FeatureNames.default(latent.sampling.dimension)
 
     @property
     def sampling(self) -> SamplingDensity:
@@ -311,7 +311,7 @@ class Distribution:
         return density
 
     @property
-    def _kept(self) -> Array:
+    def _reference_points(self) -> Array:
         """Draws (m, d) kept with the fit, natural units."""
         return self._latent.from_latent(self._reference.numpy())
 
@@ -321,7 +321,7 @@ class Distribution:
 
         All of a category are not-a-number: its codes mean nothing, and it has `shares`.
         """
-        points = without_codes(self._kept, self.sampling, self._features)
+        points = mask_codes(self._reference_points, self.sampling, self._features)
         quantiles = np.quantile(points, _LEVELS, axis=0).T.tolist()
         numbers_of = zip(points.mean(0).tolist(), points.std(0).tolist(), quantiles, strict=True)
         return tuple(Marginal(m, sd, dict(zip(_LEVELS, q, strict=True))) for m, sd, q in numbers_of)
@@ -332,13 +332,15 @@ class Distribution:
         Raises:
             DensityError: there is no such feature, or it has no categories.
         """
-        place = self._features.place("shares", feature)
-        words = words_of(self.sampling, self._features, place)
+        place = self._features.index("shares", feature)
+        words = category_names(self.sampling, self._features, place)
         if not words:
             raise DensityError(
                 f"shares: feature {feature!r} has no categories; `marginal` describes it instead."
             )
-        codes = np.rint(self._kept[:, place] - self.as_prior().support()[0][place]).astype(int)
+        codes = np.rint(
+            self._reference_points[:, place] - self.as_prior().support()[0][place]
+        ).astype(int)
         shares = np.bincount(codes, minlength=len(words)) / len(codes)
         return dict(zip(words, shares.tolist(), strict=True))
 
@@ -348,7 +350,7 @@ class Distribution:
         Raises:
             DensityError: there is no such feature.
         """
-        return self.marginals[self._features.place("marginal", feature)]
+        return self.marginals[self._features.index("marginal", feature)]
 
     def sd(self) -> Array:
         """Return standard deviations (d,), from draws kept with the fit; see `mean`."""
@@ -356,7 +358,7 @@ class Distribution:
 
     def covariance(self) -> Array:
         """Return the covariance (d, d), from draws kept with the fit; see `mean`."""
-        points = without_codes(self._kept, self.sampling, self._features)
+        points = mask_codes(self._reference_points, self.sampling, self._features)
         return np.cov(points.T).reshape(self.dimension, self.dimension)
 
     def mean(self) -> Array:
@@ -372,21 +374,23 @@ class Distribution:
 
         Those of categories without an order are not-a-number; see `mean`.
         """
-        probabilities = errors.levels_of("quantile: levels", levels)
-        points = without_codes(self._kept, self.sampling, self._features, ordered=False)
+        probabilities = errors.check_levels("quantile: levels", levels)
+        points = mask_codes(self._reference_points, self.sampling, self._features, ordered=False)
         return np.asarray(np.quantile(points, probabilities, axis=0))
 
     def mode(self) -> Array:
         """Return the point (d,) of highest density per natural unit; see `find_mode`."""
         sampling = self.sampling
         if not isinstance(sampling, Uniform):
-            return find_mode(self.log_prob, self._kept)
+            return find_mode(self.log_prob, self._reference_points)
 
         def log_prob(x: npt.ArrayLike) -> Array:
             return self.log_prob(sampling.wrap(np.asarray(x)))
 
         reach = np.where(sampling.integer, sampling.high - sampling.low, 0.0)
-        return np.asarray(sampling.wrap(find_mode(log_prob, self._kept, reach)[None])[0])
+        return np.asarray(
+            sampling.wrap(find_mode(log_prob, self._reference_points, reach)[None])[0]
+        )
 
     def credible_region(self, level: float = 0.9) -> CredibleRegion:
         """Return the smallest region that holds a share ``level`` of the belief.
@@ -394,8 +398,8 @@ class Distribution:
         Raises:
             DensityError: the level is not between 0 and 1.
         """
-        errors.fraction("credible_region: level", level)
-        threshold = float(np.quantile(self.log_prob(self._kept), 1.0 - level))
+        errors.check_fraction("credible_region: level", level)
+        threshold = float(np.quantile(self.log_prob(self._reference_points), 1.0 - level))
         return CredibleRegion(level, threshold, self.log_prob)
 
     def sample(self, n: int, *, seed: int = 0) -> Array:
@@ -404,8 +408,8 @@ class Distribution:
         Raises:
             DensityError: n is negative.
         """
-        generator = generator_of(seed)
-        if errors.integer("sample: n", n) == 0:
+        generator = make_generator(seed)
+        if errors.check_integer("sample: n", n) == 0:
             return np.empty((0, self.dimension))
         with one_thread():
             points = self._model.sample_latent(n, generator).points
@@ -423,8 +427,8 @@ class Distribution:
         Raises:
             DensityError: points of another shape than (n, d), or a frame that lacks a feature.
         """
-        x = self._features.points("log_prob: x", x)
-        points = errors.points_of("log_prob: x", x, self.dimension, infinite=True)
+        x = self._features.to_array("log_prob: x", x)
+        points = errors.check_points("log_prob: x", x, self.dimension, infinite=True)
         inside = self.sampling.contains(points)
         result = np.full(len(points), -np.inf)
         if inside.any():
@@ -432,13 +436,13 @@ class Distribution:
             g = torch.from_numpy(self._latent.to_latent(interior))
             with one_thread():
                 per_scale = self._model.log_density(g).numpy()
-            result[inside] = per_scale + self.sampling.log_scale_slope(interior)
+            result[inside] = per_scale + self.sampling.log_scale_derivative(interior)
         return result
 
-    def inside(self, label: str, x: object) -> Array:
+    def check_inside(self, label: str, x: object) -> Array:
         """Return points (n, d), after a check that all are in the support."""
-        points = errors.points_of(label, self._features.points(label, x), self.dimension)
-        return inside(label, points, self.sampling)
+        points = errors.check_points(label, self._features.to_array(label, x), self.dimension)
+        return check_inside(label, points, self.sampling)
 
     def as_prior(self) -> Prior:
         """Return the density with the methods of SciPy's frozen distributions; see `Prior`."""
@@ -478,9 +482,9 @@ class Prior:
 
     def rvs(self, size: int = 1, random_state: int | np.random.Generator | None = None) -> Array:
         """Return (size, d) draws, by a seed, a generator, or fresh entropy."""
-        errors.integer("rvs: size", size)
+        errors.check_integer("rvs: size", size)
         if random_state is not None and not isinstance(random_state, np.random.Generator):
-            errors.seed_of("rvs: random_state", random_state)
+            errors.check_seed("rvs: random_state", random_state)
         rng = np.random.default_rng(random_state)
         return self._density.sample(size, seed=int(rng.integers(2**62)))
 
@@ -517,11 +521,11 @@ class Prior:
         inside = sampling.contains(flat)
         if inside.any():
             with one_thread():
-                values[inside], slopes[inside] = model.log_prob_and_slope(flat[inside])
+                values[inside], slopes[inside] = model.log_prob_and_gradient(flat[inside])
         return values.reshape(points.shape[:-1]), slopes.reshape(points.shape)
 
     def _points(self, label: str, x: npt.ArrayLike) -> Array:
-        points = errors.numbers(label, self._density._features.points(label, x))
+        points = errors.check_numbers(label, self._density._features.to_array(label, x))
         if not points.ndim or points.shape[-1] != self.dim:
             raise DensityError(f"{label} has shape {points.shape}; it must be (..., {self.dim}).")
         return points

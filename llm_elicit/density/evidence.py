@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from llm_elicit.density import errors
 from llm_elicit.density.errors import Array, DensityError, Flags, Index
-from llm_elicit.density.feature_names import FeatureNames, sides_of, stacked_frames
+from llm_elicit.density.feature_names import FeatureNames, check_sides, stack_frames
 
 UNKNOWN = -1
 
@@ -33,7 +33,7 @@ class LogOdds:
         first: (m, d) points in natural units.
         second: (m, d) points in natural units.
         value: (m,) nats.
-        spread: (m,) standard deviation due to rounding, nats.
+        rounding_sd: (m,) standard deviation due to rounding, nats.
         censored: (m,) 1 if the log-odds are known only to be at least ``value``, −1 if at most,
             else 0.
         judge: (m,) numbers of the evidence's judges.
@@ -43,7 +43,7 @@ class LogOdds:
     first: Array
     second: Array
     value: Array
-    spread: Array
+    rounding_sd: Array
     censored: Index
     judge: Index
     presentation: Index
@@ -52,14 +52,14 @@ class LogOdds:
         return len(self.value)
 
     @classmethod
-    def of(cls, first: Array, second: Array, value: Array) -> LogOdds:
+    def exact(cls, first: Array, second: Array, value: Array) -> LogOdds:
         """Return exact log-odds by one judge."""
         n = len(value)
         censored, judge, presentation = np.zeros((3, n), dtype=np.int64)
         return cls(first, second, value, np.zeros(n), censored, judge, presentation)
 
     @classmethod
-    def bounded(cls, first: Array, second: Array, lower: Array, upper: Array) -> LogOdds:
+    def from_bounds(cls, first: Array, second: Array, lower: Array, upper: Array) -> LogOdds:
         """Return log-odds of which bounds (m,) are known, equal where the value is.
 
         A finite interval counts as its middle, uniform within it.
@@ -68,27 +68,29 @@ class LogOdds:
         inside = ~(above | below)
         value = np.where(above, lower, upper)
         value[inside] = 0.5 * (lower[inside] + upper[inside])
-        spread = np.zeros(len(value))
-        spread[inside] = (upper[inside] - lower[inside]) / np.sqrt(12.0)
+        rounding_sd = np.zeros(len(value))
+        rounding_sd[inside] = (upper[inside] - lower[inside]) / np.sqrt(12.0)
         censored = above.astype(np.int64) - below
-        return replace(cls.of(first, second, value), spread=spread, censored=censored)
+        return replace(cls.exact(first, second, value), rounding_sd=rounding_sd, censored=censored)
 
     @classmethod
-    def stated(cls, first: Array, second: Array, probability: Array, rounding: float) -> LogOdds:
+    def from_probabilities(
+        cls, first: Array, second: Array, probability: Array, rounding: float
+    ) -> LogOdds:
         """Return the log-odds of stated probabilities (m,), known up to ``rounding``."""
         half = 0.5 * rounding
         inside = np.clip(probability, half, 1.0 - half)
         censored = (probability >= 1.0 - half).astype(np.int64) - (probability <= half)
-        spread = rounding / np.sqrt(12.0) / (inside * (1.0 - inside))
-        spread[censored != 0] = 0.0
+        rounding_sd = rounding / np.sqrt(12.0) / (inside * (1.0 - inside))
+        rounding_sd[censored != 0] = 0.0
         value = np.log(inside / (1.0 - inside))
-        return replace(cls.of(first, second, value), spread=spread, censored=censored)
+        return replace(cls.exact(first, second, value), rounding_sd=rounding_sd, censored=censored)
 
     @classmethod
-    def none(cls, dimension: int) -> LogOdds:
+    def empty(cls, dimension: int) -> LogOdds:
         """Return log-odds without rows, of points with this many features."""
         points = np.empty((0, dimension))
-        return cls.of(points, points, np.empty(0))
+        return cls.exact(points, points, np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,12 @@ class Evidence:
         weights: (n,) >= 0.
         judge: (n,) numbers of ``judges``.
         positions: (n, 2) positions, from 0, at which winner and loser were shown; −1 if unknown.
-        shown: (n,) number of points shown in the question.
+        shown_count: (n,) number of points shown in the question.
         tie: (n,) whether the row is half of a tie.
         pick: (n,) number of the pick of a ranking; −1 for none.
-        asked: (n,) number of a question with several alternatives; −1 for a pair.
+        question: (n,) number of a question with several alternatives; −1 for a pair.
         judges: names of the judges.
-        measured: the log-odds.
+        measurements: the log-odds.
         features: names of the features, if the points were data frames.
         presentations: names of the presentations of the log-odds, such as wordings.
 
@@ -128,27 +130,29 @@ class Evidence:
     weights: Array
     judge: Index
     positions: Index
-    shown: Index
+    shown_count: Index
     tie: Flags
     pick: Index
-    asked: Index
+    question: Index
     judges: tuple[str, ...]
-    measured: LogOdds
+    measurements: LogOdds
     features: FeatureNames | None = None
     presentations: tuple[str, ...] = ("",)
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.judges))
-        return errors.brief(f"Evidence({len(self)} rows on {self.dimension} features, by {names})")
+        return errors.abbreviate(
+            f"Evidence({len(self)} rows on {self.dimension} features, by {names})"
+        )
 
     def __len__(self) -> int:
-        return len(self.weights) + len(self.measured)
+        return len(self.weights) + len(self.measurements)
 
     @property
     def pairs(self) -> int:
         """Number of distinct pairs of points that were judged, in any order."""
-        sides = [(self.winners, self.losers), (self.measured.first, self.measured.second)]
-        rows = [np.concatenate(in_order(*side), axis=1) for side in sides]
+        sides = [(self.winners, self.losers), (self.measurements.first, self.measurements.second)]
+        rows = [np.concatenate(order_points(*side), axis=1) for side in sides]
         return len(np.unique(np.concatenate(rows), axis=0))
 
     @property
@@ -156,12 +160,12 @@ class Evidence:
         """Number of features d."""
         return int(self.winners.shape[1])
 
-    def reordered(self, order: Sequence[int]) -> Evidence:
+    def reorder_features(self, order: Sequence[int]) -> Evidence:
         """Return the same judgments of points with the features of these numbers, in this order."""
-        at, first, second = list(order), self.measured.first, self.measured.second
-        measured = replace(self.measured, first=first[:, at], second=second[:, at])
+        at, first, second = list(order), self.measurements.first, self.measurements.second
+        measurements = replace(self.measurements, first=first[:, at], second=second[:, at])
         winners, losers = self.winners[:, at], self.losers[:, at]
-        return replace(self, winners=winners, losers=losers, measured=measured)
+        return replace(self, winners=winners, losers=losers, measurements=measurements)
 
     @classmethod
     def log_odds(
@@ -215,14 +219,16 @@ class Evidence:
             0.3
             >>> at_least_4 = Evidence.log_odds([[0.0], [0.0]], [[1.0], [2.0]], lower=[1.5, 4.0],
             ...                                upper=[1.5, np.inf])
-            >>> at_least_4.measured.value.tolist(), at_least_4.measured.censored.tolist()
+            >>> at_least_4.measurements.value.tolist(), at_least_4.measurements.censored.tolist()
             ([1.5, 4.0], [0, 1])
         """
-        x_first, x_second, names = sides_of(("Evidence: first", "Evidence: second"), first, second)
+        x_first, x_second, names = check_sides(
+            ("Evidence: first", "Evidence: second"), first, second
+        )
         if lower is not None or upper is not None:
-            bounds = _bounds(log_odds, lower, upper, len(x_first))
-            rows = LogOdds.bounded(x_first, x_second, *bounds)
-            return cls._measured(rows, presentation, judge, names)
+            bounds = _check_bounds(log_odds, lower, upper, len(x_first))
+            rows = LogOdds.from_bounds(x_first, x_second, *bounds)
+            return cls._from_log_odds(rows, presentation, judge, names)
         if log_odds is None:
             raise DensityError(
                 "Evidence: log_odds is None; give one number for each row, or lower and upper."
@@ -231,10 +237,10 @@ class Evidence:
             raise DensityError(
                 f"Evidence: log_odds is one number; one per row is needed, shape ({len(x_first)},)."
             )
-        rows = LogOdds.of(
-            x_first, x_second, errors.column("Evidence: log_odds", log_odds, len(x_first))
+        rows = LogOdds.exact(
+            x_first, x_second, errors.check_column("Evidence: log_odds", log_odds, len(x_first))
         )
-        return cls._measured(rows, presentation, judge, names)
+        return cls._from_log_odds(rows, presentation, judge, names)
 
     @classmethod
     def probabilities(
@@ -258,18 +264,20 @@ class Evidence:
 
         Examples:
             >>> stated = Evidence.probabilities([[0.0], [0.0]], [[1.0], [2.0]], [0.73, 1.0])
-            >>> stated.measured.value.round(2).tolist(), stated.measured.censored.tolist()
+            >>> stated.measurements.value.round(2).tolist(), stated.measurements.censored.tolist()
             ([0.99, 5.29], [0, 1])
         """
-        x_first, x_second, names = sides_of(("Evidence: first", "Evidence: second"), first, second)
-        p = errors.column("Evidence: probability", probability, len(x_first))
+        x_first, x_second, names = check_sides(
+            ("Evidence: first", "Evidence: second"), first, second
+        )
+        p = errors.check_column("Evidence: probability", probability, len(x_first))
         _check_probabilities("probability", p)
-        errors.number("Evidence: rounding", rounding, 0.0, 0.5)
-        rows = LogOdds.stated(x_first, x_second, p, rounding)
-        return cls._measured(rows, presentation, judge, names)
+        errors.check_number("Evidence: rounding", rounding, 0.0, 0.5)
+        rows = LogOdds.from_probabilities(x_first, x_second, p, rounding)
+        return cls._from_log_odds(rows, presentation, judge, names)
 
     @classmethod
-    def _measured(
+    def _from_log_odds(
         cls, rows: LogOdds, presentation: Any, judge: str, names: FeatureNames | None
     ) -> Evidence:
         """Return log-odds without comparisons, asked in these presentations."""
@@ -285,11 +293,11 @@ class Evidence:
             numbers = np.array([labels.index(p) for p in column], dtype=np.int64)
             rows = replace(rows, presentation=numbers)
         none = rows.first[:0]
-        columns = {"measured": rows, "features": names, "presentations": labels}
-        return cls.of_rows(none, none, judge, **columns)
+        columns = {"measurements": rows, "features": names, "presentations": labels}
+        return cls.from_rows(none, none, judge, **columns)
 
     @classmethod
-    def of_rows(cls, winners: Array, losers: Array, judge: str, **columns: Any) -> Evidence:
+    def from_rows(cls, winners: Array, losers: Array, judge: str, **columns: Any) -> Evidence:
         """Return rows by one judge; fields that are not in ``columns`` are those of plain pairs."""
         if not isinstance(judge, str) or not judge:
             raise DensityError(f"Evidence: judge = {judge!r}; it must be the judge's name.")
@@ -298,11 +306,11 @@ class Evidence:
             "weights": np.ones(n),
             "judge": np.zeros(n, dtype=np.int64),
             "positions": np.full((n, 2), UNKNOWN),
-            "shown": np.full(n, 2),
+            "shown_count": np.full(n, 2),
             "tie": np.zeros(n, dtype=bool),
             "pick": np.full(n, UNKNOWN),
-            "asked": np.full(n, UNKNOWN),
-            "measured": LogOdds.none(winners.shape[1]),
+            "question": np.full(n, UNKNOWN),
+            "measurements": LogOdds.empty(winners.shape[1]),
         }
         return cls(winners, losers, judges=(judge,), **rows | columns)
 
@@ -315,7 +323,7 @@ class Evidence:
         Raises:
             DensityError: shapes that differ, or not one weight for each row.
         """
-        w, loser, names = sides_of(("winners", "losers"), winners, losers)
+        w, loser, names = check_sides(("winners", "losers"), winners, losers)
         n = len(w)
         if weights is None:
             weights = 1.0
@@ -324,8 +332,8 @@ class Evidence:
                 f"weights has shape {np.shape(weights)}; one weight per comparison is needed, shape"
                 f" ({n},); pass one number for each row of winners."
             )
-        mass = errors.column("weights", weights, n)
-        return cls.of_rows(w, loser, "judge", weights=mass, features=names)
+        mass = errors.check_column("weights", weights, n)
+        return cls.from_rows(w, loser, "judge", weights=mass, features=names)
 
     @classmethod
     def comparisons(
@@ -354,17 +362,17 @@ class Evidence:
             DensityError: shapes that differ, a preference that is not a probability, or a negative
                 weight.
         """
-        x_a, x_b, names = sides_of(("Evidence: a", "Evidence: b"), a, b)
+        x_a, x_b, names = check_sides(("Evidence: a", "Evidence: b"), a, b)
         n = len(x_a)
-        even = errors.flags("Evidence: tie", tie, n)
+        even = errors.check_flags("Evidence: tie", tie, n)
         # Ties may have no preference.
-        q = errors.numbers("Evidence: preference", preference)
+        q = errors.check_numbers("Evidence: preference", preference)
         if q.shape not in ((), (n,)):
             raise DensityError(
                 f"Evidence: preference has shape {q.shape}; one number per row is needed, shape "
                 f"{(n,)}."
             )
-        q, mass = np.where(even, 0.5, q), errors.column("Evidence: weights", weights, n)
+        q, mass = np.where(even, 0.5, q), errors.check_column("Evidence: weights", weights, n)
         if (mass < 0).any():
             raise DensityError(
                 f"Evidence: weights[{mass.argmin()}] is {mass.min()}; a weight is >= 0; give an "
@@ -373,9 +381,9 @@ class Evidence:
         _check_probabilities("preference", q)
         position = np.full((n, 2), UNKNOWN)
         if first is not None:
-            a_first = errors.flags("Evidence: first", first, n)
+            a_first = errors.check_flags("Evidence: first", first, n)
             position = np.stack([~a_first, a_first], axis=1).astype(np.int64)
-        evidence = cls.of_rows(
+        evidence = cls.from_rows(
             np.concatenate([x_a, x_b]),
             np.concatenate([x_b, x_a]),
             judge,
@@ -384,7 +392,7 @@ class Evidence:
             tie=np.tile(even, 2),
             features=names,
         )
-        return evidence._rows(evidence.weights != 0)
+        return evidence._select(evidence.weights != 0)
 
     @classmethod
     def rankings(
@@ -409,23 +417,23 @@ class Evidence:
         """
         if not isinstance(positions, bool | np.bool_):
             raise DensityError(f"Evidence: positions = {positions!r}; it must be True or False.")
-        points, names = stacked_frames("Evidence: points", points)
-        sets = errors.table_of("Evidence: points", points, 3)
+        points, names = stack_frames("Evidence: points", points)
+        sets = errors.check_table("Evidence: points", points, 3)
         n, k = sets.shape[:2]
         if k == 1:
             raise DensityError("Evidence: points has one point per question; a ranking needs two.")
-        order = _ranked(ranking, n, k)
+        order = _complete_rankings(ranking, n, k)
         # The first is picked above all others, the second above the rest, and so on.
         picks = min(np.shape(ranking)[1], k - 1)
         best, worse = np.array([(p, j) for p in range(picks) for j in range(p + 1, k)]).T
         question = np.repeat(np.arange(n), len(best))
         winner, loser = order[:, best].ravel(), order[:, worse].ravel()
-        columns: dict[str, Any] = {"shown": np.full(len(question), k), "features": names}
+        columns: dict[str, Any] = {"shown_count": np.full(len(question), k), "features": names}
         if positions:
             columns["positions"] = np.stack([winner, loser], axis=1)
         if k > 2:
-            columns |= {"pick": question * picks + np.tile(best, n), "asked": question}
-        return cls.of_rows(sets[question, winner], sets[question, loser], judge, **columns)
+            columns |= {"pick": question * picks + np.tile(best, n), "question": question}
+        return cls.from_rows(sets[question, winner], sets[question, loser], judge, **columns)
 
     def __add__(self, other: Evidence) -> Evidence:
         """Return the judgments of both; judges of one name are one judge."""
@@ -442,64 +450,65 @@ class Evidence:
                 f"{other.features}; use the same order of columns and the same categories."
             )
         judges = tuple(dict.fromkeys(self.judges + other.judges))
-        asked = (e.presentations for e in (self, other) if len(e.measured))
-        presentations = tuple(dict.fromkeys(sum(asked, ()))) or ("",)
-        picks, questions = (int(ids.max(initial=-1)) + 1 for ids in (self.pick, self.asked))
+        used = (e.presentations for e in (self, other) if len(e.measurements))
+        presentations = tuple(dict.fromkeys(sum(used, ()))) or ("",)
+        picks, questions = (int(ids.max(initial=-1)) + 1 for ids in (self.pick, self.question))
         parts = (
-            self._renamed(judges, presentations, 0, 0),
-            other._renamed(judges, presentations, picks, questions),
+            self._renumber(judges, presentations, 0, 0),
+            other._renumber(judges, presentations, picks, questions),
         )
-        joined = _joined(parts, _ROWS)
-        measured = LogOdds(**_joined([part.measured for part in parts], _MEASURED))
+        joined = _concatenate(parts, _ROW_FIELDS)
+        rows = [part.measurements for part in parts]
+        measurements = LogOdds(**_concatenate(rows, _LOG_ODDS_FIELDS))
         names = self.features or other.features
         return Evidence(
             **joined,
             judges=judges,
-            measured=measured,
+            measurements=measurements,
             features=names,
             presentations=presentations,
         )
 
     def arrays(self) -> Iterator[npt.NDArray[Any]]:
         """Yield every array of the evidence: equal evidence has equal arrays."""
-        yield from (getattr(self, name) for name in _ROWS)
-        if len(self.measured):
-            yield from (getattr(self.measured, name) for name in _MEASURED)
+        yield from (getattr(self, name) for name in _ROW_FIELDS)
+        if len(self.measurements):
+            yield from (getattr(self.measurements, name) for name in _LOG_ODDS_FIELDS)
 
-    def _renamed(
+    def _renumber(
         self, judges: tuple[str, ...], presentations: tuple[str, ...], picks: int, questions: int
     ) -> Evidence:
         """Return the evidence with numbers of these names, and later picks and questions."""
         number = np.array([judges.index(name) for name in self.judges])
-        measured = replace(self.measured, judge=number[self.measured.judge])
-        if len(measured):
+        measurements = replace(self.measurements, judge=number[self.measurements.judge])
+        if len(measurements):
             names = np.array([presentations.index(name) for name in self.presentations])
-            measured = replace(measured, presentation=names[measured.presentation])
+            measurements = replace(measurements, presentation=names[measurements.presentation])
         return replace(
             self,
             judge=number[self.judge],
             judges=judges,
-            measured=measured,
+            measurements=measurements,
             presentations=presentations,
             pick=np.where(self.pick == UNKNOWN, UNKNOWN, self.pick + picks),
-            asked=np.where(self.asked == UNKNOWN, UNKNOWN, self.asked + questions),
+            question=np.where(self.question == UNKNOWN, UNKNOWN, self.question + questions),
         )
 
-    def _rows(self, selected: Flags) -> Evidence:
-        return replace(self, **{name: getattr(self, name)[selected] for name in _ROWS})
+    def _select(self, selected: Flags) -> Evidence:
+        return replace(self, **{name: getattr(self, name)[selected] for name in _ROW_FIELDS})
 
 
-_OTHERS = ("judges", "measured", "features", "presentations")
-_ROWS = tuple(f.name for f in fields(Evidence) if f.name not in _OTHERS)
-_MEASURED = tuple(f.name for f in fields(LogOdds))
+_NOT_ROWS = ("judges", "measurements", "features", "presentations")
+_ROW_FIELDS = tuple(f.name for f in fields(Evidence) if f.name not in _NOT_ROWS)
+_LOG_ODDS_FIELDS = tuple(f.name for f in fields(LogOdds))
 
 
-def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[str, Any]:
+def _concatenate(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[str, Any]:
     """Return the parts' arrays of these names, concatenated."""
     return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
 
 
-def _bounds(
+def _check_bounds(
     log_odds: npt.ArrayLike | None, lower: npt.ArrayLike | None, upper: npt.ArrayLike | None, n: int
 ) -> tuple[Array, Array]:
     """Return lower and upper bounds (n,) of log-odds."""
@@ -510,9 +519,9 @@ def _bounds(
         )
     ends = []
     for name, values, open_end in (("lower", lower, -np.inf), ("upper", upper, np.inf)):
-        end = errors.numbers(f"Evidence: {name}", open_end if values is None else values)
+        end = errors.check_numbers(f"Evidence: {name}", open_end if values is None else values)
         # `column` refuses infinities, but an open end (−∞ below, ∞ above) is allowed.
-        finite = errors.column(f"Evidence: {name}", np.where(end == open_end, 0.0, end), n)
+        finite = errors.check_column(f"Evidence: {name}", np.where(end == open_end, 0.0, end), n)
         ends.append(np.where(end == open_end, open_end, finite))
     low, high = ends
     bad = np.flatnonzero((low > high) | (np.isinf(low) & np.isinf(high)))
@@ -533,14 +542,14 @@ def _check_probabilities(name: str, values: Array) -> None:
         )
 
 
-def _ranked(ranking: npt.ArrayLike, n: int, k: int) -> Index:
+def _complete_rankings(ranking: npt.ArrayLike, n: int, k: int) -> Index:
     """Return rankings (n, k) of all points, those not ranked last, in the order shown."""
     if np.asarray(ranking).dtype.kind not in "iu":
         raise DensityError(
             "Evidence: ranking must be whole numbers, those of a question's points; convert it "
             "to integers first."
         )
-    order = errors.numbers("Evidence: ranking", ranking).astype(np.int64)
+    order = errors.check_numbers("Evidence: ranking", ranking).astype(np.int64)
     if order.ndim != 2 or len(order) != n or not 1 <= order.shape[1] <= k:
         raise DensityError(
             f"Evidence: ranking has shape {order.shape}, expected ({n}, r) with r in 1..{k}: "
@@ -558,13 +567,13 @@ def _ranked(ranking: npt.ArrayLike, n: int, k: int) -> Index:
     return np.concatenate([order, unranked], axis=1)
 
 
-def in_order(first: Array, second: Array) -> tuple[Array, Array]:
+def order_points(first: Array, second: Array) -> tuple[Array, Array]:
     """Return the lexically lesser and greater of both points (n, d) of each pair."""
-    swap = swapped(first, second)[:, None]
+    swap = is_swapped(first, second)[:, None]
     return np.where(swap, second, first), np.where(swap, first, second)
 
 
-def swapped(first: Array, second: Array) -> Flags:
+def is_swapped(first: Array, second: Array) -> Flags:
     """Return whether the first point comes after the second in lexical order (n,)."""
     unequal = (first != second).argmax(1)[:, None]
     a, b = (np.take_along_axis(x, unequal, 1)[:, 0] for x in (first, second))

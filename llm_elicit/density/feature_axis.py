@@ -20,13 +20,16 @@ from llm_elicit.density.sampling import SamplingDensity, Uniform
 
 BINS = 60
 """Bins of a marginal."""
-FEW = 24
+MAX_SINGLE_VALUES = 24
 """The most values of a whole feature that are shown one by one."""
 _TAIL = 0.001  # beyond either end of an axis that does not show the whole support
 _MARGIN = 0.06  # relative to the central range
 _SMOOTHING = 1.5  # bins
 _ONE_SD = (0.16, 0.84)
-_WIDTHS, _FINEST = 5.0, 10  # central ranges of two standard deviations on an axis of usual bins
+_MAX_WIDTHS, _MAX_REFINEMENT = (
+    5.0,
+    10,
+)  # central ranges of two standard deviations on an axis of usual bins
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class FeatureAxis:
         categories: the words of the codes low, low + 1, ...
         factor: of natural units in the units of tick labels.
         date: whether values are days since 1 January 1970.
-        finer: by how much the bins of a belief are finer than those of data, because it is narrow.
+        refinement: how many bins of a narrow belief there are to each bin of data.
 
     Examples:
         >>> FeatureAxis("rooms", 1.0, 4.0, whole=True).edges(BINS).tolist()
@@ -58,18 +61,18 @@ class FeatureAxis:
     categories: tuple[str, ...] = ()
     factor: float = 1.0
     date: bool = False
-    finer: int = 1
+    refinement: int = 1
 
     @property
-    def by_value(self) -> bool:
+    def is_discrete(self) -> bool:
         """Whether values are so few that each has its own share.
 
-        These are categories, and whole numbers of which there are at most `FEW`.
+        These are categories, and whole numbers of which there are at most `MAX_SINGLE_VALUES`.
         """
-        return bool(self.categories) or (self.whole and self.high - self.low < FEW)
+        return bool(self.categories) or (self.whole and self.high - self.low < MAX_SINGLE_VALUES)
 
     @property
-    def ends(self) -> tuple[float, float]:
+    def limits(self) -> tuple[float, float]:
         """The ends of the axis: half a cell beyond the first and the last whole number."""
         cell = 0.5 if self.whole or self.categories else 0.0
         return self.low - cell, self.high + cell
@@ -79,7 +82,7 @@ class FeatureAxis:
 
         On a linear scale each bin of a whole feature holds the same number of values.
         """
-        low, high = self.ends
+        low, high = self.limits
         if self.categories:
             return np.arange(low, high + 1.0)
         if self.log and self.whole:
@@ -98,61 +101,64 @@ class FeatureAxis:
         Of whole numbers on a linear scale these are numbers of values: the last bin may hold fewer.
         """
         if self.whole:
-            edges = np.minimum(edges, self.ends[1])
+            edges = np.minimum(edges, self.limits[1])
         return np.asarray(np.diff(np.log(edges) if self.log else edges))
 
     @property
     def centres(self) -> Array:
         """The middles of the bins of a belief, natural units."""
-        edges = self.edges(self.finer * BINS)
+        edges = self.edges(self.refinement * BINS)
         return np.asarray((edges[:-1] + edges[1:]) / 2)
 
-    def bars(self, values: Array) -> Array:
+    def data_histogram(self, values: Array) -> Array:
         """Return the histogram of data (n,), natural units; those off the axis are not shown."""
         return self._histogram(values, self.edges(BINS), None)
 
-    def line(self, values: Array, weights: Array | None = None) -> Array:
+    def density_line(self, values: Array, weights: Array | None = None) -> Array:
         """Return the histogram of a belief (n,), smoothed unless each value has its own share.
 
         Args:
             values: (n,) of the feature, draws of the belief.
             weights: (n,) that sum to one; equal ones by default.
         """
-        return self.smoothed(self._histogram(values, self.edges(self.finer * BINS), weights))
+        return self.smooth(self._histogram(values, self.edges(self.refinement * BINS), weights))
 
     def _histogram(self, values: Array, edges: Array, weights: Array | None) -> Array:
         mass = np.histogram(values, edges, weights=weights)[0].astype(np.float64)
         if weights is None:
             mass /= max(len(values), 1)
-        return mass if self.by_value else mass / self.widths(edges)
+        return mass if self.is_discrete else mass / self.widths(edges)
 
-    def smoothed(self, densities: Array) -> Array:
+    def smooth(self, densities: Array) -> Array:
         """Return histogram densities (..., bins) smoothed, unless each value has its own share.
 
         They are reflected at the ends, or go on around a circle.
         """
-        if self.by_value:
+        if self.is_discrete:
             return densities
         mode: Literal["wrap", "reflect"] = "wrap" if self.periodic else "reflect"
         return np.asarray(gaussian_filter1d(densities, _SMOOTHING, mode=mode))
 
 
 def feature_axes(
-    sampling: SamplingDensity, names: FeatureNames, places: Sequence[int], samples: Sequence[Array]
+    sampling: SamplingDensity, names: FeatureNames, indices: Sequence[int], samples: Sequence[Array]
 ) -> tuple[FeatureAxis, ...]:
-    """Return the axes of the features at ``places``, by their numbers.
+    """Return the axes of the features at ``indices``, by their numbers.
 
     Categories and circles are shown whole. An axis of numbers shows all points but a thousandth at
     either end of each of the ``samples``, (n, k) with a column for each of the places.
     """
     axes = []
-    for column, place in enumerate(places):
-        values, words = [points[:, column] for points in samples], words_of(sampling, names, place)
+    for column, place in enumerate(indices):
+        values, words = (
+            [points[:, column] for points in samples],
+            category_names(sampling, names, place),
+        )
         low, high = float(sampling.low[place]), float(sampling.high[place])
         log, periodic = bool(sampling.log[place]), bool(sampling.periodic[place])
         whole = bool(sampling.categorical[place] | sampling.integer[place])
         if not words and not periodic:
-            low, high = _central((low, high), log, values)
+            low, high = _axis_limits((low, high), log, values)
         if whole:
             low, high = float(np.floor(low)), float(np.ceil(high))
         finer = 1
@@ -161,26 +167,26 @@ def feature_axes(
             ends = low, high, *np.quantile(values[0], _ONE_SD)
             start, end, first, last = np.log(ends) if log else np.asarray(ends)
             widths = (end - start) / max(last - first, 1e-300)
-            finer = int(np.clip(np.ceil(widths / _WIDTHS), 1, _FINEST))
+            finer = int(np.clip(np.ceil(widths / _MAX_WIDTHS), 1, _MAX_REFINEMENT))
         date, label = place in names.dates, names.names[place]
         kinds = (log, whole, periodic, words)
-        axes.append(FeatureAxis(label, low, high, *kinds, date=date, finer=finer))
+        axes.append(FeatureAxis(label, low, high, *kinds, date=date, refinement=finer))
     return tuple(axes)
 
 
-def words_of(sampling: SamplingDensity, names: FeatureNames, place: int) -> tuple[str, ...]:
+def category_names(sampling: SamplingDensity, names: FeatureNames, index: int) -> tuple[str, ...]:
     """Return the words of a feature's categories, or their codes without; () of a number.
 
     Whole numbers with words are categories in an order.
     """
-    words = names.categories.get(place, ())
-    if not isinstance(sampling, Uniform) or not (sampling.categorical[place] or words):
+    words = names.categories.get(index, ())
+    if not isinstance(sampling, Uniform) or not (sampling.categorical[index] or words):
         return ()
-    codes = range(round(sampling.low[place]), round(sampling.high[place]) + 1)
+    codes = range(round(sampling.low[index]), round(sampling.high[index]) + 1)
     return tuple(words[code] if 0 <= code < len(words) else str(code) for code in codes)
 
 
-def without_codes(
+def mask_codes(
     values: Array, sampling: SamplingDensity, names: FeatureNames, *, ordered: bool = True
 ) -> Array:
     """Return values (..., d) of features, not-a-number for codes of categories.
@@ -193,13 +199,14 @@ def without_codes(
     """
     places = range(sampling.dimension)
     codes = [
-        bool(sampling.categorical[place]) or (ordered and bool(words_of(sampling, names, place)))
+        bool(sampling.categorical[place])
+        or (ordered and bool(category_names(sampling, names, place)))
         for place in places
     ]
     return np.where(codes, np.nan, values)
 
 
-def _central(
+def _axis_limits(
     support: tuple[float, float], log: bool, samples: Sequence[Array]
 ) -> tuple[float, float]:
     """Return the ends of an axis of numbers."""
@@ -220,9 +227,9 @@ def _central(
     return min(first, max(low, support[0])), max(last, min(high, support[1]))
 
 
-def shortened(text: str, longest: int) -> str:
-    """Return a text cut at its end where it has more letters than ``longest``."""
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+def truncate(text: str, max_length: int) -> str:
+    """Return a text cut at its end where it has more letters than ``max_length``."""
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 @dataclass(frozen=True)
@@ -230,11 +237,11 @@ class Band:
     """The band of one feature's density, per unit of its scale, or of its shares.
 
     Args:
-        at: (B,) where, natural units.
+        centres: (B,) where, natural units.
         low, high: (B,) its ends.
     """
 
-    at: Sequence[float] | Array
+    centres: Sequence[float] | Array
     low: Sequence[float] | Array
     high: Sequence[float] | Array
 

@@ -11,7 +11,7 @@ import numpy as np
 from llm_elicit.density import errors
 from llm_elicit.density.errors import Array, DensityError
 
-_SHOWN = 8
+_MAX_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class FeatureNames:
 
     Examples:
         >>> known = FeatureNames(("species", "mass"), {0: ("Adelie", "Gentoo")})
-        >>> known.values("given", {"species": "Gentoo"})
+        >>> known.parse_values("given", {"species": "Gentoo"})
         {0: 1.0}
-        >>> FeatureNames(("day",), dates=frozenset([0])).values("given", {"day": "2020-03-14"})
+        >>> days = FeatureNames(("day",), dates=frozenset([0]))
+        >>> days.parse_values("given", {"day": "2020-03-14"})
         {0: 18335.0}
     """
 
@@ -43,16 +44,16 @@ class FeatureNames:
                 )
 
     def __str__(self) -> str:
-        names = ", ".join(map(repr, self.names[:_SHOWN]))
-        more = len(self.names) - _SHOWN
+        names = ", ".join(map(repr, self.names[:_MAX_SHOWN]))
+        more = len(self.names) - _MAX_SHOWN
         return f"{names} and {more} more" if more > 0 else names
 
     @classmethod
-    def numbered(cls, count: int) -> FeatureNames:
+    def default(cls, count: int) -> FeatureNames:
         """Return x0, x1, ..., the names of features without any."""
         return cls(tuple(f"x{i}" for i in range(count)))
 
-    def place(self, label: str, feature: int | str) -> int:
+    def index(self, label: str, feature: int | str) -> int:
         """Return the number of a feature, which is given by its number or name."""
         if isinstance(feature, str):
             if feature not in self.names:
@@ -60,9 +61,11 @@ class FeatureNames:
                     f"{label}: no feature {feature!r}; there are {', '.join(self.names)}."
                 )
             return self.names.index(feature)
-        return errors.integer(f"{label}: a feature's number", feature, most=len(self.names) - 1)
+        return errors.check_integer(
+            f"{label}: a feature's number", feature, maximum=len(self.names) - 1
+        )
 
-    def places(self, label: str, features: Any = None) -> list[int]:
+    def indices(self, label: str, features: Any = None) -> list[int]:
         """Return the numbers of features, each given by its number or name; of all for None.
 
         Raises:
@@ -71,27 +74,27 @@ class FeatureNames:
         if features is None:
             return list(range(len(self.names)))
         several = isinstance(features, Iterable) and not isinstance(features, str)
-        places = [self.place(label, feature) for feature in (features if several else [features])]
+        places = [self.index(label, feature) for feature in (features if several else [features])]
         if not places or len(set(places)) < len(places):
             raise DensityError(
                 f"{label}: features = {features!r}; give one or more, none of them twice."
             )
         return places
 
-    def values(self, label: str, assignment: Mapping[Any, float | str]) -> dict[int, float]:
+    def parse_values(self, label: str, assignment: Mapping[Any, float | str]) -> dict[int, float]:
         """Return values by the features' numbers; words of categories become codes."""
         if not isinstance(assignment, Mapping) or not assignment:
             raise DensityError(
                 f"{label}: {assignment!r}; it must be {{feature: value}}, one value or more."
             )
-        places = {self.place(label, feature): value for feature, value in assignment.items()}
-        return {place: self._value(label, place, value) for place, value in places.items()}
+        places = {self.index(label, feature): value for feature, value in assignment.items()}
+        return {place: self._parse_value(label, place, value) for place, value in places.items()}
 
-    def _value(self, label: str, place: int, value: float | str) -> float:
+    def _parse_value(self, label: str, place: int, value: float | str) -> float:
         if place in self.dates and not isinstance(value, int | float):
-            return self._day(label, place, value)
+            return self._parse_date(label, place, value)
         if not isinstance(value, str):
-            return errors.number(f"{label}: the value of feature {place}", value)
+            return errors.check_number(f"{label}: the value of feature {place}", value)
         words = self.categories.get(place, ())
         if value not in words:
             choices = ", ".join(words) or "none; give a number"
@@ -100,7 +103,7 @@ class FeatureNames:
             )
         return float(words.index(value))
 
-    def _day(self, label: str, place: int, value: object) -> float:
+    def _parse_date(self, label: str, place: int, value: object) -> float:
         """Return a date, or its text, as days since 1 January 1970."""
         try:
             return float(np.datetime64(value, "D").astype(np.int64))  # type: ignore[call-overload]
@@ -109,36 +112,38 @@ class FeatureNames:
                 f"{label}: {self.names[place]} has no date {value!r}; write it as 2020-03-14."
             ) from None
 
-    def points(self, label: str, x: Any) -> Any:
+    def to_array(self, label: str, x: Any) -> Any:
         """Return the columns of a data frame in the order of the features; arrays as they are.
 
         So are a mapping of columns, and the values of one point in a mapping or a Series.
         """
         x = as_frame(x)
-        own = labels(label, x)
+        own = feature_labels(label, x)
         if own is None:
             return x
         missing = [name for name in self.names if name not in own]
         if missing:
             has = ", ".join(map(repr, own)) or "none"
             raise DensityError(f"{label}: the frame has no column {missing[0]!r}; it has {has}.")
-        columns = [self._codes(label, place, x[name]) for place, name in enumerate(self.names)]
+        columns = [
+            self._encode_column(label, place, x[name]) for place, name in enumerate(self.names)
+        ]
         return np.stack(columns, axis=-1) if columns else np.empty((len(x), 0))
 
-    def _codes(self, label: str, place: int, column: Any) -> Array:
+    def _encode_column(self, label: str, place: int, column: Any) -> Array:
         if not hasattr(column, "dtype") or not column.ndim:
             column = np.asarray(column)
             if not column.ndim:
-                return np.array(self._value(label, place, column.item()))
+                return np.array(self._parse_value(label, place, column.item()))
         if place in self.dates and column.dtype.kind in "OUTM":
-            return np.array([self._day(label, place, day) for day in column])
+            return np.array([self._parse_date(label, place, day) for day in column])
         if place not in self.categories or column.dtype.kind in "biuf":
-            return errors.numbers(f"{label}: column {self.names[place]!r}", column)
+            return errors.check_numbers(f"{label}: column {self.names[place]!r}", column)
         words = np.asarray(column, dtype=object)
-        codes = {word: self._value(label, place, str(word)) for word in dict.fromkeys(words)}
+        codes = {word: self._parse_value(label, place, str(word)) for word in dict.fromkeys(words)}
         return np.array([codes[word] for word in words], dtype=np.float64)
 
-    def columns(self, x: Array) -> dict[str, Any]:
+    def to_columns(self, x: Array) -> dict[str, Any]:
         """Return the columns of points (n, d) by name, codes of categories as words."""
         columns: dict[str, Any] = {}
         for place, name in enumerate(self.names):
@@ -150,12 +155,12 @@ class FeatureNames:
             columns[name] = values if words is None else [words[round(code)] for code in values]
         return columns
 
-    def without(self, features: Iterable[int]) -> FeatureNames:
+    def drop(self, features: Iterable[int]) -> FeatureNames:
         """Return the names of the other features."""
         left_out = set(features)
-        return self.only([i for i in range(len(self.names)) if i not in left_out])
+        return self.select([i for i in range(len(self.names)) if i not in left_out])
 
-    def only(self, places: Sequence[int]) -> FeatureNames:
+    def select(self, places: Sequence[int]) -> FeatureNames:
         """Return the names of some features, in the order given."""
         words = {new: self.categories[i] for new, i in enumerate(places) if i in self.categories}
         dates = frozenset(new for new, i in enumerate(places) if i in self.dates)
@@ -183,7 +188,7 @@ def as_frame(x: Any) -> Any:
     return x
 
 
-def labels(label: str, x: Any) -> tuple[str, ...] | None:
+def feature_labels(label: str, x: Any) -> tuple[str, ...] | None:
     """Return the names that a mapping, a Series or a data frame gives the features, or None.
 
     Numbers from 0 in their order are no names.
@@ -192,7 +197,7 @@ def labels(label: str, x: Any) -> tuple[str, ...] | None:
         DensityError: two names are equal, or names are not texts: their order would go unnoticed.
 
     Examples:
-        >>> labels("low", {"age": 0.0, "income": 1.0})
+        >>> feature_labels("low", {"age": 0.0, "income": 1.0})
         ('age', 'income')
     """
     if isinstance(x, Mapping):
@@ -207,13 +212,15 @@ def labels(label: str, x: Any) -> tuple[str, ...] | None:
         return None
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise DensityError(
-            f"{label}: the names are {', '.join(map(repr, names[:_SHOWN]))}; they must be "
+            f"{label}: the names are {', '.join(map(repr, names[:_MAX_SHOWN]))}; they must be "
             "different texts; rename the columns, or pass to_numpy()."
         )
     return tuple(names)
 
 
-def in_order(label: str, x: Any, names: Sequence[str] | None) -> tuple[Any, tuple[str, ...] | None]:
+def match_order(
+    label: str, x: Any, names: Sequence[str] | None
+) -> tuple[Any, tuple[str, ...] | None]:
     """Return values of the features (..., d) in the order of names, and the names.
 
     Without ``names`` the values' own are taken. Arrays are returned as they are. Of a list, each
@@ -223,19 +230,19 @@ def in_order(label: str, x: Any, names: Sequence[str] | None) -> tuple[Any, tupl
         DensityError: the values are of other features, or only some of a list have names.
 
     Examples:
-        >>> in_order("high", {"income": 9.0, "age": 5.0}, ("age", "income"))
+        >>> match_order("high", {"income": 9.0, "age": 5.0}, ("age", "income"))
         ([5.0, 9.0], ('age', 'income'))
     """
     x, order = as_frame(x), None if names is None else tuple(names)
     if isinstance(x, list | tuple):
-        several = [labels(label, part) for part in x]
+        several = [feature_labels(label, part) for part in x]
         if not any(several):
             return x, order
         if not all(several):
             raise DensityError(f"{label}: some entries have names and others none; name all.")
         order = order or several[0]
-        return [in_order(label, part, order)[0] for part in x], order
-    own = labels(label, x)
+        return [match_order(label, part, order)[0] for part in x], order
+    own = feature_labels(label, x)
     if own is None:
         return x, order
     order = order or own
@@ -265,18 +272,18 @@ def frame_names(x: Any) -> FeatureNames | None:
     texts = all(isinstance(name, str) for name in columns)
     if not columns or not texts or len(set(columns)) < len(columns):
         return None
-    words = {place: _words(x[name]) for place, name in enumerate(columns)}
+    words = {place: _categories(x[name]) for place, name in enumerate(columns)}
     dates = frozenset(place for place, name in enumerate(columns) if x[name].dtype.kind == "M")
     categories = {place: w for place, w in words.items() if w}
     return FeatureNames(tuple(columns), categories, dates)
 
 
-def _words(column: Any) -> tuple[str, ...]:
+def _categories(column: Any) -> tuple[str, ...]:
     categories = tuple(getattr(column.dtype, "categories", ()))
     return categories if all(isinstance(word, str) for word in categories) else ()
 
 
-def sides_of(
+def check_sides(
     sides: tuple[str, str], first: Any, second: Any
 ) -> tuple[Array, Array, FeatureNames | None]:
     """Return two sides (n, d) of n questions, with the names of the features if they have any.
@@ -284,7 +291,7 @@ def sides_of(
     Tables are matched by their columns' names, in the order of the first.
 
     Raises:
-        DensityError: as `FeatureNames.points`, or sides that do not match.
+        DensityError: as `FeatureNames.to_array`, or sides that do not match.
     """
     first, second = as_frame(first), as_frame(second)
     names = frame_names(first)
@@ -294,21 +301,21 @@ def sides_of(
             "or two arrays."
         )
     if names is not None:
-        first, second = names.points(sides[0], first), names.points(sides[1], second)
+        first, second = names.to_array(sides[0], first), names.to_array(sides[1], second)
     own, others = (getattr(side, "columns", None) for side in (first, second))
     for label, columns in zip(sides, (own, others), strict=True):
         if columns is not None and len(set(columns)) < len(columns):
             raise DensityError(
-                f"{label} has two columns of one name among {errors.short(list(columns))}."
+                f"{label} has two columns of one name among {errors.shorten(list(columns))}."
             )
     if own is not None and others is not None and list(own) != list(others):
         if set(own) != set(others):
             raise DensityError(
-                f"{sides[1]} has the columns {errors.short(list(others))} and {sides[0]} "
-                f"{errors.short(list(own))}; they must be the same features."
+                f"{sides[1]} has the columns {errors.shorten(list(others))} and {sides[0]} "
+                f"{errors.shorten(list(own))}; they must be the same features."
             )
         second = second[list(own)]
-    a, b = errors.table_of(sides[0], first), errors.table_of(sides[1], second)
+    a, b = errors.check_table(sides[0], first), errors.check_table(sides[1], second)
     if a.shape != b.shape:
         raise DensityError(
             f"{sides[0]} has shape {a.shape} and {sides[1]} {b.shape}; row i of each is one "
@@ -317,11 +324,11 @@ def sides_of(
     return a, b, names
 
 
-def stacked_frames(label: str, points: Any) -> tuple[Any, FeatureNames | None]:
+def stack_frames(label: str, points: Any) -> tuple[Any, FeatureNames | None]:
     """Return a list of k data frames as an array (n, k, d), with their names; others as they are.
 
     Raises:
-        DensityError: as `FeatureNames.points`, or frames of different lengths.
+        DensityError: as `FeatureNames.to_array`, or frames of different lengths.
     """
     frames = [as_frame(frame) for frame in points] if isinstance(points, list | tuple) else []
     named = [frame_names(frame) for frame in frames]
@@ -330,7 +337,7 @@ def stacked_frames(label: str, points: Any) -> tuple[Any, FeatureNames | None]:
         if any(named):
             raise DensityError(f"{label}: some tables have names and others none; name all.")
         return points, None
-    parts = [names.points(label, frame) for frame in frames]
+    parts = [names.to_array(label, frame) for frame in frames]
     if len({len(part) for part in parts}) > 1:
         raise DensityError(
             f"{label} are frames of different lengths; each needs one row per question."

@@ -13,14 +13,14 @@ import torch
 
 from llm_elicit.density import methods
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.errors import DensityError, callback, instance, seed_of
+from llm_elicit.density.errors import DensityError, check_callback, check_instance, check_seed
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.judgments import Judgments, canonical_order, check_rows, merge
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import Fitted, Problem
-from llm_elicit.density.sampling import SamplingDensity, Uniform, other_than_numbers
+from llm_elicit.density.methods import MethodFit, Problem
+from llm_elicit.density.sampling import SamplingDensity, Uniform, describe_unsupported
 from llm_elicit.density.score import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
@@ -32,7 +32,7 @@ from llm_elicit.density.utility_function import DeferredDraws, Utility
 JUDGE_METHODS = ("auto", "utility")
 """Those that model the judges, and so take log-odds, positions, ties, rankings and categories."""
 SCORE_METHODS = ("score", "score-constant")
-_REFERENCE = 2048
+_REFERENCE_POINTS = 2048
 
 
 def fit_belief(  # noqa: PLR0913 - the public function carries every choice a caller can make
@@ -161,46 +161,46 @@ def fit_evidence(
         >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
         True
     """
-    seed_of("seed", seed)
+    check_seed("seed", seed)
     if settings is not None:
-        instance("settings", settings, FitSettings, "pass FitSettings(...)")
-    callback("progress", progress)
+        check_instance("settings", settings, FitSettings, "pass FitSettings(...)")
+    check_callback("progress", progress)
     if noise is not None:
-        instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
-    instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
+        check_instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
+    check_instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
     # Own methods first: to look for installed ones takes 40 ms.
     if not isinstance(method, str) or (
-        method not in methods.OWN and method not in methods.known_methods()
+        method not in methods.CORE_METHODS and method not in methods.available_methods()
     ):
         raise DensityError(
             f"fit_belief: method {method!r} is unknown; the methods are "
-            f"{', '.join(methods.known_methods())}; choose one of them."
+            f"{', '.join(methods.available_methods())}; choose one of them."
         )
-    sampling, names = _matched(sampling, evidence.features)
+    sampling, names = _match_features(sampling, evidence.features)
     check_rows(evidence, sampling)
     order, ordered = list(range(evidence.dimension)), sampling
     if method in JUDGE_METHODS:
         # The belief does not depend on the order of the features.
         order = canonical_order(evidence, sampling)
-        ordered = sampling.reordered(order)
-    judgments = merge(evidence.reordered(order))
+        ordered = sampling.reorder(order)
+    judgments = merge(evidence.reorder_features(order))
     noise, settings = noise or Noise(), settings or FitSettings()
-    _check_modelled(method, noise, sampling, judgments)
+    _check_supported(method, noise, sampling, judgments)
     latent = make_latent(sampling, judgments.points[:, np.argsort(order)])
     problem = Problem(judgments, ordered, noise, seed, settings, progress)
     began = time.perf_counter()
     with one_thread():
-        fitted = _fit(problem, method)
+        fitted = _run_method(problem, method)
         if method in JUDGE_METHODS:
-            fitted = methods.in_coordinates(fitted, latent, order)
-        report = methods.self_report(latent, fitted.model, fitted.normalizer)
+            fitted = methods.change_coordinates(fitted, latent, order)
+        report = methods.common_diagnostics(latent, fitted.model, fitted.normalizer)
     total = time.perf_counter() - began
     diagnostics = {
         "method": method,
         "seed": seed,
         "noise": asdict(noise),
-        "n": judgments.size + len(judgments.measured),
-        "total_weight": float(judgments.weights.sum()) + len(judgments.measured),
+        "n": judgments.size + len(judgments.contrasts),
+        "total_weight": float(judgments.weights.sum()) + len(judgments.contrasts),
         "dimension": problem.dimension,
         "device": settings.device,
         "coin_log_likelihood": float(np.log(0.5)),
@@ -212,12 +212,12 @@ def fit_evidence(
             "total": round(total, 3),
         },
     }
-    reference = fitted.normalizer.points(_REFERENCE)
+    reference = fitted.normalizer.points(_REFERENCE_POINTS)
     belief = BeliefDensity(latent, fitted.model, reference, diagnostics, fitted.draws)
     return belief if names is None else belief.named(names.names, names.categories, names.dates)
 
 
-def _matched(
+def _match_features(
     sampling: SamplingDensity | None, names: FeatureNames | None
 ) -> tuple[SamplingDensity, FeatureNames | None]:
     """Return λ in the order of the points' names, and the names of the features."""
@@ -240,11 +240,11 @@ def _matched(
             f"{', '.join(names.names)}; they must be the same features."
         )
     if order != names.names:
-        sampling = sampling.reordered([order.index(name) for name in names.names])
+        sampling = sampling.reorder([order.index(name) for name in names.names])
     return sampling, names
 
 
-def _check_modelled(
+def _check_supported(
     method: str, noise: Noise, sampling: SamplingDensity, judgments: Judgments
 ) -> None:
     """Raise unless the method models these judgments and there is memory for the fit."""
@@ -254,13 +254,13 @@ def _check_modelled(
             f"fit_belief: method {method!r} has no model of ties, and the noise has ties "
             f'= {noise.ties}; use "auto" or "utility", or leave ties out of the noise.'
         )
-    unsupported = None if of_judges else other_than_numbers(sampling)
+    unsupported = None if of_judges else describe_unsupported(sampling)
     if unsupported is not None:
         raise DensityError(
             f"fit_belief: method {method!r} takes only numbers without constraints, and "
             f'{unsupported}; use "auto" or "utility".'
         )
-    if not of_judges and (context or len(judgments.measured)):
+    if not of_judges and (context or len(judgments.contrasts)):
         raise DensityError(
             f"fit_evidence: method {method!r} takes only winners and losers, without "
             'log-odds, judges, positions, ties or rankings; use "auto" or "utility", or give '
@@ -273,17 +273,17 @@ def _check_modelled(
             f"{noise.family}; use gumbel, or give rankings as pairs and a tie as a "
             "preference of 0.5."
         )
-    if of_judges and not len(judgments.measured):
-        check_work(judgments.size, sampling)
+    if of_judges and not len(judgments.contrasts):
+        check_memory(judgments.size, sampling)
 
 
-def _fit(problem: Problem, method: str) -> Fitted:
-    if method not in methods.OWN:
+def _run_method(problem: Problem, method: str) -> MethodFit:
+    if method not in methods.CORE_METHODS:
         return methods.external_method(method).fit(problem)
     if method in SCORE_METHODS:
         return fit_score(problem, constant=method == "score-constant")
     began = time.perf_counter()
-    if not len(problem.judgments.measured):
+    if not len(problem.judgments.contrasts):
         utility, draws, report = _fit_choices(problem)
     else:
         progress = problem.progress or (lambda *_: None)
@@ -304,7 +304,7 @@ def _fit(problem: Problem, method: str) -> Fitted:
         del report["reason"]
     utility = utility.to(torch.empty(0, device=problem.settings.device))
     belief = methods.UtilityDensity(problem.latent, utility, problem.settings.annealing)
-    return Fitted(*belief.normalized(problem.generator), report, draws, seconds)
+    return MethodFit(*belief.normalize(problem.generator), report, draws, seconds)
 
 
 def _fit_choices(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, Any]]:
@@ -314,7 +314,7 @@ def _fit_choices(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, An
     held_out, separation = report["held_out"], report.pop("separation")
     judgments, sampling = problem.judgments, problem.latent.sampling
     log_density = [
-        sampling.log_prob(x) - sampling.log_scale_slope(x)
+        sampling.log_prob(x) - sampling.log_scale_derivative(x)
         for x in (judgments.winners, judgments.losers)
     ]
     gap = torch.from_numpy(log_density[0] - log_density[1])
@@ -356,55 +356,59 @@ def fit_choice_utility(problem: Problem) -> UtilityFit:
     return fit_utility(data, problem.noise, problem.rng, settings, problem.progress)
 
 
-_MOST_CATEGORIES = 200  # of one feature
+_MAX_CATEGORIES = 200  # of one feature
 _MATRICES = 8
 _GIB = 2**30
 
 
-def features_of(sampling: SamplingDensity) -> int:
+def count_features(sampling: SamplingDensity) -> int:
     """Return the number of features p of the utility."""
-    return int(sampling.dimension + sampling.periodic.sum() + sum(n - 1 for n in _words(sampling)))
+    return int(
+        sampling.dimension
+        + sampling.periodic.sum()
+        + sum(n - 1 for n in _category_columns(sampling))
+    )
 
 
-def terms_of(sampling: SamplingDensity) -> int:
+def count_terms(sampling: SamplingDensity) -> int:
     """Return the number of coefficients P of the quadratic form."""
-    features = features_of(sampling)
-    within = sum(n * (n + 1) // 2 for n in _words(sampling))
+    features = count_features(sampling)
+    within = sum(n * (n + 1) // 2 for n in _category_columns(sampling))
     return features + features * (features + 1) // 2 - within
 
 
-def _words(sampling: SamplingDensity) -> list[int]:
+def _category_columns(sampling: SamplingDensity) -> list[int]:
     """Return the number of words less one of each categorical feature."""
     if not isinstance(sampling, Uniform):
         return []
     return [round(less) for less in (sampling.high - sampling.low)[sampling.categorical]]
 
 
-def seconds_of(n: int, sampling: SamplingDensity) -> float:
+def estimate_seconds(n: int, sampling: SamplingDensity) -> float:
     """Return about how many seconds of one core a fit by "auto" to n comparisons takes, with draws.
 
     Examples:
         >>> square = Uniform([0.0, 0.0], [1.0, 1.0])
-        >>> seconds_of(200, square) < 60 < seconds_of(100_000, square)
+        >>> estimate_seconds(200, square) < 60 < estimate_seconds(100_000, square)
         True
     """
-    return float(3.0 * (n / 200.0) ** 0.6 + 1.3e-8 * terms_of(sampling) ** 3)
+    return float(3.0 * (n / 200.0) ** 0.6 + 1.3e-8 * count_terms(sampling) ** 3)
 
 
-def check_work(n: int, sampling: SamplingDensity) -> None:
+def check_memory(n: int, sampling: SamplingDensity) -> None:
     """Raise unless a utility can be fitted to n comparisons in the memory that is free.
 
-    The quadratic form has P coefficients (`terms_of`). Its fit holds their design (n, P) and about
-    eight matrices (P, P), in double precision. A category of K words is K − 1 features, and a
+    The quadratic form has P coefficients, see `count_terms`. Its fit holds their design (n, P) and
+    about eight matrices (P, P), in double precision. A category of K words is K − 1 features, and a
     periodic feature two.
     """
-    most = max(_words(sampling), default=0) + 1
-    if most > _MOST_CATEGORIES:
+    most = max(_category_columns(sampling), default=0) + 1
+    if most > _MAX_CATEGORIES:
         raise DensityError(
-            f"fit: a feature has {most:,} categories; at most {_MOST_CATEGORIES} can be fitted; "
+            f"fit: a feature has {most:,} categories; at most {_MAX_CATEGORIES} can be fitted; "
             "merge rare ones."
         )
-    terms = terms_of(sampling)
+    terms = count_terms(sampling)
     memory = 8 * terms * (2 * n + _MATRICES * terms)
     try:
         rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -413,7 +417,7 @@ def check_work(n: int, sampling: SamplingDensity) -> None:
         return
     if memory > free:
         raise DensityError(
-            f"fit: {n:,} comparisons over {features_of(sampling):,} features (each word of a "
+            f"fit: {n:,} comparisons over {count_features(sampling):,} features (each word of a "
             f"category but one counts) take about {memory / _GIB:,.1f} GiB of memory, and "
             f"{free / _GIB:,.1f} GiB are free; ask about fewer features, or merge rare "
             "categories."

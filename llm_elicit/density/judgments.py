@@ -17,12 +17,12 @@ from functools import cached_property
 
 import numpy as np
 
-from llm_elicit.density.errors import Array, DensityError, Flags, Index, table_of
-from llm_elicit.density.evidence import UNKNOWN, Evidence, LogOdds, in_order, swapped
-from llm_elicit.density.sampling import SamplingDensity, inside
+from llm_elicit.density.errors import Array, DensityError, Flags, Index, check_table
+from llm_elicit.density.evidence import UNKNOWN, Evidence, LogOdds, is_swapped, order_points
+from llm_elicit.density.sampling import SamplingDensity, check_inside
 from llm_elicit.density.unbounded import GaussianMixture
 
-_LIGHTEST, _HEAVIEST = 1e-9, 1e12
+_MIN_WEIGHT, _MAX_WEIGHT = 1e-9, 1e12
 """Weights outside this range exceed the precision of floats beside the prior."""
 
 
@@ -33,25 +33,26 @@ class Context:
     Args:
         judges: names of the judges.
         judge: (n,) numbers of ``judges``.
-        places: (judge, points shown, position) of each of B position effects.
-        order: (n, B) how often each effect counts for the winner, less how often for the loser.
+        position_terms: (judge, points shown, position) of each of B position effects.
+        position_columns: (n, B) how often each effect counts for the winner, less how often for
+            the loser.
         tie, pick: (n,) as in `Evidence`.
         group: (n,) numbers; rows of one group stay together in cross-validation.
     """
 
     judges: tuple[str, ...]
     judge: Index
-    places: tuple[tuple[str, int, int], ...]
-    order: Array
+    position_terms: tuple[tuple[str, int, int], ...]
+    position_columns: Array
     tie: Flags
     pick: Index
     group: Index
 
     @property
-    def matters(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether they are more than plain comparisons by one judge."""
         special = self.tie.any() or (self.pick != UNKNOWN).any()
-        return bool(len(self.judges) > 1 or self.places or special)
+        return bool(len(self.judges) > 1 or self.position_terms or special)
 
 
 @dataclass(frozen=True)
@@ -62,26 +63,26 @@ class PairContrasts:
         a, b: (n, d) points in natural units.
         value: (n,) nats. If only one order was asked, the mean position effect of the judge in
             this presentation is subtracted, if other pairs determine it.
-        share, extra: (n,) the variance of the value is share · σ² + extra, with σ the judge's
-            dispersion.
+        dispersion_share, extra_variance: (n,) the variance of the value is ``dispersion_share`` σ²
+            + ``extra_variance``, with σ the judge's dispersion.
         censored: (n,) as in `LogOdds`.
         judge: (n,) numbers of the judges.
         presentation: (n,) numbers of the presentations.
-        position: (n,) half sums; NaN if only one order was asked, or one alone is known exactly.
-        side: (n,) the coefficient of the position effect in the value: ±1 if only one order was
+        half_sum: (n,) half sums; NaN if only one order was asked, or one alone is known exactly.
+        position_coefficient: (n,) of the position effect in the value: ±1 if only one order was
             asked, else 0.
     """
 
     a: Array
     b: Array
     value: Array
-    share: Array
-    extra: Array
+    dispersion_share: Array
+    extra_variance: Array
     censored: Index
     judge: Index
     presentation: Index
-    position: Array
-    side: Array
+    half_sum: Array
+    position_coefficient: Array
 
     def __len__(self) -> int:
         return len(self.value)
@@ -100,7 +101,7 @@ class PairContrasts:
 
     def position_effect(self, rows: Flags) -> tuple[float, float, int] | None:
         """Return mean, standard deviation and number of these rows' half sums; None without."""
-        sums = self.position[rows & np.isfinite(self.position)]
+        sums = self.half_sum[rows & np.isfinite(self.half_sum)]
         if not len(sums):
             return None
         return float(sums.mean()), float(sums.std(ddof=1)) if len(sums) > 1 else 0.0, len(sums)
@@ -114,9 +115,9 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     kept.
     """
     d = rows.first.shape[1]
-    swap = swapped(rows.first, rows.second)
+    swap = is_swapped(rows.first, rows.second)
     asked = np.stack([rows.judge, rows.presentation], axis=1)
-    keys = np.concatenate([asked, *in_order(rows.first, rows.second)], axis=1)
+    keys = np.concatenate([asked, *order_points(rows.first, rows.second)], axis=1)
     unique, index = np.unique(keys, axis=0, return_inverse=True)
     pair = index.reshape(-1)
 
@@ -129,7 +130,7 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     count = total()
     size = np.maximum(count, 1.0)
     ab, ba = total(rows.value) / size
-    rounding = (total(rows.spread**2) / size**2).sum(0)
+    rounding = (total(rows.rounding_sd**2) / size**2).sum(0)
     ab_cut, ba_cut = np.sign(total(rows.censored))
     balanced = (count > 0).all(0)
     value = np.where(balanced, 0.5, 1.0) * (ab - ba)
@@ -178,7 +179,7 @@ class Judgments:
         weights: (n,) > 0.
         pairs: (n,) numbers of the pairs, the same in either order.
         context: the circumstances; None if all are plain comparisons by one judge.
-        measured: the log-odds by pair.
+        contrasts: the log-odds by pair.
         judges: names of the judges' numbers.
         presentations: names of the presentations' numbers.
     """
@@ -188,7 +189,7 @@ class Judgments:
     weights: Array
     pairs: Index
     context: Context | None
-    measured: PairContrasts
+    contrasts: PairContrasts
     judges: tuple[str, ...]
     presentations: tuple[str, ...]
 
@@ -200,7 +201,7 @@ class Judgments:
     @property
     def points(self) -> Array:
         """All judged points (m, d), natural units."""
-        return np.concatenate([self.winners, self.losers, self.measured.a, self.measured.b])
+        return np.concatenate([self.winners, self.losers, self.contrasts.a, self.contrasts.b])
 
 
 def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
@@ -214,7 +215,7 @@ def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
         covariance = sampling.covariance
         if (covariance != np.diag(np.diagonal(covariance))).any():
             return list(range(evidence.dimension))
-    of_log_odds = evidence.measured
+    of_log_odds = evidence.measurements
     kinds = [
         (evidence.winners, evidence.losers, evidence.weights),
         (of_log_odds.first, of_log_odds.second, of_log_odds.value),
@@ -237,19 +238,20 @@ def check_rows(evidence: Evidence, sampling: SamplingDensity) -> None:
             f"the points have {d} features and the sampling density {sampling.dimension}; they "
             "must agree; pass the λ that the pairs were drawn from."
         )
-    measured = evidence.measured
+    measured = evidence.measurements
     named = {"winners": evidence.winners, "losers": evidence.losers}
     if len(measured):
         named |= {"first": measured.first, "second": measured.second}
     for name, points in named.items():
         if len(points) or not len(measured):
-            inside(name, table_of(name, points), sampling)
+            check_inside(name, check_table(name, points), sampling)
     mass = evidence.weights
-    bad = np.flatnonzero((mass < 0) | ((mass > 0) & (mass < _LIGHTEST)) | (mass > _HEAVIEST))
+    bad = np.flatnonzero((mass < 0) | ((mass > 0) & (mass < _MIN_WEIGHT)) | (mass > _MAX_WEIGHT))
     if bad.size:
         raise DensityError(
             f"weights[{bad[0]}] is {mass[bad[0]]}; a weight is how many judgments a row stands "
-            f"for, 0 or from {_LIGHTEST:g} to {_HEAVIEST:g}; give an unwanted comparison weight 0."
+            f"for, 0 or from {_MIN_WEIGHT:g} to {_MAX_WEIGHT:g}; give an unwanted comparison "
+            "weight 0."
         )
     if not mass.any() and not len(measured):
         raise DensityError(
@@ -261,30 +263,36 @@ def check_rows(evidence: Evidence, sampling: SamplingDensity) -> None:
 def merge(evidence: Evidence) -> Judgments:
     """Return evidence as `Judgments`; there must be as many as features."""
     counted, d = evidence.weights > 0, evidence.dimension
-    measured = pair_contrasts(evidence.measured)
-    labels = (evidence.judge, *evidence.positions.T, evidence.shown, evidence.tie, evidence.pick)
-    circumstances = np.stack([*labels, evidence.asked], axis=1).astype(np.float64)
+    measured = pair_contrasts(evidence.measurements)
+    labels = (
+        evidence.judge,
+        *evidence.positions.T,
+        evidence.shown_count,
+        evidence.tie,
+        evidence.pick,
+    )
+    circumstances = np.stack([*labels, evidence.question], axis=1).astype(np.float64)
     points = np.concatenate([evidence.winners, evidence.losers], axis=1)
     rows = np.concatenate([points, circumstances], axis=1)[counted]
     unique, index = np.unique(rows, axis=0, return_inverse=True)
     weights = np.bincount(index.reshape(-1), evidence.weights[counted], len(unique))
     a, b = unique[:, :d], unique[:, d : 2 * d]
     # The same pair in either order gets one number, so that its rows are in one fold.
-    pairs = np.unique(np.concatenate(in_order(a, b), axis=1), axis=0, return_inverse=True)[1]
+    pairs = np.unique(np.concatenate(order_points(a, b), axis=1), axis=0, return_inverse=True)[1]
     pairs = pairs.reshape(-1).astype(np.int64)
-    context = _context(evidence.judges, unique[:, 2 * d :].astype(np.int64), pairs)
+    context = _make_context(evidence.judges, unique[:, 2 * d :].astype(np.int64), pairs)
     if len(unique) + len(measured) < d:
         raise DensityError(
             f"winners holds {len(unique)} distinct comparisons of positive weight and "
             f"{len(measured)} pairs with log-odds for {d} features; at least as many as "
             "features are needed; ask more questions."
         )
-    judged = context if len(unique) and context.matters else None
+    judged = context if len(unique) and context.is_needed else None
     names = evidence.judges, evidence.presentations
     return Judgments(a, b, weights.astype(np.float64), pairs, judged, measured, *names)
 
 
-def _context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Context:
+def _make_context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Context:
     judge, winner, loser, size, tie, pick, questions = circumstances.T
     positioned = np.unique(np.stack([judge, size], axis=1)[winner != UNKNOWN], axis=0)
     # The last position is the reference of the others.
@@ -304,8 +312,8 @@ def _context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Con
     return Context(judges, judge, named, order, tie > 0, pick, group)
 
 
-def assign_folds(pairs: Index, count: int, rng: np.random.Generator) -> Index:
+def assign_folds(pairs: Index, folds: int, rng: np.random.Generator) -> Index:
     """Return fold numbers (n,) in 0..count−1, the same for all rows of a pair, sizes balanced."""
     groups = int(pairs.max()) + 1
-    of_group = rng.permutation(np.arange(groups) % count)
+    of_group = rng.permutation(np.arange(groups) % folds)
     return np.asarray(of_group[pairs], dtype=np.int64)

@@ -33,24 +33,24 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from llm_elicit.density.errors import Array, DensityError, Index
-from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform, accepted
+from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform, sample_by_rejection
 from llm_elicit.density.unbounded import Empirical, GaussianMixture
 
-_MARGIN = 1e-10
+_SOBOL_MARGIN = 1e-10
 
 
-def uniforms_evenly(n: int, dimension: int, generator: torch.Generator) -> Tensor:
+def sobol_cube(n: int, dimension: int, generator: torch.Generator) -> Tensor:
     """Return a scrambled Sobol sequence (n, dimension), uniform on the open unit cube.
 
     Examples:
-        >>> cube = uniforms_evenly(256, 2, torch.Generator().manual_seed(0))
+        >>> cube = sobol_cube(256, 2, torch.Generator().manual_seed(0))
         >>> bool((cube.mean(0) - 0.5).abs().max() < 0.005)         # random: about 0.02
         True
     """
     seed = int(torch.randint(2**31, (), generator=generator))
     engine = SobolEngine(dimension, scramble=True, seed=seed)  # type: ignore[no-untyped-call]
     cube: Tensor = engine.draw(n, dtype=torch.float64)
-    return cube.clamp(_MARGIN, 1.0 - _MARGIN)
+    return cube.clamp(_SOBOL_MARGIN, 1.0 - _SOBOL_MARGIN)
 
 
 class Coordinates(ABC):
@@ -82,7 +82,7 @@ class Coordinates(ABC):
         """
 
     @abstractmethod
-    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+    def pull_back_gradient(self, g: Tensor, v: Tensor) -> Tensor:
         """Return the gradient in g of a function with gradient v (n, p) in the features."""
 
     @abstractmethod
@@ -90,14 +90,14 @@ class Coordinates(ABC):
         """Return log|dz/dg|, with z the features on their scales."""
 
     @abstractmethod
-    def log_volume_slope(self, g: Tensor) -> Tensor:
+    def log_volume_gradient(self, g: Tensor) -> Tensor:
         """Return the gradient of `log_volume`."""
 
     def taper(self, g: Tensor) -> Tensor:
         """Return what is added to the utility beyond the compared points; 0 on a bounded space."""
         return torch.zeros_like(g[:, 0])
 
-    def taper_slope(self, g: Tensor) -> Tensor:
+    def taper_gradient(self, g: Tensor) -> Tensor:
         """Return the gradient of `taper`."""
         return torch.zeros_like(g)
 
@@ -118,9 +118,9 @@ class Latent(Coordinates):
         size = (n, self.sampling.dimension)
         return self.from_cube(torch.rand(*size, generator=generator, dtype=torch.float64))
 
-    def draw_evenly(self, n: int, generator: torch.Generator) -> Tensor:
+    def draw_sobol(self, n: int, generator: torch.Generator) -> Tensor:
         """Return n points (n, d) of λ, more even than those of `draw`: a Sobol sequence."""
-        return self.from_cube(uniforms_evenly(n, self.sampling.dimension, generator))
+        return self.from_cube(sobol_cube(n, self.sampling.dimension, generator))
 
     def from_cube(self, cube: Tensor) -> Tensor:
         """Return λ's points (n, d) of uniforms (n, d), by the Rosenblatt map.
@@ -130,7 +130,7 @@ class Latent(Coordinates):
         return torch.from_numpy(self.to_latent(self.sampling.from_cube(cube.numpy())))
 
     @property
-    def owners(self) -> Index:
+    def feature_of_column(self) -> Index:
         """The feature (p,) that each column of `features` belongs to."""
         return np.arange(self.sampling.dimension)
 
@@ -148,7 +148,7 @@ class Latent(Coordinates):
         """
 
     @abstractmethod
-    def natural_slope(self, g: Array, v: Array) -> Array:
+    def gradient_per_unit(self, g: Array, v: Array) -> Array:
         """Return the gradient (n, d) per natural unit of f + log|dz/dx|, for f of gradient v in g.
 
         The second term turns a log-density per unit of the scales z into one per natural unit. It
@@ -156,7 +156,7 @@ class Latent(Coordinates):
         """
 
     @abstractmethod
-    def box(self, boxes: Array) -> tuple[Array, Array]:
+    def box_bounds(self, boxes: Array) -> tuple[Array, Array]:
         """Return the bounds (G, d) of h in boxes (G, d, 2), natural units, ±∞ included.
 
         h_j is a function of x_j alone, and h = L g up to a constant, with L the `root`.
@@ -165,14 +165,14 @@ class Latent(Coordinates):
     @property
     @abstractmethod
     def root(self) -> Array:
-        """L (d, d), lower triangular; see `box`."""
+        """L (d, d), lower triangular; see `box_bounds`."""
 
 
 CUBE_MARGIN = 1e-12
 _SQRT_2, _SQRT_3 = math.sqrt(2.0), math.sqrt(3.0)
 _SQRT_2PI = math.sqrt(2.0 * math.pi)
-_FEW = 8  # with fewer whole numbers the slope does not help a sampler
-_CELLS = 10_000  # whose widths are summed; narrower ones add nothing
+_MIN_WHOLE_NUMBERS = 8  # with fewer whole numbers the slope does not help a sampler
+_MAX_CELLS = 10_000  # whose widths are summed; narrower ones add nothing
 
 
 def _simplex(count: int) -> Tensor:
@@ -216,35 +216,39 @@ class BoxLatent(Latent):
         self._widths = sampling.scale_high - sampling.scale_low
         self._log_widths = float(np.log(self._widths).sum())
         # Whether all features are numbers, and the columns linear in them.
-        self._plain = not (sampling.discrete | sampling.periodic).any()
-        self._lines = np.flatnonzero(~(sampling.categorical | sampling.periodic)).tolist()
-        self._circles = np.flatnonzero(sampling.periodic).tolist()
-        self._corners = {
+        self._is_linear = not (sampling.discrete | sampling.periodic).any()
+        self._number_features = np.flatnonzero(~(sampling.categorical | sampling.periodic)).tolist()
+        self._periodic_features = np.flatnonzero(sampling.periodic).tolist()
+        self._category_corners = {
             int(j): _simplex(round(sampling.high[j] - sampling.low[j]) + 1)
             for j in np.flatnonzero(sampling.categorical)
         }
-        self._unit = torch.ones(len(self._lines), dtype=torch.float64)
-        for at, j in enumerate(self._lines):
+        self._column_scale = torch.ones(len(self._number_features), dtype=torch.float64)
+        for at, j in enumerate(self._number_features):
             if not sampling.integer[j]:
                 continue
             # Σ_k w_k³ of the cells' shares of the scale: the share of variance within cells.
             low, high = sampling.low[j], sampling.high[j]
             within = (high - low + 1.0) ** -2
             if sampling.log[j]:
-                edges = np.log(np.arange(low - 0.5, min(high, low + _CELLS) + 1.0))
+                edges = np.log(np.arange(low - 0.5, min(high, low + _MAX_CELLS) + 1.0))
                 within = np.sum((np.diff(edges) / self._widths[j]) ** 3)
-            self._unit[at] = 1.0 / math.sqrt(1.0 - within)
-        few = sampling.integer & (sampling.high - sampling.low < _FEW)
-        self._moves = torch.from_numpy(np.where(few | sampling.categorical, 0.0, 1.0))
+            self._column_scale[at] = 1.0 / math.sqrt(1.0 - within)
+        few = sampling.integer & (sampling.high - sampling.low < _MIN_WHOLE_NUMBERS)
+        self._has_gradient = torch.from_numpy(np.where(few | sampling.categorical, 0.0, 1.0))
 
     @property
-    def owners(self) -> Index:
-        words = [j for j, corners in self._corners.items() for _ in range(corners.shape[1])]
-        return np.array(self._lines + 2 * self._circles + words, dtype=np.int64)
+    def feature_of_column(self) -> Index:
+        words = [
+            j for j, corners in self._category_corners.items() for _ in range(corners.shape[1])
+        ]
+        return np.array(self._number_features + 2 * self._periodic_features + words, dtype=np.int64)
 
     @property
     def category(self) -> Index:
-        return np.where(self.sampling.categorical[self.owners], self.owners, -1)
+        return np.where(
+            self.sampling.categorical[self.feature_of_column], self.feature_of_column, -1
+        )
 
     def to_latent(self, x: Array) -> Array:
         """Return latent points; the faces of the box map to a large finite value."""
@@ -261,14 +265,14 @@ class BoxLatent(Latent):
 
         def within(count: int) -> Array:
             g = super(BoxLatent, self).draw(count, generator)
-            return g[self._outside(g).logical_not()].numpy()
+            return g[self._violates_constraints(g).logical_not()].numpy()
 
-        return torch.from_numpy(accepted(within, n, self.sampling.share))
+        return torch.from_numpy(sample_by_rejection(within, n, self.sampling.box_share))
 
-    def draw_evenly(self, n: int, generator: torch.Generator) -> Tensor:
+    def draw_sobol(self, n: int, generator: torch.Generator) -> Tensor:
         if self.sampling.constraints:
             return self.draw(n, generator)
-        return super().draw_evenly(n, generator)
+        return super().draw_sobol(n, generator)
 
     def from_cube(self, cube: Tensor) -> Tensor:
         """Return normal points; natural units would lose the position within a cell."""
@@ -276,53 +280,53 @@ class BoxLatent(Latent):
         return g
 
     def features(self, g: Tensor) -> Tensor:
-        if self._plain:
+        if self._is_linear:
             return _SQRT_3 * torch.erf(g / _SQRT_2)
-        lines = _SQRT_3 * torch.erf(g[:, self._lines] / _SQRT_2)
-        for at, j in enumerate(self._lines):
+        lines = _SQRT_3 * torch.erf(g[:, self._number_features] / _SQRT_2)
+        for at, j in enumerate(self._number_features):
             if self.sampling.integer[j]:
-                middle = self._middle(torch.special.ndtr(g[:, j]), j)
-                lines[:, at] = self._unit[at] * _SQRT_3 * (2.0 * middle - 1.0)
+                middle = self._cell_middle(torch.special.ndtr(g[:, j]), j)
+                lines[:, at] = self._column_scale[at] * _SQRT_3 * (2.0 * middle - 1.0)
         angles = self._angles(g)
         columns = [lines, _SQRT_2 * torch.cos(angles), _SQRT_2 * torch.sin(angles)]
-        for j, corners in self._corners.items():
+        for j, corners in self._category_corners.items():
             category = (torch.special.ndtr(g[:, j]) * len(corners)).long()
             columns.append(corners.to(g)[category.clamp(0, len(corners) - 1)])
         return torch.cat(columns, 1)
 
     def from_features(self, t: Tensor) -> tuple[Tensor, float] | None:
         """Return the inverse of `features` in the box; None unless all are numbers."""
-        if not self._plain:
+        if not self._is_linear:
             return None
         g = torch.special.ndtri(0.5 + t / (2.0 * _SQRT_3))  # NaN beyond [0, 1]
         return g, self._log_widths - t.shape[1] * math.log(2.0 * _SQRT_3)
 
-    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+    def pull_back_gradient(self, g: Tensor, v: Tensor) -> Tensor:
         """Return v times dt/dg = 2√3 φ(g), coordinate by coordinate.
 
         Of whole numbers it is that of the smooth map through the cells' centres, and 0 of a few;
         of categories it is 0.
         """
-        if self._plain:
+        if self._is_linear:
             return v * (2.0 * _SQRT_3 / _SQRT_2PI) * torch.exp(-0.5 * g * g)
-        m, c = len(self._lines), len(self._circles)
+        m, c = len(self._number_features), len(self._periodic_features)
         by_cube = torch.zeros_like(g)
-        by_cube[:, self._lines] = 2.0 * _SQRT_3 * v[:, :m] * self._unit.to(g)
+        by_cube[:, self._number_features] = 2.0 * _SQRT_3 * v[:, :m] * self._column_scale.to(g)
         angles = self._angles(g)
         turned = v[:, m + c : m + 2 * c] * torch.cos(angles) - v[:, m : m + c] * torch.sin(angles)
-        by_cube[:, self._circles] = 2.0 * math.pi * _SQRT_2 * turned
-        return by_cube * self._moves.to(g) / _SQRT_2PI * torch.exp(-0.5 * g * g)
+        by_cube[:, self._periodic_features] = 2.0 * math.pi * _SQRT_2 * turned
+        return by_cube * self._has_gradient.to(g) / _SQRT_2PI * torch.exp(-0.5 * g * g)
 
     def _angles(self, g: Tensor) -> Tensor:
         """Return the angles (n, c) of the periodic features."""
-        cube = torch.special.ndtr(g[:, self._circles])
-        for at, j in enumerate(self._circles):
+        cube = torch.special.ndtr(g[:, self._periodic_features])
+        for at, j in enumerate(self._periodic_features):
             if self.sampling.integer[j]:
-                cube[:, at] = self._middle(cube[:, at], j)
+                cube[:, at] = self._cell_middle(cube[:, at], j)
         angles: Tensor = 2.0 * math.pi * cube
         return angles
 
-    def _middle(self, cube: Tensor, j: int) -> Tensor:
+    def _cell_middle(self, cube: Tensor, j: int) -> Tensor:
         """Return the middles (n,) of the cells of whole numbers that cube coordinates lie in."""
         s = self.sampling
         low, width = float(s.scale_low[j]), float(self._widths[j])
@@ -336,32 +340,32 @@ class BoxLatent(Latent):
         """Return −∞ where a constraint does not hold, else 0."""
         if not self.sampling.constraints:
             return super().taper(g)
-        return torch.where(self._outside(g), -math.inf, 0.0).to(g)
+        return torch.where(self._violates_constraints(g), -math.inf, 0.0).to(g)
 
-    def _outside(self, g: Tensor) -> Tensor:
+    def _violates_constraints(self, g: Tensor) -> Tensor:
         x = self.from_latent(g.detach().cpu().double().numpy())
-        return torch.from_numpy(~self.sampling.within(x)).to(g.device)
+        return torch.from_numpy(~self.sampling.satisfies_constraints(x)).to(g.device)
 
     def log_sampling(self, g: Tensor) -> Tensor:
         if not self.sampling.constraints:
             return super().log_sampling(g)
-        return super().log_sampling(g) - math.log(self.sampling.share) + self.taper(g)
+        return super().log_sampling(g) - math.log(self.sampling.box_share) + self.taper(g)
 
     def log_volume(self, g: Tensor) -> Tensor:
         return super().log_sampling(g) + self._log_widths
 
-    def log_volume_slope(self, g: Tensor) -> Tensor:
+    def log_volume_gradient(self, g: Tensor) -> Tensor:
         return -g
 
-    def natural_slope(self, g: Array, v: Array) -> Array:
+    def gradient_per_unit(self, g: Array, v: Array) -> Array:
         per_scale = v * math.sqrt(2.0 * math.pi) * np.exp(0.5 * g * g) / self._widths
         # On a logarithmic scale z = log x and log|dz/dx| = −log x.
         x = np.where(self.sampling.log, self.from_latent(g), 1.0)
         return np.asarray((per_scale - self.sampling.log) / x)
 
-    def box(self, boxes: Array) -> tuple[Array, Array]:
+    def box_bounds(self, boxes: Array) -> tuple[Array, Array]:
         """Return bounds of g; those at or beyond the support's are large and finite."""
-        cube = self.sampling.edges(boxes)
+        cube = self.sampling.box_to_cube(boxes)
         h = ndtri(cube.clip(CUBE_MARGIN, 1.0 - CUBE_MARGIN))
         return h[..., 0], h[..., 1]
 
@@ -373,17 +377,17 @@ class BoxLatent(Latent):
 class _TaperedLatent(Latent):
     """Coordinates on an unbounded space: beyond `radius` the belief is tapered."""
 
-    def _shrink(self, g: Tensor) -> Tensor:
+    def _shrink_factor(self, g: Tensor) -> Tensor:
         """Return the factors (n, 1), at most 1, that bring points back to the sphere."""
         norm: Tensor = g.norm(dim=-1, keepdim=True)
         return (self.radius / norm.clamp(min=1e-30)).clamp(max=1.0)
 
-    def _frozen_slope(self, g: Tensor, v: Tensor) -> Tensor:
+    def _shrunk_gradient(self, g: Tensor, v: Tensor) -> Tensor:
         """Return the gradient in g of a function of g·shrink with gradient v there.
 
         Beyond the sphere only the tangential part remains, shrunk.
         """
-        shrink = self._shrink(g)
+        shrink = self._shrink_factor(g)
         unit = g / g.norm(dim=-1, keepdim=True).clamp(min=1e-30)
         tangential = shrink * (v - unit * (unit * v).sum(-1, keepdim=True))
         return torch.where(shrink < 1.0, tangential, v)
@@ -392,7 +396,7 @@ class _TaperedLatent(Latent):
         """Return −(|g|² − radius²)/2 beyond the radius, else 0."""
         return -0.5 * ((g * g).sum(-1) - self.radius**2).clamp(min=0.0)
 
-    def taper_slope(self, g: Tensor) -> Tensor:
+    def taper_gradient(self, g: Tensor) -> Tensor:
         return torch.where(g.norm(dim=-1, keepdim=True) > self.radius, -g, torch.zeros_like(g))
 
 
@@ -403,9 +407,9 @@ class AffineLatent(_TaperedLatent):
 
     def __init__(self, sampling: GaussianMixture) -> None:
         self.sampling = sampling
-        self._low = np.linalg.cholesky(sampling.covariance)
+        self._cholesky = np.linalg.cholesky(sampling.covariance)
         self._mean = sampling.mean
-        whiten = np.linalg.inv(self._low)
+        whiten = np.linalg.inv(self._cholesky)
         covariances = whiten @ sampling.covariances @ whiten.T
         values, vectors = np.linalg.eigh(covariances)
         keep = sampling.weights > 0
@@ -413,40 +417,40 @@ class AffineLatent(_TaperedLatent):
         self._means = torch.from_numpy((sampling.means - self._mean)[keep] @ whiten.T)
         self._values = torch.from_numpy(np.maximum(values[keep], 1e-12))
         self._vectors = torch.from_numpy(vectors[keep])
-        self._log_scale = float(np.log(np.diagonal(self._low)).sum())
+        self._log_scale = float(np.log(np.diagonal(self._cholesky)).sum())
 
     def to_latent(self, x: Array) -> Array:
-        return np.asarray(np.linalg.solve(self._low, (x - self._mean).T).T)
+        return np.asarray(np.linalg.solve(self._cholesky, (x - self._mean).T).T)
 
     def from_latent(self, g: Array) -> Array:
-        return np.asarray(g @ self._low.T + self._mean)
+        return np.asarray(g @ self._cholesky.T + self._mean)
 
     def features(self, g: Tensor) -> Tensor:
         """Return g, brought back to the sphere of `radius` from beyond it."""
-        return g * self._shrink(g)
+        return g * self._shrink_factor(g)
 
     def from_features(self, t: Tensor) -> tuple[Tensor, float]:
         """Return t itself, also beyond the sphere."""
         return t, self._log_scale
 
-    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
-        return self._frozen_slope(g, v)
+    def pull_back_gradient(self, g: Tensor, v: Tensor) -> Tensor:
+        return self._shrunk_gradient(g, v)
 
     def log_volume(self, g: Tensor) -> Tensor:
         return torch.full_like(g[:, 0], self._log_scale)
 
-    def log_volume_slope(self, g: Tensor) -> Tensor:
+    def log_volume_gradient(self, g: Tensor) -> Tensor:
         return torch.zeros_like(g)
 
-    def natural_slope(self, g: Array, v: Array) -> Array:  # noqa: ARG002 - the same everywhere
-        return np.asarray(np.linalg.solve(self._low.T, v.T).T)
+    def gradient_per_unit(self, g: Array, v: Array) -> Array:  # noqa: ARG002 - the same everywhere
+        return np.asarray(np.linalg.solve(self._cholesky.T, v.T).T)
 
-    def box(self, boxes: Array) -> tuple[Array, Array]:
+    def box_bounds(self, boxes: Array) -> tuple[Array, Array]:
         return boxes[..., 0] - self._mean, boxes[..., 1] - self._mean
 
     @property
     def root(self) -> Array:
-        return np.asarray(self._low)
+        return np.asarray(self._cholesky)
 
     def log_sampling(self, g: Tensor) -> Tensor:
         return torch.logsumexp(self._log_parts(g, 0.0)[0], dim=-1)
@@ -489,7 +493,7 @@ class CopulaLatent(_TaperedLatent):
 
     def __init__(self, sampling: Empirical) -> None:
         self.sampling = sampling
-        self._low = torch.from_numpy(sampling.cholesky)
+        self._cholesky = torch.from_numpy(sampling.cholesky)
         self._log_scale = float(np.log(np.diagonal(sampling.cholesky)).sum())
         mean, sd = sampling.marginals.moments()
         self._mean, self._sd = torch.from_numpy(mean), torch.from_numpy(sd)
@@ -502,7 +506,7 @@ class CopulaLatent(_TaperedLatent):
 
     def features(self, g: Tensor) -> Tensor:
         """Return (z − mean)/sd, brought back to the sphere of `radius` from beyond it."""
-        h = (g * self._shrink(g)).double() @ self._low.T
+        h = (g * self._shrink_factor(g)).double() @ self._cholesky.T
         return ((self.sampling.marginals.value(h) - self._mean) / self._sd).to(g.dtype)
 
     def from_features(self, t: Tensor) -> tuple[Tensor, float]:
@@ -512,46 +516,46 @@ class CopulaLatent(_TaperedLatent):
         g[inside] = torch.from_numpy(self.to_latent(x[inside])).to(t)
         return g, float(self._sd.log().sum())
 
-    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+    def pull_back_gradient(self, g: Tensor, v: Tensor) -> Tensor:
         """Return v taken back through x_j(h_j) and L, and along the sphere beyond it."""
-        h = (g * self._shrink(g)).double() @ self._low.T
-        slope = torch.exp(self.sampling.marginals.log_slope(h)) / self._sd
-        return self._frozen_slope(g, ((v.double() * slope) @ self._low).to(g.dtype))
+        h = (g * self._shrink_factor(g)).double() @ self._cholesky.T
+        slope = torch.exp(self.sampling.marginals.log_derivative(h)) / self._sd
+        return self._shrunk_gradient(g, ((v.double() * slope) @ self._cholesky).to(g.dtype))
 
     def log_volume(self, g: Tensor) -> Tensor:
-        h = g.double() @ self._low.T
-        return (self.sampling.marginals.log_slope(h).sum(-1) + self._log_scale).to(g.dtype)
+        h = g.double() @ self._cholesky.T
+        return (self.sampling.marginals.log_derivative(h).sum(-1) + self._log_scale).to(g.dtype)
 
-    def log_volume_slope(self, g: Tensor) -> Tensor:
-        h = g.double() @ self._low.T
-        return (self.sampling.marginals.log_slope_slope(h) @ self._low).to(g.dtype)
+    def log_volume_gradient(self, g: Tensor) -> Tensor:
+        h = g.double() @ self._cholesky.T
+        return (self.sampling.marginals.log_derivative_gradient(h) @ self._cholesky).to(g.dtype)
 
-    def natural_slope(self, g: Array, v: Array) -> Array:
-        h = torch.from_numpy(g) @ self._low.T
+    def gradient_per_unit(self, g: Array, v: Array) -> Array:
+        h = torch.from_numpy(g) @ self._cholesky.T
         of_scores = np.linalg.solve(self.root.T, v.T).T
-        per_scale = of_scores * np.exp(-self.sampling.marginals.log_slope(h).numpy())
+        per_scale = of_scores * np.exp(-self.sampling.marginals.log_derivative(h).numpy())
         # On a logarithmic scale z = log x and log|dz/dx| = −log x.
         log = self.sampling.log
         return np.asarray((per_scale - log) / np.where(log, self.from_latent(g), 1.0))
 
-    def box(self, boxes: Array) -> tuple[Array, Array]:
-        return self._scores(boxes[..., 0]), self._scores(boxes[..., 1])
+    def box_bounds(self, boxes: Array) -> tuple[Array, Array]:
+        return self._normal_scores(boxes[..., 0]), self._normal_scores(boxes[..., 1])
 
-    def _scores(self, x: Array) -> Array:
+    def _normal_scores(self, x: Array) -> Array:
         """Return h (G, d) of natural values, ±∞ where they are."""
         marginals = self.sampling.marginals
         within = np.clip(self.sampling.to_scale(x), marginals.low, marginals.high)
         finite = np.isfinite(within)
         median = marginals.value(torch.zeros(1, x.shape[1], dtype=torch.float64)).numpy()
         filled = np.where(finite, within, median)
-        return np.where(finite, marginals.score(filled), within)
+        return np.where(finite, marginals.normal_score(filled), within)
 
     @property
     def root(self) -> Array:
         return np.asarray(self.sampling.cholesky, dtype=np.float64)
 
 
-def reordering(latent: Latent, new: Latent, order: Sequence[int]) -> tuple[Tensor, Tensor]:
+def reordering_matrices(latent: Latent, new: Latent, order: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return G (d, d), orthogonal, and the permutation M (p, p): g' = G g and t' = M t of a point.
 
     g and t are its latent point and features by ``latent``, and g' and t' those by ``new``, which
@@ -559,9 +563,11 @@ def reordering(latent: Latent, new: Latent, order: Sequence[int]) -> tuple[Tenso
     """
     moved = np.eye(len(order))[list(order)]
     turn = torch.from_numpy(np.linalg.solve(new.root, moved @ latent.root))
-    owners = np.asarray(order)[new.owners]
+    owners = np.asarray(order)[new.feature_of_column]
     columns = torch.zeros(len(owners), len(owners), dtype=torch.float64)
-    columns[np.argsort(owners, kind="stable"), np.argsort(latent.owners, kind="stable")] = 1.0
+    columns[
+        np.argsort(owners, kind="stable"), np.argsort(latent.feature_of_column, kind="stable")
+    ] = 1.0
     return turn, columns
 
 

@@ -40,13 +40,21 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from llm_elicit.density.errors import LARGEST, Array, DensityError, Flags, column, instance, number
+from llm_elicit.density.errors import (
+    MAX_NUMBER,
+    Array,
+    DensityError,
+    Flags,
+    check_column,
+    check_instance,
+    check_number,
+)
 
 FAMILIES = ("gumbel", "exponential", "normal")
 UNIT_VARIANCE_LEVEL = math.sqrt(6.0) / math.pi
 _LOG_2 = math.log(2.0)
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
-_NODES = 16
+_QUADRATURE_NODES = 16
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,8 @@ class Noise:
                 f"Noise: family {self.family!r} is unknown; the families are "
                 f"{', '.join(FAMILIES)}; choose one of them."
             )
-        number("Noise: level", self.level, 1.0 / LARGEST)
-        number("Noise: ties", self.ties, -1.0 / LARGEST)
+        check_number("Noise: level", self.level, 1.0 / MAX_NUMBER)
+        check_number("Noise: ties", self.ties, -1.0 / MAX_NUMBER)
         if self.ties and self.family != "gumbel":
             raise DensityError(
                 f"Noise: ties are modelled for gumbel noise, not for {self.family}; use gumbel, "
@@ -149,7 +157,7 @@ class Noise:
         sides = torch.logaddexp(0.5 * t, -0.5 * t)
         return torch.logaddexp(sides, t.new_tensor(math.log(self.ties)))
 
-    def moderated_log_cdf(self, difference: Tensor, spread: Tensor) -> Tensor:
+    def moderated_log_cdf(self, difference: Tensor, sd: Tensor) -> Tensor:
         """Return log E F(d + s z), z ~ N(0, 1), elementwise: a prediction if d has error s.
 
         This is MacKay's (1992) moderated output, by Gauss–Hermite quadrature. Where d is large but
@@ -163,9 +171,9 @@ class Noise:
             ...      < Noise().moderated_log_cdf(wrong, unsure))
             True
         """
-        nodes, masses = np.polynomial.hermite_e.hermegauss(_NODES)
+        nodes, masses = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
         z, log_mass = difference.new_tensor(nodes), difference.new_tensor(np.log(masses))
-        shifted = difference[..., None] + spread[..., None] * z
+        shifted = difference[..., None] + sd[..., None] * z
         return torch.logsumexp(self.log_cdf(shifted) + log_mass, -1) - _LOG_SQRT_2PI
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
@@ -188,10 +196,12 @@ def simulate_choices(
         ...                       np.random.default_rng(0))[0])
         True
     """
-    instance("simulate_choices: noise", noise, Noise, "pass Noise()")
-    instance("simulate_choices: rng", rng, np.random.Generator, "pass numpy.random.default_rng(0)")
+    check_instance("simulate_choices: noise", noise, Noise, "pass Noise()")
+    check_instance(
+        "simulate_choices: rng", rng, np.random.Generator, "pass numpy.random.default_rng(0)"
+    )
     a, b = (
-        column(f"simulate_choices: utility_{name}", values, np.size(utility_a))
+        check_column(f"simulate_choices: utility_{name}", values, np.size(utility_a))
         for name, values in (("a", utility_a), ("b", utility_b))
     )
     noise_a, noise_b = noise.draw(a.shape, rng), noise.draw(b.shape, rng)
@@ -221,7 +231,7 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
         >>> round(estimate_level(np.where(wins, u - v, v - u), "normal").level, 1)
         1.5
     """
-    values = column("estimate_level: differences", differences, np.size(differences))
+    values = check_column("estimate_level: differences", differences, np.size(differences))
     difference = torch.as_tensor(values)
     if not (bool((difference < 0).any()) and bool((difference > 0).any())):
         raise DensityError(
@@ -258,13 +268,13 @@ class Response:
     gain: Tensor | None = None
     offset: Tensor | None = None
 
-    def at(self, rows: Tensor | slice) -> Response:
+    def select(self, rows: Tensor | slice) -> Response:
         """Return the response of some of the judgments."""
         if self.gain is None or self.offset is None:
             return self
         return Response(self.noise, self.gain[rows], self.offset[rows])
 
-    def seen(self, difference: Tensor) -> Tensor:
+    def linear_predictor(self, difference: Tensor) -> Tensor:
         """Return g (u − u') + o: the difference relative to the noise that the fit assumes."""
         if self.gain is None or self.offset is None:
             return difference
@@ -272,23 +282,23 @@ class Response:
 
     def log_cdf(self, difference: Tensor) -> Tensor:
         """Return log F of a win, elementwise."""
-        return self.noise.log_cdf(self.seen(difference))
+        return self.noise.log_cdf(self.linear_predictor(difference))
 
     def slope(self, difference: Tensor) -> Tensor:
         """Return F'/F, the slope of `log_cdf`, without overflow in either tail."""
-        scaled = self.seen(difference)
+        scaled = self.linear_predictor(difference)
         slope = torch.exp(self.noise.log_pdf(scaled) - self.noise.log_cdf(scaled))
         return slope if self.gain is None else self.gain.to(slope) * slope
 
     def information(self, difference: Tensor) -> Tensor:
         """Return the Fisher information of one answer about its difference, elementwise."""
-        information = self.noise.information(self.seen(difference))
+        information = self.noise.information(self.linear_predictor(difference))
         return information if self.gain is None else self.gain.to(information) ** 2 * information
 
-    def spread(self, spread: Tensor) -> Tensor:
-        """Return standard deviations of `seen` from those of the differences."""
-        return spread if self.gain is None else self.gain.to(spread) * spread
+    def scale_sd(self, sd: Tensor) -> Tensor:
+        """Return standard deviations of `linear_predictor` from those of the differences."""
+        return sd if self.gain is None else self.gain.to(sd) * sd
 
-    def moderated_log_cdf(self, difference: Tensor, spread: Tensor) -> Tensor:
-        """Return `Noise.moderated_log_cdf` of differences with standard errors ``spread``."""
-        return self.noise.moderated_log_cdf(self.seen(difference), self.spread(spread))
+    def moderated_log_cdf(self, difference: Tensor, sd: Tensor) -> Tensor:
+        """Return `Noise.moderated_log_cdf` of differences with standard errors ``sd``."""
+        return self.noise.moderated_log_cdf(self.linear_predictor(difference), self.scale_sd(sd))

@@ -1,7 +1,8 @@
-"""Estimation methods: a `Problem` in, a `Fitted` density with its own report out.
+"""Estimation methods: a `Problem` in, a `MethodFit` density with its own report out.
 
-A package adds a method by an entry point of the group `GROUP`, whose name is the method's and
-whose object is an `ExternalMethod`. `llm_elicit.baselines` adds ``"flow"`` and ``"protocol"`` so.
+A package adds a method by an entry point of the group `ENTRY_POINT_GROUP`, whose name is the
+method's and whose object is an `ExternalMethod`. `llm_elicit.baselines` adds ``"flow"`` and
+``"protocol"`` so.
 
 The density of a utility, p ∝ exp(f), is sampled and normalized by annealed sequential Monte Carlo.
 Every fit reports its sampler, its mass at bounds, and the error of its log-density.
@@ -37,17 +38,17 @@ from torch import Tensor
 
 from llm_elicit.density.errors import Array, DensityError
 from llm_elicit.density.judgments import Judgments
-from llm_elicit.density.latent import Coordinates, Latent, make_latent, reordering
+from llm_elicit.density.latent import Coordinates, Latent, make_latent, reordering_matrices
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import AnnealingSettings, FitSettings, Progress
-from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal, even_points
-from llm_elicit.density.torch_utils import named_tensors, tensors_named
+from llm_elicit.density.smc import AnnealingResult, Draws, Proposal, anneal, sample_evenly
+from llm_elicit.density.torch_utils import prefix_tensors, select_tensors
 from llm_elicit.density.unbounded import Empirical
 from llm_elicit.density.utility_function import DeferredDraws, Potential, Utility
 
-GROUP = "llm_elicit.density_methods"
-OWN = ("auto", "score", "score-constant", "utility")
+ENTRY_POINT_GROUP = "llm_elicit.density_methods"
+CORE_METHODS = ("auto", "score", "score-constant", "utility")
 """The core's own methods."""
 
 Settings = TypeVar("Settings")
@@ -126,22 +127,23 @@ class DensityModel(Protocol):
 class LogNormalizer:
     """log ∫ exp(u) dz in nats, its standard error, and draws of the belief.
 
-    ``even`` are latent points that represent the belief better than as many draws; None for none.
+    ``even_points`` are latent points that represent the belief better than as many draws, if there
+    are any.
     """
 
     value: float
     standard_error: float
     draws: Draws
-    even: Tensor | None = None
+    even_points: Tensor | None = None
 
     def points(self, n: int) -> Tensor:
         """Return n latent points (n, d) of the belief that its summaries are made of."""
-        points = self.draws.points if self.even is None else self.even
+        points = self.draws.points if self.even_points is None else self.even_points
         return points[:n].clone()
 
 
 @dataclass(frozen=True)
-class Fitted:
+class MethodFit:
     """What a method returns.
 
     Args:
@@ -162,27 +164,27 @@ class Fitted:
 class ExternalMethod:
     """How to fit a method, and how to rebuild its model from what `BeliefDensity.save` wrote."""
 
-    fit: Callable[[Problem], Fitted]
+    fit: Callable[[Problem], MethodFit]
     restore: Callable[[Latent, dict[str, Tensor], dict[str, Any]], DensityModel]
 
 
-def known_methods() -> tuple[str, ...]:
+def available_methods() -> tuple[str, ...]:
     """Return the names of the core's own methods and of the external ones installed.
 
     Examples:
-        >>> known_methods()[:2]
+        >>> available_methods()[:2]
         ('auto', 'score')
     """
-    return (*OWN, *sorted(entry_points(group=GROUP).names))
+    return (*CORE_METHODS, *sorted(entry_points(group=ENTRY_POINT_GROUP).names))
 
 
 def external_method(name: str) -> ExternalMethod:
     """Return the external method of this name."""
-    entries = entry_points(group=GROUP, name=name)
+    entries = entry_points(group=ENTRY_POINT_GROUP, name=name)
     if not entries:
         raise DensityError(
-            f"method {name!r} is not installed; the methods are {', '.join(known_methods())}; "
-            f"install the package that adds it by an entry point of {GROUP}."
+            f"method {name!r} is not installed; the methods are {', '.join(available_methods())}; "
+            f"install the package that adds it by an entry point of {ENTRY_POINT_GROUP}."
         )
     try:
         method = next(iter(entries)).load()
@@ -215,21 +217,23 @@ def external_settings(problem: Problem, kind: type[Settings], method: str) -> Se
     return settings
 
 
-_ISLANDS, _PARTICLES = 8, 1024
-_FIRST = 4096
-_EVEN = 2048
-_LEAST_PARTICLES = 1024
+_RUNS, _RUN_PARTICLES = 8, 1024
+_FIRST_PARTICLES = 4096
+_EVEN_POINTS = 2048
+_MIN_PARTICLES = 1024
 
 
-def utility_at(latent: Coordinates, utility: Potential, g: Tensor) -> Tensor:
+def evaluate_utility(latent: Coordinates, utility: Potential, g: Tensor) -> Tensor:
     """Return u (n,) at latent points (n, d): the utility with the taper of `Latent.taper`."""
     return utility(latent.features(g)) + latent.taper(g)
 
 
-def utility_and_slope(latent: Coordinates, utility: Potential, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return u (n,) and its gradient (n, d) at latent points (n, d); see `utility_at`."""
-    value, slope = utility.value_and_slope(latent.features(g))
-    return value + latent.taper(g), latent.features_slope(g, slope) + latent.taper_slope(g)
+def evaluate_utility_and_gradient(
+    latent: Coordinates, utility: Potential, g: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return u (n,) and its gradient (n, d) at latent points (n, d); see `evaluate_utility`."""
+    value, slope = utility.value_and_gradient(latent.features(g))
+    return value + latent.taper(g), latent.pull_back_gradient(g, slope) + latent.taper_gradient(g)
 
 
 @dataclass(frozen=True)
@@ -249,7 +253,7 @@ class PotentialDensity:
     log_normalizer: float = 0.0
     start: Proposal | None = None
 
-    def anneal(self, n: int, generator: torch.Generator) -> Annealed:
+    def anneal(self, n: int, generator: torch.Generator) -> AnnealingResult:
         """Return n latent draws (n, d), annealed from draws of the start, and log ∫ exp(u) dz."""
         latent, start = self.latent, self.start
 
@@ -257,8 +261,8 @@ class PotentialDensity:
             return latent.log_sampling(g), latent.sampling_score(g, 0.0)
 
         def target(g: Tensor) -> tuple[Tensor, Tensor]:
-            value, slope = utility_and_slope(latent, self.utility, g)
-            return value + latent.log_volume(g), slope + latent.log_volume_slope(g)
+            value, slope = evaluate_utility_and_gradient(latent, self.utility, g)
+            return value + latent.log_volume(g), slope + latent.log_volume_gradient(g)
 
         if start is None:
             points = latent.draw(n, generator)
@@ -269,50 +273,50 @@ class PotentialDensity:
     def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
         """Return any number n of latent draws (n, d), in random order."""
         # A few particles cannot estimate their own covariance: anneal more, keep n.
-        count = max(n, _LEAST_PARTICLES)
+        count = max(n, _MIN_PARTICLES)
         draws = self.anneal(count, generator).draws
         return draws.take(torch.randperm(count, generator=generator)[:n])
 
     def log_density(self, g: Tensor) -> Tensor:
         """Return normalized log-densities (n,) at latent points (n, d), nats per scale unit."""
-        return utility_at(self.latent, self.utility, g) - self.log_normalizer
+        return evaluate_utility(self.latent, self.utility, g) - self.log_normalizer
 
-    def normalized(self, generator: torch.Generator) -> tuple[Self, LogNormalizer]:
+    def normalize(self, generator: torch.Generator) -> tuple[Self, LogNormalizer]:
         """Return the density with its start and log ∫ exp(u) dz.
 
         The latter is by independent annealing runs, whose spread is its standard error. A first run
         goes from λ to the belief. The others start from a `Proposal` fitted to its draws, or from λ
         if that took one temperature.
         """
-        first = replace(self, start=None).anneal(_FIRST, generator)
+        first = replace(self, start=None).anneal(_FIRST_PARTICLES, generator)
         start = None
         if first.temperatures > 1:
             start = Proposal.fit(first.draws.points, first.step, generator)
         model = replace(self, start=start)
-        runs = [model.anneal(_PARTICLES, generator) for _ in range(_ISLANDS)]
+        runs = [model.anneal(_RUN_PARTICLES, generator) for _ in range(_RUNS)]
         logs = torch.tensor([run.log_normalizer for run in runs], dtype=torch.float64)
-        value = float(torch.logsumexp(logs, 0)) - math.log(_ISLANDS)
+        value = float(torch.logsumexp(logs, 0)) - math.log(_RUNS)
         # Relative spread of Z across runs, by the delta method.
-        error = float(torch.exp(logs - value).std()) / math.sqrt(_ISLANDS)
+        error = float(torch.exp(logs - value).std()) / math.sqrt(_RUNS)
         # No two runs have a genealogy in common.
-        genealogies = [run.draws.genealogies + i * _PARTICLES for i, run in enumerate(runs)]
+        genealogies = [run.draws.genealogies + i * _RUN_PARTICLES for i, run in enumerate(runs)]
         draws = Draws(torch.cat([run.draws.points for run in runs]), torch.cat(genealogies))
         return replace(model, log_normalizer=value), LogNormalizer(value, error, draws)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the start."""
-        return {} if self.start is None else named_tensors("start", self.start)
+        return {} if self.start is None else prefix_tensors("start", self.start)
 
     def config(self) -> dict[str, Any]:
         """Return log Z and the sampler's settings."""
         return {"log_normalizer": self.log_normalizer, "annealing": asdict(self.annealing)}
 
     @classmethod
-    def restored(
+    def from_parts(
         cls, latent: Latent, utility: Potential, tensors: dict[str, Tensor], config: dict[str, Any]
     ) -> Self:
         """Return the density of a utility whose other parts `tensors` and `config` describe."""
-        start = tensors_named("start", tensors)
+        start = select_tensors("start", tensors)
         return cls(
             latent,
             utility,
@@ -333,19 +337,19 @@ class UtilityDensity(PotentialDensity):
         """The method's name."""
         return "utility"
 
-    def normalized(self, generator: torch.Generator) -> tuple[Self, LogNormalizer]:
+    def normalize(self, generator: torch.Generator) -> tuple[Self, LogNormalizer]:
         """Return the density with its start and log ∫ exp(u) dz, and even points of it."""
-        model, normalizer = super().normalized(generator)
-        even = even_points(model.latent, model.log_density, model.start, _EVEN, generator)
-        return model, replace(normalizer, even=even)
+        model, normalizer = super().normalize(generator)
+        even = sample_evenly(model.latent, model.log_density, model.start, _EVEN_POINTS, generator)
+        return model, replace(normalizer, even_points=even)
 
-    def log_prob_and_slope(self, x: Array) -> tuple[Array, Array]:
+    def log_prob_and_gradient(self, x: Array) -> tuple[Array, Array]:
         """Return log densities (n,) and gradients (n, d) per natural unit at points inside."""
         latent = self.latent
         g = latent.to_latent(x)
-        value, slope = utility_and_slope(latent, self.utility, torch.from_numpy(g))
-        shift = latent.sampling.log_scale_slope(x) - self.log_normalizer
-        return value.numpy() + shift, latent.natural_slope(g, slope.numpy())
+        value, slope = evaluate_utility_and_gradient(latent, self.utility, torch.from_numpy(g))
+        shift = latent.sampling.log_scale_derivative(x) - self.log_normalizer
+        return value.numpy() + shift, latent.gradient_per_unit(g, slope.numpy())
 
     def evaluation_error(self, g: Tensor) -> tuple[float, float]:
         """Return the error of single precision; the path has none, the force being a gradient."""
@@ -363,27 +367,29 @@ class UtilityDensity(PotentialDensity):
         cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
     ) -> UtilityDensity:
         """Return the density that `tensors` and `config` describe."""
-        return cls.restored(latent, Utility.from_tensors(tensors), tensors, config)
+        return cls.from_parts(latent, Utility.from_tensors(tensors), tensors, config)
 
 
-def in_coordinates(fitted: Fitted, latent: Latent, order: Sequence[int]) -> Fitted:
+def change_coordinates(fitted: MethodFit, latent: Latent, order: Sequence[int]) -> MethodFit:
     """Return a utility density in other coordinates, of which it has the features ``order``."""
     model, normalizer = fitted.model, fitted.normalizer
     assert isinstance(model, UtilityDensity)
-    turn, columns = reordering(latent, model.latent, order)
-    start = None if model.start is None else model.start.turned(turn)
-    even = None if normalizer.even is None else normalizer.even @ turn
+    turn, columns = reordering_matrices(latent, model.latent, order)
+    start = None if model.start is None else model.start.rotate(turn)
+    even = None if normalizer.even_points is None else normalizer.even_points @ turn
     draws = replace(normalizer.draws, points=normalizer.draws.points @ turn)
     return replace(
         fitted,
-        model=replace(model, latent=latent, utility=model.utility.turned(columns), start=start),
-        normalizer=replace(normalizer, draws=draws, even=even),
-        draws=fitted.draws and fitted.draws.then(lambda drawn: drawn.turned(columns)),
+        model=replace(
+            model, latent=latent, utility=model.utility.permute_features(columns), start=start
+        ),
+        normalizer=replace(normalizer, draws=draws, even_points=even),
+        draws=fitted.draws and fitted.draws.map(lambda drawn: drawn.permute_features(columns)),
     )
 
 
-AT_BOUND = 0.01
-_MEASURED = 512
+BOUND_MARGIN = 0.01
+_ERROR_POINTS = 512
 
 
 def effective_size(genealogies: Tensor, values: Tensor) -> float:
@@ -416,9 +422,9 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     """
     if isinstance(sampling, Uniform):
         cube = sampling.to_cube(x)
-        near = np.minimum(cube, 1.0 - cube) < AT_BOUND
+        near = np.minimum(cube, 1.0 - cube) < BOUND_MARGIN
         ends = np.stack([sampling.low, sampling.high])[..., None].repeat(2, -1)
-        coarse = (np.diff(sampling.edges(ends))[..., 0] > AT_BOUND).any(0)
+        coarse = (np.diff(sampling.box_to_cube(ends))[..., 0] > BOUND_MARGIN).any(0)
         unbounded = sampling.categorical | sampling.periodic | coarse
         return np.where(unbounded, np.nan, near.astype(np.float64))
     if not isinstance(sampling, Empirical):
@@ -428,12 +434,14 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     first, last = sampling.marginals.value(tails).numpy()
     width = np.where(np.isfinite(high), high, last) - np.where(np.isfinite(low), low, first)
     z = sampling.to_scale(x)
-    near = np.minimum(z - low, high - z) < AT_BOUND * width
+    near = np.minimum(z - low, high - z) < BOUND_MARGIN * width
     bounded = np.isfinite(low) | np.isfinite(high)
     return np.where(bounded, near.astype(np.float64), np.nan)
 
 
-def self_report(latent: Latent, model: DensityModel, normalizer: LogNormalizer) -> dict[str, Any]:
+def common_diagnostics(
+    latent: Latent, model: DensityModel, normalizer: LogNormalizer
+) -> dict[str, Any]:
     """Return the part of ``diagnostics`` that is common to all methods; JSON-able.
 
     * ``log_prob_error`` (nats): the standard error of log Z, the root mean square error of
@@ -447,7 +455,7 @@ def self_report(latent: Latent, model: DensityModel, normalizer: LogNormalizer) 
       informative; 0 in a box.
     """
     draws, n = normalizer.draws, len(normalizer.draws.points)
-    error = model.evaluation_error(draws.points[torch.linspace(0, n - 1, _MEASURED).long()])
+    error = model.evaluation_error(draws.points[torch.linspace(0, n - 1, _ERROR_POINTS).long()])
     parts = (normalizer.standard_error, *error)
     names = ("log_normalizer", "evaluation", "path", "total")
     errors = zip(names, (*parts, math.hypot(*parts)), strict=True)
@@ -485,7 +493,7 @@ def bounded_below(diagnostics: Mapping[str, Any]) -> bool:
     return separation is not None and not separation["by_chance"]
 
 
-_SAME = 1e-3  # nats per comparison by which a position effect is no better than none
+_MIN_POSITION_GAIN = 1e-3  # nats per comparison by which a position effect is no better than none
 
 
 def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
@@ -510,7 +518,7 @@ def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
             "log-odds leave the sharpness open, so this density may be too wide or too narrow and "
             "its bands do not say so; estimate it with fit_power and pass that to tempered"
         )
-    return [*warnings, *_no_better_than_chance(diagnostics)] if quality else warnings
+    return [*warnings, *_chance_warning(diagnostics)] if quality else warnings
 
 
 def leaves_sharpness_open(diagnostics: Mapping[str, Any]) -> bool:
@@ -526,7 +534,7 @@ def leaves_sharpness_open(diagnostics: Mapping[str, Any]) -> bool:
     return response.get("scale") == "log-odds" and "power" not in diagnostics
 
 
-def _no_better_than_chance(diagnostics: Mapping[str, Any]) -> list[str]:
+def _chance_warning(diagnostics: Mapping[str, Any]) -> list[str]:
     """Return that held-out answers are not predicted; nothing if they are, or none were held out.
 
     Choices are, if better than by the position and by random choices, of which the better is named.
@@ -537,7 +545,7 @@ def _no_better_than_chance(diagnostics: Mapping[str, Any]) -> list[str]:
     if reached is not None:
         nulls = {"random choices": math.log(0.5)}
         position = (diagnostics.get("null_models") or {}).get("position")
-        if position is not None and position > nulls["random choices"] + _SAME:
+        if position is not None and position > nulls["random choices"] + _MIN_POSITION_GAIN:
             nulls["the position alone"] = position
         best = max(nulls, key=lambda name: nulls[name])
         if reached <= nulls[best]:
@@ -550,7 +558,7 @@ def _no_better_than_chance(diagnostics: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def at_level(diagnostics: dict[str, Any], noise: Noise, before: Noise) -> dict[str, Any]:
+def rescale_level(diagnostics: dict[str, Any], noise: Noise, old_noise: Noise) -> dict[str, Any]:
     """Return the report of a fit at another noise level: levels and position effects rescaled.
 
     Held-out likelihoods are those of the same choices and do not change, but for that of λ as the
@@ -560,9 +568,9 @@ def at_level(diagnostics: dict[str, Any], noise: Noise, before: Noise) -> dict[s
     report.get("null_models", {}).pop("sampling density", None)
     judging = report.get("utility", {}).get("judging", {})
     for judge in judging.get("judges", {}).values():
-        judge["level"] *= noise.level / before.level
+        judge["level"] *= noise.level / old_noise.level
         for places in judge["order_bias"].values():
             for place in places:
-                place["nats"] *= noise.scale / before.scale
-                place["se"] *= noise.scale / before.scale
+                place["nats"] *= noise.scale / old_noise.scale
+                place["se"] *= noise.scale / old_noise.scale
     return report

@@ -18,7 +18,7 @@ from matplotlib.dates import AutoDateLocator, DateFormatter, num2date
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, Formatter, MaxNLocator, NullLocator
 
-from llm_elicit.density.feature_axis import FeatureAxis, shortened
+from llm_elicit.density.feature_axis import FeatureAxis, truncate
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Theme:
 
 LIGHT = Theme("light", "#ffffff", "#30343a", "#c9cdd3", "#b9bdc4", "#0072b2", "#d55e00")
 DARK = Theme("dark", "#191d23", "#d5d9df", "#3c434d", "#59616d", "#56b4e9", "#e69f00")
-_ROOM, _LONGEST = 30, 14  # letters on an axis, and in one of its words
-_MOST_WORDS = 12
-_LETTER = 0.0085  # inches, the mean width of a letter per point of the font's size
-_MOST_LINES = 3
+_MAX_LETTERS, _MAX_WORD_LETTERS = 30, 14  # letters on an axis, and in one of its words
+_MAX_LABELS = 12
+_LETTER_WIDTH = 0.0085  # inches, the mean width of a letter per point of the font's size
+_MAX_LINES = 3
 _DIGITS = range(4, 17)  # significant digits of a tick label
 
 
@@ -52,12 +52,12 @@ class NotebookFigure(Figure):
         return buffer.getvalue()
 
 
-def blank(width: float, height: float, theme: Theme) -> Figure:
+def empty_figure(width: float, height: float, theme: Theme) -> Figure:
     """Return an empty figure of ``width`` by ``height`` inches, without global state."""
     return NotebookFigure(figsize=(width, height), facecolor=theme.background, layout="constrained")
 
 
-def dress(axes: Axes, theme: Theme) -> None:
+def style_axes(axes: Axes, theme: Theme) -> None:
     """Style axes: no box, thin lines, the theme's colours."""
     axes.set_facecolor(theme.background)
     axes.tick_params(colors=theme.ink, labelsize=8, length=3, width=0.7)
@@ -69,17 +69,19 @@ def dress(axes: Axes, theme: Theme) -> None:
     axes.title.set_color(theme.ink)
 
 
-def set_axis(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis, most: int = 5) -> None:
-    """Set an axis to a feature's range and scale, with at most ``most`` ticks."""
+def set_axis(
+    axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis, max_ticks: int = 5
+) -> None:
+    """Set an axis to a feature's range and scale, with at most ``max_ticks`` ticks."""
     drawn = axes.xaxis if direction == "x" else axes.yaxis
     if direction == "x":
         axes.set_xscale("log" if axis.log else "linear")
-        axes.set_xlim(axis.ends)
+        axes.set_xlim(axis.limits)
     else:
         axes.set_yscale("log" if axis.log else "linear")
-        axes.set_ylim(axis.ends)
+        axes.set_ylim(axis.limits)
     if axis.categories:
-        _set_words(axes, direction, axis)
+        _set_category_ticks(axes, direction, axis)
         return
     drawn.set_minor_locator(NullLocator())
     if axis.date:
@@ -87,7 +89,7 @@ def set_axis(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis, most: 
         low, high = axis.low, axis.high
         style = "%Y" if high - low > 3 * 365 else "%b %Y" if high - low > 90 else "%d %b"
         locator, formatter = cast("Any", AutoDateLocator), cast("Any", DateFormatter)  # untyped
-        ticks = locator(minticks=2, maxticks=most).tick_values(*map(num2date, (low, high)))
+        ticks = locator(minticks=2, maxticks=max_ticks).tick_values(*map(num2date, (low, high)))
         first, last = low + 0.06 * (high - low), high - 0.06 * (high - low)
         # A label nearer to an end would leave the figure.
         inside = [tick for tick in ticks if first <= tick <= last and tick == round(tick)]
@@ -95,47 +97,47 @@ def set_axis(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis, most: 
         drawn.set_major_formatter(formatter(style))
         return
     if axis.log:
-        drawn.set_major_locator(FixedLocator(log_ticks(axis, most)))
+        drawn.set_major_locator(FixedLocator(log_ticks(axis, max_ticks)))
     else:
-        drawn.set_major_locator(MaxNLocator(most - 1, integer=axis.whole))
+        drawn.set_major_locator(MaxNLocator(max_ticks - 1, integer=axis.whole))
     drawn.set_major_formatter(_ShortLabels(axis.factor))
 
 
 class _ShortLabels(Formatter):
-    """Tick labels of `short`, with as many digits as tell ticks apart."""
+    """Tick labels of `format_number`, with as many digits as tell ticks apart."""
 
     def __init__(self, factor: float) -> None:
         self._factor = factor
 
     def __call__(self, x: float, pos: int | None = None) -> str:  # noqa: ARG002 - Matplotlib's
-        return short(x * self._factor)
+        return format_number(x * self._factor)
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
         """Return a label for each tick."""
-        return short_labels([value * self._factor for value in values])
+        return format_tick_labels([value * self._factor for value in values])
 
 
-def _set_words(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis) -> None:
+def _set_category_ticks(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis) -> None:
     """Set ticks at a feature's categories; their names are not parsed as mathematics."""
     # With many categories only some are labelled; tables list all.
-    chosen = range(0, len(axis.categories), -(-len(axis.categories) // _MOST_WORDS))
+    chosen = range(0, len(axis.categories), -(-len(axis.categories) // _MAX_LABELS))
     full = [axis.categories[at] for at in chosen]
-    words = [shortened(word, _LONGEST) for word in full]
+    words = [truncate(word, _MAX_WORD_LETTERS) for word in full]
     if len(set(words)) < len(set(full)):
         # Words that are alike at their beginning are shortened inside.
-        half = _LONGEST // 2
-        words = [w if len(w) <= _LONGEST else f"{w[: half - 1]}…{w[-half:]}" for w in full]
+        half = _MAX_WORD_LETTERS // 2
+        words = [w if len(w) <= _MAX_WORD_LETTERS else f"{w[: half - 1]}…{w[-half:]}" for w in full]
     places = [axis.low + at for at in chosen]
     if direction == "y":
         axes.set_yticks(places, words, parse_math=False)
         return
     axes.set_xticks(places, words, parse_math=False)
-    if len(words) * max(map(len, words)) > _ROOM:
+    if len(words) * max(map(len, words)) > _MAX_LETTERS:
         for label in axes.get_xticklabels():
             label.set(rotation=30, ha="right", rotation_mode="anchor")
 
 
-def log_ticks(axis: FeatureAxis, most: int) -> list[float]:
+def log_ticks(axis: FeatureAxis, max_ticks: int) -> list[float]:
     """Return ticks at 1, 2 and 5 times powers of ten in the units of labels, in natural units.
 
     Examples:
@@ -151,33 +153,33 @@ def log_ticks(axis: FeatureAxis, most: int) -> list[float]:
             for digit in digits
             if low <= digit * 10.0**power <= high
         ]
-        if len(ticks) <= most:
+        if len(ticks) <= max_ticks:
             break
     if len(ticks) < 2:
         ticks = [low, high]
-    return [tick / axis.factor for tick in ticks[:: -(-len(ticks) // most)]]
+    return [tick / axis.factor for tick in ticks[:: -(-len(ticks) // max_ticks)]]
 
 
-def short_labels(values: Sequence[float]) -> list[str]:
-    """Return `short` labels with as few digits as tell the values apart, four or more.
+def format_tick_labels(values: Sequence[float]) -> list[str]:
+    """Return `format_number` labels with as few digits as tell the values apart, four or more.
 
     Examples:
-        >>> short_labels([20231.2, 20231.4])
+        >>> format_tick_labels([20231.2, 20231.4])
         ['20.2312k', '20.2314k']
     """
     for digits in _DIGITS:
-        labels = [short(value, digits) for value in values]
+        labels = [format_number(value, digits) for value in values]
         if len(set(labels)) == len(set(values)):
             break
     return labels
 
 
-def short(value: float, digits: int = 4) -> str:
+def format_number(value: float, digits: int = 4) -> str:
     """Return a tick label: thousands as k, millions as M, no trailing zeros.
 
     Examples:
-        >>> short(50_000), short(1_500_000), short(-122.0), short(0.5)
-        ('50k', '1.5M', '−122', '0.5')
+        >>> [format_number(value) for value in (50_000, 1_500_000, -122.0, 0.5)]
+        ['50k', '1.5M', '−122', '0.5']
     """
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
@@ -186,15 +188,15 @@ def short(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}".replace("-", "−")
 
 
-def wrapped(label: str, inches: float, size: float) -> str:
+def wrap_label(label: str, inches: float, size: float) -> str:
     """Return a label in lines that fit a width at a font size, cut after the third.
 
     Examples:
-        >>> wrapped("median income of a block group", 1.3, 8).splitlines()
+        >>> wrap_label("median income of a block group", 1.3, 8).splitlines()
         ['median income of a', 'block group']
     """
-    room = max(int(inches / (_LETTER * size)), 6)
+    room = max(int(inches / (_LETTER_WIDTH * size)), 6)
     lines = textwrap.wrap(label, room) or [""]
-    if len(lines) > _MOST_LINES:
-        lines = [*lines[: _MOST_LINES - 1], shortened(" ".join(lines[_MOST_LINES - 1 :]), room)]
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[: _MAX_LINES - 1], truncate(" ".join(lines[_MAX_LINES - 1 :]), room)]
     return "\n".join(lines)

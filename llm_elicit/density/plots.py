@@ -36,13 +36,13 @@ CELLS = 36
 # Panels of two features
 _MASSES = (0.9, 0.5)  # shares of the belief inside the contour lines
 _CONTOUR_WIDTHS = (0.8, 1.3)  # widths of these lines, points
-_MOST_SIDE = 0.9  # largest side of a frame, relative to the distance of frames
-_MOST_FRAMES = 20  # if more frames are side by side, their lines are thinner
+_MAX_SIDE = 0.9  # largest side of a frame, relative to the distance of frames
+_MAX_FRAMES = 20  # if more frames are side by side, their lines are thinner
 _COARSE_CELLS = 6  # cells along a number for the test of a flat belief
 _NOISE_FACTOR = 4.0  # the difference from λ must exceed this many times the noise of the histogram
 _USUAL_POINTS = 25_000  # usual number of points
 _SMOOTHING = 1.6  # bins, of the smoothing kernel for that number of points
-_MOST_SMOOTHING = 3.0  # bins
+_MAX_SMOOTHING = 3.0  # bins
 
 # Panels of one feature
 _BAR_WIDTH = 0.8  # width of a category's bar, relative to the distance of bars
@@ -56,11 +56,11 @@ _LEGEND = 0.2  # inches, of a row of the legend above the marginals
 _ENTRY = 1.7  # inches, of an entry of the legend
 _INSIDE = 0.85  # the width of a marginal's axis, relative to its panel
 _PANEL = {2: 1.8, 3: 1.8, 4: 1.65, 5: 1.45}  # inches, by the number of features
-_LEAST_PANEL = 1.3
+_MIN_PANEL = 1.3
 _EDGE = 0.1  # inches
 _SPACE = 0.08  # between panels, relative to their side
 _SIZE, _TICKS = 8, 7  # points, of labels and tick labels
-_MOST_TICKS = 4  # of an axis of a corner plot
+_MAX_TICKS = 4  # of an axis of a corner plot
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,19 @@ class PanelPair:
     columns: tuple[int, int]
 
     @classmethod
-    def of(cls, plot: PlotData, column: int, row: int) -> PanelPair:
+    def from_plot(cls, plot: PlotData, column: int, row: int) -> PanelPair:
         """Return the pair of two features of a figure."""
         return cls((plot.axes[column], plot.axes[row]), (column, row))
 
     @property
-    def single(self) -> bool:
+    def is_discrete(self) -> bool:
         """Whether both features have single values, such as categories."""
-        return all(axis.by_value for axis in self.axes)
+        return all(axis.is_discrete for axis in self.axes)
 
     @property
     def edges(self) -> list[Array]:
         """The edges of the cells of a belief, along either axis."""
-        return [axis.edges(axis.finer * CELLS) for axis in self.axes]
+        return [axis.edges(axis.refinement * CELLS) for axis in self.axes]
 
     def shares(self, points: Array) -> Array:
         """Return the shares of points (..., n, d) in the cells of a coarse grid, (..., c)."""
@@ -98,17 +98,17 @@ class PanelPair:
         return np.asarray(counts.reshape(*points.shape[:-2], cells) / points.shape[-2])
 
 
-def draw_panel(axes: Axes, plot: PlotData, pair: PanelPair, theme: Theme, most: int) -> None:
-    """Draw the axes of two features, with at most ``most`` ticks, and the data between them."""
+def draw_panel(axes: Axes, plot: PlotData, pair: PanelPair, theme: Theme, max_ticks: int) -> None:
+    """Draw the axes of two features with at most ``max_ticks`` ticks, and the data."""
     if plot.data is not None:
         edges = [axis.edges(CELLS) for axis in pair.axes]
         counts = histogram(plot.data[:, pair.columns], edges)
         image = np.sqrt(counts.T / max(counts.max(), 1))
-        shades = ramp(theme, theme.ink)
+        shades = colour_map(theme, theme.ink)
         axes.pcolormesh(*edges, image, cmap=shades, vmin=0, vmax=1.6, rasterized=True)
-    plot_style.dress(axes, theme)
-    plot_style.set_axis(axes, "x", pair.axes[0], most)
-    plot_style.set_axis(axes, "y", pair.axes[1], most)
+    plot_style.style_axes(axes, theme)
+    plot_style.set_axis(axes, "x", pair.axes[0], max_ticks)
+    plot_style.set_axis(axes, "y", pair.axes[1], max_ticks)
 
 
 def draw_regions(
@@ -124,9 +124,9 @@ def draw_regions(
         style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
         text = axes.text(0.5, 0.5, "flat", transform=axes.transAxes, color=theme.belief, **style)
         return [text]
-    edges, width = pair.edges, smoothing(len(points))
+    edges, width = pair.edges, smoothing_width(len(points))
     centres = [(e[:-1] + e[1:]) / 2 for e in edges]
-    single = [axis.by_value for axis in pair.axes]
+    single = [axis.is_discrete for axis in pair.axes]
     density = gaussian_filter(
         histogram(points[:, pair.columns], edges),
         [0.0 if is_discrete else width for is_discrete in single],
@@ -137,10 +137,10 @@ def draw_regions(
         shares, (x, y) = density / density.sum(), centres
         frames = [
             Rectangle((x[i] - side / 2, y[j] - side / 2), side, side)
-            for (i, j), side in np.ndenumerate(_MOST_SIDE * np.sqrt(shares / shares.max()))
+            for (i, j), side in np.ndenumerate(_MAX_SIDE * np.sqrt(shares / shares.max()))
             if side > 0.0
         ]
-        thin = _CONTOUR_WIDTHS[-1] * min(1.0, _MOST_FRAMES / max(shares.shape))
+        thin = _CONTOUR_WIDTHS[-1] * min(1.0, _MAX_FRAMES / max(shares.shape))
         outlines = PatchCollection(frames, facecolor="none", edgecolor=theme.belief, linewidth=thin)
         axes.add_collection(outlines)
         return [outlines]
@@ -172,19 +172,19 @@ def histogram(points: Array, edges: list[Array]) -> Array:
     return counts
 
 
-def ramp(theme: Theme, colour: str) -> LinearSegmentedColormap:
+def colour_map(theme: Theme, colour: str) -> LinearSegmentedColormap:
     """Return a colour map from the background to ``colour``."""
     return LinearSegmentedColormap.from_list("ramp", [theme.background, colour])
 
 
-def smoothing(count: int) -> float:
+def smoothing_width(count: int) -> float:
     """Return the standard deviation, in bins, of the kernel for a panel of ``count`` points.
 
     Examples:
-        >>> smoothing(25_000), round(smoothing(4_000), 1)
+        >>> smoothing_width(25_000), round(smoothing_width(4_000), 1)
         (1.6, 2.2)
     """
-    return float(min(_SMOOTHING * (_USUAL_POINTS / count) ** (1 / 6), _MOST_SMOOTHING))
+    return float(min(_SMOOTHING * (_USUAL_POINTS / count) ** (1 / 6), _MAX_SMOOTHING))
 
 
 def is_flat(pair: PanelPair, plot: PlotData) -> bool:
@@ -193,19 +193,19 @@ def is_flat(pair: PanelPair, plot: PlotData) -> bool:
     If both features have single values, the belief's shares are drawn without smoothing, and a
     belief is never called flat.
     """
-    if pair.single:
+    if pair.is_discrete:
         return False
-    return is_noise(pair, plot.belief, plot.sampling) or is_uncertain(pair, plot)
+    return is_within_noise(pair, plot.belief, plot.sampling) or is_within_posterior(pair, plot)
 
 
-def is_noise(pair: PanelPair, points: Array, sampling: Array) -> bool:
+def is_within_noise(pair: PanelPair, points: Array, sampling: Array) -> bool:
     """Return whether points differ from λ by less than the noise of their drawn histogram."""
-    cells = CELLS**2 * pair.axes[0].finer * pair.axes[1].finer
-    noise = cells / (len(points) * 4 * math.pi * smoothing(len(points)) ** 2)
+    cells = CELLS**2 * pair.axes[0].refinement * pair.axes[1].refinement
+    noise = cells / (len(points) * 4 * math.pi * smoothing_width(len(points)) ** 2)
     return _difference_from_sampling(pair, points, sampling) < _NOISE_FACTOR * noise
 
 
-def is_uncertain(pair: PanelPair, plot: PlotData) -> bool:
+def is_within_posterior(pair: PanelPair, plot: PlotData) -> bool:
     """Return whether a belief differs from λ by less than its posterior draws from the belief.
 
     Multiplying the utility by a constant multiplies both differences by the constant's square, to
@@ -238,33 +238,35 @@ def _binomial_variance(shares: Array, count: int) -> Array:
     return shares * (1.0 - shares) / count
 
 
-def draw_marginal(axes: Axes, plot: PlotData, column: int, theme: Theme, most: int = 5) -> None:
-    """Draw data, λ, a belief and its band on styled axes with at most ``most`` ticks."""
+def draw_marginal(
+    axes: Axes, plot: PlotData, column: int, theme: Theme, max_ticks: int = 5
+) -> None:
+    """Draw data, λ, a belief and its band on styled axes with at most ``max_ticks`` ticks."""
     axis, belief = plot.axes[column], plot.belief[:, column]
-    dress_marginal(axes, axis, theme, most)
+    style_marginal(axes, axis, theme, max_ticks)
     draw_data(axes, plot, column, theme)
     draw_sampling(axes, plot, column, theme)
     draw_belief(axes, axis, belief, theme)
-    axes.set_ylim(0, top_of(plot, belief, column))
+    axes.set_ylim(0, density_axis_limit(plot, belief, column))
     if plot.bands is not None:
         draw_band(axes, axis, plot.bands[column], theme)
 
 
-def top_of(plot: PlotData, belief: Array, column: int) -> float:
+def density_axis_limit(plot: PlotData, belief: Array, column: int) -> float:
     """Return the upper end of a marginal's density axis, above data, λ and belief (n,)."""
     axis = plot.axes[column]
-    lines = [axis.line(plot.sampling[:, column]), axis.line(belief)]
+    lines = [axis.density_line(plot.sampling[:, column]), axis.density_line(belief)]
     if plot.data is not None:
-        lines.append(axis.bars(plot.data[:, column]))
+        lines.append(axis.data_histogram(plot.data[:, column]))
     return 1.05 * float(np.concatenate(lines).max())
 
 
-def dress_marginal(axes: Axes, axis: FeatureAxis, theme: Theme, most: int = 5) -> None:
+def style_marginal(axes: Axes, axis: FeatureAxis, theme: Theme, max_ticks: int = 5) -> None:
     """Style the axes of one feature: its range below, no density axis."""
-    plot_style.dress(axes, theme)
+    plot_style.style_axes(axes, theme)
     axes.spines["left"].set_visible(False)
     axes.set_yticks([])
-    plot_style.set_axis(axes, "x", axis, most)
+    plot_style.set_axis(axes, "x", axis, max_ticks)
 
 
 def draw_data(axes: Axes, plot: PlotData, column: int, theme: Theme) -> list[Artist]:
@@ -272,8 +274,8 @@ def draw_data(axes: Axes, plot: PlotData, column: int, theme: Theme) -> list[Art
     axis = plot.axes[column]
     if plot.data is None:
         return []
-    bars = axis.bars(plot.data[:, column])
-    if axis.by_value:
+    bars = axis.data_histogram(plot.data[:, column])
+    if axis.is_discrete:
         return list(axes.bar(axis.centres, bars, _BAR_WIDTH, color=theme.data))
     return [axes.stairs(bars, axis.edges(BINS), fill=True, color=theme.data)]
 
@@ -281,7 +283,7 @@ def draw_data(axes: Axes, plot: PlotData, column: int, theme: Theme) -> list[Art
 def draw_sampling(axes: Axes, plot: PlotData, column: int, theme: Theme) -> list[Artist]:
     """Draw λ as a dashed line."""
     axis = plot.axes[column]
-    dashes = (0, (2, 1)) if axis.by_value else (0, (4, 2))
+    dashes = (0, (2, 1)) if axis.is_discrete else (0, (4, 2))
     return _draw_line(axes, axis, plot.sampling[:, column], theme.sampling, dashes)
 
 
@@ -294,13 +296,13 @@ def draw_band(axes: Axes, axis: FeatureAxis, band: Band, theme: Theme) -> list[A
     """Draw a belief's band as a shaded area."""
     axes.set_ylim(top=max(axes.get_ylim()[1], 1.05 * float(np.max(band.high))))
     shade: dict[str, Any] = {"color": theme.belief, "alpha": _BAND_OPACITY, "linewidth": 0}
-    if axis.by_value:
+    if axis.is_discrete:
         height = np.subtract(band.high, band.low)
-        return list(axes.bar(band.at, height, _BAR_WIDTH, band.low, **shade))
-    return [axes.fill_between(band.at, band.low, band.high, **shade)]
+        return list(axes.bar(band.centres, height, _BAR_WIDTH, band.low, **shade))
+    return [axes.fill_between(band.centres, band.low, band.high, **shade)]
 
 
-def legend(theme: Theme, data: bool, bands: bool = False) -> list[Patch | Line2D]:
+def legend_handles(theme: Theme, data: bool, bands: bool = False) -> list[Patch | Line2D]:
     """Return the handles of a figure's legend."""
     handles: list[Patch | Line2D] = [Patch(color=theme.data, label="data")] if data else []
     if bands:
@@ -322,8 +324,8 @@ def _draw_line(
 ) -> list[Artist]:
     """Draw a density as a line; for a feature of single values, a horizontal line per value."""
     style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": _LINE_WIDTH}
-    line, at = axis.line(values), axis.centres
-    if axis.by_value:
+    line, at = axis.density_line(values), axis.centres
+    if axis.is_discrete:
         return [axes.hlines(line, at - _BAR_WIDTH / 2, at + _BAR_WIDTH / 2, **style)]
     return list(axes.plot(at, line, **style))
 
@@ -332,10 +334,10 @@ def marginals_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     """Return all marginals in one figure, one panel per feature."""
     columns = min(_COLUMNS, plot.dimension)
     rows = -(-plot.dimension // columns)
-    handles = legend(theme, plot.data is not None, plot.bands is not None)
+    handles = legend_handles(theme, plot.data is not None, plot.bands is not None)
     beside = min(len(handles), max(int(_WIDE * columns / _ENTRY), 1))
     above = _LEGEND * (1 - (-len(handles) // beside))
-    figure = plot_style.blank(_WIDE * columns, _HIGH * rows + above, theme)
+    figure = plot_style.empty_figure(_WIDE * columns, _HIGH * rows + above, theme)
     for column, axis in enumerate(plot.axes):
         axes = figure.add_subplot(rows, columns, column + 1)
         draw_marginal(axes, plot, column, theme)
@@ -358,27 +360,27 @@ def corner_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     """
     if plot.dimension == 1:
         return marginals_figure(plot, theme)
-    figure = corner_panels(plot, theme)
+    figure = empty_corner(plot, theme)
     fill_corner(figure, plot, theme)
     return figure
 
 
 def fill_corner(figure: Figure, plot: PlotData, theme: Theme = plot_style.LIGHT) -> None:
     """Draw the belief, the marginals and the legend on the panels of a corner plot."""
-    for axes, row, column in corner_places(figure, plot.dimension):
+    for axes, row, column in iterate_panels(figure, plot.dimension):
         if row == column:
-            draw_marginal(axes, plot, row, theme, _MOST_TICKS)
+            draw_marginal(axes, plot, row, theme, _MAX_TICKS)
             _label_outer_panels(axes, plot.axes, (column, row), theme)
         else:
-            pair = PanelPair.of(plot, column, row)
+            pair = PanelPair.from_plot(plot, column, row)
             draw_regions(axes, plot.belief, pair, theme, flat=is_flat(pair, plot))
-    handles = legend(theme, plot.data is not None, plot.bands is not None)
+    handles = legend_handles(theme, plot.data is not None, plot.bands is not None)
     figure.legend(
         handles=handles, loc="upper right", frameon=False, labelcolor=theme.ink, fontsize=_SIZE
     )
 
 
-def corner_panels(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
+def empty_corner(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     """Return the corner plot without a belief; marginals are empty until their scale is known."""
     d = plot.dimension
     figure = plot_style.NotebookFigure(facecolor=theme.background)
@@ -386,15 +388,15 @@ def corner_panels(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
         for column in range(row + 1):
             axes = figure.add_subplot(d, d, row * d + column + 1)
             if row == column:
-                dress_marginal(axes, plot.axes[row], theme, _MOST_TICKS)
+                style_marginal(axes, plot.axes[row], theme, _MAX_TICKS)
             else:
-                draw_panel(axes, plot, PanelPair.of(plot, column, row), theme, _MOST_TICKS)
+                draw_panel(axes, plot, PanelPair.from_plot(plot, column, row), theme, _MAX_TICKS)
             _label_outer_panels(axes, plot.axes, (column, row), theme)
     # Panels have a fixed size and margins that fit their labels. Matplotlib's constrained layout
     # would take seconds for this many panels.
     panels = _panel_side(d) * (d + _SPACE * (d - 1))
-    below = [axes for axes, row, _ in corner_places(figure, d) if row == d - 1]
-    beside = [axes for axes, _, column in corner_places(figure, d) if column == 0]
+    below = [axes for axes, row, _ in iterate_panels(figure, d) if row == d - 1]
+    beside = [axes for axes, _, column in iterate_panels(figure, d) if column == 0]
     figure.align_xlabels(below)
     figure.align_ylabels(beside)
     # The size of the labels is measured with panels of the final size.
@@ -412,14 +414,14 @@ def corner_panels(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     return figure
 
 
-def corner_places(figure: Figure, dimension: int) -> Iterator[tuple[Axes, int, int]]:
+def iterate_panels(figure: Figure, dimension: int) -> Iterator[tuple[Axes, int, int]]:
     """Yield every panel of a corner plot with its row and column."""
     rows, columns = np.tril_indices(dimension)
     yield from zip(figure.axes, rows.tolist(), columns.tolist(), strict=True)
 
 
 def _panel_side(d: int) -> float:
-    return _PANEL.get(d, _LEAST_PANEL)
+    return _PANEL.get(d, _MIN_PANEL)
 
 
 def _label_outer_panels(
@@ -442,5 +444,5 @@ def _label_outer_panels(
 
 
 def _set_label(drawn: Axis, axis: FeatureAxis, room: float, theme: Theme) -> None:
-    label = plot_style.wrapped(axis.label, room, _SIZE)
+    label = plot_style.wrap_label(axis.label, room, _SIZE)
     drawn.set_label_text(label, fontsize=_SIZE, color=theme.ink, parse_math=False)

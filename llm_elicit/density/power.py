@@ -42,15 +42,22 @@ from scipy.special import logsumexp
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.distribution import Power
-from llm_elicit.density.errors import Array, DensityError, finite, instance, number, seed_of
-from llm_elicit.density.methods import utility_at
+from llm_elicit.density.errors import (
+    Array,
+    DensityError,
+    check_finite,
+    check_instance,
+    check_number,
+    check_seed,
+)
+from llm_elicit.density.methods import evaluate_utility
 from llm_elicit.density.ranges import (
     PowerPath,
     RangeLikelihood,
     Ranges,
-    follow_powers,
+    anneal_powers,
     log_grid,
-    whole,
+    whole_space,
 )
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.torch_utils import one_thread
@@ -59,12 +66,15 @@ Curve = Callable[[Array], Array]
 """Log-likelihoods (K,) at powers (K,)."""
 
 _SHARPNESS = (0.05, 400.0)  # bounds of the standard deviation of k f over λ, nats
-_GRID, _FINER, _FINE = 24, 16, 4001
-_LIKELY = 8.0  # nats below the most likely power, beyond which the coarse grid suffices
-_PARTICLES, _MOST_PARTICLES = 2048, 16_384
-_FEW, _MANY = 5.0, 200.0  # bounds of the effective number of points of stated quantiles
+_GRID_SIZE, _REFINED_SIZE, _INTERPOLATED_SIZE = 24, 16, 4001
+_MAX_LOSS = 8.0  # nats below the most likely power, beyond which the coarse grid suffices
+_PARTICLES, _MAX_PARTICLES = 2048, 16_384
+_MIN_EFFECTIVE, _MAX_EFFECTIVE = (
+    5.0,
+    200.0,
+)  # bounds of the effective number of points of stated quantiles
 _NOISE_GRID = 25
-_POOL, _DRAWS = 16_384, 64  # particles and draws by which points are judged
+_POOL_SIZE, _MAX_DRAWS = 16_384, 64  # particles and draws by which points are judged
 
 
 def fit_power(
@@ -109,31 +119,33 @@ def fit_power(
         >>> bool(power.low < 10 < power.high)
         True
     """
-    instance("fit_power: belief", belief, BeliefDensity, "fit one first")
-    seed_of("fit_power: seed", seed)
+    check_instance("fit_power: belief", belief, BeliefDensity, "fit one first")
+    check_seed("fit_power: seed", seed)
     if ranges is not None:
-        instance("fit_power: ranges", ranges, Ranges, "make it by Ranges(first, second, log_odds)")
+        check_instance(
+            "fit_power: ranges", ranges, Ranges, "make it by Ranges(first, second, log_odds)"
+        )
     with one_thread():
-        family = _Powers(belief, seed)
+        family = _PowerFamily(belief, seed)
         of_ranges, of_fit, curves = None, None, dict[str, Curve]()
         if ranges is not None:
             of_ranges = RangeLikelihood(ranges, belief, family.path, family.deviations)
         if points is not None:
-            curves["points"], of_fit = family.of_points(points)
+            curves["points"], of_fit = family.points_likelihood(points)
         if quantiles is not None:
-            curves["quantiles"] = family.of_quantiles(quantiles)
+            curves["quantiles"] = family.quantiles_likelihood(quantiles)
         if of_ranges is not None:
-            curves["ranges"] = of_ranges.curve
+            curves["ranges"] = of_ranges.log_likelihood
         if ratios is not None:
-            curves["ratios"] = family.of_ratios(ratios)
+            curves["ratios"] = family.ratios_likelihood(ratios)
         if not curves:
             raise DensityError(
                 "fit_power: no source was given; pass points, quantiles, ranges or ratios."
             )
-        return _power(family.powers, curves, of_ranges, of_fit)
+        return _combine_sources(family.powers, curves, of_ranges, of_fit)
 
 
-class _Powers:
+class _PowerFamily:
     """The family p_k of a belief, at ``powers`` (K,) from nearly flat to very sharp."""
 
     def __init__(self, belief: BeliefDensity, seed: int) -> None:
@@ -148,27 +160,29 @@ class _Powers:
                 "fit_power: the belief is flat, so that all its powers are equal; a judge without "
                 "preferences has no scale."
             )
-        self.powers = log_grid(_SHARPNESS[0] / spread, _SHARPNESS[1] / spread, _GRID)
-        self._whole: dict[tuple[float, ...], PowerPath] = {}
+        self.powers = log_grid(_SHARPNESS[0] / spread, _SHARPNESS[1] / spread, _GRID_SIZE)
+        self._whole_space: dict[tuple[float, ...], PowerPath] = {}
 
     def path(self, boxes: Array, powers: Array, particles: int) -> PowerPath:
         """Return particles within boxes (G, d, 2) along powers (K,)."""
         generator = torch.Generator().manual_seed(self.seed)
-        return follow_powers(self.model, boxes, powers, particles, generator)
+        return anneal_powers(self.model, boxes, powers, particles, generator)
 
-    def whole(self, powers: Array) -> PowerPath:
+    def whole_space(self, powers: Array) -> PowerPath:
         """Return particles of the whole space along powers (K,), computed once for equal powers."""
         key = tuple(powers.tolist())
-        if key not in self._whole:
-            self._whole[key] = self.path(whole(self.belief.dimension), powers, self.particles)
-        return self._whole[key]
+        if key not in self._whole_space:
+            self._whole_space[key] = self.path(
+                whole_space(self.belief.dimension), powers, self.particles
+            )
+        return self._whole_space[key]
 
     def deviations(self, g: torch.Tensor) -> Array:
         """Return δ_s (S, n) at latent points (n, d): draws are f̄ + Σ z_s δ_s, z ~ N(0, I)."""
         values = self.utilities(self.latent.features(g)).double().numpy()
         return np.asarray((values - values.mean(0)) / np.sqrt(len(values) - 1))
 
-    def of_points(self, points: npt.ArrayLike) -> tuple[Curve, Curve]:
+    def points_likelihood(self, points: npt.ArrayLike) -> tuple[Curve, Curve]:
         """Return log p(points | k) for k the judge's own power, and of f̄ itself at the power k.
 
         The former is of the mean of f̄ over the points and the logarithm of its variance, as if
@@ -176,18 +190,18 @@ class _Powers:
         over draws. Moments of each draw are by importance sampling from the particles of all powers
         together, since those of flat powers also cover where a draw exceeds f̄.
         """
-        x = _inside(self.belief, points, "points")
+        x = _check_points(self.belief, points, "points")
         m = len(x)
         # The error of means over particles must be less than that of means over the points.
-        self.particles = int(np.clip(4 * m, _PARTICLES, _MOST_PARTICLES))
-        path = self.whole(self.powers)
+        self.particles = int(np.clip(4 * m, _PARTICLES, _MAX_PARTICLES))
+        path = self.whole_space(self.powers)
         pool = torch.cat([boxes[0] for boxes in path.points])
-        pool = pool[:: -(-len(pool) // _POOL)]
-        f = utility_at(self.latent, self.model.utility, pool).double().numpy()
+        pool = pool[:: -(-len(pool) // _POOL_SIZE)]
+        f = evaluate_utility(self.latent, self.model.utility, pool).double().numpy()
         logs = self.powers * f[:, None] - path.log_mass[0]
         proposal = logsumexp(logs, axis=1) - np.log(len(self.powers))
         apart = self.deviations(pool)
-        some = f + (np.sqrt(len(apart) - 1) * apart)[:: -(-len(apart) // _DRAWS)]
+        some = f + (np.sqrt(len(apart) - 1) * apart)[:: -(-len(apart) // _MAX_DRAWS)]
         draws, mixed = torch.from_numpy(some), torch.from_numpy(proposal)
         at_points, centred = self.belief.utility(x) - f.mean(), f - f.mean()
         mean, variance = at_points.mean(), at_points.var() + 1e-12 * f.var()
@@ -216,45 +230,55 @@ class _Powers:
 
         return of_judge, of_fit
 
-    def of_quantiles(self, quantiles: Mapping[Any, Mapping[float, float]]) -> Curve:
+    def quantiles_likelihood(self, quantiles: Mapping[Any, Mapping[float, float]]) -> Curve:
         """Return the multinomial log-likelihood of the shares between stated quantiles."""
         if not isinstance(quantiles, Mapping) or not quantiles:
             raise DensityError(
                 f"fit_power: quantiles = {quantiles!r}; pass {{feature: {{level: value}}}}."
             )
-        stated = [_stated(self.belief, feature, levels) for feature, levels in quantiles.items()]
+        stated = [
+            _check_quantiles(self.belief, feature, levels) for feature, levels in quantiles.items()
+        ]
         least = sum(float(statement.shares @ np.log(statement.shares)) for statement in stated)
         free = sum(len(statement.shares) - 1 for statement in stated) - 1
-        deviance = 2.0 * (least - float(self._agreement(stated, self.powers).mean(1).max()))
-        size = float(np.clip(free / max(deviance, 1e-9), _FEW, _MANY)) if free else 2.0 * _FEW
+        deviance = 2.0 * (
+            least - float(self._quantile_log_likelihoods(stated, self.powers).mean(1).max())
+        )
+        size = (
+            float(np.clip(free / max(deviance, 1e-9), _MIN_EFFECTIVE, _MAX_EFFECTIVE))
+            if free
+            else 2.0 * _MIN_EFFECTIVE
+        )
 
         def curve(powers: Array) -> Array:
-            total = self._agreement(stated, powers)
+            total = self._quantile_log_likelihoods(stated, powers)
             return np.asarray(logsumexp(size * total, axis=1) - np.log(total.shape[1]))
 
         return curve
 
-    def _agreement(self, stated: Sequence[_Stated], powers: Array) -> Array:
+    def _quantile_log_likelihoods(self, stated: Sequence[_StatedQuantiles], powers: Array) -> Array:
         """Return log-likelihoods (K, S) of stated quantiles by draw, per effective point."""
-        path = self.whole(powers)
-        x = [self._values(points[0]) for points in path.points]
+        path = self.whole_space(powers)
+        x = [self._to_natural(points[0]) for points in path.points]
         return np.array([
             sum(self._log_shares(x[at], path.points[at][0], statement, k) @ statement.shares
                 for statement in stated)
             for at, k in enumerate(powers)
         ])  # fmt: skip
 
-    def _values(self, g: torch.Tensor) -> Array:
+    def _to_natural(self, g: torch.Tensor) -> Array:
         """Return latent points (n, d) in natural units, whole numbers spread over their cells.
 
         Half of a whole number's mass then lies below a quantile that is this number.
         """
         sampling = self.latent.sampling
         if isinstance(sampling, Uniform):
-            return sampling.in_cells(torch.special.ndtr(g).numpy())
+            return sampling.from_cube_unrounded(torch.special.ndtr(g).numpy())
         return self.latent.from_latent(g.numpy())
 
-    def _log_shares(self, x: Array, g: torch.Tensor, stated: _Stated, power: float) -> Array:
+    def _log_shares(
+        self, x: Array, g: torch.Tensor, stated: _StatedQuantiles, power: float
+    ) -> Array:
         """Return log shares (S, B) of mass between quantiles, by draw, to first order."""
         bins = np.searchsorted(stated.values, x[:, stated.feature])
         member = np.eye(len(stated.shares))[bins]
@@ -269,12 +293,12 @@ class _Powers:
         )
         return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
 
-    def of_ratios(self, ratios: Sequence[npt.ArrayLike]) -> Curve:
+    def ratios_likelihood(self, ratios: Sequence[npt.ArrayLike]) -> Curve:
         """Return log p(log-ratios | k), with f and the dispersion integrated out."""
         if not isinstance(ratios, list | tuple) or len(ratios) != 3:
             raise DensityError("fit_power: ratios must be the three arrays (a, b, log_ratio).")
-        a, b = (_inside(self.belief, side, "ratios") for side in ratios[:2])
-        y = finite("fit_power: ratios", ratios[2])
+        a, b = (_check_points(self.belief, side, "ratios") for side in ratios[:2])
+        y = check_finite("fit_power: ratios", ratios[2])
         if not (a.shape == b.shape and y.shape == (len(a),)):
             raise DensityError(
                 f"fit_power: ratios have shapes {a.shape}, {b.shape}, {y.shape}; a and b are (n, d)"
@@ -301,16 +325,16 @@ class _Powers:
         return curve
 
 
-def _inside(belief: BeliefDensity, values: npt.ArrayLike, name: str) -> Array:
+def _check_points(belief: BeliefDensity, values: npt.ArrayLike, name: str) -> Array:
     """Return points (n, d) of the support, n >= 1."""
     label = f"fit_power: {name}"
-    points = belief.inside(label, values)
+    points = belief.check_inside(label, values)
     if not len(points):
         raise DensityError(f"{label} has no points; give one or more.")
     return points
 
 
-class _Stated(NamedTuple):
+class _StatedQuantiles(NamedTuple):
     """Values (B − 1,) of a feature's quantiles, and the shares (B,) of mass between them."""
 
     feature: int
@@ -318,16 +342,18 @@ class _Stated(NamedTuple):
     shares: Array
 
 
-def _stated(belief: BeliefDensity, feature: int | str, quantiles: Mapping[float, float]) -> _Stated:
+def _check_quantiles(
+    belief: BeliefDensity, feature: int | str, quantiles: Mapping[float, float]
+) -> _StatedQuantiles:
     """Return stated quantiles, checked."""
-    place = belief._features.place("fit_power: quantiles", feature)
+    place = belief._features.index("fit_power: quantiles", feature)
     if not isinstance(quantiles, Mapping) or not quantiles:
         raise DensityError(
             f"fit_power: quantiles of feature {feature}: {quantiles!r}; pass {{level: value}}."
         )
     for level, value in quantiles.items():
-        number("fit_power: a quantile's level", level)
-        number("fit_power: a quantile's value", value)
+        check_number("fit_power: a quantile's level", level)
+        check_number("fit_power: a quantile's value", value)
     levels = np.array(sorted(quantiles), dtype=np.float64)
     values = np.array([quantiles[level] for level in sorted(quantiles)], dtype=np.float64)
     if not (np.diff(values) > 0).all():
@@ -348,21 +374,21 @@ def _stated(belief: BeliefDensity, feature: int | str, quantiles: Mapping[float,
             f"fit_power: quantile levels {levels.tolist()} must lie strictly between 0 and 1."
         )
     shares = np.diff(np.concatenate([[0.0], levels, [1.0]]))
-    return _Stated(place, values, shares)
+    return _StatedQuantiles(place, values, shares)
 
 
-def _power(
+def _combine_sources(
     powers: Array,
     sources: dict[str, Curve],
     of_ranges: RangeLikelihood | None,
     of_fit: Curve | None,
 ) -> Power:
     """Return the power by the sum of all log-likelihoods, and by each of them."""
-    splines = {name: _spline(powers, curve) for name, curve in sources.items()}
+    splines = {name: _fit_spline(powers, curve) for name, curve in sources.items()}
     coherence = None if of_ranges is None else of_ranges.coherence(splines["ranges"][1])
-    at = np.linspace(np.log(powers[0]), np.log(powers[-1]), _FINE)
+    at = np.linspace(np.log(powers[0]), np.log(powers[-1]), _INTERPOLATED_SIZE)
     curves = {name: np.asarray(spline(at)) for name, (spline, _) in splines.items()}
-    single = [_summary(at, curve, name) for name, curve in curves.items()]
+    single = [_summarize(at, curve, name) for name, curve in curves.items()]
     agreement = None
     if len(single) > 1:
         # Cochran's test that all have one log k.
@@ -371,23 +397,23 @@ def _power(
         agreement = float(stats.chi2.sf(weight @ off, len(single) - 1))
     single = [replace(p, coherence=coherence) if p.source == "ranges" else p for p in single]
     if of_fit is not None:
-        nearest = float(np.exp(at[np.argmax(_spline(powers, of_fit)[0](at))]))
+        nearest = float(np.exp(at[np.argmax(_fit_spline(powers, of_fit)[0](at))]))
         single = [replace(p, value=nearest) if p.source == "points" else p for p in single]
     if len(single) == 1:
         return replace(single[0], sources=(single[0],))
-    joint = _summary(at, sum(curves.values(), np.zeros(_FINE)), " + ".join(sources))
+    joint = _summarize(at, sum(curves.values(), np.zeros(_INTERPOLATED_SIZE)), " + ".join(sources))
     return replace(joint, sources=tuple(single), agreement=agreement, coherence=coherence)
 
 
-def _spline(powers: Array, curve: Curve) -> tuple[CubicSpline, Array]:
+def _fit_spline(powers: Array, curve: Curve) -> tuple[CubicSpline, Array]:
     """Return a log-likelihood by log-powers, through these and closer ones about the most likely.
 
     Also returns the latter.
     """
     values = curve(powers)
-    near = np.flatnonzero(values > values.max() - _LIKELY)
+    near = np.flatnonzero(values > values.max() - _MAX_LOSS)
     first, last = max(near[0] - 1, 0), min(near[-1] + 1, len(powers) - 1)
-    finer = log_grid(powers[first], powers[last], _FINER)
+    finer = log_grid(powers[first], powers[last], _REFINED_SIZE)
     closer = curve(finer)
     # Each grid has particles of its own, so the two curves differ by a constant besides noise.
     within = slice(first, last + 1)
@@ -400,7 +426,7 @@ def _spline(powers: Array, curve: Curve) -> tuple[CubicSpline, Array]:
     return CubicSpline(np.log(merged[order]), heights[order]), finer
 
 
-def _summary(at: Array, logs: Array, source: str) -> Power:
+def _summarize(at: Array, logs: Array, source: str) -> Power:
     """Return the median and central 90 % of the posterior under a prior flat in log k."""
     mass = np.exp(logs - logsumexp(logs))
     reached = np.cumsum(mass) - 0.5 * mass

@@ -17,12 +17,19 @@ from scipy.stats import qmc
 from llm_elicit.density import feature_axis
 from llm_elicit.density.belief_draws import BeliefDraws, make_draws
 from llm_elicit.density.distribution import Distribution, band
-from llm_elicit.density.errors import Array, DensityError, callback, integer, points_of, seed_of
+from llm_elicit.density.errors import (
+    Array,
+    DensityError,
+    check_callback,
+    check_integer,
+    check_points,
+    check_seed,
+)
 from llm_elicit.density.feature_axis import FeatureAxis
 from llm_elicit.density.methods import PotentialDensity, fit_warnings
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.settings import AnnealingSettings, Progress
-from llm_elicit.density.torch_utils import generator_of, one_thread
+from llm_elicit.density.torch_utils import make_generator, one_thread
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 if TYPE_CHECKING:
@@ -30,12 +37,12 @@ if TYPE_CHECKING:
 
 Features = int | str | Sequence[int | str] | None
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-_POINTS, _OF_DRAW = 100_000, 1000  # of λ, and of each draw of the posterior
+_POINTS, _POINTS_PER_DRAW = 100_000, 1000  # of λ, and of each draw of the posterior
 _FIGURES, _EXPORTERS = "llm_elicit.density.plots", ("arviz", "xarray")
 _QUANTILES = (0.05, 0.5, 0.95)
 _HEADINGS = ("", "mean", "sd", "5 %", "50 %", "95 %")
-_MOST_ROWS, _MOST_CATEGORIES = 40, 8
-_LONGEST = 60
+_MAX_ROWS, _MAX_CATEGORIES = 40, 8
+_MAX_LETTERS = 60
 _RIGHT, _LEFT, _SMALL = (
     ' style="text-align:right"',
     ' style="text-align:left"',
@@ -69,27 +76,27 @@ def belief_html(
     if any(axis.periodic for axis in axes):
         notes.append("Of a periodic feature: circular mean and standard deviation.")
     rows = ""
-    for j, axis in enumerate(axes[:_MOST_ROWS]):
+    for j, axis in enumerate(axes[:_MAX_ROWS]):
         if axis.categories:
-            rows += _row(axis.label, _shares(axis, points[:, j], drawn, j))
+            rows += _html_row(axis.label, _format_shares(axis, points[:, j], drawn, j))
         elif axis.periodic:
-            rows += _row(axis.label, _circle(axis, points[:, j], drawn, j))
+            rows += _html_row(axis.label, _periodic_cells(axis, points[:, j], drawn, j))
         else:
             ends = None if bands is None else bands[..., j].T
-            rows += _row(axis.label, _numbers(axis, points[:, j], ends))
-    if len(axes) > _MOST_ROWS:
-        rows += _row("…", f"{len(axes) - _MOST_ROWS} more features")
+            rows += _html_row(axis.label, _number_cells(axis, points[:, j], ends))
+    if len(axes) > _MAX_ROWS:
+        rows += _html_row("…", f"{len(axes) - _MAX_ROWS} more features")
     head = "".join(f"<th{_RIGHT}>{heading}</th>" for heading in _HEADINGS)
     return (
-        f"<div><p><b>Belief density</b>: {escape('; '.join(_facts(diagnostics)))}</p>"
+        f"<div><p><b>Belief density</b>: {escape('; '.join(_summarize_fit(diagnostics)))}</p>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         f"<p><small>{escape(' '.join(notes))}</small></p></div>"
     )
 
 
-def _row(label: str, cells: str | list[tuple[str, str]]) -> str:
+def _html_row(label: str, cells: str | list[tuple[str, str]]) -> str:
     """Return a row: a text across all columns, or for each a text with its band."""
-    row = f"<tr><th{_LEFT}>{escape(feature_axis.shortened(label, _LONGEST))}</th>"
+    row = f"<tr><th{_LEFT}>{escape(feature_axis.truncate(label, _MAX_LETTERS))}</th>"
     if isinstance(cells, str):
         return row + f'<td{_LEFT} colspan="{len(_HEADINGS) - 1}">{escape(cells)}</td></tr>'
     for text, ends in cells:
@@ -98,19 +105,19 @@ def _row(label: str, cells: str | list[tuple[str, str]]) -> str:
     return row + "</tr>"
 
 
-def _numbers(axis: FeatureAxis, values: Array, ends: Array | None) -> list[tuple[str, str]]:
+def _number_cells(axis: FeatureAxis, values: Array, ends: Array | None) -> list[tuple[str, str]]:
     """Return mean, standard deviation and quantiles of values (m,), with bands (1 + L, 2)."""
     sd = float(values.std())
     at = [float(values.mean()), *np.quantile(values, _QUANTILES).tolist()]
     bands = [""] * len(at)
     if ends is not None:
-        bands = [" to ".join(_value(axis, float(end), sd) for end in pair) for pair in ends]
-    mean, *quantiles = zip((_value(axis, value, sd) for value in at), bands, strict=True)
-    width = f"{_number(axis, sd, sd)} days" if axis.date else _number(axis, sd, sd)
+        bands = [" to ".join(_format_value(axis, float(end), sd) for end in pair) for pair in ends]
+    mean, *quantiles = zip((_format_value(axis, value, sd) for value in at), bands, strict=True)
+    width = f"{_format_number(axis, sd, sd)} days" if axis.date else _format_number(axis, sd, sd)
     return [mean, (width, ""), *quantiles]
 
 
-def _circle(
+def _periodic_cells(
     axis: FeatureAxis, values: Array, drawn: BeliefDraws | None, place: int
 ) -> list[tuple[str, str]]:
     """Return a periodic feature's mean direction and spread; a circle has no quantiles."""
@@ -118,7 +125,7 @@ def _circle(
     turn, ends = 2.0 * math.pi / period, ""
 
     def text(angle: float) -> str:
-        return _number(axis, axis.low + (angle / turn) % period, sd)
+        return _format_number(axis, axis.low + (angle / turn) % period, sd)
 
     middle = complex(np.exp(1j * turn * (values - axis.low)).mean())
     sd, angle = math.sqrt(max(0.0, 1.0 - abs(middle) ** 2)) / turn, float(np.angle(middle))
@@ -128,37 +135,36 @@ def _circle(
         # Measured from the mean, a band may go over the end of the range.
         around = band(np.angle(means * np.exp(-1j * angle)))
         ends = " to ".join(text(angle + float(end)) for end in around)
-    return [(text(angle), ends), (_number(axis, sd, sd), ""), *[("–", "")] * len(_QUANTILES)]
+    return [(text(angle), ends), (_format_number(axis, sd, sd), ""), *[("–", "")] * len(_QUANTILES)]
 
 
-def _shares(axis: FeatureAxis, values: Array, drawn: BeliefDraws | None, place: int) -> str:
+def _format_shares(axis: FeatureAxis, values: Array, drawn: BeliefDraws | None, place: int) -> str:
     """Return the shares of categories, the largest first."""
-    share = axis.bars(values)
+    share = axis.data_histogram(values)
     ends = None if drawn is None else np.stack(band(drawn.shares(place)))
     order = np.argsort(-share, kind="stable")
-    top, tail = order[:_MOST_CATEGORIES], order[_MOST_CATEGORIES:]
+    top, tail = order[:_MAX_CATEGORIES], order[_MAX_CATEGORIES:]
     parts = []
     for code in top.tolist():
         between = "" if ends is None else f" ({ends[0, code]:.0%} to {ends[1, code]:.0%})"
-        parts.append(
-            f"{feature_axis.shortened(axis.categories[code], _LONGEST)} {share[code]:.0%}{between}"
-        )
+        category = feature_axis.truncate(axis.categories[code], _MAX_LETTERS)
+        parts.append(f"{category} {share[code]:.0%}{between}")
     if len(tail):
         parts.append(f"{len(tail)} others {share[tail].sum():.0%}")
     return ", ".join(parts)
 
 
-def _value(axis: FeatureAxis, value: float, sd: float) -> str:
+def _format_value(axis: FeatureAxis, value: float, sd: float) -> str:
     """Return a value of a feature: a number, or a date."""
-    return str(np.datetime64(round(value), "D")) if axis.date else _number(axis, value, sd)
+    return str(np.datetime64(round(value), "D")) if axis.date else _format_number(axis, value, sd)
 
 
-def _number(axis: FeatureAxis, value: float, sd: float) -> str:
+def _format_number(axis: FeatureAxis, value: float, sd: float) -> str:
     """Return a number with two digits of the standard deviation; on a log scale, three of its own.
 
     Examples:
         >>> age = FeatureAxis("age", 0.0, 90.0)
-        >>> _number(age, 41.5678, 12.3), _number(age, -41567.8, 1234.5)
+        >>> _format_number(age, 41.5678, 12.3), _format_number(age, -41567.8, 1234.5)
         ('42', '−41,568')
     """
     if axis.log or not 1e-6 < sd < 1e12:
@@ -168,7 +174,7 @@ def _number(axis: FeatureAxis, value: float, sd: float) -> str:
     return text.replace("-", "−")
 
 
-def _facts(diagnostics: Mapping[str, Any]) -> list[str]:
+def _summarize_fit(diagnostics: Mapping[str, Any]) -> list[str]:
     """Return how the belief was made and how well it predicts, as short phrases."""
     facts, held_out = [], diagnostics.get("held_out_log_likelihood")
     if "method" in diagnostics:
@@ -189,11 +195,11 @@ def _facts(diagnostics: Mapping[str, Any]) -> list[str]:
     return facts
 
 
-class PresentedDensity(Distribution):
+class DensityWithPosterior(Distribution):
     """A density with draws of its posterior, and with figures and tables."""
 
     @cached_property
-    def _cached(self) -> dict[int, BeliefDraws]:
+    def _draws_by_seed(self) -> dict[int, BeliefDraws]:
         """Draws that were asked for, by seed."""
         return {}
 
@@ -224,10 +230,10 @@ class PresentedDensity(Distribution):
                 method or because it was fitted with ``PosteriorSettings(draws=0)``.
         """
         by_default = log_level_sd is None
-        callback("draws: progress", progress)
-        generator = generator_of(seed)
-        if by_default and seed in self._cached and progress is None:
-            return replace(self._cached[seed], _named=self._features)
+        check_callback("draws: progress", progress)
+        generator = make_generator(seed)
+        if by_default and seed in self._draws_by_seed and progress is None:
+            return replace(self._draws_by_seed[seed], _feature_names=self._features)
         if log_level_sd is None:
             log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
         belief = PotentialDensity(self._latent, Utility.flat(1), AnnealingSettings())
@@ -238,8 +244,10 @@ class PresentedDensity(Distribution):
             draws = make_draws(belief, utilities, generator, progress, log_level_sd)
         if by_default:
             # Of seed 0 for figures; of another for who asks for the same again, as an audit does.
-            self._cached = {k: v for k, v in self._cached.items() if k == 0} | {seed: draws}
-        return replace(draws, _named=self._features)
+            self._draws_by_seed = {k: v for k, v in self._draws_by_seed.items() if k == 0} | {
+                seed: draws
+            }
+        return replace(draws, _feature_names=self._features)
 
     def utility_draws(self) -> UtilityDraws:
         """Return draws of the posterior over utilities, for use in the core."""
@@ -291,8 +299,8 @@ class PresentedDensity(Distribution):
             >>> len(belief.named(["age", "income"]).plot(bands=False).axes)
             3
         """
-        plot = self._shown("plot", features, data, bands=bands, n=n, seed=seed)
-        figure: Figure = _module("plot", _FIGURES).corner_figure(plot)
+        plot = self._plot_data("plot", features, data, bands=bands, n=n, seed=seed)
+        figure: Figure = _import_optional("plot", _FIGURES).corner_figure(plot)
         return figure
 
     def plot_marginals(
@@ -309,23 +317,23 @@ class PresentedDensity(Distribution):
         Raises:
             DensityError: as `plot`.
         """
-        plot = self._shown("plot_marginals", features, data, bands=bands, n=n, seed=seed)
-        figure: Figure = _module("plot_marginals", _FIGURES).marginals_figure(plot)
+        plot = self._plot_data("plot_marginals", features, data, bands=bands, n=n, seed=seed)
+        figure: Figure = _import_optional("plot_marginals", _FIGURES).marginals_figure(plot)
         return figure
 
-    def _shown(
+    def _plot_data(
         self, label: str, features: Features, data: Any, *, bands: bool, n: int, seed: int
     ) -> feature_axis.PlotData:
         """Return what a figure of some features shows."""
-        places = self._features.places(label, features)
-        integer(f"{label}: n", n, least=1)
-        seed_of(f"{label}: seed", seed)
+        places = self._features.indices(label, features)
+        check_integer(f"{label}: n", n, minimum=1)
+        check_seed(f"{label}: seed", seed)
         points = None
         if data is not None:
             name = f"{label}: data"
-            selected = self._features.only(places).points(name, data)
+            selected = self._features.select(places).to_array(name, data)
             own = selected is data  # an array with all features
-            points = points_of(name, selected, self.dimension if own else len(places))
+            points = check_points(name, selected, self.dimension if own else len(places))
             points = points[:, places] if own else points
         belief, law = self.sample(n, seed=seed)[:, places], self.sampling
         rng = np.random.default_rng(seed)
@@ -342,17 +350,17 @@ class PresentedDensity(Distribution):
         drawn = self.draws()
         weighted, bounds = list(zip(drawn.points, drawn.weights, strict=True)), []
         for axis, place in zip(axes, places, strict=True):
-            lines = np.stack([axis.line(x[:, place], w) for x, w in weighted])
+            lines = np.stack([axis.density_line(x[:, place], w) for x, w in weighted])
             bounds.append(feature_axis.Band(axis.centres, *band(lines)))
         return feature_axis.PlotData(
-            axes, belief, sampling, points, bounds, drawn.sample(_OF_DRAW)[..., places]
+            axes, belief, sampling, points, bounds, drawn.sample(_POINTS_PER_DRAW)[..., places]
         )
 
     def _repr_html_(self) -> str:
         """Return a table of the features, which notebooks show."""
-        places, points = list(range(self.dimension)), self._kept
+        places, points = list(range(self.dimension)), self._reference_points
         axes = feature_axis.feature_axes(self.sampling, self._features, places, [points])
-        draws = self.draws() if 0 in self._cached else self.has_draws
+        draws = self.draws() if 0 in self._draws_by_seed else self.has_draws
         return belief_html(axes, points, draws, self.diagnostics)
 
     def to_pandas(
@@ -378,8 +386,8 @@ class PresentedDensity(Distribution):
         """
         # Not imported above: the core works without pandas.
         pandas = import_module("pandas")
-        drawn = self.sample(n, seed=seed) if points is None else self.inside("points", points)
-        return pandas.DataFrame(self._features.columns(drawn))
+        drawn = self.sample(n, seed=seed) if points is None else self.check_inside("points", points)
+        return pandas.DataFrame(self._features.to_columns(drawn))
 
     def to_arviz(
         self,
@@ -426,22 +434,25 @@ class PresentedDensity(Distribution):
             Kumar, Carroll, Hartikainen and Martin (2019). ArviZ, a unified library for exploratory
             analysis of Bayesian models in Python. *Journal of Open Source Software* 4(33).
         """
-        integer("to_arviz: chains", chains, least=1)
-        integer("to_arviz: draws", draws, least=1)
-        seed_of("to_arviz: seed", seed)
+        check_integer("to_arviz: chains", chains, minimum=1)
+        check_integer("to_arviz: draws", draws, minimum=1)
+        check_seed("to_arviz: seed", seed)
         if units is not None and len(units) != self.dimension:
             raise DensityError(
                 f"to_arviz: {len(units)} units for {self.dimension} features; give one unit for "
                 "each."
             )
-        arviz, xarray = (_module("to_arviz", name, "'llm-elicit[arviz]'") for name in _EXPORTERS)
+        arviz, xarray = (
+            _import_optional("to_arviz", name, "'llm-elicit[arviz]'") for name in _EXPORTERS
+        )
         try:
             version = metadata.version("llm-elicit")
         except metadata.PackageNotFoundError:
             version = "unknown"
         names, low = self.feature_names, self.as_prior().support()[0]
         every = (
-            feature_axis.words_of(self.sampling, self._features, j) for j in range(self.dimension)
+            feature_axis.category_names(self.sampling, self._features, j)
+            for j in range(self.dimension)
         )
         words = {j: codes for j, codes in enumerate(every) if codes}
         numeric = [j for j in range(self.dimension) if j not in words]
@@ -491,7 +502,7 @@ class PresentedDensity(Distribution):
         return xarray.DataTree.from_dict(groups)
 
 
-def _module(label: str, name: str, package: str = "") -> Any:
+def _import_optional(label: str, name: str, package: str = "") -> Any:
     """Return a module of, or one that needs, a package that may be missing."""
     try:
         return import_module(name)

@@ -32,18 +32,18 @@ from torch import Tensor
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.distribution import Coherence
-from llm_elicit.density.errors import Array, DensityError, Flags, finite, numbers
+from llm_elicit.density.errors import Array, DensityError, Flags, check_finite, check_numbers
 from llm_elicit.density.evidence import LogOdds
 from llm_elicit.density.judgments import pair_contrasts
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import PotentialDensity
 from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, Uniform, bisect
 
-_FARTHEST = 30.0  # standard deviations, beyond which λ has no mass in floats
+_MAX_SCORE = 30.0  # standard deviations, beyond which λ has no mass in floats
 
-_ESS = 0.5
+_MIN_EFFECTIVE_SHARE = 0.5
 _MOVES = 2
-_ACCEPTED = 0.3
+_TARGET_ACCEPTANCE = 0.3
 _BISECTIONS = 30
 _JITTER = 1e-9
 
@@ -62,7 +62,7 @@ class TruncatedNormal:
     root: Tensor
 
     @classmethod
-    def of(cls, latent: Latent, boxes: Array) -> TruncatedNormal:
+    def from_boxes(cls, latent: Latent, boxes: Array) -> TruncatedNormal:
         """Return those of boxes (G, d, 2), natural units; a free feature has (−inf, inf)."""
         sampling = latent.sampling
         grouped = np.argwhere(sampling.categorical & np.isfinite(boxes).any(-1))
@@ -71,9 +71,9 @@ class TruncatedNormal:
                 f"ranges: {boxes[tuple(grouped[0])].tolist()} bounds feature {grouped[0][1]}, whose"
                 " values are categories; leave it free by (-inf, inf)."
             )
-        low, high = latent.box(boxes)
+        low, high = latent.box_bounds(boxes)
         root = latent.root
-        most = _FARTHEST * np.linalg.norm(root, axis=1)
+        most = _MAX_SCORE * np.linalg.norm(root, axis=1)
         empty = np.flatnonzero(~((low < high) & (low < most) & (high > -most)).all(1))
         if empty.size:
             raise DensityError(
@@ -116,7 +116,7 @@ class TruncatedNormal:
         """Return the bounds (G, N) of coordinate j given those before it."""
         before = g[..., :j] @ self.root[j, :j]
         a, b = ((side[:, j, None] - before) / self.root[j, j] for side in (self.low, self.high))
-        return a.clamp(-_FARTHEST, _FARTHEST), b.clamp(-_FARTHEST, _FARTHEST)
+        return a.clamp(-_MAX_SCORE, _MAX_SCORE), b.clamp(-_MAX_SCORE, _MAX_SCORE)
 
 
 def _log_mass(a: Tensor, b: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class PowerPath:
     points: tuple[Tensor, ...]
 
 
-def follow_powers(
+def anneal_powers(
     model: PotentialDensity, boxes: Array, powers: Array, particles: int, generator: torch.Generator
 ) -> PowerPath:
     """Return particles in boxes (G, d, 2), natural units, along increasing powers (K,)."""
@@ -165,7 +165,7 @@ class _Particles:
         self, model: PotentialDensity, boxes: Array, particles: int, generator: torch.Generator
     ) -> None:
         self.latent, self.utility, self.generator = model.latent, model.utility, generator
-        self.boxes, self.within = boxes, TruncatedNormal.of(model.latent, boxes)
+        self.boxes, self.within = boxes, TruncatedNormal.from_boxes(model.latent, boxes)
         self.points = self.within.draw(particles, generator)
         self.values = self._evaluate(self.points, self.within)
         self.log_mass = torch.zeros(len(boxes), dtype=torch.float64)
@@ -179,7 +179,7 @@ class _Particles:
         shape = points.shape[:-1]
         return value.reshape(shape), base.reshape(shape), within.log_density(points)
 
-    def _ends(self, power: float, values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def _log_densities(self, power: float, values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the log-densities (G, N) at the present power and at the next one."""
         f, base, start = values
         present = start if self.power == 0.0 else self.power * f + base
@@ -190,8 +190,8 @@ class _Particles:
         done = torch.zeros(len(self.boxes), dtype=torch.float64)
         while bool((done < 1.0).any()):
             active = torch.nonzero(done < 1.0)[:, 0]
-            first, last = self._ends(power, [value[active] for value in self.values])
-            part = _increments(last - first, 1.0 - done[active])
+            first, last = self._log_densities(power, [value[active] for value in self.values])
+            part = _next_increments(last - first, 1.0 - done[active])
             logs = part[:, None] * (last - first)
             self.log_mass[active] += torch.logsumexp(logs, 1) - math.log(logs.shape[1])
             done[active] = torch.where(part >= 1.0 - done[active], 1.0, done[active] + part)
@@ -219,11 +219,11 @@ class _Particles:
         # Kept away from singular.
         root = torch.linalg.cholesky(covariance + torch.diag_embed(0.02 * diagonal + _JITTER))
         proposal = points + self.step[active][:, None, None] * (white @ root.mT)
-        inside = _inside(self.latent, proposal, self.boxes[active.numpy()])
+        inside = _is_inside(self.latent, proposal, self.boxes[active.numpy()])
         proposal = torch.where(inside[..., None], proposal, points)
         values = self._evaluate(proposal, self.within.select(active))
         new, old = (
-            torch.lerp(*self._ends(power, ends), done[:, None])
+            torch.lerp(*self._log_densities(power, ends), done[:, None])
             for ends in (values, [value[active] for value in self.values])
         )
         chance = torch.exp((new - old).clamp(max=0.0)).nan_to_num(0.0) * inside
@@ -233,23 +233,25 @@ class _Particles:
         for present, moved in zip(self.values, values, strict=True):
             present[active] = torch.where(accepted, moved, present[active])
         rate = chance.mean(1)
-        self.step[active] = (self.step[active] * torch.exp(rate - _ACCEPTED)).clamp(1e-3, 5.0)
+        self.step[active] = (self.step[active] * torch.exp(rate - _TARGET_ACCEPTANCE)).clamp(
+            1e-3, 5.0
+        )
 
 
-def _increments(ratio: Tensor, remaining: Tensor) -> Tensor:
+def _next_increments(ratio: Tensor, remaining: Tensor) -> Tensor:
     """Return for each box (G,) the largest part of ``remaining`` that keeps the effective size."""
 
     def enough(part: Array) -> Flags:
         logs = torch.from_numpy(part)[:, None] * ratio
         twice = 2.0 * torch.logsumexp(logs, 1) - torch.logsumexp(2.0 * logs, 1)
-        return np.asarray((torch.exp(twice) / ratio.shape[1] >= _ESS).numpy())
+        return np.asarray((torch.exp(twice) / ratio.shape[1] >= _MIN_EFFECTIVE_SHARE).numpy())
 
     most = remaining.numpy()
     part = bisect(enough, np.zeros_like(most), most, _BISECTIONS).clip(1e-9)
     return torch.from_numpy(np.where(enough(most), most, part))
 
 
-def _inside(latent: Latent, points: Tensor, boxes: Array) -> Tensor:
+def _is_inside(latent: Latent, points: Tensor, boxes: Array) -> Tensor:
     """Return which latent points (G, N, d) lie in their boxes (G, d, 2)."""
     flat = points.reshape(-1, points.shape[-1]).numpy()
     x = latent.from_latent(flat).reshape(points.shape)
@@ -257,7 +259,7 @@ def _inside(latent: Latent, points: Tensor, boxes: Array) -> Tensor:
     return torch.from_numpy(inside.all(-1))
 
 
-def whole(dimension: int) -> Array:
+def whole_space(dimension: int) -> Array:
     """Return the box (1, d, 2) of the whole space."""
     return np.broadcast_to(np.array([-np.inf, np.inf]), (1, dimension, 2)).copy()
 
@@ -267,16 +269,18 @@ def log_grid(low: float, high: float, count: int) -> Array:
     return np.exp(np.linspace(math.log(low), math.log(high), count))
 
 
-Paths = Callable[[Array, Array, int], PowerPath]
-Deviations = Callable[[torch.Tensor], Array]
+PathFunction = Callable[[Array, Array, int], PowerPath]
+DeviationFunction = Callable[[torch.Tensor], Array]
 
 _PARTICLES = 128
-_AVERAGED = 32  # of them, for means of functions that vary little within a range
+_AVERAGED_PARTICLES = 32  # of them, for means of functions that vary little within a range
 _SCALE_SD = 1.0  # prior sd of log(c k), which is 0 if points and ranges are judged alike
 _NOISE_SD = 1.0  # prior sd of log(noise of a range's log-odds / that of a point's)
 _ANY_NOISE_SD = 2.0  # the same if the noise of a point's log-odds is unknown
-_NEWTON, _STEP = 50, 1e-3
-_SHARES = np.array([1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 1e-3, 0.0])  # step lengths of Newton's method
+_MAX_NEWTON_STEPS, _DIFFERENCE_STEP = 50, 1e-3
+_STEP_LENGTHS = np.array(
+    [1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 1e-3, 0.0]
+)  # step lengths of Newton's method
 
 
 @dataclass(frozen=True)
@@ -309,13 +313,13 @@ class Ranges:
     def __init__(
         self, first: npt.ArrayLike, second: npt.ArrayLike, log_odds: npt.ArrayLike
     ) -> None:
-        a, b = numbers("Ranges: first", first), numbers("Ranges: second", second)
+        a, b = check_numbers("Ranges: first", first), check_numbers("Ranges: second", second)
         if a.ndim != 3 or a.shape[2] != 2 or a.shape != b.shape or 0 in a.shape:
             raise DensityError(
                 f"Ranges: first has shape {a.shape} and second {b.shape}; both are (n, d, 2),"
                 " the bounds of every feature of every range."
             )
-        value = finite("Ranges: log_odds", log_odds)
+        value = check_finite("Ranges: log_odds", log_odds)
         if value.shape != (len(a),):
             raise DensityError(
                 f"Ranges: log_odds has shape {value.shape}; one number per question is needed, "
@@ -344,12 +348,16 @@ class RangeLikelihood:
     """
 
     def __init__(
-        self, ranges: Ranges, belief: BeliefDensity, paths: Paths, deviations: Deviations
+        self,
+        ranges: Ranges,
+        belief: BeliefDensity,
+        paths: PathFunction,
+        deviations: DeviationFunction,
     ) -> None:
-        _check(ranges, belief.sampling)
+        _check_ranges(ranges, belief.sampling)
         n, d = len(ranges), belief.dimension
         first, second = (side.reshape(n, 2 * d) for side in (ranges.first, ranges.second))
-        rows = LogOdds.of(first, second, ranges.log_odds)
+        rows = LogOdds.exact(first, second, ranges.log_odds)
         pairs = pair_contrasts(rows)
         if len(pairs) < 3:
             raise DensityError(
@@ -357,15 +365,15 @@ class RangeLikelihood:
                 "needed; ask more."
             )
         self.paths, self.deviations = paths, deviations
-        self._made: dict[tuple[float, ...], list[_Rows]] = {}
+        self._cache: dict[tuple[float, ...], list[_WhitenedRegression]] = {}
         # Half differences of both orders are free of the position effect; a single order is not.
-        self.side, self.share = pairs.side, np.sqrt(2.0 * pairs.share)
+        self.side, self.share = pairs.position_coefficient, np.sqrt(2.0 * pairs.dispersion_share)
         self.value = pairs.value
         boxes, index = np.unique(np.concatenate([pairs.a, pairs.b]), axis=0, return_inverse=True)
         self.boxes = boxes.reshape(-1, d, 2)
-        self.one, self.other = np.split(index.reshape(-1), 2)
+        self.first_index, self.second_index = np.split(index.reshape(-1), 2)
         width = _log_widths(self.boxes, belief.sampling)
-        self.width = width[self.one] - width[self.other]
+        self.width = width[self.first_index] - width[self.second_index]
         # Prior means and standard deviations (2,) of θ. The dispersion is that of one log-odds, and
         # half differences have less by √2.
         size = max(float(np.sqrt(np.mean(self.value**2))), 1e-12)
@@ -375,9 +383,9 @@ class RangeLikelihood:
             noise, noise_sd = dispersion / np.sqrt(2.0), _NOISE_SD
         self.prior = np.array([0.0, np.log(noise)]), np.array([_SCALE_SD, noise_sd])
 
-    def curve(self, powers: Array) -> Array:
+    def log_likelihood(self, powers: Array) -> Array:
         """Return log p(log-odds | k) (K,), with θ integrated out."""
-        return np.array([at.maximum().integral for at in self._rows(powers)])
+        return np.array([at.find_mode().integral for at in self._regressions(powers)])
 
     def coherence(self, powers: Array) -> Coherence | None:
         """Return the test of the coefficient of log-width; None if widths are infinite or equal.
@@ -386,39 +394,43 @@ class RangeLikelihood:
         """
         if not (np.isfinite(self.width).all() and float(np.ptp(self.width)) > 1e-9):
             return None
-        rows = self._rows(powers)
-        bound = [row.maximum().value for row in rows]
-        maxima = [row.with_width().maximum() for row in rows]
+        rows = self._regressions(powers)
+        bound = [row.find_mode().value for row in rows]
+        maxima = [row.with_free_width().find_mode() for row in rows]
         free = [maximum.value for maximum in maxima]
         best = maxima[int(np.argmax(free))]
         k = powers[int(np.argmax(free))]
-        ratio = 2.0 * max(_top(powers, free) - _top(powers, bound), 0.0)
+        ratio = 2.0 * max(
+            _interpolate_maximum(powers, free) - _interpolate_maximum(powers, bound), 0.0
+        )
         freedom = max(len(self.value) - 4, 1)
         p_value = float(stats.f.sf(freedom * np.expm1(ratio / len(self.value)), 1, freedom))
         expected = float(np.exp(best.theta[0]) / k)
-        half = float(stats.t.ppf(0.975, freedom) * best.errors[-1])
+        half = float(stats.t.ppf(0.975, freedom) * best.standard_errors[-1])
         width = expected + float(best.coefficients[-1])
         return Coherence((width, width - half, width + half), expected, p_value)
 
-    def _rows(self, powers: Array) -> list[_Rows]:
+    def _regressions(self, powers: Array) -> list[_WhitenedRegression]:
         """Return the measurements at each of the powers, computed once for equal powers."""
         key = tuple(powers.tolist())
-        if key in self._made:
-            return self._made[key]
+        if key in self._cache:
+            return self._cache[key]
         path = self.paths(self.boxes, powers, _PARTICLES)
-        rows = self._made[key] = []
+        rows = self._cache[key] = []
         for at, points in enumerate(path.points):
-            some = points[:, :_AVERAGED]
+            some = points[:, :_AVERAGED_PARTICLES]
             flat = self.deviations(some.reshape(-1, some.shape[-1]))
             mean = flat.reshape(len(flat), *some.shape[:2]).mean(-1)  # (S, G), in each box
-            spread = (mean[:, self.one] - mean[:, self.other]).T / self.share[:, None]
-            mass = path.log_mass[self.one, at] - path.log_mass[self.other, at]
-            rows.append(_Rows.of(self, float(powers[at]), mass, spread))
+            spread = (mean[:, self.first_index] - mean[:, self.second_index]).T / self.share[
+                :, None
+            ]
+            mass = path.log_mass[self.first_index, at] - path.log_mass[self.second_index, at]
+            rows.append(_WhitenedRegression.whiten(self, float(powers[at]), mass, spread))
         return rows
 
 
 @dataclass(frozen=True)
-class _Maximum:
+class _Mode:
     """The mode of θ (2,), its log-posterior, the log-likelihood with θ integrated out, and the
     coefficients of the effects (q,) with their standard errors.
     """
@@ -427,11 +439,11 @@ class _Maximum:
     value: float
     integral: float
     coefficients: Array
-    errors: Array
+    standard_errors: Array
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _WhitenedRegression:
     """n measurements at one power, along axes on which they are independent.
 
     ``value``, ``mass``, ``width`` (n,) have unit noise, and so have the columns ``effects`` (n, q):
@@ -448,18 +460,20 @@ class _Rows:
     prior: tuple[Array, Array]
 
     @classmethod
-    def of(cls, likelihood: RangeLikelihood, power: float, mass: Array, spread: Array) -> _Rows:
+    def whiten(
+        cls, likelihood: RangeLikelihood, power: float, mass: Array, spread: Array
+    ) -> _WhitenedRegression:
         variance, axes = np.linalg.eigh(spread @ spread.T)
         columns = (likelihood.value, mass, likelihood.width, likelihood.side)
         value, mass, width, side = (axes.T @ (column / likelihood.share) for column in columns)
         effects, positive = side[:, None][:, : bool(side.any())], np.maximum(variance, 0.0)
         return cls(power, value, mass, width, effects, positive, likelihood.prior)
 
-    def with_width(self) -> _Rows:
+    def with_free_width(self) -> _WhitenedRegression:
         """Return the same with a free coefficient of log-width."""
         return replace(self, effects=np.column_stack([self.effects, self.width]))
 
-    def maximum(self) -> _Maximum:
+    def find_mode(self) -> _Mode:
         """Return the mode, by Newton's method from a least-squares fit."""
         design = np.column_stack([self.mass, self.effects])
         beta = np.linalg.lstsq(design, self.value, rcond=None)[0]
@@ -469,30 +483,30 @@ class _Rows:
         scale = max(float(beta[0]) * self.power, float(np.exp(mean[0] - 2.0 * sd[0])))
         noise = 0.5 * np.log(np.mean(e**2) + np.exp(2.0 * mean[1] - 6))
         theta, curvature = np.array([np.log(scale), noise]), np.eye(2)
-        for _ in range(_NEWTON):
-            slope, curvature = self._slope(theta)
+        for _ in range(_MAX_NEWTON_STEPS):
+            slope, curvature = self._derivatives(theta)
             step = np.linalg.solve(curvature, slope)
-            candidates = theta + np.outer(_SHARES, step.clip(-1.0, 1.0))
-            best = int(self._logs(candidates)[0].argmax())
+            candidates = theta + np.outer(_STEP_LENGTHS, step.clip(-1.0, 1.0))
+            best = int(self._log_posteriors(candidates)[0].argmax())
             theta = candidates[best]
-            if _SHARES[best] * float(abs(step).max()) < 1e-5:
+            if _STEP_LENGTHS[best] * float(abs(step).max()) < 1e-5:
                 break
-        logs, coefficients, errors = (values[0] for values in self._logs(theta[None]))
+        logs, coefficients, errors = (values[0] for values in self._log_posteriors(theta[None]))
         integral = logs + np.log(2.0 * np.pi) - 0.5 * np.linalg.slogdet(curvature)[1]
-        return _Maximum(theta, float(logs), float(integral), coefficients, errors)
+        return _Mode(theta, float(logs), float(integral), coefficients, errors)
 
-    def _slope(self, theta: Array) -> tuple[Array, Array]:
+    def _derivatives(self, theta: Array) -> tuple[Array, Array]:
         """Return the gradient (2,) and minus the Hessian (2, 2), made positive definite."""
         moves = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1]])
-        at = self._logs(theta + _STEP * moves)[0]
-        slope = np.array([at[1] - at[2], at[3] - at[4]]) / (2.0 * _STEP)
+        at = self._log_posteriors(theta + _DIFFERENCE_STEP * moves)[0]
+        slope = np.array([at[1] - at[2], at[3] - at[4]]) / (2.0 * _DIFFERENCE_STEP)
         twice = 2.0 * at[0] - np.array([at[1] + at[2], at[3] + at[4]])
         crossed = -0.5 * (at[5] + at[6] - at[1] - at[2] - at[3] - at[4] + 2.0 * at[0])
-        hessian = np.array([[twice[0], crossed], [crossed, twice[1]]]) / _STEP**2
+        hessian = np.array([[twice[0], crossed], [crossed, twice[1]]]) / _DIFFERENCE_STEP**2
         values, vectors = np.linalg.eigh(hessian)
         return slope, (vectors * np.maximum(values, 0.1)) @ vectors.T
 
-    def _logs(self, theta: Array) -> tuple[Array, Array, Array]:
+    def _log_posteriors(self, theta: Array) -> tuple[Array, Array, Array]:
         """Return log-posteriors (m,) at θ (m, 2), and the effects' coefficients and errors (m, q).
 
         The coefficients are by generalized least squares.
@@ -513,7 +527,7 @@ class _Rows:
         return logs, beta, np.sqrt(np.diagonal(inverse, axis1=1, axis2=2))
 
 
-def _top(powers: Array, values: list[float]) -> float:
+def _interpolate_maximum(powers: Array, values: list[float]) -> float:
     """Return the maximum of a curve over log-powers, by a parabola through the highest nodes."""
     at = int(np.clip(np.argmax(values), 1, len(values) - 2))
     near = slice(at - 1, at + 2)
@@ -524,7 +538,7 @@ def _top(powers: Array, values: list[float]) -> float:
     return float(height - slope**2 / (4.0 * bend))
 
 
-def _check(ranges: Ranges, sampling: SamplingDensity) -> None:
+def _check_ranges(ranges: Ranges, sampling: SamplingDensity) -> None:
     d = sampling.dimension
     if ranges.first.shape[1] != d:
         raise DensityError(
@@ -550,7 +564,7 @@ def _check(ranges: Ranges, sampling: SamplingDensity) -> None:
 def _log_widths(boxes: Array, sampling: SamplingDensity) -> Array:
     """Return log-volumes (G,) of boxes on the features' scales; a free one has its whole range."""
     if isinstance(sampling, Uniform):
-        cube = sampling.edges(boxes)
+        cube = sampling.box_to_cube(boxes)
         return np.asarray(np.log(cube[..., 1] - cube[..., 0]).sum(1))
     low, high = boxes[..., 0], boxes[..., 1]
     free = np.isinf(low) & np.isinf(high)

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from scipy.stats import qmc
 
 from llm_elicit.density import errors
-from llm_elicit.density.constraints import constraint_of
+from llm_elicit.density.constraints import parse_constraint
 from llm_elicit.density.errors import Array, DensityError, Flags
-from llm_elicit.density.feature_names import FeatureNames, as_frame, in_order, labels
+from llm_elicit.density.feature_names import FeatureNames, as_frame, feature_labels, match_order
 
 LOG_2PI = math.log(2.0 * math.pi)
 _BATCH = 2**16  # draws at once
@@ -54,7 +54,7 @@ class SamplingDensity(ABC):
         return len(self.low)
 
     @abstractmethod
-    def reordered(self, order: Sequence[int]) -> Self:
+    def reorder(self, order: Sequence[int]) -> Self:
         """Return λ with the features of these numbers, in this order."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class SamplingDensity(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able description, which `sampling_from_dict` reads back."""
+        """Return a JSON-able description, which `read_sampling` reads back."""
 
     def contains(self, x: npt.ArrayLike) -> Flags:
         """Return whether each point is finite and within the closed bounds, (n,) bools."""
@@ -83,7 +83,7 @@ class SamplingDensity(ABC):
         inside = (points >= self.low) & (points <= self.high) & (~self.log | (points > 0.0))
         return np.asarray((inside & np.isfinite(points)).all(axis=1))
 
-    def log_scale_slope(self, x: npt.ArrayLike) -> Array:
+    def log_scale_derivative(self, x: npt.ArrayLike) -> Array:
         """Return log |d scale / d x| (n,), which turns a density per scale unit into one per x.
 
         It is −log x of each logarithmic feature, summed.
@@ -99,22 +99,22 @@ class SamplingDensity(ABC):
 
     def _points(self, x: Any, *, no_nan: bool = False) -> Array:
         """Return points (n, d) as floats, without NaN if asked for."""
-        points = x if self.names is None else FeatureNames(self.names).points("points", x)
+        points = x if self.names is None else FeatureNames(self.names).to_array("points", x)
         if no_nan:
-            return errors.points_of("points", points, self.dimension, infinite=True)
-        return errors.shaped("points", points, self.dimension)
+            return errors.check_points("points", points, self.dimension, infinite=True)
+        return errors.check_shape("points", points, self.dimension)
 
-    def _text(self, text: dict[str, Any]) -> dict[str, Any]:
+    def _with_names(self, text: dict[str, Any]) -> dict[str, Any]:
         """Return a description with the names, if there are any."""
         return text if self.names is None else {**text, "names": list(self.names)}
 
-    def _name(self, names: Sequence[str] | None, order: Sequence[int]) -> Self:
+    def _set_names(self, names: Sequence[str] | None, order: Sequence[int]) -> Self:
         """Take the names of these numbers."""
         self.names = None if names is None else tuple(names[i] for i in order)
         return self
 
 
-def accepted(draw: Callable[[int], Array], n: int, share: float) -> Array:
+def sample_by_rejection(draw: Callable[[int], Array], n: int, share: float) -> Array:
     """Return n points by rejection; draw(k) returns the accepted ones of k draws, about k·share."""
     parts, missing = [draw(0)], n
     while missing > 0:
@@ -125,11 +125,13 @@ def accepted(draw: Callable[[int], Array], n: int, share: float) -> Array:
 
 def check_draw(n: int, rng: np.random.Generator) -> None:
     """Check the arguments of ``sample``."""
-    errors.integer("sample: n", n)
-    errors.instance("sample: rng", rng, np.random.Generator, "pass numpy.random.default_rng(seed)")
+    errors.check_integer("sample: n", n)
+    errors.check_instance(
+        "sample: rng", rng, np.random.Generator, "pass numpy.random.default_rng(seed)"
+    )
 
 
-def inside(label: str, points: Array, sampling: SamplingDensity) -> Array:
+def check_inside(label: str, points: Array, sampling: SamplingDensity) -> Array:
     """Return points (n, d) after a check that all are in λ's support."""
     outside = np.flatnonzero(~sampling.contains(points))
     if outside.size:
@@ -159,13 +161,17 @@ def bisect(below: Callable[[Array], Flags], low: Array, high: Array, steps: int 
     return np.asarray(0.5 * (low + high))
 
 
-_NARROWEST = 1e-12
-_WHOLE = 1e-9  # how near a whole number is to itself
-_LARGEST_WHOLE = 2.0**52
+_MIN_RELATIVE_WIDTH = 1e-12
+_WHOLE_TOLERANCE = 1e-9  # how near a whole number is to itself
+_MAX_WHOLE = 2.0**52
 _MASKS = ("log", "categorical", "integer", "periodic")
-_NOT_BOTH = (("periodic", "log"), ("periodic", "categorical"), ("integer", "categorical"))
-_SHARE_BATCH, _ENOUGH, _MOST = 2**16, 100_000, 2**22  # points that estimate the share of a box
-_LEAST_SHARE = 0.001
+_EXCLUSIVE = (("periodic", "log"), ("periodic", "categorical"), ("integer", "categorical"))
+_SHARE_BATCH, _MIN_HITS, _MAX_SHARE_POINTS = (
+    2**16,
+    100_000,
+    2**22,
+)  # points that estimate the share of a box
+_MIN_SHARE = 0.001
 
 
 class Uniform(SamplingDensity):
@@ -220,15 +226,18 @@ class Uniform(SamplingDensity):
         periodic: npt.ArrayLike | None = None,
         constraints: Iterable[object] = (),
     ) -> None:
-        own = labels("Uniform: low", as_frame(low))
-        if (own is None) != (labels("Uniform: high", as_frame(high)) is None):
+        own = feature_labels("Uniform: low", as_frame(low))
+        if (own is None) != (feature_labels("Uniform: high", as_frame(high)) is None):
             raise DensityError(
                 "Uniform: low has names of features or Uniform: high has, not both; give both by "
                 "name, or both as lists."
             )
-        low, self.names = in_order("Uniform: low", low, own)
-        high, _ = in_order("Uniform: high", high, own)
-        self.low, self.high = _vector(low, "Uniform: low"), _vector(high, "Uniform: high")
+        low, self.names = match_order("Uniform: low", low, own)
+        high, _ = match_order("Uniform: high", high, own)
+        self.low, self.high = (
+            _check_vector(low, "Uniform: low"),
+            _check_vector(high, "Uniform: high"),
+        )
         if self.low.shape != self.high.shape:
             raise DensityError(
                 f"Uniform: low has {self.low.size} features and high {self.high.size}; "
@@ -240,26 +249,26 @@ class Uniform(SamplingDensity):
         self.periodic = self._mask("periodic", periodic)
         self.discrete = self.categorical | self.integer
         self.constraints = tuple(
-            constraint_of(rule, self.dimension, self.names) for rule in constraints
+            parse_constraint(rule, self.dimension, self.names) for rule in constraints
         )
-        self._constrained = sorted({i for rule in self.constraints for i in rule.involved})
+        self._constrained = sorted({i for rule in self.constraints for i in rule.feature_numbers})
         self._check_kinds()
         # A whole number is a cell as wide as one, so that a density is one per whole number.
         cell = np.where(self.discrete, 0.5, 0.0)
         self.scale_low = self._to_scale(self.low - cell)
         self.scale_high = self._to_scale(self.high + cell)
-        self.share = self._share_of_box() if self.constraints else 1.0
+        self.box_share = self._share_of_box() if self.constraints else 1.0
 
     def _mask(self, name: str, mask: npt.ArrayLike | None) -> Flags:
         if mask is None:
             return np.zeros(self.low.size, bool)
-        mask, self.names = in_order(f"Uniform: {name}", mask, self.names)
+        mask, self.names = match_order(f"Uniform: {name}", mask, self.names)
         if np.ndim(mask) != 1:
             raise DensityError(
                 f"Uniform: {name} = {mask!r}; it must mark each of the {self.low.size} features "
                 "True or False; leave it out if no feature is."
             )
-        return errors.flags(f"Uniform: {name}", mask, self.low.size)
+        return errors.check_flags(f"Uniform: {name}", mask, self.low.size)
 
     def _check_kinds(self) -> None:
         low, high = self.low, self.high
@@ -268,13 +277,15 @@ class Uniform(SamplingDensity):
                 f"Uniform: low[{i}] = {low[i]} is not below high[{i}] = {high[i]}; "
                 "every lower bound must lie below its upper bound; swap or widen the bounds."
             )
-        for i in np.flatnonzero(high - low < _NARROWEST * np.maximum(np.abs(low), np.abs(high))):
+        for i in np.flatnonzero(
+            high - low < _MIN_RELATIVE_WIDTH * np.maximum(np.abs(low), np.abs(high))
+        ):
             raise DensityError(
                 f"Uniform: low[{i}] = {low[i]} and high[{i}] = {high[i]} are too near "
                 "for floats to tell values between them apart; count from another origin."
             )
         whole = (low == np.rint(low)) & (high == np.rint(high))
-        small = np.maximum(np.abs(low), np.abs(high)) < _LARGEST_WHOLE
+        small = np.maximum(np.abs(low), np.abs(high)) < _MAX_WHOLE
         rules = [
             (
                 self.log & (low <= 0),
@@ -302,7 +313,7 @@ class Uniform(SamplingDensity):
         ]
         rules += [
             (getattr(self, a) & getattr(self, b), f"is marked {a} and {b}; choose one")
-            for a, b in _NOT_BOTH
+            for a, b in _EXCLUSIVE
         ]
         for wrong, rule in rules:
             for i in np.flatnonzero(wrong):
@@ -312,12 +323,14 @@ class Uniform(SamplingDensity):
         masks = {name: getattr(self, name) for name in _MASKS}
         marked = "".join(f", {k}={mask.tolist()}" for k, mask in masks.items() if mask.any())
         marked += f", constraints={list(self.constraints)}" if self.constraints else ""
-        return errors.brief(f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{marked})")
+        return errors.abbreviate(
+            f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{marked})"
+        )
 
     def _to_scale(self, x: Array) -> Array:
         return np.where(self.log, np.log(np.where(self.log & (x > 0), x, 1.0)), x)
 
-    def conditional(self, given: Mapping[int, float]) -> Uniform:
+    def condition(self, given: Mapping[int, float]) -> Uniform:
         """Return λ of the other features, given values of some by number.
 
         Raises:
@@ -327,29 +340,29 @@ class Uniform(SamplingDensity):
             >>> from llm_elicit.density.constraints import LinearConstraint
             >>> ordered = Uniform([0.0, 0.0], [1.0, 1.0],
             ...                   constraints=[LinearConstraint([1, -1], 0)])
-            >>> ordered.conditional({0: 0.25}).contains([[0.2], [0.3]]).tolist()
+            >>> ordered.condition({0: 0.25}).contains([[0.2], [0.3]]).tolist()
             [False, True]
         """
         free = np.setdiff1d(np.arange(self.dimension), list(given))
-        remaining = [rule.conditional(given, free.tolist()) for rule in self.constraints]
+        remaining = [rule.condition(given, free.tolist()) for rule in self.constraints]
         point = self.low.copy()
         point[list(given)] = list(given.values())
         for rule, remainder in zip(self.constraints, remaining, strict=True):
             if remainder is None and not rule.holds(point[None], self.high - self.low)[0]:
                 raise DensityError(f"given: {dict(given)} does not keep {rule}; give other values.")
-        return self._of(free.tolist(), [rule for rule in remaining if rule is not None])
+        return self._select(free.tolist(), [rule for rule in remaining if rule is not None])
 
-    def reordered(self, order: Sequence[int]) -> Uniform:
+    def reorder(self, order: Sequence[int]) -> Uniform:
         """Return λ with the features of these numbers, in this order."""
-        moved = (rule.conditional({}, order) for rule in self.constraints)
-        return self._of(order, [rule for rule in moved if rule is not None])
+        moved = (rule.condition({}, order) for rule in self.constraints)
+        return self._select(order, [rule for rule in moved if rule is not None])
 
-    def _of(self, features: Sequence[int], constraints: Iterable[object]) -> Uniform:
+    def _select(self, features: Sequence[int], constraints: Iterable[object]) -> Uniform:
         """Return λ of some features under constraints on them."""
         at = list(features)
         masks = {name: getattr(self, name)[at] for name in _MASKS}
         box = Uniform(self.low[at], self.high[at], constraints=constraints, **masks)
-        return box._name(self.names, at)
+        return box._set_names(self.names, at)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Return n random points (n, d) in natural units."""
@@ -359,9 +372,9 @@ class Uniform(SamplingDensity):
 
         def draw(count: int) -> Array:
             x = self.from_cube(rng.random((count, self.dimension)))
-            return x[self.within(x)]
+            return x[self.satisfies_constraints(x)]
 
-        return accepted(draw, n, self.share)
+        return sample_by_rejection(draw, n, self.box_share)
 
     def contains(self, x: npt.ArrayLike) -> Flags:
         """Return whether each point lies in the closed box and keeps the constraints, (n,).
@@ -370,16 +383,16 @@ class Uniform(SamplingDensity):
         """
         points = self._points(x)
         inside = self.in_box(points)
-        inside[inside] = self.within(points[inside])
+        inside[inside] = self.satisfies_constraints(points[inside])
         return inside
 
     def in_box(self, points: Array) -> Flags:
         """Return whether points (n, d) lie in the support but for the constraints, (n,)."""
         size = np.maximum(np.abs(points), 1.0)
-        named = ~self.discrete | (np.abs(points - np.rint(points)) < _WHOLE * size)
+        named = ~self.discrete | (np.abs(points - np.rint(points)) < _WHOLE_TOLERANCE * size)
         return np.asarray(((points >= self.low) & (points <= self.high) & named).all(axis=1))
 
-    def within(self, x: Array) -> Flags:
+    def satisfies_constraints(self, x: Array) -> Flags:
         """Return whether points (n, d) of the box keep all constraints, (n,)."""
         inside = np.ones(len(x), dtype=np.bool_)
         for rule in self.constraints:
@@ -395,14 +408,21 @@ class Uniform(SamplingDensity):
         involved = self._constrained
         sobol = qmc.Sobol(max(len(involved), 1), rng=np.random.default_rng(0))
         drawn = hits = 0
-        while hits < _ENOUGH and drawn < _MOST and hits >= _LEAST_SHARE * (drawn - _SHARE_BATCH):
+        while (
+            hits < _MIN_HITS
+            and drawn < _MAX_SHARE_POINTS
+            and hits >= _MIN_SHARE * (drawn - _SHARE_BATCH)
+        ):
             cube = np.full((_SHARE_BATCH, self.dimension), 0.5)
             cube[:, involved] = sobol.random(_SHARE_BATCH)[:, : len(involved)]
-            drawn, hits = drawn + _SHARE_BATCH, hits + int(self.within(self.from_cube(cube)).sum())
-        if hits < _LEAST_SHARE * drawn:
+            drawn, hits = (
+                drawn + _SHARE_BATCH,
+                hits + int(self.satisfies_constraints(self.from_cube(cube)).sum()),
+            )
+        if hits < _MIN_SHARE * drawn:
             raise DensityError(
                 f"Uniform: the constraints hold in {hits} of {drawn} points of the box; less than "
-                f"{_LEAST_SHARE:.1%} is left; check them, or narrow low and high to the region."
+                f"{_MIN_SHARE:.1%} is left; check them, or narrow low and high to the region."
             )
         return hits / drawn
 
@@ -413,10 +433,10 @@ class Uniform(SamplingDensity):
         """
         points = self._points(x, no_nan=True)
         inside = self.contains(points)
-        constant = -np.log(self.scale_high - self.scale_low).sum() - np.log(self.share)
-        return np.where(inside, constant + self.log_scale_slope(points), -np.inf)
+        constant = -np.log(self.scale_high - self.scale_low).sum() - np.log(self.box_share)
+        return np.where(inside, constant + self.log_scale_derivative(points), -np.inf)
 
-    def log_scale_slope(self, x: npt.ArrayLike) -> Array:
+    def log_scale_derivative(self, x: npt.ArrayLike) -> Array:
         """Return log |d scale / d x| (n,), summed over the features.
 
         It is −log x of a logarithmic feature and 0 of others; of a whole number, the logarithm of
@@ -441,21 +461,22 @@ class Uniform(SamplingDensity):
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
         """Return the inverse of `to_cube`, clipped to the box."""
-        x = self.in_cells(y)
+        x = self.from_cube_unrounded(y)
         return np.clip(np.where(self.discrete, np.rint(x), x), self.low, self.high)
 
-    def in_cells(self, y: npt.ArrayLike) -> Array:
+    def from_cube_unrounded(self, y: npt.ArrayLike) -> Array:
         """Return points (n, d) of the cube in natural units, whole numbers not rounded.
 
         Examples:
-            >>> Uniform([1.0], [4.0], integer=[True]).in_cells([[0.0], [0.375], [1.0]]).tolist()
+            >>> rooms = Uniform([1.0], [4.0], integer=[True])
+            >>> rooms.from_cube_unrounded([[0.0], [0.375], [1.0]]).tolist()
             [[0.5], [2.0], [4.5]]
         """
         cube = self._points(y)
         z = self.scale_low + cube * (self.scale_high - self.scale_low)
         return np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
 
-    def edges(self, boxes: Array) -> Array:
+    def box_to_cube(self, boxes: Array) -> Array:
         """Return cube coordinates (G, d, 2) of the bounds of boxes (G, d, 2), ±∞ included.
 
         Whole numbers count with their whole cells: from 2 to 4 is from 1½ to 4½ on the scale.
@@ -493,14 +514,14 @@ class Uniform(SamplingDensity):
         text |= {name: mask.tolist() for name, mask in masks.items() if mask.any()}
         if self.constraints:
             text["constraints"] = [rule.to_dict() for rule in self.constraints]
-        return self._text(text)
+        return self._with_names(text)
 
 
-def other_than_numbers(sampling: SamplingDensity) -> str | None:
+def describe_unsupported(sampling: SamplingDensity) -> str | None:
     """Return in words what λ has other than continuous numbers; None if it has nothing else.
 
     Examples:
-        >>> other_than_numbers(Uniform([0.0, 1.0], [1.0, 12.0], periodic=[False, True]))
+        >>> describe_unsupported(Uniform([0.0, 1.0], [1.0, 12.0], periodic=[False, True]))
         'feature 1 is periodic'
     """
     kinds = {
@@ -516,11 +537,11 @@ def other_than_numbers(sampling: SamplingDensity) -> str | None:
     return None
 
 
-def _vector(values: npt.ArrayLike, name: str) -> Array:
-    array = errors.numbers(name, values)
+def _check_vector(values: npt.ArrayLike, name: str) -> Array:
+    array = errors.check_numbers(name, values)
     if array.ndim != 1 or array.size == 0:
         raise DensityError(
             f"{name} has shape {array.shape}; it must be one finite number for each feature, "
             "shape (d,); pass a list or a 1-D array."
         )
-    return errors.finite(name, array.copy())
+    return errors.check_finite(name, array.copy())

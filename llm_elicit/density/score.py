@@ -58,7 +58,7 @@ from llm_elicit.density.utility_function import Potential
 
 _GRID = 2048
 _MARGIN = 8.0
-_CACHED = 65_536  # numbers that stay in the cache
+_CACHE_SIZE = 65_536  # numbers that stay in the cache
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Tempering:
         high = float(u.max()) + _MARGIN * noise.scale
         grid = torch.linspace(low, high, _GRID, dtype=torch.float64)
         columns: list[list[Tensor]] = [[], [], []]
-        for part in torch.split(grid, max(_CACHED // len(u), 1)):
+        for part in torch.split(grid, max(_CACHE_SIZE // len(u), 1)):
             gap = part[:, None] - u
             logs = (noise.log_cdf(gap), noise.log_cdf(-gap), noise.log_pdf(gap))
             for column, log in zip(columns, logs, strict=True):
@@ -98,34 +98,34 @@ class Tempering:
 
     def tau(self, u: Tensor) -> Tensor:
         """Return τ = w/w' at utilities of any shape."""
-        return torch.exp(_interpolated(u, self.grid, self.log_win - self.log_slope))
+        return torch.exp(_interpolate(u, self.grid, self.log_win - self.log_slope))
 
     def omega(self, u: Tensor) -> Tensor:
         """Return ω = w(1 − w)/w' at utilities of any shape."""
-        return torch.exp(_interpolated(u, self.grid, self.log_win + self.log_lose - self.log_slope))
+        return torch.exp(_interpolate(u, self.grid, self.log_win + self.log_lose - self.log_slope))
 
-    def field(self, u: Tensor, side: str) -> Tensor:
+    def field_of_side(self, u: Tensor, side: str) -> Tensor:
         """Return ω for side "both", τ for side "winners"."""
         return self.omega(u) if side == "both" else self.tau(u)
 
     def log_win_at(self, u: Tensor) -> Tensor:
         """Return log w."""
-        return _interpolated(u, self.grid, self.log_win)
+        return _interpolate(u, self.grid, self.log_win)
 
     def log_odds(self, u: Tensor) -> Tensor:
         """log(w/(1 − w))."""
-        return _interpolated(u, self.grid, self.log_win - self.log_lose)
+        return _interpolate(u, self.grid, self.log_win - self.log_lose)
 
-    def utility_of_log(self, log_win: Tensor) -> Tensor:
+    def utility_from_log_win(self, log_win: Tensor) -> Tensor:
         """Inverse of log w; values beyond the table go to its ends."""
-        return _interpolated(log_win, self.log_win, self.grid)
+        return _interpolate(log_win, self.log_win, self.grid)
 
-    def utility_of_odds(self, log_odds: Tensor) -> Tensor:
+    def utility_from_log_odds(self, log_odds: Tensor) -> Tensor:
         """Inverse of log(w/(1 − w)), well conditioned in both tails."""
-        return _interpolated(log_odds, self.log_win - self.log_lose, self.grid)
+        return _interpolate(log_odds, self.log_win - self.log_lose, self.grid)
 
 
-def _interpolated(x: Tensor, points: Tensor, values: Tensor) -> Tensor:
+def _interpolate(x: Tensor, points: Tensor, values: Tensor) -> Tensor:
     """Return values at x, linear between increasing points and constant beyond them."""
     found = np.interp(x.detach().numpy(), points.numpy(), values.numpy())
     return torch.as_tensor(found).to(x)
@@ -178,8 +178,8 @@ class Calibration:
         grid = np.unique(np.quantile(pooled, np.linspace(0.0, 1.0, knots)))
         if len(grid) < 2:  # every point has the same utility
             return cls(torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.0, 0.0]).double())
-        pieces = torch.from_numpy(_pieces(sides[0].numpy(), grid))
-        pieces = pieces - torch.from_numpy(_pieces(sides[1].numpy(), grid))
+        pieces = torch.from_numpy(_interval_lengths(sides[0].numpy(), grid))
+        pieces = pieces - torch.from_numpy(_interval_lengths(sides[1].numpy(), grid))
 
         def loss(log_slope: Tensor) -> Tensor:
             rough = _ROUGHNESS * (log_slope[1:] - log_slope[:-1]).square().sum()
@@ -207,7 +207,7 @@ class Calibration:
         return right, slopes[right - 1]
 
 
-def _pieces(values: Array, grid: Array) -> Array:
+def _interval_lengths(values: Array, grid: Array) -> Array:
     """How much of each interval of the grid lies below each value: (n, G − 1)."""
     low, high = grid[:-1].copy(), grid[1:].copy()
     start = low.copy()
@@ -233,9 +233,9 @@ class ScoreUtility:
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return values (n,) at features (n, p)."""
-        return self.value_and_slope(t)[0]
+        return self.value_and_gradient(t)[0]
 
-    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_gradient(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return values (n,) and gradients (n, p) at features (n, p)."""
         value, slope = self.networks.mean(t, self.sigma)
         u, slope = self.calibration.utility(value), self.calibration.slope(value)[:, None] * slope
@@ -267,9 +267,9 @@ class ScoreDensity(PotentialDensity):
         utility = self.utility
         return {
             **super().tensors(),
-            **torch_utils.named_tensors("score", utility.networks),
-            **torch_utils.named_tensors("tempering", utility.tempering),
-            **torch_utils.named_tensors("calibration", utility.calibration),
+            **torch_utils.prefix_tensors("score", utility.networks),
+            **torch_utils.prefix_tensors("tempering", utility.tempering),
+            **torch_utils.prefix_tensors("calibration", utility.calibration),
         }
 
     def config(self) -> dict[str, Any]:
@@ -288,21 +288,21 @@ class ScoreDensity(PotentialDensity):
         cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
     ) -> ScoreDensity:
         """Return the density that `tensors` and `config` describe."""
-        state = torch_utils.tensors_named("score", tensors)
+        state = torch_utils.select_tensors("score", tensors)
         count, features = state["linear"].shape[:2]
         networks = ScoreNetworks(count, features, config["width"], torch.Generator())
         networks.load_state_dict(state)
         utility = ScoreUtility(
             networks.requires_grad_(False),
-            Calibration(**torch_utils.tensors_named("calibration", tensors)),
+            Calibration(**torch_utils.select_tensors("calibration", tensors)),
             config["sigma"],
-            Tempering(**torch_utils.tensors_named("tempering", tensors)),
+            Tempering(**torch_utils.select_tensors("tempering", tensors)),
             config["constant"],
         )
-        return cls.restored(latent, utility, tensors, config)
+        return cls.from_parts(latent, utility, tensors, config)
 
 
-def fit_score(problem: methods.Problem, *, constant: bool) -> methods.Fitted:
+def fit_score(problem: methods.Problem, *, constant: bool) -> methods.MethodFit:
     """Fit the score method, with the tempering field or with one constant in its place.
 
     Diagnostics: ``held_out_log_likelihood``, nats per comparison, by networks not trained on the
@@ -314,21 +314,21 @@ def fit_score(problem: methods.Problem, *, constant: bool) -> methods.Fitted:
     trained = train_networks(problem, folds)
     compared = trained.winners, trained.losers
     calibration = Calibration.fit(compared, problem.weights, problem.noise, settings.knots)
-    even = latent.draw_evenly(_QUADRATURE, generator)
+    even = latent.draw_sobol(_QUADRATURE, generator)
     u_sigma = trained.networks.mean(latent.features(even), trained.sigma)[0]
     of_sampling = calibration.utility(u_sigma) + latent.taper(even)
     tempering = Tempering.tabulate(of_sampling.numpy(), problem.noise)
     utility = ScoreUtility(trained.networks, calibration, trained.sigma, tempering)
     winners, losers = (calibration.utility(side) for side in compared)
     density = ScoreDensity(latent, utility, problem.settings.annealing)
-    model, normalizer = density.normalized(generator)
+    model, normalizer = density.normalize(generator)
     if constant:
-        u, slope = methods.utility_and_slope(latent, utility, normalizer.draws.points)
+        u, slope = methods.evaluate_utility_and_gradient(latent, utility, normalizer.draws.points)
         omega = tempering.omega(u)
         star = optimal_constant(omega, slope / omega[:, None])
         winners, losers = (star * tempering.log_odds(side) for side in (winners, losers))
         density = replace(density, utility=replace(utility, constant=star))
-        model, normalizer = density.normalized(generator)
+        model, normalizer = density.normalize(generator)
     held_out = choice_log_likelihood(winners - losers, problem.weights, problem.noise)
     notes = {
         "held_out_log_likelihood": float(held_out),
@@ -337,7 +337,7 @@ def fit_score(problem: methods.Problem, *, constant: bool) -> methods.Fitted:
         "score_sigma": trained.sigma,
         "tempering_constant": model.utility.constant,
     }
-    return methods.Fitted(model, normalizer, notes)
+    return methods.MethodFit(model, normalizer, notes)
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ class WinnerDensity:
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log p_w (n,) per natural unit, nats."""
-        u = methods.utility_at(
+        u = methods.evaluate_utility(
             self.belief._latent, self.potential, self._latent_points("log_prob", x)
         )
         log_win = self.tempering.log_win_at(u).numpy()
@@ -366,21 +366,25 @@ class WinnerDensity:
         """Return τ (n,), nats of log p per nat of log p_w."""
         g = self._latent_points("tempering_field", x)
         return np.asarray(
-            self.tempering.tau(methods.utility_at(self.belief._latent, self.potential, g))
+            self.tempering.tau(methods.evaluate_utility(self.belief._latent, self.potential, g))
         )
 
     def scores(self, x: npt.ArrayLike) -> tuple[Array, Array]:
         """Return ∇log p and ∇log p_w (n, d), per natural unit."""
         latent, g = self.belief._latent, self._latent_points("scores", x)
         with torch_utils.one_thread():
-            u, slope = methods.utility_and_slope(latent, self.potential, g)
-        of_sampling = latent.sampling_score(g, 0.0) - latent.log_volume_slope(g)
+            u, slope = methods.evaluate_utility_and_gradient(latent, self.potential, g)
+        of_sampling = latent.sampling_score(g, 0.0) - latent.log_volume_gradient(g)
         of_winners = slope / self.tempering.tau(u)[:, None] + of_sampling
         at = g.numpy()
-        return latent.natural_slope(at, slope.numpy()), latent.natural_slope(at, of_winners.numpy())
+        return latent.gradient_per_unit(at, slope.numpy()), latent.gradient_per_unit(
+            at, of_winners.numpy()
+        )
 
     def _latent_points(self, label: str, x: npt.ArrayLike) -> Tensor:
-        return torch.from_numpy(self.belief._latent.to_latent(self.belief.inside(f"{label}: x", x)))
+        return torch.from_numpy(
+            self.belief._latent.to_latent(self.belief.check_inside(f"{label}: x", x))
+        )
 
 
 def winner_density(belief: Distribution, *, points: int = 8192, seed: int = 0) -> WinnerDensity:
@@ -412,7 +416,7 @@ def winner_density(belief: Distribution, *, points: int = 8192, seed: int = 0) -
             f"winner_density: a belief by {model.name!r} has no gradient; fit by score or auto."
         )
     with torch_utils.one_thread():
-        u = methods.utility_at(
-            latent, model.utility, latent.draw_evenly(points, torch_utils.generator_of(seed))
+        u = methods.evaluate_utility(
+            latent, model.utility, latent.draw_sobol(points, torch_utils.make_generator(seed))
         )
     return WinnerDensity(belief, model.utility, Tempering.tabulate(u.numpy(), belief.noise))

@@ -36,12 +36,12 @@ from llm_elicit.density.methods import Problem
 from llm_elicit.density.torch_utils import Adam, ascend
 
 _RIDGES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)
-_MOST_TERMS, _MOST_ROWS = 600, 20_000
-_STEPS, _CONVERGED = 30, 1e-3
+_MAX_TERMS, _MAX_ROWS = 600, 20_000
+_STEPS, _TOLERANCE = 30, 1e-3
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialForm:
     """A form for each fold, fitted without that fold's pairs.
 
     Args:
@@ -56,13 +56,13 @@ class Start:
     log_likelihood: float
 
 
-def fit_start(
+def fit_initial_form(
     sides: tuple[Tensor, Tensor],
     weights: Tensor,
     folds: Index,
     noise: Noise,
     category: Index,
-) -> Start:
+) -> InitialForm:
     """Return the form, and its ridge, that predict held-out choices best.
 
     Args:
@@ -78,12 +78,12 @@ def fit_start(
     apart = (category[i] != category[j]) | (category[i] < 0)
     i, j = i[apart], j[apart]
     winners, losers = (torch.cat([t, t[:, i] * t[:, j]], 1) for t in sides)
-    quadratic = {"quadratic": p + len(i)} if p + len(i) <= _MOST_TERMS else {}
+    quadratic = {"quadratic": p + len(i)} if p + len(i) <= _MAX_TERMS else {}
     form, best = "constant", torch.zeros(count, p + len(i), dtype=torch.float64)
     likelihood = float(noise.log_cdf(torch.zeros((), dtype=torch.float64)))
     for name, size in {"linear": p, **quadratic}.items():
         before = -math.inf
-        for betas, value in _path((winners - losers)[:, :size], weights, fold_of, noise):
+        for betas, value in _ridge_path((winners - losers)[:, :size], weights, fold_of, noise):
             if value > likelihood:
                 form, likelihood = name, value
                 best = torch.nn.functional.pad(betas, (0, p + len(i) - size)) / noise.scale
@@ -92,10 +92,10 @@ def fit_start(
             before = value
     curvature = torch.zeros(count, p, p, dtype=torch.float64)
     curvature[:, i, j] = best[:, p:]
-    return Start(form, best[:, :p], 0.5 * (curvature + curvature.mT), likelihood)
+    return InitialForm(form, best[:, :p], 0.5 * (curvature + curvature.mT), likelihood)
 
 
-def _path(
+def _ridge_path(
     columns: Tensor, weights: Tensor, fold_of: Tensor, noise: Noise
 ) -> Iterator[tuple[Tensor, float]]:
     """Yield every fold's coefficients (K, P) and the held-out likelihood, by falling ridges."""
@@ -105,7 +105,7 @@ def _path(
         difference = torch.empty(len(columns), dtype=torch.float64)
         for fold in range(count):
             held = fold_of == fold
-            training = (~held).nonzero()[:_MOST_ROWS, 0]
+            training = (~held).nonzero()[:_MAX_ROWS, 0]
             betas[fold] = _maximize(columns[training], weights[training], noise, ridge, betas[fold])
             difference[held] = columns[held] @ betas[fold]
         yield betas.clone(), float(noise.log_cdf(difference) @ weights / weights.sum())
@@ -125,7 +125,7 @@ def _maximize(columns: Tensor, weights: Tensor, noise: Noise, ridge: float, at: 
         precision.diagonal().add_(ridge)
         return columns.T @ slope - ridge * at, precision
 
-    return ascend(at, value, derivatives, torch.add, _STEPS, _CONVERGED)[0]
+    return ascend(at, value, derivatives, torch.add, _STEPS, _TOLERANCE)[0]
 
 
 _CHUNK = 4096
@@ -155,7 +155,7 @@ class ScoreNetworks(nn.Module):
         self.quadratic = nn.Parameter(torch.zeros(count, features, features))
 
     @torch.no_grad()
-    def load_form(self, start: Start) -> None:
+    def load_form(self, start: InitialForm) -> None:
         """Let the networks be the forms of ``start``."""
         self.linear.copy_(start.linear[..., None])
         self.quadratic.copy_(start.curvature)
@@ -216,7 +216,7 @@ def _silu(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedNetworks:
     """What training ends with.
 
     Args:
@@ -246,12 +246,14 @@ class _Trainer:
         self.pairs = torch.stack([problem.winners, problem.losers])
         self.features = latent.features(problem.winners), latent.features(problem.losers)
         self.folds = torch.from_numpy(folds)
-        self.seen = problem.weights * (self.folds != torch.arange(settings.networks)[:, None])
+        self.training_weights = problem.weights * (
+            self.folds != torch.arange(settings.networks)[:, None]
+        )
         count, features = settings.networks, self.features[0].shape[1]
         networks = ScoreNetworks(count, features, settings.width, generator)
         self.networks = networks.to(problem.settings.device)
         weighted = self.features, problem.weights, folds
-        self.start = fit_start(*weighted, problem.noise, latent.category)
+        self.start = fit_initial_form(*weighted, problem.noise, latent.category)
         self.networks.load_form(self.start)
         self.adam = Adam(list(self.networks.parameters()))
         self.average = copy.deepcopy(self.networks).requires_grad_(False)
@@ -259,7 +261,9 @@ class _Trainer:
     def step(self, step: int) -> None:
         """Take the step of this number, counted from 1."""
         settings = self.settings
-        rows = torch.multinomial(self.seen, settings.batch, True, generator=self.generator)
+        rows = torch.multinomial(
+            self.training_weights, settings.batch, True, generator=self.generator
+        )
         clean = self.pairs[:, rows].transpose(0, 1)  # (K, 2, B, d), winners first
         low, high = math.log(settings.sigma_min), math.log(settings.sigma_max)
         # One level for both points of a pair.
@@ -295,12 +299,12 @@ class _Trainer:
         log_win = noise.log_cdf(difference)
         pull = noise.scale * torch.exp(noise.log_pdf(difference) - log_win)
         slope = torch.cat([pull, -pull], 1)[..., None] * slope
-        pulled = latent.features_slope(flat, slope.flatten(0, 1).to(flat)).view(g.shape)
+        pulled = latent.pull_back_gradient(flat, slope.flatten(0, 1).to(flat)).view(g.shape)
         prior = latent.sampling_score(g.flatten(0, 2), sigma.flatten(0, 2)).view(g.shape)
         return prior.to(like) + (shrink * pulled).to(like), log_win
 
     @torch.no_grad()
-    def held_out(self, sigma: float) -> tuple[Tensor, Tensor]:
+    def predict_held_out(self, sigma: float) -> tuple[Tensor, Tensor]:
         """Return u_σ (n,) of winners and of losers, by the averaged network of the pair's fold."""
         winners, losers = (torch.zeros(len(self.folds)).double() for _ in range(2))
         for fold in range(self.settings.networks):
@@ -309,12 +313,12 @@ class _Trainer:
                 values[rows] = self.average.mean(t[rows], sigma, slice(fold, fold + 1))[0]
         return winners, losers
 
-    def evaluate(self, step: int) -> Trained:
+    def evaluate(self, step: int) -> TrainedNetworks:
         """Return the averaged networks, at the noise level that predicts held-out choices best."""
         weights, noise = self.problem.weights, self.problem.noise
-        share, candidates = weights / weights.sum(), list[Trained]()
+        share, candidates = weights / weights.sum(), list[TrainedNetworks]()
         for sigma in self.settings.sigmas:
-            winners, losers = self.held_out(sigma)
+            winners, losers = self.predict_held_out(sigma)
             difference = noise.scale * (winners - losers)
 
             def loss(log_factor: float, difference: Tensor = difference) -> float:
@@ -322,12 +326,12 @@ class _Trainer:
 
             best = minimize_scalar(loss, bounds=_LOG_FACTORS, method="bounded")
             sides, form = (winners, losers), self.start.form
-            candidates.append(Trained(self.average, sigma, *sides, -best.fun, step, form))
+            candidates.append(TrainedNetworks(self.average, sigma, *sides, -best.fun, step, form))
         chosen = max(candidates, key=lambda trained: trained.log_likelihood)
         return replace(chosen, networks=copy.deepcopy(self.average))
 
 
-def train_networks(problem: Problem, folds: Index) -> Trained:
+def train_networks(problem: Problem, folds: Index) -> TrainedNetworks:
     """Train the networks and keep the averaged weights that predict held-out choices best.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from llm_elicit.density import errors
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.torch_utils import device_named
+from llm_elicit.density.torch_utils import check_device
 
 Progress = Callable[[str, int, int], None]
 """What is called as progress(stage, done, total)."""
@@ -36,10 +36,10 @@ class AnnealingSettings:
     settled: float = 0.1
 
     def __post_init__(self) -> None:
-        errors.check_fields(self, errors.fraction, "ess", "acceptance")
-        errors.check_fields(self, errors.integer, "moves", least=1)
-        errors.check_fields(self, errors.integer, "final_moves")
-        errors.check_fields(self, errors.number, "settled")
+        errors.check_fields(self, errors.check_fraction, "ess", "acceptance")
+        errors.check_fields(self, errors.check_integer, "moves", minimum=1)
+        errors.check_fields(self, errors.check_integer, "final_moves")
+        errors.check_fields(self, errors.check_number, "settled")
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,11 @@ class MixtureSettings:
     prior: MixturePrior = field(default_factory=MixturePrior)
 
     def __post_init__(self) -> None:
-        errors.check_fields(self, errors.integer, "starts", "search_steps", "steps", least=1)
+        errors.check_fields(
+            self, errors.check_integer, "starts", "search_steps", "steps", minimum=1
+        )
         for count in self.counts:
-            errors.integer("MixtureSettings: counts", count, least=2)
+            errors.check_integer("MixtureSettings: counts", count, minimum=2)
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,8 @@ class SmoothSettings:
     most_features: int = 6
 
     def __post_init__(self) -> None:
-        errors.integer("SmoothSettings: frequencies", self.frequencies)
-        errors.integer("SmoothSettings: search_rows", self.search_rows, least=1)
+        errors.check_integer("SmoothSettings: frequencies", self.frequencies)
+        errors.check_integer("SmoothSettings: search_rows", self.search_rows, minimum=1)
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class PosteriorSettings:
     draws: int = 128
 
     def __post_init__(self) -> None:
-        errors.integer("PosteriorSettings: draws", self.draws)
+        errors.check_integer("PosteriorSettings: draws", self.draws)
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class UtilitySettings:
     process: GaussianProcessSettings = field(default_factory=GaussianProcessSettings)
 
     def __post_init__(self) -> None:
-        errors.integer("UtilitySettings: folds", self.folds, least=2)
+        errors.check_integer("UtilitySettings: folds", self.folds, minimum=2)
 
 
 @dataclass(frozen=True)
@@ -211,15 +213,15 @@ class ScoreSettings:
 
     def __post_init__(self) -> None:
         counts = ("width", "steps", "batch", "check_every", "patience")
-        errors.check_fields(self, errors.integer, *counts, least=1)
-        errors.check_fields(self, errors.integer, "networks", "knots", least=2)
-        errors.check_fields(self, errors.number, "passes", "learning_rate", above=0.0)
-        errors.increasing(self, "sigma_min", "sigma_max")
+        errors.check_fields(self, errors.check_integer, *counts, minimum=1)
+        errors.check_fields(self, errors.check_integer, "networks", "knots", minimum=2)
+        errors.check_fields(self, errors.check_number, "passes", "learning_rate", above=0.0)
+        errors.check_increasing(self, "sigma_min", "sigma_max")
         if not self.sigmas:
             raise DensityError("ScoreSettings: sigmas = (); give at least one noise level.")
         for sigma in self.sigmas:
-            errors.number("ScoreSettings: sigmas", sigma, above=0.0)
-        if errors.number("ScoreSettings: outcome_weight", self.outcome_weight) < 0.0:
+            errors.check_number("ScoreSettings: sigmas", sigma, above=0.0)
+        if errors.check_number("ScoreSettings: outcome_weight", self.outcome_weight) < 0.0:
             raise DensityError(
                 f"ScoreSettings: outcome_weight = {self.outcome_weight}; it must be >= 0."
             )
@@ -262,4 +264,4 @@ class FitSettings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        device_named(self.device)
+        check_device(self.device)

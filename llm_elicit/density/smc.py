@@ -1,7 +1,7 @@
 """Draws, normalizing constants and quasi-random points of unnormalized densities.
 
-`anneal` gives draws and normalizing constants by annealed sequential Monte Carlo, `share_points`
-and `even_points` give quasi-random points.
+`anneal` gives draws and normalizing constants by annealed sequential Monte Carlo,
+`sample_shared_points` and `sample_evenly` give quasi-random points.
 
 *Annealing* (Del Moral, Doucet and Jasra, 2006). Exact draws of a start q are moved along
 q^(1−β) π^β, where π is the target. Each step of β is as large as keeps the effective sample size at
@@ -31,17 +31,17 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from llm_elicit.density.errors import Array, DensityError
-from llm_elicit.density.latent import Latent, uniforms_evenly
+from llm_elicit.density.latent import Latent, sobol_cube
 from llm_elicit.density.settings import AnnealingSettings
 
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Log-densities (n,) and their gradients (n, d) at latent points (n, d)."""
 
-_SHARE_SAMPLING = 0.1
+_SAMPLING_SHARE = 0.1
 """Share of λ in the start q."""
 
-_MOST_COMPONENTS = 16
-_FITTED_DRAWS = 4096
+_MAX_COMPONENTS = 16
+_MAX_FITTED_DRAWS = 4096
 """Number of draws that a mixture is fitted to, at most."""
 
 _ITERATIONS = 15
@@ -57,8 +57,8 @@ _FIRST_POINTS, _POINTS = 4096, 16_384
 """Numbers of quasi-random points: of the first mixture, and of the fitted one."""
 
 _STEP = 0.5
-_LEAST_SHARE = 0.2
-"""Least effective share of the points from which `even_points` resamples."""
+_MIN_SHARE = 0.2
+"""Least effective share of the points from which `sample_evenly` resamples."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Annealed:
+class AnnealingResult:
     """Draws of the target, log Z in nats, the number of temperatures, and the adapted step."""
 
     draws: Draws
@@ -106,14 +106,14 @@ class _Particles:
     slopes: Tensor
 
     @classmethod
-    def at(cls, points: Tensor, *densities: LogDensity) -> _Particles:
+    def evaluate(cls, points: Tensor, *densities: LogDensity) -> _Particles:
         values, slopes = zip(*(density(points) for density in densities), strict=True)
         return cls(points, torch.stack(values), torch.stack(slopes))
 
     def take(self, index: Tensor) -> _Particles:
         return _Particles(self.points[index], self.values[:, index], self.slopes[:, index])
 
-    def replaced(self, by: _Particles, mask: Tensor) -> _Particles:
+    def replace_where(self, by: _Particles, mask: Tensor) -> _Particles:
         """Return these particles, replaced by those of ``by`` where the mask (n,) is set."""
         values, row = torch.where(mask, by.values, self.values), mask[:, None]
         points = torch.where(row, by.points, self.points)
@@ -132,7 +132,7 @@ def anneal(
     generator: torch.Generator,
     settings: AnnealingSettings,
     step: float = 0.5,
-) -> Annealed:
+) -> AnnealingResult:
     """Move exact draws ``points`` (n, d) of ``start``, a normalized density, to ``target``.
 
     ``step`` is the first Langevin step, in units of the particles' covariance.
@@ -140,7 +140,7 @@ def anneal(
     Raises:
         DensityError: a log-density is NaN or +∞ at a point, or −∞ at all of them.
     """
-    particles = _Particles.at(points, start, target)
+    particles = _Particles.evaluate(points, start, target)
     values = particles.values[1] - particles.values[0]
     wrong = int((values.isnan() | (values == math.inf)).sum())
     if wrong or not values.isfinite().any():
@@ -157,7 +157,7 @@ def anneal(
         log_weights = increment * ratio
         log_normalizer += float(torch.logsumexp(log_weights, 0)) - math.log(len(ratio))
         beta = 1.0 if increment >= 1.0 - beta else beta + increment
-        parents = systematic(log_weights, generator)
+        parents = systematic_resample(log_weights, generator)
         particles, genealogies = particles.take(parents), genealogies[parents]
         temperatures += 1
         moves, distance = settings.moves, None
@@ -170,7 +170,7 @@ def anneal(
             step *= math.exp(0.5 * (rate - settings.acceptance))
             if distance is not None and distance.growth(particles.points) < settings.settled:
                 break
-    return Annealed(Draws(particles.points, genealogies), log_normalizer, temperatures, step)
+    return AnnealingResult(Draws(particles.points, genealogies), log_normalizer, temperatures, step)
 
 
 class _Distance:
@@ -204,7 +204,9 @@ def _next_increment(ratio: Tensor, remaining: float, share: float) -> float:
     return low if excess(low) <= 0.0 else float(brentq(excess, low, remaining, xtol=1e-12))
 
 
-def systematic(log_weights: Tensor, generator: torch.Generator, n: int | None = None) -> Tensor:
+def systematic_resample(
+    log_weights: Tensor, generator: torch.Generator, n: int | None = None
+) -> Tensor:
     """Return the indices (n,) of systematic resampling: each particle about n·weight times.
 
     ``n`` is the number of particles unless given.
@@ -229,7 +231,7 @@ def _langevin_move(
     noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
     drift = 0.5 * step * (particles.bridge(beta)[1] @ factor)
     proposal = x + math.sqrt(step) * (noise + drift / math.sqrt(step)) @ factor.T
-    moved = _Particles.at(proposal, *densities)
+    moved = _Particles.evaluate(proposal, *densities)
     back_drift = 0.5 * step * (moved.bridge(beta)[1] @ factor)
     # In whitened coordinates the move is √step·noise + drift, and the reverse move undoes it.
     back_noise = -noise - (drift + back_drift) / math.sqrt(step)
@@ -240,7 +242,7 @@ def _langevin_move(
     )
     uniform = torch.rand(len(x), generator=generator, dtype=x.dtype)
     rate = float(log_accept.clamp(max=0.0).exp().nan_to_num(0.0).mean())
-    return particles.replaced(moved, torch.log(uniform) < log_accept), rate
+    return particles.replace_where(moved, torch.log(uniform) < log_accept), rate
 
 
 def _covariance_factor(x: Tensor) -> Tensor:
@@ -272,9 +274,9 @@ class Proposal:
 
         It starts from k-means clusters, and its covariances are widened by a fifth at the end.
         """
-        points = points[torch.randperm(len(points), generator=generator)[:_FITTED_DRAWS]]
+        points = points[torch.randperm(len(points), generator=generator)[:_MAX_FITTED_DRAWS]]
         n, d = points.shape
-        count = max(1, min(_MOST_COMPONENTS, n // (20 * d)))
+        count = max(1, min(_MAX_COMPONENTS, n // (20 * d)))
         rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         labels = kmeans2(points.numpy(), count, minit="++", rng=rng)[1]
         responsibilities = torch.nn.functional.one_hot(
@@ -285,7 +287,7 @@ class Proposal:
             fit = _maximize(points, torch.softmax(fit._log_parts(points)[0], 1), step)
         return Proposal(fit.weights, fit.means, math.sqrt(_WIDENING) * fit.factors, fit.step)
 
-    def turned(self, matrix: Tensor) -> Proposal:
+    def rotate(self, matrix: Tensor) -> Proposal:
         """Return the density of g M, for g from this mixture and an orthogonal M (d, d)."""
         roots = matrix.T @ self.factors
         factors = torch.linalg.cholesky(roots @ roots.mT)
@@ -293,20 +295,20 @@ class Proposal:
 
     def draw(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
         """Return n draws (n, d) of q, of which a fixed number comes from λ."""
-        of_sampling = round(_SHARE_SAMPLING * n)
+        of_sampling = round(_SAMPLING_SHARE * n)
         count = n - of_sampling
         index = torch.multinomial(self.weights, count, replacement=True, generator=generator)
         white = torch.randn(count, self.means.shape[1], generator=generator, dtype=torch.float64)
         return torch.cat([latent.draw(of_sampling, generator), self._to_gaussians(index, white)])
 
-    def draw_evenly(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
+    def draw_sobol(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
         """Return n points (n, d) of q by a Sobol sequence, more even than those of `draw`."""
-        of_sampling = round(_SHARE_SAMPLING * n)
-        cube = uniforms_evenly(n - of_sampling, 1 + self.means.shape[1], generator)
+        of_sampling = round(_SAMPLING_SHARE * n)
+        cube = sobol_cube(n - of_sampling, 1 + self.means.shape[1], generator)
         edges = self.weights.cumsum(0)
         index = torch.searchsorted(edges, cube[:, 0].contiguous()).clamp(max=len(edges) - 1)
         white = torch.special.ndtri(cube[:, 1:])
-        even = latent.draw_evenly(of_sampling, generator)
+        even = latent.draw_sobol(of_sampling, generator)
         return torch.cat([even, self._to_gaussians(index, white)])
 
     def _to_gaussians(self, index: Tensor, white: Tensor) -> Tensor:
@@ -317,8 +319,8 @@ class Proposal:
         """Return log q (n,) and its gradient (n, d) at latent points (n, d)."""
         parts = [self._value_and_slope(chunk) for chunk in torch.split(g, _CHUNK)]
         value, slope = (torch.cat(part) for part in zip(*parts, strict=True))
-        log_mixture = value + math.log(1.0 - _SHARE_SAMPLING)
-        log_sampling = latent.log_sampling(g) + math.log(_SHARE_SAMPLING)
+        log_mixture = value + math.log(1.0 - _SAMPLING_SHARE)
+        log_sampling = latent.log_sampling(g) + math.log(_SAMPLING_SHARE)
         total = torch.logaddexp(log_mixture, log_sampling)
         share = torch.exp(log_mixture - total)[:, None]
         return total, share * slope + (1.0 - share) * latent.sampling_score(g, 0.0)
@@ -361,17 +363,17 @@ def _maximize(points: Tensor, responsibilities: Tensor, step: float) -> Proposal
 class SharedPoints:
     """Latent points (m, d) that S densities share, with the weights (S, m) of each density.
 
-    The weights of a density sum to one. ``effective`` (S,) is its effective number of points, and
-    ``log_normalizers`` (S,) its log Z.
+    The weights of a density sum to one. ``effective_size`` (S,) is its effective number of points,
+    and ``log_normalizers`` (S,) its log Z.
     """
 
     points: Tensor
     weights: Tensor
-    effective: Tensor
+    effective_size: Tensor
     log_normalizers: Tensor
 
 
-def share_points(
+def sample_shared_points(
     latent: Latent,
     log_densities: Callable[[Tensor], Tensor],
     start: Proposal | None,
@@ -391,13 +393,13 @@ def share_points(
         start: the first mixture; None for λ alone.
         generator: scrambles the sequences.
     """
-    first = weigh_points(latent, log_densities, start, _FIRST_POINTS, generator)
-    parents = systematic(first.weights.mean(0).log(), generator)
+    first = weight_points(latent, log_densities, start, _FIRST_POINTS, generator)
+    parents = systematic_resample(first.weights.mean(0).log(), generator)
     fitted = Proposal.fit(first.points[parents], _STEP, generator)
-    return weigh_points(latent, log_densities, fitted, _POINTS, generator)
+    return weight_points(latent, log_densities, fitted, _POINTS, generator)
 
 
-def even_points(
+def sample_evenly(
     latent: Latent,
     log_density: Callable[[Tensor], Tensor],
     proposal: Proposal | None,
@@ -410,11 +412,11 @@ def even_points(
     2019), which keeps them even: their mean varies less than that of independent draws. Returns
     None if the effective number of points is too small.
     """
-    sample = weigh_points(latent, lambda g: log_density(g)[None], proposal, _POINTS, generator)
-    if float(sample.effective[0]) < max(_LEAST_SHARE * _POINTS, n):
+    sample = weight_points(latent, lambda g: log_density(g)[None], proposal, _POINTS, generator)
+    if float(sample.effective_size[0]) < max(_MIN_SHARE * _POINTS, n):
         return None
     order = torch.from_numpy(np.argsort(_morton_order(sample.points.numpy())))
-    rows = order[systematic(sample.weights[0][order].log(), generator, n)]
+    rows = order[systematic_resample(sample.weights[0][order].log(), generator, n)]
     return sample.points[rows[torch.randperm(n, generator=generator)]]
 
 
@@ -430,7 +432,7 @@ def _morton_order(points: Array) -> npt.NDArray[np.uint64]:
     return place
 
 
-def weigh_points(
+def weight_points(
     latent: Latent,
     log_densities: Callable[[Tensor], Tensor],
     proposal: Proposal | None,
@@ -442,10 +444,10 @@ def weigh_points(
     Points outside the support have no weight and are left out.
     """
     if proposal is None:
-        g = latent.draw_evenly(n, generator)
+        g = latent.draw_sobol(n, generator)
         log_q = latent.log_sampling(g)
     else:
-        g = proposal.draw_evenly(latent, n, generator)
+        g = proposal.draw_sobol(latent, n, generator)
         log_q = proposal.log_density(latent, g)[0]
     ratio = log_densities(g) + latent.log_volume(g) - log_q
     weights = torch.softmax(ratio, 1)

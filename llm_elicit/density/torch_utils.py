@@ -14,14 +14,14 @@ from scipy import optimize
 from torch import Tensor
 from torch.optim.adam import adam
 
-from llm_elicit.density.errors import Array, DensityError, seed_of
+from llm_elicit.density.errors import Array, DensityError, check_seed
 
 _KINDS = ("cpu", "cuda")
 _DAMPINGS = (1e-6, 1e6)
 _Point = TypeVar("_Point")
 
 
-def device_named(name: str) -> torch.device:
+def check_device(name: str) -> torch.device:
     """Return the device called "cpu", "cuda" or "cuda:0", if this machine has it."""
     try:
         device = torch.device(name)
@@ -41,24 +41,24 @@ def device_named(name: str) -> torch.device:
     return device
 
 
-def generator_of(seed: int) -> torch.Generator:
+def make_generator(seed: int) -> torch.Generator:
     """Return the generator of a seed."""
-    return torch.Generator().manual_seed(seed_of("seed", seed))
+    return torch.Generator().manual_seed(check_seed("seed", seed))
 
 
-def named_tensors(name: str, value: object) -> dict[str, Tensor]:
+def prefix_tensors(name: str, value: object) -> dict[str, Tensor]:
     """Return the tensors of a network, or of a dataclass, by names that begin with ``name``."""
     parts = value.state_dict() if isinstance(value, torch.nn.Module) else vars(value)
     return {f"{name}.{key}": tensor.cpu() for key, tensor in parts.items()}
 
 
-def tensors_named(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return those of ``tensors`` that `named_tensors` named, by their own names."""
+def select_tensors(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return those of ``tensors`` that `prefix_tensors` named, by their own names."""
     start = f"{name}."
     return {key.removeprefix(start): t for key, t in tensors.items() if key.startswith(start)}
 
 
-class _OneThread(threading.local):
+class _ThreadState(threading.local):
     """Whether this thread is inside `one_thread`; with the threads inside, and PyTorch's number."""
 
     lock = threading.Lock()
@@ -68,7 +68,7 @@ class _OneThread(threading.local):
     inside = False
 
 
-_one_thread = _OneThread()
+_one_thread = _ThreadState()
 
 
 def _after_fork() -> None:
@@ -77,8 +77,8 @@ def _after_fork() -> None:
     An operation that waits for them never returns, and a fit at the time of the fork would hold
     the lock for ever.
     """
-    _OneThread.lock = threading.Lock()
-    _OneThread.threads, _OneThread.outside, _one_thread.inside = 0, 1, False
+    _ThreadState.lock = threading.Lock()
+    _ThreadState.threads, _ThreadState.outside, _one_thread.inside = 0, 1, False
     torch.set_num_threads(1)
 
 
@@ -100,20 +100,20 @@ def one_thread() -> Iterator[None]:
         return
     # PyTorch's number is the calling thread's own, and the default of threads started later. So
     # the number to restore is that before the first of several overlapping fits.
-    with _OneThread.lock:
+    with _ThreadState.lock:
         before = torch.get_num_threads()  # a new thread takes the default at its first call
-        if not _OneThread.threads:
-            _OneThread.outside = before
-        _OneThread.threads += 1
+        if not _ThreadState.threads:
+            _ThreadState.outside = before
+        _ThreadState.threads += 1
         torch.set_num_threads(1)
     _one_thread.inside = True
     try:
         yield
     finally:
         _one_thread.inside = False
-        with _OneThread.lock:
-            _OneThread.threads -= 1
-            torch.set_num_threads(_OneThread.outside)
+        with _ThreadState.lock:
+            _ThreadState.threads -= 1
+            torch.set_num_threads(_ThreadState.outside)
 
 
 def minimize(
@@ -129,13 +129,15 @@ def minimize(
         [3.0, 1.0]
     """
 
-    def value_and_slope(point: Array) -> tuple[float, Array]:
+    def value_and_gradient(point: Array) -> tuple[float, Array]:
         at = torch.from_numpy(point).requires_grad_()
         value = loss(at)
         (slope,) = torch.autograd.grad(value, [at])
         return float(value.detach()), slope.numpy()
 
-    optimum = optimize.minimize(value_and_slope, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    optimum = optimize.minimize(
+        value_and_gradient, start, jac=True, method="L-BFGS-B", bounds=bounds
+    )
     return np.asarray(optimum.x)
 
 
@@ -143,11 +145,11 @@ def ascend(
     start: _Point,
     value: Callable[[_Point], float],
     derivatives: Callable[[_Point], tuple[Tensor, Tensor]],
-    moved: Callable[[_Point, Tensor], _Point],
-    steps: int,
-    least_gain: float,
+    take_step: Callable[[_Point, Tensor], _Point],
+    max_steps: int,
+    tolerance: float,
 ) -> tuple[_Point, float]:
-    """Return the point of largest ``value`` after at most ``steps`` Newton steps, and its value.
+    """Return the point after at most ``max_steps`` Newton steps uphill, and its value.
 
     Steps are damped as by Marquardt (1963) until the value rises.
 
@@ -156,9 +158,9 @@ def ascend(
         value: the function to maximize.
         derivatives: the gradient (P,), and the curvature (P, P), positive where the value is
             concave.
-        moved: the point after a step (P,).
-        steps: the largest number of steps.
-        least_gain: the last step is the first that gains less.
+        take_step: the point after a step (P,).
+        max_steps: the largest number of steps.
+        tolerance: the last step is the first that gains less.
 
     Examples:
         >>> import torch
@@ -169,18 +171,18 @@ def ascend(
         True
     """
     at, best, damping, rose = start, value(start), 0.1, True
-    for _ in range(steps):
+    for _ in range(max_steps):
         if rose:
             gradient, curvature = (part.double() for part in derivatives(at))
         scale = curvature.diagonal() + 1e-6 * curvature.diagonal().mean()
         step = torch.linalg.solve(curvature + damping * torch.diag(scale), gradient)
-        proposal = moved(at, step)
+        proposal = take_step(at, step)
         proposed = value(proposal)
         rose = proposed > best
         if rose:
             gain, at, best = proposed - best, proposal, proposed
             damping = max(damping / 4.0, _DAMPINGS[0])
-            if gain < least_gain:
+            if gain < tolerance:
                 break
         else:
             damping *= 6.0

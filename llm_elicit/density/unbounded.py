@@ -17,17 +17,27 @@ from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 from scipy.stats import rankdata
 from torch import Tensor
 
-from llm_elicit.density.errors import Array, DensityError, Flags, brief, finite, flags, numbers
-from llm_elicit.density.feature_names import in_order
+from llm_elicit.density.errors import (
+    Array,
+    DensityError,
+    Flags,
+    abbreviate,
+    check_finite,
+    check_flags,
+    check_numbers,
+)
+from llm_elicit.density.feature_names import match_order
 from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, bisect, check_draw
 
-_LEAST_POINTS = 20
-_SHRINK = 1e-3
+_MIN_POINTS = 20
+_SHRINKAGE = 1e-3
 _CUBE_LOW, _CUBE_HIGH = 1e-300, 1.0 - 1e-16
 _LOG_SQRT_2PI = 0.5 * LOG_2PI
-_NEAREST = 1e-3  # how near a bound data may come, a share of the width or of the median's distance
-_FARTHEST_SCORE = 12.0
-_LEAST_SLOPE = 1e-3
+_MIN_BOUND_DISTANCE = (
+    1e-3  # how near a bound data may come, a share of the width or of the median's distance
+)
+_MAX_SCORE = 12.0
+_MIN_SLOPE = 1e-3
 
 
 class Marginals:
@@ -63,23 +73,23 @@ class Marginals:
         self._below, self._above = np.isfinite(low), np.isfinite(high)
 
     @classmethod
-    def of(cls, points: Array, low: Array, high: Array) -> Marginals:
+    def fit(cls, points: Array, low: Array, high: Array) -> Marginals:
         """Return the marginals of points (n, d), with about 2.5 n^(1/3) knots."""
         n = len(points)
         count = 2 * int(np.clip(round(1.25 * n ** (1 / 3)), 2, 30)) + 1
         reach = float(np.clip(-ndtri(1.0 / n), 1.0, 3.0))
         knots = np.linspace(-reach, reach, count)
         # Data on a bound would have infinite scores.
-        below, above, base, top = _ends(low, high)
+        below, above, base, top = _finite_bounds(low, high)
         median = np.median(points, axis=0)
-        from_low = _NEAREST * np.where(above, top - base, median - base)
-        from_high = _NEAREST * np.where(below, top - base, top - median)
+        from_low = _MIN_BOUND_DISTANCE * np.where(above, top - base, median - base)
+        from_high = _MIN_BOUND_DISTANCE * np.where(below, top - base, top - median)
         least = np.where(below, base + from_low, -np.inf)
         moved = np.clip(points, least, np.where(above, top - from_high, np.inf))
-        y = _to_line(moved, low, high)
+        y = _to_unbounded(moved, low, high)
         values = np.quantile(y, ndtr(knots), axis=0, method="hazen").T
         # Tied data repeat a quantile; a density needs an increasing one.
-        least = _LEAST_SLOPE * y.std(axis=0) * (knots[1] - knots[0])
+        least = _MIN_SLOPE * y.std(axis=0) * (knots[1] - knots[0])
         steps = np.maximum(np.diff(values, axis=1), least[:, None])
         middle = count // 2
         rise = np.concatenate([np.zeros((len(values), 1)), np.cumsum(steps, axis=1)], axis=1)
@@ -87,17 +97,21 @@ class Marginals:
 
     def value(self, h: Tensor) -> Tensor:
         """Return x (n, d), natural units, at normal scores h (n, d)."""
-        y, low, high = self._curve(h)[0], torch.from_numpy(self.low), torch.from_numpy(self.high)
-        below, above, base, top = map(torch.from_numpy, _ends(self.low, self.high))
+        y, low, high = (
+            self._evaluate_spline(h)[0],
+            torch.from_numpy(self.low),
+            torch.from_numpy(self.high),
+        )
+        below, above, base, top = map(torch.from_numpy, _finite_bounds(self.low, self.high))
         one_sided = torch.where(below, base + torch.exp(y), top - torch.exp(-y))
         two_sided = base + (top - base) * torch.special.ndtr(y)
         bounded = torch.where(below & above, two_sided, one_sided)
         x = torch.where(below | above, bounded, y)
         return torch.minimum(torch.maximum(x, low), high)
 
-    def log_slope(self, h: Tensor) -> Tensor:
+    def log_derivative(self, h: Tensor) -> Tensor:
         """Return log dx_j/dh_j (n, d)."""
-        y, slope, _ = self._curve(h)
+        y, slope, _ = self._evaluate_spline(h)
         two_sided = self._below & self._above
         width = np.log(np.where(two_sided, self.high - self.low, 1.0))
         normal = torch.from_numpy(width) - 0.5 * y * y - _LOG_SQRT_2PI
@@ -105,16 +119,16 @@ class Marginals:
         of_line = torch.where(torch.from_numpy(two_sided), normal, tilt * y)  # log dT/dy
         return torch.log(slope) + of_line
 
-    def log_slope_slope(self, h: Tensor) -> Tensor:
-        """Return the derivative of `log_slope` in h (n, d)."""
-        y, slope, bend = self._curve(h)
+    def log_derivative_gradient(self, h: Tensor) -> Tensor:
+        """Return the derivative of `log_derivative` in h (n, d)."""
+        y, slope, bend = self._evaluate_spline(h)
         bounded = torch.from_numpy(self._below & self._above)
         tilt = torch.from_numpy(self._below.astype(float) - self._above.astype(float))
         return bend / slope + torch.where(bounded, -y, tilt.expand_as(y)) * slope
 
-    def score(self, x: Array) -> Array:
+    def normal_score(self, x: Array) -> Array:
         """Return normal scores h (n, d) of points (n, d), by bisection within the table."""
-        y = _to_line(x, self.low, self.high)
+        y = _to_unbounded(x, self.low, self.high)
         first, last = self.values[:, 0], self.values[:, -1]
         below = self.knots[0] + (y - first) / self._slopes[:, 0]
         above = self.knots[-1] + (y - last) / self._slopes[:, -1]
@@ -126,7 +140,7 @@ class Marginals:
         inside = self.knots[k] + bisect(lambda s: c0 + s * (c1 + s * (c2 + s * c3)) < y, *ends)
         scores: Array = np.where(y < first, below, np.where(y > last, above, inside))
         # A point on a bound has an infinite score: stop where λ has no mass left.
-        capped = np.clip(scores, -_FARTHEST_SCORE, _FARTHEST_SCORE)
+        capped = np.clip(scores, -_MAX_SCORE, _MAX_SCORE)
         return np.where(self._below | self._above, capped, scores)
 
     def moments(self, points: int = 4000) -> tuple[Array, Array]:
@@ -135,7 +149,7 @@ class Marginals:
         x = self.value(h[:, None].expand(-1, len(self.low))).numpy()
         return x.mean(axis=0), x.std(axis=0)
 
-    def _curve(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _evaluate_spline(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return y (n, d) with its first and second derivative in h."""
         knots = torch.from_numpy(self.knots)
         inner = h.clamp(knots[0], knots[-1])
@@ -148,15 +162,15 @@ class Marginals:
         return y, slope, bend
 
 
-def _ends(low: Array, high: Array) -> tuple[Flags, Flags, Array, Array]:
+def _finite_bounds(low: Array, high: Array) -> tuple[Flags, Flags, Array, Array]:
     """Return which features have a lower and an upper bound, and these bounds, 0 without one."""
     below, above = np.isfinite(low), np.isfinite(high)
     return below, above, np.where(below, low, 0.0), np.where(above, high, 0.0)
 
 
-def _to_line(x: Array, low: Array, high: Array) -> Array:
+def _to_unbounded(x: Array, low: Array, high: Array) -> Array:
     """Return y = T⁻¹(x), infinite or huge on a bound."""
-    below, above, base, top = _ends(low, high)
+    below, above, base, top = _finite_bounds(low, high)
     two_sided = below & above
     share = (x - base) / np.where(two_sided, top - base, 1.0)
     probit = ndtri(np.where(two_sided, share, 0.5))
@@ -212,18 +226,18 @@ class Empirical(SamplingDensity):
         high: npt.ArrayLike | None = None,
         log: npt.ArrayLike | None = None,
     ) -> None:
-        points, self.names = in_order("Empirical: points", points, None)
-        low, _ = in_order("Empirical: low", low, self.names)
-        high, _ = in_order("Empirical: high", high, self.names)
-        log, _ = in_order("Empirical: log", log, self.names)
-        data = numbers("Empirical: points", points)
-        if data.ndim != 2 or data.shape[1] == 0 or len(data) < _LEAST_POINTS:
+        points, self.names = match_order("Empirical: points", points, None)
+        low, _ = match_order("Empirical: low", low, self.names)
+        high, _ = match_order("Empirical: high", high, self.names)
+        log, _ = match_order("Empirical: log", log, self.names)
+        data = check_numbers("Empirical: points", points)
+        if data.ndim != 2 or data.shape[1] == 0 or len(data) < _MIN_POINTS:
             raise DensityError(
                 f"Empirical: points have shape {data.shape}; they must be (n, d) with at least "
-                f"{_LEAST_POINTS} rows; reshape a single feature to (n, 1), or describe λ by "
+                f"{_MIN_POINTS} rows; reshape a single feature to (n, 1), or describe λ by "
                 "Uniform or GaussianMixture."
             )
-        finite("Empirical: points", data)
+        check_finite("Empirical: points", data)
         for j in np.flatnonzero(np.ptp(data, axis=0) == 0):
             raise DensityError(
                 f"Empirical: feature {j} is {data[0, j]} in every row; a density needs values that "
@@ -243,7 +257,7 @@ class Empirical(SamplingDensity):
                 f"({len(outside)} such values); the support must hold the data; widen the bounds "
                 "or drop the rows."
             )
-        logs = np.zeros(d, dtype=np.bool_) if log is None else flags("Empirical: log", log, d)
+        logs = np.zeros(d, dtype=np.bool_) if log is None else check_flags("Empirical: log", log, d)
         for i, j in np.argwhere((data <= 0) & logs)[:1]:
             raise DensityError(
                 f"Empirical: points[{i}, {j}] = {data[i, j]} on a logarithmic scale; such a feature"
@@ -254,8 +268,8 @@ class Empirical(SamplingDensity):
         scores = ndtri((rankdata(data, axis=0) - 0.5) / len(data))
         correlation = np.atleast_2d(np.corrcoef(scores.T))
         # Features that repeat each other would leave no density: keep C invertible.
-        self.correlation = (1.0 - _SHRINK) * correlation + _SHRINK * np.eye(d)
-        self.marginals = Marginals.of(data, *ends)
+        self.correlation = (1.0 - _SHRINKAGE) * correlation + _SHRINKAGE * np.eye(d)
+        self.marginals = Marginals.fit(data, *ends)
 
     @classmethod
     def from_tables(
@@ -277,7 +291,7 @@ class Empirical(SamplingDensity):
         joint.correlation = np.asarray(correlation, dtype=np.float64)
         return joint
 
-    def reordered(self, order: Sequence[int]) -> Empirical:
+    def reorder(self, order: Sequence[int]) -> Empirical:
         """Return λ with the features of these numbers, in this order."""
         at = list(order)
         values, correlation = self.marginals.values[at], self.correlation[np.ix_(at, at)]
@@ -285,14 +299,14 @@ class Empirical(SamplingDensity):
         joint = Empirical.from_tables(
             self.marginals.knots, values, correlation, bounds, self.log[at].tolist()
         )
-        return joint._name(self.names, at)
+        return joint._set_names(self.names, at)
 
     def __repr__(self) -> str:
         middle = self.from_cube(np.full((1, self.dimension), 0.5))[0]
         medians = [float(f"{value:.6g}") for value in middle]
         low, high = self.low.tolist(), self.high.tolist()
         log = f", log={self.log.tolist()}" if self.log.any() else ""
-        return brief(f"Empirical(medians={medians}, low={low}, high={high}{log})")
+        return abbreviate(f"Empirical(medians={medians}, low={low}, high={high}{log})")
 
     @cached_property
     def cholesky(self) -> Array:
@@ -318,17 +332,17 @@ class Empirical(SamplingDensity):
         points = self._points(x, no_nan=True)
         result = np.full(len(points), -np.inf)
         inside = self.contains(points)
-        h = self.marginals.score(self.to_scale(points[inside]))
+        h = self.marginals.normal_score(self.to_scale(points[inside]))
         g = np.linalg.solve(self.cholesky, h.T).T
         normal = -0.5 * (g * g + LOG_2PI).sum(axis=1)
-        slopes = self.marginals.log_slope(torch.from_numpy(h)).sum(1).numpy()
+        slopes = self.marginals.log_derivative(torch.from_numpy(h)).sum(1).numpy()
         per_scale = normal - slopes - np.log(np.diagonal(self.cholesky)).sum()
-        result[inside] = per_scale + self.log_scale_slope(points[inside])
+        result[inside] = per_scale + self.log_scale_derivative(points[inside])
         return result
 
     def to_normal(self, x: npt.ArrayLike) -> Array:
         """Return g (n, d), in which λ is N(0, I), of points (n, d) in the support."""
-        h = self.marginals.score(self.to_scale(self._points(x)))
+        h = self.marginals.normal_score(self.to_scale(self._points(x)))
         return np.asarray(np.linalg.solve(self.cholesky, h.T).T)
 
     def from_normal(self, g: npt.ArrayLike) -> Array:
@@ -359,11 +373,11 @@ class Empirical(SamplingDensity):
                 [v if np.isfinite(v) else None for v in high],
             ],
         }
-        return self._text(text | ({"log": self.log.tolist()} if self.log.any() else {}))
+        return self._with_names(text | ({"log": self.log.tolist()} if self.log.any() else {}))
 
 
 def _bounds(values: npt.ArrayLike | None, d: int, missing: float, name: str) -> Array:
-    bounds = np.full(d, missing) if values is None else numbers(f"Empirical: {name}", values)
+    bounds = np.full(d, missing) if values is None else check_numbers(f"Empirical: {name}", values)
     if bounds.shape != (d,) or np.isnan(bounds).any():
         raise DensityError(
             f"Empirical: {name} = {bounds.tolist()}; it must be one number for each of the {d} "
@@ -395,12 +409,12 @@ class GaussianMixture(SamplingDensity):
     def __init__(
         self, weights: npt.ArrayLike, means: npt.ArrayLike, covariances: npt.ArrayLike
     ) -> None:
-        means, self.names = in_order("GaussianMixture: means", means, None)
+        means, self.names = match_order("GaussianMixture: means", means, None)
         label = "GaussianMixture: covariances"
-        covariances, self.names = in_order(label, covariances, self.names)
-        self.weights = numbers("GaussianMixture: weights", weights).copy()
-        self.means = numbers("GaussianMixture: means", means).copy()
-        self.covariances = numbers(label, covariances).copy()
+        covariances, self.names = match_order(label, covariances, self.names)
+        self.weights = check_numbers("GaussianMixture: weights", weights).copy()
+        self.means = check_numbers("GaussianMixture: means", means).copy()
+        self.covariances = check_numbers(label, covariances).copy()
         k = max(self.weights.size, 1)
         d = self.means.shape[-1] if self.means.ndim == 2 else 0
         fits = self.weights.shape == (k,) and self.means.shape == (k, d)
@@ -411,7 +425,7 @@ class GaussianMixture(SamplingDensity):
                 "(k, d), (k, d, d); wrap a single Gaussian as k = 1."
             )
         for name, values in (("means", self.means), ("covariances", self.covariances)):
-            finite(f"GaussianMixture: {name}", values)
+            check_finite(f"GaussianMixture: {name}", values)
         total = self.weights.sum()
         if not (np.isfinite(total) and (self.weights >= 0).all() and abs(total - 1) < 1e-6):
             raise DensityError(
@@ -438,7 +452,7 @@ class GaussianMixture(SamplingDensity):
             self._log_weights = np.log(self.weights)
 
     def __repr__(self) -> str:
-        return brief(
+        return abbreviate(
             f"GaussianMixture({self.weights.tolist()}, {self.means.tolist()}, "
             f"{self.covariances.tolist()})"
         )
@@ -455,11 +469,13 @@ class GaussianMixture(SamplingDensity):
         between = np.einsum("k,ki,kj->ij", self.weights, centred, centred)
         return np.asarray(np.einsum("k,kij->ij", self.weights, self.covariances) + between)
 
-    def reordered(self, order: Sequence[int]) -> GaussianMixture:
+    def reorder(self, order: Sequence[int]) -> GaussianMixture:
         """Return λ with the features of these numbers, in this order."""
         at = list(order)
         covariances = self.covariances[:, at][:, :, at]
-        return GaussianMixture(self.weights, self.means[:, at], covariances)._name(self.names, at)
+        return GaussianMixture(self.weights, self.means[:, at], covariances)._set_names(
+            self.names, at
+        )
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Return n random points (n, d)."""
@@ -471,17 +487,19 @@ class GaussianMixture(SamplingDensity):
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,), nats per natural unit."""
         points = self._points(x, no_nan=True)
-        log_parts = self._log_weights + self._log_prefix(self._white(points), self.dimension)
+        log_parts = self._log_weights + self._log_density_of_first(
+            self._whiten(points), self.dimension
+        )
         return np.where(self.contains(points), logsumexp(log_parts, axis=1), -np.inf)
 
-    def _white(self, points: Array) -> Array:
+    def _whiten(self, points: Array) -> Array:
         """Return L_k⁻¹(x − μ_k), (n, k, d)."""
         centred = points[:, None, :] - self.means
         return np.stack(
             [np.linalg.solve(low, centred[:, k].T).T for k, low in enumerate(self.cholesky)], axis=1
         )
 
-    def _log_prefix(self, white: Array, j: int) -> Array:
+    def _log_density_of_first(self, white: Array, j: int) -> Array:
         """Return the log density (n, k) of the first j features under each component."""
         diagonal = np.diagonal(self.cholesky, axis1=1, axis2=2)[:, :j]
         steps = -0.5 * white[..., :j] ** 2 - 0.5 * LOG_2PI - np.log(diagonal)
@@ -495,7 +513,7 @@ class GaussianMixture(SamplingDensity):
         (Rosenblatt, 1952).
         """
         points = self._points(x)
-        white = self._white(points)
+        white = self._whiten(points)
         cube = np.empty_like(points)
         for j in range(self.dimension):
             cube[:, j] = np.exp(
@@ -506,7 +524,7 @@ class GaussianMixture(SamplingDensity):
     def _log_responsibility(self, white: Array, j: int) -> Array:
         if j == 0:
             return np.broadcast_to(self._log_weights, white.shape[:2])
-        logs = self._log_weights + self._log_prefix(white, j)
+        logs = self._log_weights + self._log_density_of_first(white, j)
         return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
@@ -527,7 +545,7 @@ class GaussianMixture(SamplingDensity):
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
-        return self._text(
+        return self._with_names(
             {
                 "kind": "gaussian_mixture",
                 "weights": self.weights.tolist(),

@@ -104,7 +104,7 @@ class Tail:
     size: float = 1.0
     power: float = 1.0
 
-    def fall(self, q: Tensor) -> Tensor:
+    def rho(self, q: Tensor) -> Tensor:
         """Return ρ."""
         if self.power == 1.0:
             return q
@@ -155,7 +155,7 @@ class ComponentStack:
         whiten, offset, height = (p.detach()[list(indices)].clone() for p in self.parameters)
         return replace(self, whiten=whiten, offset=offset, height=height)
 
-    def turned(self, matrix: Tensor) -> ComponentStack:
+    def permute_features(self, matrix: Tensor) -> ComponentStack:
         """Return the mixtures of M t, for M (d, d)."""
         return replace(self, whiten=matrix.to(self.whiten).T @ self.whiten)
 
@@ -165,19 +165,19 @@ class ComponentStack:
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return values (S, n) at features (n, d)."""
-        return self.share * torch.logsumexp(self._forms(self._distances(t)), -1)
+        return self.share * torch.logsumexp(self._log_terms(self._distances(t)), -1)
 
     def _distances(self, t: Tensor) -> Tensor:
-        """Return |t W − o|² (S, n, K), by one product with `products` of features."""
-        distances = -2.0 * (products(t) @ self._columns[:-1])
+        """Return |t W − o|² (S, n, K), by one product with `quadratic_features` of features."""
+        distances = -2.0 * (quadratic_features(t) @ self._columns[:-1])
         return distances.reshape(-1, *self.height.shape).transpose(0, 1)
 
-    def _forms(self, distances: Tensor) -> Tensor:
+    def _log_terms(self, distances: Tensor) -> Tensor:
         """Return the components' values (S, n, K)."""
-        return self.height[:, None] - 0.5 * self.tail.fall(distances)
+        return self.height[:, None] - 0.5 * self.tail.rho(distances)
 
-    def rows(self) -> Tensor:
-        """Return the components' coefficients (S, K, P + 1) of `products`, and their heights."""
+    def coefficients(self) -> Tensor:
+        """Return coefficients (S, K, P + 1) of `quadratic_features`, and heights, of components."""
         d = self.dimension
         i, j = torch.triu_indices(d, d, device=self.whiten.device)
         squares = -torch.where(i == j, 0.5, 1.0) * self._precision[:, :, i, j]
@@ -208,8 +208,8 @@ class ComponentStack:
     # Samplers evaluate a stack thousands of times.
     @cached_property
     def _columns(self) -> Tensor:
-        """`rows`, one component per column (P + 1, S·K)."""
-        return self.rows().flatten(0, 1).T
+        """`coefficients`, one component per column (P + 1, S·K)."""
+        return self.coefficients().flatten(0, 1).T
 
     @cached_property
     def _precision(self) -> Tensor:
@@ -221,11 +221,11 @@ class ComponentStack:
         """W o (S, K, d): each component's slope at 0."""
         return (self.whiten @ self.offset[..., None]).squeeze(-1)
 
-    def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def mean_and_gradient(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean over the stack (n,) and its gradient (n, d)."""
         s, k, d = *self.height.shape, self.dimension
         distances = self._distances(t)
-        forms = self._forms(distances)
+        forms = self._log_terms(distances)
         share = torch.softmax(forms, -1) * (self.share / s) * self.tail.slope(distances)
         flat = share.transpose(0, 1).reshape(-1, s * k)
         pull = (flat @ self._precision.reshape(s * k, d * d)).reshape(-1, d, d)
@@ -233,7 +233,7 @@ class ComponentStack:
         return self.share * torch.logsumexp(forms, -1).mean(0), slope
 
 
-def products(t: Tensor) -> Tensor:
+def quadratic_features(t: Tensor) -> Tensor:
     """Return [t_i, t_i t_j, 1] (n, P) of features (n, d), i <= j."""
     i, j = torch.triu_indices(t.shape[1], t.shape[1], device=t.device)
     return torch.cat([t, t[:, i] * t[:, j], torch.ones_like(t[:, :1])], 1)
@@ -281,7 +281,7 @@ class FourierStack:
         """Return the functions numbered ``indices``."""
         return replace(self, weights=self.weights[list(indices)])
 
-    def turned(self, matrix: Tensor) -> FourierStack:
+    def permute_features(self, matrix: Tensor) -> FourierStack:
         """Return the functions of M t, for M (d, d)."""
         return replace(self, frequencies=matrix.to(self.frequencies).T @ self.frequencies)
 
@@ -297,7 +297,7 @@ class FourierStack:
         """Return values (S, n) at features (n, d)."""
         return self.weights @ fourier_features(t, self.frequencies).T
 
-    def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def mean_and_gradient(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean over the stack (n,) and its gradient (n, d)."""
         of_cos, of_sin = self.weights.mean(0).chunk(2)
         root = math.sqrt(self.frequencies.shape[1])
@@ -318,13 +318,13 @@ class Potential(Protocol):
         """Return values (n,) at features (n, p)."""
         ...
 
-    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_gradient(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return values (n,) and gradients (n, p) at features (n, p)."""
         ...
 
 
 @dataclass(frozen=True)
-class _Sum:
+class _UtilityTerms:
     """A quadratic form, or many, with what is added to it: what a utility and draws of it share.
 
     ``prefix`` begins the names of its tensors.
@@ -374,15 +374,15 @@ class _Sum:
             named["warp"] = self.warp.parameters
         return {f"{self.prefix}.{name}": tensor.cpu() for name, tensor in named.items()}
 
-    def turned(self, matrix: Tensor) -> Self:
+    def permute_features(self, matrix: Tensor) -> Self:
         """Return f(M t), for a permutation M (d, d)."""
         m = matrix.to(self.linear)
         return replace(
             self,
             linear=self.linear @ m,
             curvature=m.T @ self.curvature @ m,
-            components=tuple(stack.turned(m) for stack in self.components),
-            fourier=None if self.fourier is None else self.fourier.turned(m),
+            components=tuple(stack.permute_features(m) for stack in self.components),
+            fourier=None if self.fourier is None else self.fourier.permute_features(m),
             warp=None if self.warp is None else self.warp.select(m.argmax(0)),
         )
 
@@ -398,7 +398,7 @@ class _Sum:
 
 
 @dataclass(frozen=True)
-class Utility(_Sum):
+class Utility(_UtilityTerms):
     """f(t) = b·t + tᵀA t + means of mixtures and Fourier terms, up to a constant.
 
     Args:
@@ -452,7 +452,7 @@ class Utility(_Sum):
             value = value + stack(t).mean(0)
         return value
 
-    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_gradient(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return values (n,) and gradients (n, d) at features (n, d)."""
         with torch.no_grad():
             parts = [self._value_and_slope(chunk) for chunk in self._chunks(t)]
@@ -465,13 +465,13 @@ class Utility(_Sum):
         half = t @ self.curvature
         value, slope = t @ self.linear + (half * t).sum(-1), self.linear + 2.0 * half
         for stack in self._stacks():
-            extra, extra_slope = stack.mean_and_slope(t)
+            extra, extra_slope = stack.mean_and_gradient(t)
             value, slope = value + extra, slope + extra_slope
         return value, slope if self.warp is None else slope * self.warp.slope(at)
 
 
 @dataclass(frozen=True)
-class UtilityDraws(_Sum):
+class UtilityDraws(_UtilityTerms):
     """S draws of the posterior over utilities: quadratic forms, then mixtures.
 
     Args:
@@ -513,7 +513,7 @@ class UtilityDraws(_Sum):
             quadratic = quadratic + self.fourier(t)
         return torch.cat([quadratic, *(stack(t) for stack in self.components)])
 
-    def thinned(self, most: int) -> UtilityDraws:
+    def thin(self, most: int) -> UtilityDraws:
         """Return about ``most`` of the draws, evenly from those of each form."""
         step = max(1, len(self) // most)
         stacks = (stack.select(range(0, stack.count, step)) for stack in self.components)
@@ -557,16 +557,16 @@ class DeferredDraws:
         assert self._draws is not None
         return self._draws
 
-    def then(self, change: Callable[[UtilityDraws], UtilityDraws]) -> DeferredDraws:
+    def map(self, change: Callable[[UtilityDraws], UtilityDraws]) -> DeferredDraws:
         """Return what ``change`` makes of the draws, made when it is asked for."""
         return DeferredDraws(lambda: change(self.get()), self._count)
 
     @classmethod
-    def made(cls, tensors: dict[str, Tensor]) -> DeferredDraws:
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> DeferredDraws:
         """Return the draws that their `UtilityDraws.tensors` describe."""
         draws = UtilityDraws.from_tensors(tensors)
         return cls(lambda: draws, len(draws))
 
     def __reduce__(self) -> tuple[Callable[..., DeferredDraws], tuple[dict[str, Tensor]]]:
         """Pickle the draws, not the comparisons that they are made from."""
-        return DeferredDraws.made, (self.get().tensors(),)
+        return DeferredDraws.from_tensors, (self.get().tensors(),)

@@ -200,7 +200,7 @@ def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
     for judge in judges:
         choices = table.choices(judge)
         evidence = evidence_of(table, judge, campaign.fit) if len(choices) else None
-        measured = evidence is not None and len(evidence.measured) > 0
+        measured = evidence is not None and len(evidence.measurements) > 0
         sources = read_sources(
             direct if len(direct) else None, judge, space, campaign.seed, result.plan
         )

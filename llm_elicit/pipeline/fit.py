@@ -156,8 +156,8 @@ def _fit_group(
     evidence = evidence_of(group.comparisons, judge, result.campaign.fit)
     if evidence.pairs < result.space.dimension:
         return
-    sampling, measured = sampling_of(group.space), len(evidence.measured) > 0
-    seconds = density.seconds_of(len(evidence), sampling)
+    sampling, measured = sampling_of(group.space), len(evidence.measurements) > 0
+    seconds = density.estimate_seconds(len(evidence), sampling)
     own = []
     for run in group.runs:
         first = run.first_round  # ratios are asked of its pairs, which need no journal
@@ -236,7 +236,7 @@ class _Fit:
             progress.note(judge, f"fit: no power from {line}")
         for warning in density.fit_warnings(belief.diagnostics, quality=False):
             progress.note(judge, f"fit: {warning}")
-        measured = len(answers.pairs.measured) > 0
+        measured = len(answers.pairs.measurements) > 0
         belief = scale_to_power(belief, pinned, measured=measured, seed=seed)
         words = {j: f.categories for j, f in enumerate(space.features) if f.categories}
         dates = [j for j, f in enumerate(space.features) if f.kind == "date"]

@@ -151,7 +151,7 @@ def _belief(
         progress=show,
     )
     sources = read_sources(direct, judge, space, campaign.seed, run.first_round)
-    return scale_by_answers(belief, sources, len(evidence.measured) > 0, campaign.seed)
+    return scale_by_answers(belief, sources, len(evidence.measurements) > 0, campaign.seed)
 
 
 def _interval(interval: inference.Interval | None) -> snapshot.LiveInterval | None:
@@ -166,12 +166,14 @@ def _feature(samples: figures.Samples, judge: str, j: int) -> snapshot.LiveFeatu
     data = None if samples.data is None else samples.data[:, j]
     return snapshot.LiveFeature(
         name=feature.name,
-        shares=axis.by_value,
+        shares=axis.is_discrete,
         at=_rounded(axis.centres),
-        belief=_rounded(axis.line(samples.beliefs[judge][:, j])),
+        belief=_rounded(axis.density_line(samples.beliefs[judge][:, j])),
         low=() if band is None else _rounded(band.low),
         high=() if band is None else _rounded(band.high),
-        data=() if data is None else _rounded(axis.bars(np.clip(data, axis.low, axis.high))),
+        data=()
+        if data is None
+        else _rounded(axis.data_histogram(np.clip(data, axis.low, axis.high))),
         chart=_chart(figures.marginal_layers(samples, judge, j)),
     )
 

@@ -20,7 +20,7 @@ from llm_elicit.audit.summaries import (
     FeatureSummary,
     Summary,
 )
-from llm_elicit.density.plot_style import LIGHT, blank, dress, set_axis
+from llm_elicit.density.plot_style import LIGHT, empty_figure, style_axes, set_axis
 from llm_elicit.report.layers import Picture, draw_picture, svg_settings
 from llm_elicit.report.page import template_environment
 from llm_elicit.spaces.features import Feature
@@ -157,9 +157,9 @@ def _draw_feature(
 ) -> Picture:
     """Draw a feature's distribution under every condition, in the belief and in the data."""
     with svg_settings():
-        figure = blank(3.6, 2.5, LIGHT)
+        figure = empty_figure(3.6, 2.5, LIGHT)
         axes = figure.add_subplot()
-        dress(axes, LIGHT)
+        style_axes(axes, LIGHT)
         for at, (belief, bands, data) in enumerate(summaries):
             if isinstance(data, FeatureSummary):
                 _draw_summary(axes, at + _DATA_OFFSET, data, LIGHT.data)

@@ -20,24 +20,24 @@ from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.audit.reference import category_shares, feature_axis
 from llm_elicit.audit.summaries import BeliefBands, CategoryBands, CircularBands, FeatureBands
 from llm_elicit.density.feature_axis import BINS, Band, PlotData
-from llm_elicit.density.plot_style import DARK, LIGHT, Theme, blank, dress, set_axis
+from llm_elicit.density.plot_style import DARK, LIGHT, Theme, empty_figure, style_axes, set_axis
 from llm_elicit.density.plots import (
     PanelPair,
-    corner_panels,
-    corner_places,
+    empty_corner,
+    iterate_panels,
     draw_band,
     draw_belief,
     draw_data,
     draw_regions,
     draw_sampling,
-    dress_marginal,
+    style_marginal,
     fill_corner,
     histogram,
-    is_noise,
-    is_uncertain,
+    is_within_noise,
+    is_within_posterior,
     marginals_figure,
-    ramp,
-    top_of,
+    colour_map,
+    density_axis_limit,
 )
 from llm_elicit.report.formatting import band_text, share_text
 from llm_elicit.report.layers import (
@@ -67,7 +67,7 @@ def marginal_layers(samples: Samples, judge: str, column: int) -> LayeredFigure:
     figure = Figure(figsize=_MARGINAL_SIZE, facecolor=LIGHT.background)
     figure.subplots_adjust(left=0.04, right=0.96, bottom=_TICK_MARGIN / _MARGINAL_SIZE[1], top=0.97)
     axes = figure.add_subplot()
-    dress_marginal(axes, data.axes[column], LIGHT)
+    style_marginal(axes, data.axes[column], LIGHT)
     if any(label.get_rotation() for label in axes.get_xticklabels()):
         figure.subplots_adjust(bottom=_CATEGORY_MARGIN / _MARGINAL_SIZE[1])
     shapes, scale = marginal_shapes(axes, data, samples.belief_by_factor(judge), column)
@@ -85,7 +85,7 @@ def marginal_shapes(
 ) -> tuple[list[Shape], RescaledShapes]:
     """Return the belief's shapes at every power, and those of data and λ."""
     axis, saved = data.axes[column], list(powers).index(1.0)
-    tops = [top_of(data, points[:, column], column) for points in powers.values()]
+    tops = [density_axis_limit(data, points[:, column], column) for points in powers.values()]
     band = None if data.bands is None else data.bands[column]
     if band is not None:
         tops[saved] = max(tops[saved], 1.05 * max(band.high))
@@ -187,7 +187,7 @@ def draw_corner(samples: Samples, judge: str) -> tuple[LayeredFigure, Figure]:
     removed as shapes, and the saved belief is drawn last.
     """
     data = replace(samples.plot_data(judge), bands=None)
-    figure = corner_panels(data)
+    figure = empty_corner(data)
     layers = _corner_layers(figure, data, samples.belief_by_factor(judge), judge)
     fill_corner(figure, data)
     return layers, figure
@@ -199,13 +199,13 @@ def _corner_layers(
     """Return the corner plot for the page, with the belief at every power and without a legend."""
     backdrop = paint_grey(figure, "Panels", "Panels")
     shapes, rescaled, flat = list[Shape](), list[RescaledShapes](), set[int]()
-    for axes, row, column in corner_places(figure, plot_data.dimension):
+    for axes, row, column in iterate_panels(figure, plot_data.dimension):
         if row == column:
             panel_shapes, scale = marginal_shapes(axes, plot_data, powers, row)
             shapes += panel_shapes
             rescaled.append(scale)
             continue
-        pair = PanelPair.of(plot_data, column, row)
+        pair = PanelPair.from_plot(plot_data, column, row)
         for step, (factor, is_flat) in enumerate(
             find_flat_factors(plot_data, powers, pair).items()
         ):
@@ -230,11 +230,11 @@ def find_flat_factors(
     data: PlotData, powers: dict[float, Floats], pair: PanelPair
 ) -> dict[float, bool]:
     """Return whether a judge's belief is flat over two features, by the factor of its power."""
-    if pair.single:
+    if pair.is_discrete:
         return dict.fromkeys(powers, False)
-    uncertain = is_uncertain(pair, data)
+    uncertain = is_within_posterior(pair, data)
     return {
-        factor: uncertain or is_noise(pair, points, data.sampling)
+        factor: uncertain or is_within_noise(pair, points, data.sampling)
         for factor, points in powers.items()
     }
 
@@ -271,7 +271,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
     if 2 <= space.dimension <= MAX_CORNER_FEATURES:
         corner, figures["corner"] = draw_corner(samples, judge)
     if {"Latitude", "Longitude"} <= {space.names[j] for j in space.numeric}:
-        place = PanelPair.of(data, space.names.index("Longitude"), space.names.index("Latitude"))
+        place = PanelPair.from_plot(data, space.names.index("Longitude"), space.names.index("Latitude"))
         figures["map"] = map_figure(data, place, LIGHT)
         chart = paint_picture(
             figures["map"],
@@ -329,14 +329,14 @@ def map_figure(plot_data: PlotData, map_axes: PanelPair, theme: Theme) -> Figure
         if points is not None
     }
     highest = max(float((density / density.sum()).max()) for density, _ in maps.values())
-    figure = blank(2.5 * len(maps), 3.2, theme)
+    figure = empty_figure(2.5 * len(maps), 3.2, theme)
     for number, (name, (density, colour)) in enumerate(maps.items(), start=1):
         axes = figure.add_subplot(1, len(maps), number)
         # The square root keeps regions of low density visible.
         image = np.sqrt(density.T / density.sum() / highest)
-        shades = ramp(theme, colour)
+        shades = colour_map(theme, colour)
         axes.pcolormesh(*edges, image, cmap=shades, vmin=0, vmax=1, rasterized=True)
-        dress(axes, theme)
+        style_axes(axes, theme)
         axes.set_title(name, fontsize=9, color=theme.ink)
         set_axis(axes, "x", map_axes.axes[0])
         set_axis(axes, "y", map_axes.axes[1])
@@ -373,10 +373,10 @@ def _curve_alt_text(part: DataCoverage | PredictiveCheck) -> str:
 def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
     """Return the calibration curves of one judge in one theme."""
     drawn = [part for part in (judge.coverage, judge.predictive_check) if part is not None]
-    figure = blank(_CURVE_SIZE * len(drawn), _CURVE_SIZE, theme)
+    figure = empty_figure(_CURVE_SIZE * len(drawn), _CURVE_SIZE, theme)
     for place, part in enumerate(drawn, start=1):
         axes = figure.add_subplot(1, len(drawn), place)
-        dress(axes, theme)
+        style_axes(axes, theme)
         axes.set_aspect("equal")
         if isinstance(part, DataCoverage):
             line, lowest = (np.linspace(0.0, 1.0, len(part.curve)).tolist(), part.curve), 0.0

@@ -381,7 +381,7 @@ class FeatureSpace(StrictModel):
         values = dict(enumerate(self.given.values(), start=self.dimension))
         names, places = [*self.names, *self.given], range(self.dimension)
         whole = (density_constraint(constraint, names) for constraint in self.constraints)
-        conditional = (constraint.conditional(values, places) for constraint in whole)
+        conditional = (constraint.condition(values, places) for constraint in whole)
         return tuple(constraint for constraint in conditional if constraint is not None)
 
     def allowed(self, natural: Floats) -> NDArray[np.bool_]:

@@ -125,7 +125,7 @@ def test_log_densities_are_those_of_the_tempered_beliefs(plane, kind) -> None:
     per_sd = np.log(plane.to_scale(data).std(axis=0)).sum()
 
     def log_density(law):
-        return float((law.log_prob(data) - sampling.log_scale_slope(data)).mean()) + per_sd
+        return float((law.log_prob(data) - sampling.log_scale_derivative(data)).mean()) + per_sd
 
     assert found.sampling_log_density == pytest.approx(log_density(sampling), abs=1e-6)
     # Each is normalized anew, which takes a second: every other of them.

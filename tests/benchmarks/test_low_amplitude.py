@@ -39,7 +39,7 @@ def test_log_odds_are_as_faint_as_said():
     of = target("Onemoon2D")
     judge = LowAmplitudeJudge.of(of, np.random.default_rng(1))
     a, b = (of.sampling.sample(4000, np.random.default_rng(seed)) for seed in (2, 3))
-    rows = judge.judge_points(a, b).measured
+    rows = judge.judge_points(a, b).measurements
     half = len(rows) // 2
     apart = 0.5 * (rows.value[:half] - rows.value[half:])
     mean = 0.5 * (rows.value[:half] + rows.value[half:])

@@ -191,7 +191,7 @@ def test_a_few_log_odds_do_not_take_the_place_of_all_choices():
     few = Comparisons(rows([(0, "ab", 0.9), (0, "ba", 0.0), (1, "ab", 1.0)]), FEATURES)
     most = Comparisons(rows([(0, "ab", 0.9), (0, "ba", 0.8), (1, "ab", 1.0)]), FEATURES)
     fit = Fit(methods=("utility",))
-    assert [len(evidence_of(table, "j", fit).measured) for table in (few, most)] == [0, 2]
+    assert [len(evidence_of(table, "j", fit).measurements) for table in (few, most)] == [0, 2]
     assert [build_response(table, "j").kind for table in (few, most)] == ["choices", "log-odds"]
 
 

@@ -22,7 +22,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.judgments import Judgments, check_rows, merge
 from llm_elicit.density.settings import GaussianProcessSettings
-from llm_elicit.density.smc import Annealed, anneal
+from llm_elicit.density.smc import AnnealingResult, anneal
 from llm_elicit.density.utility_function import FourierStack
 
 Array = npt.NDArray[np.float64]
@@ -82,7 +82,7 @@ def draw_on_grid(
     return grid[chosen] + (rng.random((n, 2)) - 0.5) * (edges[1] - edges[0])
 
 
-def anneal_two_modes(n: int, seed: int, rise: float = 0.0) -> Annealed:
+def anneal_two_modes(n: int, seed: int, rise: float = 0.0) -> AnnealingResult:
     """n particles from N(0, 9I) to 0.8 N(−4, 0.3²) + 0.2 N(4, 0.3²) in 2-D, raised by ``rise``."""
     centres = torch.tensor([[-4.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
     logs = torch.log(torch.tensor([0.8, 0.2], dtype=torch.float64))

@@ -75,7 +75,7 @@ def test_reordered_columns_give_the_same_belief(
 ) -> None:
     a, b, gap = asked(sampling)
     belief, order = fit(a, b, gap, sampling), [2, 0, 1]
-    other = fit(a[:, order], b[:, order], gap, sampling.reordered(order))
+    other = fit(a[:, order], b[:, order], gap, sampling.reorder(order))
     means = np.array([feature.mean for feature in belief.marginals])[order]
     assert [m.mean for m in other.marginals] == pytest.approx(means, abs=1e-9, nan_ok=True)
     x = sampling.sample(200, np.random.default_rng(4))
@@ -92,5 +92,5 @@ def test_the_order_is_of_the_answers_and_equal_columns_are_told_apart_by_their_p
     evidence = Evidence.comparisons(winners, losers)
     found = canonical_order(evidence, BOX)
     for order in ([3, 2, 1, 0], [1, 3, 0, 2]):
-        again = canonical_order(evidence.reordered(order), BOX)
+        again = canonical_order(evidence.reorder_features(order), BOX)
         assert [order[j] for j in again] == found

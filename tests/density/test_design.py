@@ -17,7 +17,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.design import (
     SuggestSettings,
-    _Answers,
+    _PredictedAnswers,
     draw_candidates,
 )
 from llm_elicit.density.settings import GaussianProcessSettings
@@ -80,7 +80,7 @@ def test_log_odds_have_one_variance_whatever_their_size():
     belief = belief.tempered(belief.unit_power())
     found = draw_candidates(belief, 200, 3.0, seed=1)
     pairs = np.arange(100), np.arange(100, 200)
-    answers = _Answers.of(found, pairs, belief)
+    answers = _PredictedAnswers.predict(found, pairs, belief)
     dispersion = belief.diagnostics["response"]["dispersion"] * belief.power
     assert (answers.noise_variance == answers.noise_variance[0]).all()
     assert float(answers.noise_variance[0]) == pytest.approx(len(found.values) * dispersion**2)

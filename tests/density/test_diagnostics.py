@@ -20,7 +20,7 @@ from llm_elicit.density import (
     fit_belief,
     fit_warnings,
 )
-from llm_elicit.density.methods import at_level, effective_size, near_bounds
+from llm_elicit.density.methods import effective_size, near_bounds, rescale_level
 from tests.density.conftest import BRIEF, QUICK
 from tests.density.targets import Array, anneal_two_modes, ask
 
@@ -144,7 +144,7 @@ def test_at_another_level_the_report_is_rescaled_and_the_original_kept() -> None
         "utility": {"judging": {"judges": {"one": judge}, "ties": None}},
     }
     original = copy.deepcopy(report)
-    other = at_level(report, Noise(level=2.0), Noise(level=1.0))
+    other = rescale_level(report, Noise(level=2.0), Noise(level=1.0))
     assert report == original
     assert other["noise"]["level"] == 2.0
     assert other["null_models"] == {"random choices": -0.69}

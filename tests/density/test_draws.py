@@ -30,9 +30,9 @@ from llm_elicit.density import (
     simulate_choices,
     suggest_pairs,
 )
-from llm_elicit.density.belief_draws import from_components
+from llm_elicit.density.belief_draws import sample_components
 from llm_elicit.density.latent import make_latent
-from llm_elicit.density.methods import utility_at
+from llm_elicit.density.methods import evaluate_utility
 from llm_elicit.density.utility_function import ComponentStack, DeferredDraws, Utility, UtilityDraws
 from tests.density.targets import QUICK, ask
 
@@ -62,7 +62,7 @@ def test_draws_together_are_the_draws_one_by_one() -> None:
     one_by_one = torch.stack([utility(t) for utility in draws])
     torch.testing.assert_close(draws(t), one_by_one)
     torch.testing.assert_close(draws.scaled(2.0)(t), 2.0 * one_by_one)
-    torch.testing.assert_close(draws.thinned(3)(t), one_by_one[[0, 2, 4]])
+    torch.testing.assert_close(draws.thin(3)(t), one_by_one[[0, 2, 4]])
 
 
 def test_new_answers_to_the_same_pairs_narrow_the_bands_without_mixtures_too() -> None:
@@ -157,13 +157,13 @@ def test_a_draw_of_bumps_is_as_by_quadrature(
 ) -> None:
     latent = make_latent(sampling, sampling.sample(50, np.random.default_rng(1)))
     utility = _UTILITIES[form].scaled(share)
-    found = from_components(latent, utility, torch.Generator().manual_seed(2))
+    found = sample_components(latent, utility, torch.Generator().manual_seed(2))
     assert found is not None
     points, weights, log_z = found
 
     g = torch.linspace(-8.0, 8.0, 100_001, dtype=torch.float64)[:, None]
     x = latent.from_latent(g.numpy())
-    density = torch.exp(utility_at(latent, utility, g) + latent.log_volume(g)).numpy()
+    density = torch.exp(evaluate_utility(latent, utility, g) + latent.log_volume(g)).numpy()
     z = density.sum() * 16.0 / 100_000
     assert log_z == pytest.approx(np.log(z), abs=0.03)
     mean = density @ x[:, 0] / density.sum()
@@ -175,12 +175,12 @@ def test_bumps_of_which_little_is_asked_about_are_not_drawn_from() -> None:
     latent, generator = make_latent(Uniform([0.0], [1.0])), torch.Generator().manual_seed(0)
     outside = replace(_BUMPS, offset=torch.tensor([[[-30.0], [20.0]]]))
     utility = replace(Utility.flat(1), components=(outside,))
-    assert from_components(latent, utility, generator) is None
+    assert sample_components(latent, utility, generator) is None
     corners = make_latent(Uniform([0.0], [1.0], categorical=[True]))
-    assert from_components(corners, _UTILITIES["mixture"], generator) is None
-    assert from_components(latent, Utility.flat(1), generator) is None
+    assert sample_components(corners, _UTILITIES["mixture"], generator) is None
+    assert sample_components(latent, Utility.flat(1), generator) is None
     valley = Utility(torch.tensor([1.0]), torch.tensor([[3.0]]))
-    assert from_components(latent, valley, generator) is None
+    assert sample_components(latent, valley, generator) is None
 
 
 def test_draws_are_the_same_bits_after_a_load(belief: BeliefDensity, tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_draws_are_made_when_they_are_asked_for_and_once(
         return belief.utility_draws()
 
     draws = DeferredDraws(make, 64)
-    twice = draws.then(lambda drawn: drawn.scaled(2.0))
+    twice = draws.map(lambda drawn: drawn.scaled(2.0))
     assert len(draws) == len(twice) == 64
     assert not made
     t = torch.zeros(3, 2)

@@ -21,7 +21,7 @@ from llm_elicit.density import (
     Empirical,
     fit_belief,
 )
-from llm_elicit.density.belief import sampling_from_dict
+from llm_elicit.density.belief import read_sampling
 from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.methods import UtilityDensity
 from llm_elicit.density.utility_function import Utility
@@ -114,9 +114,9 @@ def test_a_logarithmic_scale_is_the_linear_one_of_logarithms() -> None:
     def log_volume(points: Array) -> float:
         """f + log|dz/dx| for a function f of the latent coordinates."""
         g = latent.to_latent(points)
-        return float(g.sum() + LOGGED.log_scale_slope(points)[0])
+        return float(g.sum() + LOGGED.log_scale_derivative(points)[0])
 
-    found = latent.natural_slope(value[:1], np.ones((1, 3)))[0, 0]
+    found = latent.gradient_per_unit(value[:1], np.ones((1, 3)))[0, 0]
     assert found == pytest.approx((log_volume(moved) - log_volume(x[:1])) / step, rel=1e-3)
 
 
@@ -142,7 +142,7 @@ def test_the_support_is_kept(density: Empirical) -> None:
 
 
 def test_dictionary_round_trip(density: Empirical) -> None:
-    again = sampling_from_dict(json.loads(json.dumps(density.to_dict())))
+    again = read_sampling(json.loads(json.dumps(density.to_dict())))
     x = density.sample(50, np.random.default_rng(7))
     np.testing.assert_array_equal(again.log_prob(x), density.log_prob(x))
     assert repr(again) == repr(density)
@@ -167,7 +167,7 @@ def test_latent_density_is_that_of_mapped_draws(density: Empirical) -> None:
     x = density.sample(200, np.random.default_rng(9))
     g = torch.from_numpy(latent.to_latent(x))
     np.testing.assert_allclose(latent.from_latent(g.numpy()), x, rtol=1e-7, atol=1e-7)
-    expected = density.log_prob(x) - density.log_scale_slope(x) + latent.log_volume(g).numpy()
+    expected = density.log_prob(x) - density.log_scale_derivative(x) + latent.log_volume(g).numpy()
     np.testing.assert_allclose(latent.log_sampling(g).numpy(), expected, atol=1e-6)
 
 
@@ -179,11 +179,11 @@ def test_latent_slopes_match_automatic_differentiation(density: Empirical) -> No
     v = torch.linspace(1.3, -0.4, d, dtype=torch.float64)
     point = g.clone().requires_grad_()
     (pulled,) = torch.autograd.grad((latent.features(point) @ v).sum(), point)
-    np.testing.assert_allclose(latent.features_slope(g, v.expand_as(g)), pulled, atol=1e-10)
+    np.testing.assert_allclose(latent.pull_back_gradient(g, v.expand_as(g)), pulled, atol=1e-10)
     (volume,) = torch.autograd.grad(latent.log_volume(point).sum(), point)
-    np.testing.assert_allclose(latent.log_volume_slope(g), volume, atol=1e-10)
+    np.testing.assert_allclose(latent.log_volume_gradient(g), volume, atol=1e-10)
     (taper,) = torch.autograd.grad((latent.taper(point) + 0 * point.sum(1)).sum(), point)
-    np.testing.assert_allclose(latent.taper_slope(g), taper, atol=1e-12)
+    np.testing.assert_allclose(latent.taper_gradient(g), taper, atol=1e-12)
 
 
 def test_features_are_standardized_and_bounded(density: Empirical) -> None:
@@ -225,7 +225,7 @@ def _indifferent(density: Empirical, points: Array) -> tuple[BeliefDensity, Late
     d, latent = density.dimension, make_latent(density, points)
     nothing = Utility(torch.zeros(d), torch.zeros(d, d))
     generator = torch.Generator().manual_seed(0)
-    model, found = UtilityDensity(latent, nothing, AnnealingSettings()).normalized(generator)
+    model, found = UtilityDensity(latent, nothing, AnnealingSettings()).normalize(generator)
     return BeliefDensity(latent, model, found.draws.points, {}), latent
 
 

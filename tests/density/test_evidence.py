@@ -331,12 +331,17 @@ def test_positions_are_told_apart_by_judge_and_by_the_number_of_points_shown() -
     other = Evidence.comparisons(points[:1], points[1:2], 0.0, first=True, judge="two")
     found = check_evidence(pair + three + other, SQUARE)
     assert found.context is not None
-    assert found.context.places == (("one", 2, 0), ("one", 3, 0), ("one", 3, 1), ("two", 2, 0))
+    assert found.context.position_terms == (
+        ("one", 2, 0),
+        ("one", 3, 0),
+        ("one", 3, 1),
+        ("two", 2, 0),
+    )
     rows = {
         (tuple(w), tuple(lost), judge, pick): order.tolist()
         for w, lost, judge, pick, order in zip(
             found.winners, found.losers, found.context.judge, found.context.pick,
-            found.context.order, strict=True,
+            found.context.position_columns, strict=True,
         )
     }  # fmt: skip
     a, b, c = (tuple(point) for point in points)

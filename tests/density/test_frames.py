@@ -25,7 +25,7 @@ from llm_elicit.density import (
     fit_power,
     suggest_pairs,
 )
-from llm_elicit.density.belief import sampling_from_dict
+from llm_elicit.density.belief import read_sampling
 from tests.density.targets import QUADRATIC
 
 WORDS = ["Adelie", "Chinstrap", "Gentoo"]
@@ -276,9 +276,9 @@ def test_a_sampling_density_with_names_is_the_one_without(kind: str) -> None:
         assert named.contains(x).all()
         assert named.to_cube(x).shape == (20, 3)
     np.testing.assert_allclose(named.log_prob(points[:, order]), expected, rtol=1e-9)
-    again = sampling_from_dict(json.loads(json.dumps(named.to_dict())))
+    again = read_sampling(json.loads(json.dumps(named.to_dict())))
     assert again.names == named.names
-    turned = named.reordered([named.names.index(name) for name in NAMES])
+    turned = named.reorder([named.names.index(name) for name in NAMES])
     np.testing.assert_allclose(turned.log_prob(points), expected, rtol=1e-9)
 
 

@@ -73,7 +73,7 @@ def test_as_many_judgments_are_needed_as_features() -> None:
     with pytest.raises(DensityError, match=r"^winners holds 1 distinct comparisons of positive"):
         check_judgments([A, A], [B, B], None, BOX)
     one, log_odds = _plain([A], [B]), Evidence.log_odds([C], [D], [0.5])
-    assert len(check_evidence(one + log_odds, BOX).measured) == 1
+    assert len(check_evidence(one + log_odds, BOX).contrasts) == 1
     with pytest.raises(DensityError, match=r"holds 0 .* and 1 pairs with log-odds for 2 features"):
         check_evidence(log_odds, BOX)
     with pytest.raises(DensityError, match="the points have 2 features and the sampling density 1"):
@@ -87,8 +87,8 @@ def test_log_odds_alone() -> None:
     assert found.winners.shape == found.losers.shape == (0, 2)
     assert found.weights.shape == found.pairs.shape == (0,)
     assert found.pairs.dtype == np.int64
-    assert len(found.measured) == 2
-    assert found.points.tolist() == [*found.measured.a.tolist(), *found.measured.b.tolist()]
+    assert len(found.contrasts) == 2
+    assert found.points.tolist() == [*found.contrasts.a.tolist(), *found.contrasts.b.tolist()]
 
 
 @pytest.mark.parametrize("place", ["winners", "losers", "first", "second"])

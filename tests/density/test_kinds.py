@@ -22,7 +22,7 @@ from llm_elicit.density import (
     simulate_choices,
     suggest_pairs,
 )
-from llm_elicit.density.belief import sampling_from_dict
+from llm_elicit.density.belief import read_sampling
 from llm_elicit.density.design import _coordinates
 from llm_elicit.density.latent import BoxLatent, make_latent
 from llm_elicit.density.methods import near_bounds
@@ -147,7 +147,9 @@ def test_columns_have_unit_variance_and_slopes_are_theirs(name: str) -> None:
     if not box.discrete[0]:
         v, point = torch.ones_like(t[:50]), g[50_000:50_050].clone().requires_grad_()
         (expected,) = torch.autograd.grad(latent.features(point).sum(), point)
-        np.testing.assert_allclose(latent.features_slope(point.detach(), v), expected, atol=1e-10)
+        np.testing.assert_allclose(
+            latent.pull_back_gradient(point.detach(), v), expected, atol=1e-10
+        )
     again = latent.features(torch.from_numpy(latent.to_latent(latent.from_latent(g.numpy()))))
     np.testing.assert_allclose(again, t, atol=1e-9)
 
@@ -160,7 +162,7 @@ def test_the_belief_sums_to_one_and_is_that_of_the_judge(
     mass = np.exp(belief.log_prob(grid)) * volume
     assert mass.sum() == pytest.approx(1.0, abs=0.03)
     inside = box.contains(grid)
-    scale = np.where(inside, box.log_scale_slope(grid), 0.0)
+    scale = np.where(inside, box.log_scale_derivative(grid), 0.0)
     truth = np.where(inside, np.exp(_log_density(box, grid) + scale), 0.0) * volume
     assert 0.5 * np.abs(mass - truth / truth.sum()).sum() < 0.2
 
@@ -195,7 +197,7 @@ def test_a_belief_of_every_kind_is_read_back(
     np.testing.assert_array_equal(again.log_prob(x), belief.log_prob(x))
     np.testing.assert_array_equal(again.sample(20, seed=4), belief.sample(20, seed=4))
     assert repr(again.sampling) == repr(box)
-    assert repr(sampling_from_dict(box.to_dict())) == repr(box)
+    assert repr(read_sampling(box.to_dict())) == repr(box)
 
 
 def test_fifty_categories_are_found_in_seconds() -> None:
@@ -299,21 +301,21 @@ def test_a_constraint_given_values_is_one_on_the_other_features() -> None:
     for at, value in ((1, 2.0), (1, 0.5), (0, 1.0)):
         slices = np.zeros((79, 3))
         slices[:, at], slices[:, 1 - at] = value, x
-        rest = box.conditional({at: value})
+        rest = box.condition({at: value})
         np.testing.assert_array_equal(
             rest.contains(np.delete(slices, at, axis=1)), box.contains(slices)
         )
-    assert box.conditional({2: 0.5}).share == pytest.approx(box.share)
-    assert box.conditional({0: 1.0, 1: 0.5}).constraints == ()
+    assert box.condition({2: 0.5}).box_share == pytest.approx(box.box_share)
+    assert box.condition({0: 1.0, 1: 0.5}).constraints == ()
     with pytest.raises(DensityError, match="does not keep"):
-        box.conditional({0: 2.0, 1: 3.0})
+        box.condition({0: 2.0, 1: 3.0})
 
 
 def test_a_box_counts_whole_numbers_with_their_cells() -> None:
     box = Uniform([1.0, 0.0], [4.0, 2.0], integer=[True, False], categorical=[False, False])
     inside = np.array([[[2.0, 3.0], [-np.inf, np.inf]], [[-np.inf, np.inf], [0.5, 1.0]]])
-    np.testing.assert_allclose(box.edges(inside)[0], [[0.25, 0.75], [0.0, 1.0]])
-    np.testing.assert_allclose(box.edges(inside)[1], [[0.0, 1.0], [0.25, 0.5]])
+    np.testing.assert_allclose(box.box_to_cube(inside)[0], [[0.25, 0.75], [0.0, 1.0]])
+    np.testing.assert_allclose(box.box_to_cube(inside)[1], [[0.0, 1.0], [0.25, 0.5]])
 
 
 @pytest.mark.parametrize(

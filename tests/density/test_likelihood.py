@@ -182,21 +182,22 @@ class TestResponse:
     def test_some_of_the_judgments(self) -> None:
         whole = self.response.log_cdf(self.difference)
         rows = torch.tensor([2, 0])
-        assert self.response.at(rows).log_cdf(self.difference[rows]).equal(whole[rows])
+        assert self.response.select(rows).log_cdf(self.difference[rows]).equal(whole[rows])
         last = slice(1, None)
-        assert self.response.at(last).log_cdf(self.difference[last]).equal(whole[last])
+        assert self.response.select(last).log_cdf(self.difference[last]).equal(whole[last])
         plain = Response(self.noise)
-        assert plain.at(rows) is plain
+        assert plain.select(rows) is plain
         assert plain.log_cdf(self.difference).equal(self.noise.log_cdf(self.difference))
         assert plain.information(self.difference).equal(self.noise.information(self.difference))
-        assert plain.spread(self.gain) is self.gain
+        assert plain.scale_sd(self.gain) is self.gain
 
     def test_several_rows_of_differences_keep_their_type(self) -> None:
         """As of the members of an ensemble, whose networks compute in single precision."""
         response, rows = self.response, torch.stack([self.difference, -self.difference])
         spreads = torch.tensor([0.5, 1.0, 0.3], dtype=torch.float64)
         for found in (
-            response.seen, response.log_cdf, response.slope, response.information, response.spread,
+            response.linear_predictor, response.log_cdf, response.slope, response.information,
+            response.scale_sd,
             lambda d: response.moderated_log_cdf(d, spreads.to(d).expand_as(d)),
         ):  # fmt: skip
             each = torch.stack([found(row) for row in rows])

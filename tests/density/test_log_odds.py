@@ -57,7 +57,7 @@ def fitted(evidence: Evidence, box: Uniform = BOX) -> BeliefDensity:
     return fit_evidence(evidence, sampling=box, settings=SMALL)
 
 
-def utility_at(belief: BeliefDensity, x: Array) -> Array:
+def evaluate_utility(belief: BeliefDensity, x: Array) -> Array:
     f = belief.utility(x)
     return np.asarray(f - f.mean())
 
@@ -69,15 +69,15 @@ class TestContrasts:
     def rows(self, first, second, value, **changes):
         evidence = Evidence.log_odds(first, second, value)
         for name, new in changes.items():
-            getattr(evidence.measured, name)[:] = new
-        return pair_contrasts(evidence.measured)
+            getattr(evidence.measurements, name)[:] = new
+        return pair_contrasts(evidence.measurements)
 
     def test_half_difference_and_half_sum(self):
         found = self.rows([[0.0], [1.0]], [[1.0], [0.0]], [0.5, 0.1])
         assert found.value == pytest.approx([0.2])
-        assert found.position == pytest.approx([0.3])
-        assert found.share.tolist() == [0.5]
-        assert found.side.tolist() == [0.0]
+        assert found.half_sum == pytest.approx([0.3])
+        assert found.dispersion_share.tolist() == [0.5]
+        assert found.position_coefficient.tolist() == [0.0]
 
     def test_repeated_questions_are_averaged_within_an_order(self):
         found = self.rows([[0.0], [0.0], [1.0]], [[1.0], [1.0], [0.0]], [0.4, 0.6, 0.1])
@@ -88,16 +88,16 @@ class TestContrasts:
         first = [[0.0], [1.0], [0.2], [1.2], [0.5]]
         second = [[1.0], [0.0], [1.2], [0.2], [2.0]]
         found = self.rows(first, second, [0.5, 0.1, 0.4, 0.2, 1.0])
-        single = found.side != 0
+        single = found.position_coefficient != 0
         assert found.value[single] == pytest.approx([0.7])
-        assert np.isnan(found.position[single]).all()
-        assert found.extra[single] == pytest.approx(np.var([0.3, 0.3], ddof=1))
+        assert np.isnan(found.half_sum[single]).all()
+        assert found.extra_variance[single] == pytest.approx(np.var([0.3, 0.3], ddof=1))
 
     def test_a_single_order_alone_keeps_its_value_and_its_whole_variance(self):
         found = self.rows([[1.0]], [[0.0]], [0.7])
         assert found.a.tolist() == [[0.0]], "pairs are kept in lexical order"
         assert found.value.tolist() == [-0.7]
-        assert found.share.tolist() == [1.0]
+        assert found.dispersion_share.tolist() == [1.0]
 
     @pytest.mark.parametrize(
         ("censored", "expected", "useless"),
@@ -106,19 +106,19 @@ class TestContrasts:
     def test_bounds_of_either_order_bound_the_pair(self, censored, expected, useless):
         found = self.rows([[0.0], [1.0]], [[1.0], [0.0]], [3.0, 3.0], censored=censored)
         assert found.censored.tolist() == [expected]
-        assert bool(np.isinf(found.extra[0])) == useless
+        assert bool(np.isinf(found.extra_variance[0])) == useless
 
     def test_judges_keep_their_own_pairs(self):
         one = Evidence.log_odds([[0.0]], [[1.0]], [0.5], judge="one")
         two = Evidence.log_odds([[0.0]], [[1.0]], [0.1], judge="two")
-        assert len(pair_contrasts((one + two).measured)) == 2
+        assert len(pair_contrasts((one + two).measurements)) == 2
 
 
 class TestFit:
     def test_a_utility_without_noise_is_found_exactly(self):
         belief = fitted(Evidence.log_odds(*both_orders(40, 0, noise=1e-4)))
         truth = 0.1 * hill(GRID)
-        assert utility_at(belief, GRID) == pytest.approx(truth - truth.mean(), abs=2e-3)
+        assert evaluate_utility(belief, GRID) == pytest.approx(truth - truth.mean(), abs=2e-3)
         assert belief.diagnostics["response"]["held_out_r2"] > 0.999
         assert belief.diagnostics["response"]["scale"] == "log-odds"
 
@@ -138,8 +138,8 @@ class TestFit:
         plain = fitted(Evidence.log_odds(first, second, value))
         scaled = fitted(Evidence.log_odds(first, second, factor * value))
         size = np.ptp(plain.utility(GRID))
-        assert utility_at(scaled, GRID) / factor == pytest.approx(
-            utility_at(plain, GRID), abs=2e-3 * size
+        assert evaluate_utility(scaled, GRID) / factor == pytest.approx(
+            evaluate_utility(plain, GRID), abs=2e-3 * size
         )
         before, after = (each.diagnostics["response"] for each in (plain, scaled))
         assert after["held_out_r2"] == pytest.approx(before["held_out_r2"], abs=2e-3)
@@ -157,7 +157,9 @@ class TestFit:
         half = len(first) // 2
         swapped = fitted(Evidence.log_odds(second[:half], first[:half], -value[:half]))
         single = fitted(Evidence.log_odds(first[:half], second[:half], value[:half]))
-        assert utility_at(swapped, GRID) == pytest.approx(utility_at(single, GRID), abs=0.1)
+        assert evaluate_utility(swapped, GRID) == pytest.approx(
+            evaluate_utility(single, GRID), abs=0.1
+        )
 
     def test_one_order_gives_the_same_with_the_position_effect_estimated(self):
         first, second, value = both_orders(150, 3, noise=0.03, position=0.4)
@@ -165,7 +167,9 @@ class TestFit:
         both = fitted(Evidence.log_odds(first, second, value))
         assert single.diagnostics["response"]["position"]["mean"] == pytest.approx(0.4, abs=0.02)
         assert single.diagnostics["response"]["position"]["sd"] is None
-        assert utility_at(single, GRID) == pytest.approx(utility_at(both, GRID), abs=0.05)
+        assert evaluate_utility(single, GRID) == pytest.approx(
+            evaluate_utility(both, GRID), abs=0.05
+        )
 
     def test_fit_belief_takes_the_same(self):
         first, second, value = both_orders(20, 4, noise=0.05)
@@ -330,15 +334,15 @@ class TestBounds:
     def test_equal_bounds_are_values_and_finite_ones_an_interval(self):
         sides = np.zeros((4, 1)), np.ones((4, 1))
         lower, upper = [1.0, 2.0, -np.inf, -1.0], [1.0, np.inf, -3.0, 5.0]
-        rows = Evidence.log_odds(*sides, lower=lower, upper=upper).measured
+        rows = Evidence.log_odds(*sides, lower=lower, upper=upper).measurements
         assert rows.value.tolist() == [1.0, 2.0, -3.0, 2.0]
         assert rows.censored.tolist() == [0, 1, -1, 0]
-        assert rows.spread.tolist() == pytest.approx([0.0, 0.0, 0.0, 6.0 / np.sqrt(12.0)])
-        exact = Evidence.log_odds(*sides, lower=upper[:1] * 4, upper=upper[:1] * 4).measured
-        plain = Evidence.log_odds(*sides, upper[:1] * 4).measured
+        assert rows.rounding_sd.tolist() == pytest.approx([0.0, 0.0, 0.0, 6.0 / np.sqrt(12.0)])
+        exact = Evidence.log_odds(*sides, lower=upper[:1] * 4, upper=upper[:1] * 4).measurements
+        plain = Evidence.log_odds(*sides, upper[:1] * 4).measurements
         for name in ("value", "spread", "censored"):
             np.testing.assert_array_equal(getattr(exact, name), getattr(plain, name))
-        assert (Evidence.log_odds(*sides, upper=0.5).measured.censored == -1).all()
+        assert (Evidence.log_odds(*sides, upper=0.5).measurements.censored == -1).all()
 
     @pytest.mark.parametrize(
         ("bounds", "said"),
@@ -364,16 +368,16 @@ class TestProbabilities:
         belief = fitted(Evidence.probabilities(first, second, stated))
         truth = hill(GRID)
         middle = abs(GRID[:, 0]) < 2.5
-        error = utility_at(belief, GRID[middle]) - (truth[middle] - truth[middle].mean())
+        error = evaluate_utility(belief, GRID[middle]) - (truth[middle] - truth[middle].mean())
         assert abs(error).max() < 0.25
 
     def test_censored_ones_are_bounds_and_not_values(self):
         first, second, value = both_orders(150, 12, gain=1.0)
         stated = np.clip(np.round(1 / (1 + np.exp(-value)), 1), 0.0, 1.0)
         evidence = Evidence.probabilities(first, second, stated, rounding=0.1)
-        assert (evidence.measured.censored != 0).mean() > 0.2
+        assert (evidence.measurements.censored != 0).mean() > 0.2
         bounded = fitted(evidence)
-        taken = evidence.measured.value
+        taken = evidence.measurements.value
         as_values = fitted(Evidence.log_odds(first, second, taken))
         truth = hill(GRID)
 

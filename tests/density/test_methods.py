@@ -12,7 +12,12 @@ import pytest
 from llm_elicit.density import BeliefDensity, DensityError, FitSettings, Uniform, fit_belief
 from llm_elicit.density import methods as module
 from llm_elicit.density.belief import _digest
-from llm_elicit.density.methods import GROUP, OWN, external_method, known_methods
+from llm_elicit.density.methods import (
+    CORE_METHODS,
+    ENTRY_POINT_GROUP,
+    available_methods,
+    external_method,
+)
 from tests.density.conftest import QUICK
 from tests.density.targets import Array
 
@@ -20,12 +25,14 @@ LINE = Uniform([-1.0], [1.0])
 
 
 def _install(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
-    found = EntryPoints(EntryPoint(name, value, GROUP) for name, value in values.items())
+    found = EntryPoints(
+        EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in values.items()
+    )
     monkeypatch.setattr(module, "entry_points", found.select)
 
 
 def test_the_flow_of_the_benchmarks_is_installed_with_this_package() -> None:
-    assert known_methods() == (*OWN, "flow", "protocol")
+    assert available_methods() == (*CORE_METHODS, "flow", "protocol")
     assert external_method("flow").fit.__name__ == "fit_flow"
 
 

@@ -90,7 +90,7 @@ def test_a_table_has_a_row_for_every_feature_with_its_numbers(belief: BeliefDens
     np.testing.assert_allclose([float(q) for q in quantiles], found, atol=1.0)
     assert table.rows["hour"][2:] == ["–"] * 3, "a circle has no quantiles"
     (shares,) = table.rows["species"]
-    codes = belief._kept[:, 2]
+    codes = belief._reference_points[:, 2]
     assert f"Chinstrap {(codes == 1).mean():.0%}" in shares
     assert "small" in table.rows["size"][0], "whole numbers with words are categories"
 
@@ -146,7 +146,7 @@ def test_a_circle_is_averaged_around_its_end() -> None:
 def test_many_features_and_categories_are_shown_at_once() -> None:
     d, rng = 20, np.random.default_rng(0)
     box = Uniform([0.0] * d, [1.0] * (d - 1) + [59.0], categorical=[False] * (d - 1) + [True])
-    points, names = box.sample(8192, rng), FeatureNames.numbered(d)
+    points, names = box.sample(8192, rng), FeatureNames.default(d)
     weights = tuple(rng.dirichlet(np.ones(8192), 64))
     latent = make_latent(box, points[:100])
     draws = BeliefDraws((points,) * 64, weights, latent, None, None, None)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.feature_axis import FeatureAxis, PlotData, feature_axes
 from llm_elicit.density.feature_names import FeatureNames
-from llm_elicit.density.plot_style import LIGHT, short_labels, wrapped
+from llm_elicit.density.plot_style import LIGHT, format_tick_labels, wrap_label
 from llm_elicit.density.plots import corner_figure, marginals_figure
 from tests.density.targets import QUADRATIC
 
@@ -194,13 +194,13 @@ def test_an_axis_shows_where_the_belief_and_the_data_are() -> None:
     narrow = np.random.default_rng(0).normal(500.0, 2.0, (5000, 1))
     (axis,) = feature_axes(box, names, [0], [narrow])
     assert 490 < axis.low < 496
-    assert axis.finer == 1
+    assert axis.refinement == 1
     wide = np.random.default_rng(0).normal(700.0, 100.0, (300, 1))
     (both,) = feature_axes(box, names, [0], [narrow, wide])
     assert both.low < 450
     assert both.high > 900
     step = np.diff(both.centres)[0]
-    line = both.line(narrow[:, 0])
+    line = both.density_line(narrow[:, 0])
     sd = np.sqrt((line * step) @ (both.centres - 500.0) ** 2)
     assert sd < 1.6 * 2.0, "a narrow belief is not widened by wide bins"
     (beyond,) = feature_axes(box, names, [0], [narrow, wide + 500.0])
@@ -241,7 +241,7 @@ def plotted(axes: list[FeatureAxis], n: int = 3000) -> PlotData:
         elif axis.whole:
             columns.append(rng.integers(int(axis.low), int(axis.high) + 1, n).astype(float))
         else:
-            columns.append(np.clip(rng.normal(axis.low, axis.high - axis.low, n), *axis.ends))
+            columns.append(np.clip(rng.normal(axis.low, axis.high - axis.low, n), *axis.limits))
     points = np.stack(columns, axis=1)
     return PlotData(tuple(axes), points, points[::-1], points[:200])
 
@@ -312,10 +312,10 @@ def test_a_belief_in_one_point_is_drawn() -> None:
 
 
 def test_labels_tell_values_apart() -> None:
-    assert short_labels([1990.0, 2000.0]) == ["1990", "2000"]
-    assert short_labels([20231.2, 20231.3, 20231.4]) == ["20.2312k", "20.2313k", "20.2314k"]
-    assert wrapped("x" * 500, 2.0, 8).count("\n") == 2
-    assert wrapped("", 2.0, 8) == ""
+    assert format_tick_labels([1990.0, 2000.0]) == ["1990", "2000"]
+    assert format_tick_labels([20231.2, 20231.3, 20231.4]) == ["20.2312k", "20.2313k", "20.2314k"]
+    assert wrap_label("x" * 500, 2.0, 8).count("\n") == 2
+    assert wrap_label("", 2.0, 8) == ""
 
 
 def test_jupyter_shows_a_figure_without_pyplot(belief: BeliefDensity) -> None:

@@ -25,7 +25,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.methods import PotentialDensity
-from llm_elicit.density.ranges import TruncatedNormal, follow_powers, log_grid, whole
+from llm_elicit.density.ranges import TruncatedNormal, anneal_powers, log_grid, whole_space
 from llm_elicit.density.utility_function import Utility
 from tests.density.targets import FEW_DRAWS, Array
 
@@ -96,7 +96,7 @@ class TestTruncatedNormal:
     @pytest.mark.parametrize("kind", KINDS)
     def test_draws_lie_within_their_boxes(self, kind):
         latent = make_latent(KINDS[kind])
-        law = TruncatedNormal.of(latent, self.BOXES)
+        law = TruncatedNormal.from_boxes(latent, self.BOXES)
         g = law.draw(500, torch.Generator().manual_seed(0))
         x = latent.from_latent(g.reshape(-1, 2).numpy()).reshape(4, 500, 2)
         low, high = self.BOXES[:, None, :, 0], self.BOXES[:, None, :, 1]
@@ -107,7 +107,7 @@ class TestTruncatedNormal:
     def test_the_density_integrates_to_one(self, kind):
         # E_q[r / q] = ∫ r = 1 for the normal density r of a square that every box holds.
         latent = make_latent(KINDS[kind])
-        law = TruncatedNormal.of(latent, self.BOXES)
+        law = TruncatedNormal.from_boxes(latent, self.BOXES)
         g = law.draw(200_000, torch.Generator().manual_seed(1))
         inner = torch.from_numpy(latent.to_latent(np.array([[0.901, 1.6], [0.9, 1.999]])))
         place, scale = inner.mean(0), 0.02 * torch.ones(2, dtype=torch.float64)
@@ -123,7 +123,7 @@ class TestTruncatedNormal:
     def test_far_ranges_are_drawn_without_overflow(self):
         latent = make_latent(GaussianMixture([1.0], [[0.0]], [[[1.0]]]))
         boxes = np.array([[[12.0, 12.5]], [[-20.0, -19.0]]])
-        law = TruncatedNormal.of(latent, boxes)
+        law = TruncatedNormal.from_boxes(latent, boxes)
         g = law.draw(100, torch.Generator().manual_seed(2))
         assert law.log_density(g).isfinite().all()
         assert (
@@ -133,12 +133,12 @@ class TestTruncatedNormal:
     def test_boxes_outside_the_support_are_refused(self):
         latent = make_latent(GaussianMixture([1.0], [[0.0]], [[[1.0]]]))
         with pytest.raises(DensityError, match="has no mass under the sampling density"):
-            TruncatedNormal.of(latent, np.array([[[50.0, 60.0]]]))
+            TruncatedNormal.from_boxes(latent, np.array([[[50.0, 60.0]]]))
 
     def test_bounds_on_categories_are_refused(self):
         sampling = Uniform([0.0, 0.0], [1.0, 3.0], categorical=[False, True])
         with pytest.raises(DensityError, match="categories; leave it free"):
-            TruncatedNormal.of(make_latent(sampling), np.array([[[0.1, 0.2], [0.0, 1.0]]]))
+            TruncatedNormal.from_boxes(make_latent(sampling), np.array([[[0.1, 0.2], [0.0, 1.0]]]))
 
 
 class TestPath:
@@ -157,7 +157,7 @@ class TestPath:
         latent = make_latent(sampling)
         powers = log_grid(0.1, 8.0, 12)
         model = PotentialDensity(latent, self.QUADRATIC, AnnealingSettings())
-        path = follow_powers(model, boxes, powers, 8192, torch.Generator().manual_seed(3))
+        path = anneal_powers(model, boxes, powers, 8192, torch.Generator().manual_seed(3))
         for at, box in enumerate(boxes):
             edges = [np.linspace(*side, 101) for side in box]
             axes = [0.5 * (edge[1:] + edge[:-1]) for edge in edges]
@@ -165,7 +165,8 @@ class TestPath:
             g = torch.from_numpy(latent.to_latent(x))
             # dz = |dz/dx| dx, the features being on their scales.
             log_unit = (
-                sampling.log_scale_slope(x) + np.log([np.diff(side) / 100 for side in box]).sum()
+                sampling.log_scale_derivative(x)
+                + np.log([np.diff(side) / 100 for side in box]).sum()
             )
             f = self.QUADRATIC(latent.features(g)).double().numpy()
             for k, power in enumerate(powers):
@@ -175,7 +176,7 @@ class TestPath:
     def test_the_whole_space_has_the_belief_s_normalizing_constant(self, belief):
         model = belief.utility_model("test")
         generator = torch.Generator().manual_seed(4)
-        path = follow_powers(model, whole(1), np.array([1.0]), 4096, generator)
+        path = anneal_powers(model, whole_space(1), np.array([1.0]), 4096, generator)
         assert path.log_mass[0, 0] == pytest.approx(model.log_normalizer, abs=0.02)
 
 

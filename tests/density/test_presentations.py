@@ -59,7 +59,7 @@ def process_of(evidence: Evidence) -> _GaussianProcess:
 def process() -> _GaussianProcess:
     """A process with an interaction, and with a pair asked in two wordings."""
     evidence = evidence_of(0, own=0.7, pairs=24, wordings=3)
-    first = evidence.measured
+    first = evidence.measurements
     again = Evidence.log_odds(
         first.first[:2], first.second[:2], [0.3, -0.2], presentation=["another", "wording 2"]
     )
@@ -139,7 +139,7 @@ def test_a_preference_that_depends_on_the_wording_is_told_from_one_that_does_not
 
 def test_one_presentation_is_none():
     evidence = evidence_of(0, own=0.0, pairs=12, wordings=1)
-    rows = evidence.measured
+    rows = evidence.measurements
     plain = Evidence.log_odds(rows.first, rows.second, rows.value)
     beliefs = [fit_evidence(e, sampling=SQUARE, settings=SETTINGS) for e in (evidence, plain)]
     points = SQUARE.sample(20, np.random.default_rng(1))
@@ -166,12 +166,12 @@ def test_presentations_of_joined_evidence_are_matched_by_name():
     two = Evidence.probabilities(*points, [0.4], presentation=["b"])
     joined = one + two + Evidence.log_odds(*points, [2.0], presentation=["a"])
     assert joined.presentations == ("a", "b")
-    assert joined.measured.presentation.tolist() == [0, 1, 0]
+    assert joined.measurements.presentation.tolist() == [0, 1, 0]
     # Answers to one pair in one presentation are averaged, in two they are two rows.
-    assert len(merge(joined + one + two).measured) == 2
+    assert len(merge(joined + one + two).contrasts) == 2
     choices = Evidence.comparisons([[0.0, 0.0]], [[0.5, 0.5]])
     assert (choices + two).presentations == ("b",)
-    assert {"presentation"} < set(asdict(joined.measured))
+    assert {"presentation"} < set(asdict(joined.measurements))
 
 
 @pytest.mark.parametrize("names", [[1, 2], ["a"], "ab", [["a", "b"]]])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from llm_elicit.density import DensityError, GaussianMixture, Uniform
-from llm_elicit.density.belief import sampling_from_dict
+from llm_elicit.density.belief import read_sampling
 from llm_elicit.density.latent import make_latent
 
 MIXTURE = GaussianMixture(
@@ -59,7 +59,7 @@ def test_log_prob_is_minus_infinity_exactly_outside(x: float, y: float) -> None:
 
 @pytest.mark.parametrize("density", DENSITIES, ids=["box", "mixture", "gaussian"])
 def test_dictionary_round_trip(density: Uniform, rng: np.random.Generator) -> None:
-    again = sampling_from_dict(density.to_dict())
+    again = read_sampling(density.to_dict())
     x = density.sample(50, rng)
     np.testing.assert_array_equal(again.log_prob(x), density.log_prob(x))
 
@@ -71,7 +71,7 @@ def test_latent_density_is_that_of_mapped_draws(density: Uniform) -> None:
     x = density.sample(200, np.random.default_rng(3))
     g = torch.from_numpy(latent.to_latent(x))
     np.testing.assert_allclose(latent.from_latent(g.numpy()), x, rtol=1e-8, atol=1e-8)
-    expected = density.log_prob(x) - density.log_scale_slope(x) + latent.log_volume(g).numpy()
+    expected = density.log_prob(x) - density.log_scale_derivative(x) + latent.log_volume(g).numpy()
     np.testing.assert_allclose(latent.log_sampling(g).numpy(), expected, rtol=1e-7, atol=1e-7)
 
 
@@ -103,11 +103,11 @@ def test_latent_slopes_match_automatic_differentiation(density: Uniform) -> None
     v = torch.tensor([1.3, -0.4], dtype=torch.float64)
     point = g.clone().requires_grad_()
     (pulled,) = torch.autograd.grad((latent.features(point) @ v).sum(), point)
-    np.testing.assert_allclose(latent.features_slope(g, v.expand_as(g)), pulled, atol=1e-12)
+    np.testing.assert_allclose(latent.pull_back_gradient(g, v.expand_as(g)), pulled, atol=1e-12)
     (volume,) = torch.autograd.grad((latent.log_volume(point) + 0 * point.sum(1)).sum(), point)
-    np.testing.assert_allclose(latent.log_volume_slope(g), volume, atol=1e-12)
+    np.testing.assert_allclose(latent.log_volume_gradient(g), volume, atol=1e-12)
     (taper,) = torch.autograd.grad((latent.taper(point) + 0 * point.sum(1)).sum(), point)
-    np.testing.assert_allclose(latent.taper_slope(g), taper, atol=1e-12)
+    np.testing.assert_allclose(latent.taper_gradient(g), taper, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from llm_elicit.density.score import Calibration, ScoreUtility, Tempering
 from llm_elicit.density.score_network import (
     ScoreNetworks,
     _Trainer,
-    fit_start,
+    fit_initial_form,
     train_networks,
 )
 from tests.density.conftest import BRIEF
@@ -62,7 +62,7 @@ def test_the_constant_s_slope_is_that_of_its_value() -> None:
     calibration = Calibration(ends, 2.0 * ends)
     tempered = ScoreUtility(_networks().double(), calibration, 0.1, table, 1.7)
     t = torch.tensor([[0.3, -0.8]], dtype=torch.float64)
-    slope = tempered.value_and_slope(t)[1]
+    slope = tempered.value_and_gradient(t)[1]
     for axis in range(2):
         step = 1e-2 * torch.eye(2, dtype=torch.float64)[axis]
         change = (tempered(t + step) - tempered(t - step)) / 2e-2
@@ -117,7 +117,7 @@ def test_training_starts_from_the_form_that_predicts_held_out_choices(
     plane = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)])
     sides = (torch.from_numpy(side) for side in ask(utility, plane, 600, seed=3))
     ones, folds = torch.ones(600, dtype=torch.float64), np.arange(600) % 3
-    start = fit_start((next(sides), next(sides)), ones, folds, Noise(), np.array([-1, -1]))
+    start = fit_initial_form((next(sides), next(sides)), ones, folds, Noise(), np.array([-1, -1]))
     assert start.form == form
     assert start.log_likelihood >= math.log(0.5)
     if form == "quadratic":

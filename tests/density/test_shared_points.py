@@ -7,7 +7,7 @@ import torch
 
 from llm_elicit.density import BeliefDensity, Evidence, Uniform, band, fit_evidence
 from llm_elicit.density.latent import make_latent
-from llm_elicit.density.smc import even_points, share_points
+from llm_elicit.density.smc import sample_evenly, sample_shared_points
 
 BOX = Uniform([0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
 CENTRES = torch.tensor([[-0.5, 0.0, 0.5], [0.5, 0.0, -0.5]], dtype=torch.float64)
@@ -20,14 +20,14 @@ def _normals(g: torch.Tensor) -> torch.Tensor:
 
 def test_points_of_all_draws_give_each_ones_mean_and_mass() -> None:
     latent = make_latent(BOX)
-    found = share_points(
+    found = sample_shared_points(
         latent, lambda g: _normals(g) - latent.log_volume(g), None, torch.Generator().manual_seed(0)
     )
     means = found.weights @ found.points
     torch.testing.assert_close(means, CENTRES, atol=0.01, rtol=0.0)
     exact = 1.5 * np.log(2.0 * np.pi * 0.25)
     np.testing.assert_allclose(found.log_normalizers, exact, atol=0.02)
-    assert (found.effective > 4000).all()
+    assert (found.effective_size > 4000).all()
 
 
 def test_even_points_have_a_third_of_the_error_of_independent_ones() -> None:
@@ -35,7 +35,7 @@ def test_even_points_have_a_third_of_the_error_of_independent_ones() -> None:
     errors = []
     for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
-        points = even_points(
+        points = sample_evenly(
             latent, lambda g: _normals(g)[0] - latent.log_volume(g), None, 1024, generator
         )
         assert points is not None
@@ -45,7 +45,7 @@ def test_even_points_have_a_third_of_the_error_of_independent_ones() -> None:
 
 def test_few_points_that_count_are_not_even() -> None:
     latent, generator = make_latent(BOX), torch.Generator().manual_seed(0)
-    narrow = even_points(latent, lambda g: -1e4 * g.square().sum(1), None, 1024, generator)
+    narrow = sample_evenly(latent, lambda g: -1e4 * g.square().sum(1), None, 1024, generator)
     assert narrow is None
 
 

@@ -46,7 +46,7 @@ def _share_left(density: PotentialDensity, n: int, seed: int, start: Proposal | 
 
 def test_log_z_weights_means_and_spreads_of_far_components_are_right() -> None:
     """∫ exp(f) over the unit square is 2π SD²/12, each feature being 2√3 wide."""
-    density, found = _two_components().normalized(_generator(0))
+    density, found = _two_components().normalize(_generator(0))
     expected = math.log(2 * math.pi * SD**2 / 12)
     assert abs(found.value - expected) < 4 * found.standard_error
     assert found.standard_error < 0.01
@@ -61,7 +61,7 @@ def test_log_z_weights_means_and_spreads_of_far_components_are_right() -> None:
 
 def test_component_weights_are_less_noisy_from_a_fitted_start_than_from_lambda() -> None:
     density = _two_components()
-    start = density.normalized(_generator(0))[0].start
+    start = density.normalize(_generator(0))[0].start
     spread = []
     for where in (None, start):
         shares = [_share_left(density, 600, seed, where) for seed in range(100)]

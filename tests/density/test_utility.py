@@ -62,7 +62,7 @@ def test_hand_written_gradient_matches_automatic_differentiation(warp: Warp | No
     parts = torch.tensor([0.3, -1.0]), torch.tensor([[1.0, 0.4], [0.4, -2.0]])
     utility = Utility(*parts, fourier=process, warp=warp)
     t = torch.randn(20, 2, generator=torch.Generator().manual_seed(1))
-    value, slope = utility.value_and_slope(t)
+    value, slope = utility.value_and_gradient(t)
     point = t.clone().requires_grad_()
     at = point if warp is None else warp(point)
     quadratic = at @ utility.linear + ((at @ utility.curvature) * at).sum(1)
@@ -85,7 +85,7 @@ def test_gradient_of_the_mixture_matches_automatic_differentiation(tail: Tail) -
     fall = b / power * ((1 + q / b) ** power - 1) if power else b * torch.log(1 + q / b)
     expected = 0.7 * torch.logsumexp(stack.height[:, None] - 0.5 * fall, -1)
     (gradient,) = torch.autograd.grad(expected.mean(0).sum(), t)
-    value, slope = stack.mean_and_slope(t.detach())
+    value, slope = stack.mean_and_gradient(t.detach())
     np.testing.assert_allclose(stack(t.detach()), expected.detach(), atol=1e-5)
     np.testing.assert_allclose(value, expected.mean(0).detach(), atol=1e-5)
     np.testing.assert_allclose(slope, gradient, atol=1e-5)
@@ -283,7 +283,7 @@ def test_a_saved_utility_has_its_warp() -> None:
     np.testing.assert_array_equal(again(t), utility(t))
     assert not torch.allclose(again(t), Utility(utility.linear, utility.curvature)(t))
     draws = UtilityDraws(torch.ones(3, 2), -torch.eye(2).expand(3, 2, 2), warp=_WARP)
-    for each in (UtilityDraws.from_tensors(draws.tensors()), draws.thinned(3), draws.scaled(1.0)):
+    for each in (UtilityDraws.from_tensors(draws.tensors()), draws.thin(3), draws.scaled(1.0)):
         np.testing.assert_array_equal(each(t), draws(t))
     np.testing.assert_allclose(next(iter(draws))(t), draws(t)[0], atol=1e-5)
 

@@ -52,7 +52,7 @@ def test_it_is_a_density_and_its_field_leads_back_to_the_belief(belief: BeliefDe
     single = {"abs": 0.02, "rel": 0.02}  # networks are in single precision
     assert slope(belief.log_prob) == pytest.approx(of_belief[:, 0], **single)
     assert slope(winners.log_prob) == pytest.approx(of_winners[:, 0], **single)
-    per_scale, of_sampling = slope(sampling.log_scale_slope), slope(sampling.log_prob)
+    per_scale, of_sampling = slope(sampling.log_scale_derivative), slope(sampling.log_prob)
     tempered = winners.tempering_field(x) * (of_winners[:, 0] - of_sampling)
     assert tempered == pytest.approx(of_belief[:, 0] - per_scale, **single)
 
@@ -61,7 +61,7 @@ def test_winners_have_that_density(belief: BeliefDensity) -> None:
     """Simulated judges with the belief's utility prefer points of this mean."""
     sampling, rng = belief.sampling, np.random.default_rng(1)
     a, b = (torch.from_numpy(sampling.sample(40_000, rng)) for _ in range(2))
-    u = [belief.log_prob(x) - sampling.log_scale_slope(x.numpy()) for x in (a, b)]
+    u = [belief.log_prob(x) - sampling.log_scale_derivative(x.numpy()) for x in (a, b)]
     first = Noise().log_cdf(torch.from_numpy(u[0] - u[1])).exp()[:, None]
     mean = float((first * a + (1.0 - first) * b).mean())
     points = sampling.sample(40_000, rng)

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from llm_elicit.density import DensityError, Uniform, fit_belief, seconds_of
-from llm_elicit.density.fit import features_of, terms_of
+from llm_elicit.density import DensityError, Uniform, estimate_seconds, fit_belief
+from llm_elicit.density.fit import count_features, count_terms
 from llm_elicit.density.latent import make_latent
 from llm_elicit.density.utility.quadratic import QuadraticTerms
 
@@ -29,12 +29,12 @@ def test_too_many_features_are_refused_at_once(sampling: Uniform, said: str) -> 
 
 def test_long_fits_are_known_before_they_begin() -> None:
     square, wide = Uniform(np.zeros(2), np.ones(2)), Uniform(np.zeros(60), np.ones(60))
-    assert seconds_of(200, square) < 60 < seconds_of(100_000, square)
-    assert seconds_of(300, wide) > 60
+    assert estimate_seconds(200, square) < 60 < estimate_seconds(100_000, square)
+    assert estimate_seconds(300, wide) > 60
 
 
 def test_products_within_categories_cost_nothing() -> None:
     box = Uniform([0.0] * 4, [99.0, 3.0, 1.0, 24.0], [0] * 4, [1, 1, 0, 0], periodic=[0, 0, 0, 1])
     columns = make_latent(box).category
-    assert features_of(box) == len(columns) == 99 + 3 + 1 + 2
-    assert terms_of(box) == len(QuadraticTerms.of(columns))
+    assert count_features(box) == len(columns) == 99 + 3 + 1 + 2
+    assert count_terms(box) == len(QuadraticTerms.of(columns))

@@ -53,11 +53,13 @@ def test_they_reach_the_fit_rounded_and_censored(tmp_path: Path) -> None:
         study = _study([claude(provider.url, concurrency=1)], "v1/probability")
         run(study, tmp_path / "try")
     evidence = evidence_of(table(study, tmp_path / "try"), "claude", Fit(methods=("utility",)))
-    assert len(evidence.measured) == 9
-    assert set(evidence.measured.censored) == {-1, 0, 1}
-    inside = evidence.measured.censored == 0
-    assert evidence.measured.value[inside] == pytest.approx(np.log(0.73 / 0.27))
-    assert evidence.measured.spread[inside] == pytest.approx(0.01 / np.sqrt(12) / (0.73 * 0.27))
+    assert len(evidence.measurements) == 9
+    assert set(evidence.measurements.censored) == {-1, 0, 1}
+    inside = evidence.measurements.censored == 0
+    assert evidence.measurements.value[inside] == pytest.approx(np.log(0.73 / 0.27))
+    assert evidence.measurements.rounding_sd[inside] == pytest.approx(
+        0.01 / np.sqrt(12) / (0.73 * 0.27)
+    )
 
 
 def test_stated_ratios_are_log_odds(tmp_path: Path) -> None:
@@ -66,8 +68,8 @@ def test_stated_ratios_are_log_odds(tmp_path: Path) -> None:
         assert run(study, tmp_path / "try").complete
         assert all("logprobs" not in seen.body for seen in provider.seen)
     evidence = evidence_of(table(study, tmp_path / "try"), "gpt", Fit(methods=("utility",)))
-    assert set(evidence.measured.value.round(6)) == {round(np.log(3), 6), round(-np.log(4), 6)}
-    assert not evidence.measured.censored.any()
+    assert set(evidence.measurements.value.round(6)) == {round(np.log(3), 6), round(-np.log(4), 6)}
+    assert not evidence.measurements.censored.any()
 
 
 @pytest.mark.parametrize("judge", [claude, gpt])

@@ -160,7 +160,7 @@ def test_a_letter_that_is_not_listed_bounds_the_log_odds(
         # Answers by number, every second one bounded, towards a or b by letter and order.
         assert frame["censored"].tolist() == [1, 0, -1, 0, 1, 0, 1, 0]
         assert frame["order"].tolist() == ["ab", "ba"] * 4
-        measured = evidence_of(comparisons, "gpt", Fit(methods=("utility",))).measured
+        measured = evidence_of(comparisons, "gpt", Fit(methods=("utility",))).measurements
         assert measured.censored.tolist() == [1, 0, -1, 0, 1, 0, 1, 0]
         ends = np.abs(measured.value[measured.censored != 0])
         np.testing.assert_allclose(ends, math.log(0.999e6), rtol=1e-4)

@@ -367,7 +367,7 @@ def test_log_odds_and_what_tells_their_scale_reach_the_next_round(tmp_path: Path
     run = asyncio.run(stages.ask(run))
     soft, hard = _answers(run, ["soft", "hard"])
     assert len(soft) == len(hard) == 40
-    assert len(soft.evidence.measured) == 80
+    assert len(soft.evidence.measurements) == 80
     assert hard.evidence is None
     seen: list[density.BeliefDensity] = []
 

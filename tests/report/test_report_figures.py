@@ -177,7 +177,7 @@ def test_contours_within_the_posterior_uncertainty_are_not_drawn():
 
     def is_flat(samples):
         shown, powers = samples.plot_data("j"), samples.belief_by_factor("j")
-        return find_flat_factors(shown, powers, PanelPair.of(shown, 0, 1))[1.0]
+        return find_flat_factors(shown, powers, PanelPair.from_plot(shown, 0, 1))[1.0]
 
     assert not is_flat(samples)
     size = 400

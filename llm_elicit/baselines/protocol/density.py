@@ -37,7 +37,7 @@ from llm_elicit.density.methods import UtilityDensity
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.score import Tempering
 from llm_elicit.density.smc import Draws, Proposal
-from llm_elicit.density.torch_utils import named_tensors, tensors_named
+from llm_elicit.density.torch_utils import prefix_tensors, select_tensors
 from llm_elicit.density.utility_function import Utility
 
 _CUBE_STEP = 1e-4
@@ -83,7 +83,7 @@ class CubeLatent(Coordinates):
         """Return the inputs of the utility, through the outer coordinates."""
         return self.outer.features(self.to_outer(g))
 
-    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+    def pull_back_gradient(self, g: Tensor, v: Tensor) -> Tensor:
         """Pull a gradient v with respect to `features` back to g, by central differences."""
         columns = [(self.features(up) - self.features(down)) * v for up, down in _pairs(g)]
         return torch.stack([c.sum(-1) for c in columns], dim=1) / (2.0 * _CUBE_STEP)
@@ -91,10 +91,10 @@ class CubeLatent(Coordinates):
     def log_volume(self, g: Tensor) -> Tensor:
         """log|dz/dg| = −log λ per scale unit, less the side's."""
         x = self.from_latent(g.numpy())
-        per_scale = self.sampling.log_prob(x) - self.sampling.log_scale_slope(x)
+        per_scale = self.sampling.log_prob(x) - self.sampling.log_scale_derivative(x)
         return torch.from_numpy(-per_scale) - g.shape[1] * math.log(self.side)
 
-    def log_volume_slope(self, g: Tensor) -> Tensor:
+    def log_volume_gradient(self, g: Tensor) -> Tensor:
         """Gradient of `log_volume`, by central differences; 0 for a uniform λ."""
         slopes = [self.log_volume(up) - self.log_volume(down) for up, down in _pairs(g)]
         return torch.stack(slopes, dim=1) / (2.0 * _CUBE_STEP)
@@ -159,18 +159,18 @@ class ScoreParts:
 
     def field(self, g: Tensor) -> Tensor:
         """Return ω or τ at latent points (n, d), capped, or the constant; (n,)."""
-        return self._field_at(methods.utility_at(self.latent, self.utility, g))
+        return self._field_at(methods.evaluate_utility(self.latent, self.utility, g))
 
     def field_and_slope(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return the field (n,) and its gradient (n, d), which is along that of the utility."""
-        u, slope = methods.utility_and_slope(self.latent, self.utility, g)
+        u, slope = methods.evaluate_utility_and_gradient(self.latent, self.utility, g)
         ahead, behind = self._field_at(u + _STEP), self._field_at(u - _STEP)
         return self._field_at(u), ((ahead - behind) / (2.0 * _STEP))[:, None] * slope
 
     def _field_at(self, u: Tensor) -> Tensor:
         if self.mode.constant is not None:
             return torch.full_like(u, self.mode.constant)
-        return self.tempering.field(u, self.mode.side).clamp(self.mode.floor, self.mode.cap)
+        return self.tempering.field_of_side(u, self.mode.side).clamp(self.mode.floor, self.mode.cap)
 
     def scores(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
         """Return ∇log p_{w,σ} and ∇log p_{l,σ} (n, d); differentiable in g."""
@@ -193,12 +193,14 @@ class ScoreParts:
             chunks = zip(torch.split(g, _CHUNK), torch.split(masked, _CHUNK), strict=True)
             return torch.cat([self.force(points, mask, sigma) for points, mask in chunks])
         latent, jacobian = self.latent, self.mode.jacobian
-        force = self.learned(g, masked, sigma) + latent.taper_slope(g)
+        force = self.learned(g, masked, sigma) + latent.taper_gradient(g)
         if not isinstance(latent.sampling, Uniform):
             # A pull towards λ, without which noisy levels would be flat. On a box the volume term
             # keeps points in the bulk of λ.
             force = force + sigma**2 / (1.0 + sigma**2) * latent.sampling_score(g, sigma)
-        return force + (latent.log_volume_slope(g) if jacobian else latent.sampling_score(g, 0.0))
+        return force + (
+            latent.log_volume_gradient(g) if jacobian else latent.sampling_score(g, 0.0)
+        )
 
     def along_rays(self, g: Tensor, nodes: int = NODES) -> Tensor:
         """u(g) (n,) up to a constant: the learned field summed from the middle of λ.
@@ -380,9 +382,9 @@ class ScoreDensity:
         if mode.constant is not None:
             u = mode.constant * ratio
         elif two_sided:
-            u = parts.tempering.utility_of_odds(ratio)
+            u = parts.tempering.utility_from_log_odds(ratio)
         else:
-            u = parts.tempering.utility_of_log(ratio - math.log(2.0))
+            u = parts.tempering.utility_from_log_win(ratio - math.log(2.0))
         return u + latent.taper(g)
 
     def evaluation_error(self, g: Tensor) -> tuple[float, float]:
@@ -415,7 +417,7 @@ class ScoreDensity:
             named |= {"resampler": second.network, "prior.resampler": second.prior}
         tensors = self.belief.tensors()
         for name, value in named.items():
-            tensors |= named_tensors(name, value)
+            tensors |= prefix_tensors(name, value)
         return tensors
 
     def config(self) -> dict[str, Any]:
@@ -447,11 +449,11 @@ class ScoreDensity:
         def network(name: str, size: dict[str, Any]) -> ScoreNetwork:
             d = latent.sampling.dimension
             restored = ScoreNetwork(d, size["width"], size["sigma_data"], torch.Generator())
-            restored.load_state_dict(tensors_named(name, tensors))
+            restored.load_state_dict(select_tensors(name, tensors))
             return restored.requires_grad_(False)
 
         def prior(name: str) -> FlowPrior:
-            return FlowPrior(**tensors_named(f"prior.{name}", tensors))
+            return FlowPrior(**select_tensors(f"prior.{name}", tensors))
 
         second, resampler = config["resampler"], None
         if second is not None:
@@ -467,7 +469,7 @@ class ScoreDensity:
             latent if config["cube"] is None else CubeLatent(latent, config["cube"]),
             belief.utility,
             network("network", config["network"]),
-            Tempering(**tensors_named("tempering", tensors)),
+            Tempering(**select_tensors("tempering", tensors)),
             (prior("0"), prior("1")),
             Mode(**config["mode"]),
         )

@@ -45,7 +45,7 @@ from llm_elicit.density import methods
 from llm_elicit.density.fit import fit_choice_utility
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import Fitted, Problem, UtilityDensity
+from llm_elicit.density.methods import MethodFit, Problem, UtilityDensity
 from llm_elicit.density.score import Tempering, optimal_constant
 from llm_elicit.density.utility_function import Utility
 
@@ -114,13 +114,13 @@ class ChoiceJudge:
         return best
 
 
-def fit_protocol(problem: Problem) -> Fitted:
+def fit_protocol(problem: Problem) -> MethodFit:
     """Fit the score of winners (and losers), de-tempered by the field at this package's utility."""
     settings = methods.external_settings(problem, ProtocolSettings, "protocol")
     utility_fit = fit_choice_utility(problem)
     utility, report = utility_fit.utility, utility_fit.diagnostics
     points = _points_of_sampling(problem)
-    u = methods.utility_at(problem.latent, utility, points)
+    u = methods.evaluate_utility(problem.latent, utility, points)
     tempering = Tempering.tabulate(u.numpy(), problem.noise)
     parts, data = _untrained(problem, settings, utility, tempering)
     trained = _train(problem, settings, parts, data)
@@ -129,12 +129,12 @@ def fit_protocol(problem: Problem) -> Fitted:
         parts = replace(parts, mode=replace(parts.mode, sigma=trained.choice.sigma))
     if settings.expectation != "sampling":
         tempering = _estimate_field(problem, settings, parts, points)
-    cap = float(torch.quantile(tempering.field(u, settings.side), settings.cap_quantile))
+    cap = float(torch.quantile(tempering.field_of_side(u, settings.side), settings.cap_quantile))
     belief = UtilityDensity(problem.latent, utility, problem.settings.annealing)
-    density, normalizer = methods.PotentialDensity(**vars(belief)).normalized(problem.generator)
+    density, normalizer = methods.PotentialDensity(**vars(belief)).normalize(problem.generator)
     # τ* and ω* over draws of the belief, with ∇log q = ∇u/field on the feature scale.
     draws = normalizer.draws.points
-    value, slope = utility.value_and_slope(problem.latent.features(draws))
+    value, slope = utility.value_and_gradient(problem.latent.features(draws))
     of_belief = value + problem.latent.taper(draws)
     fields = {"winners": tempering.tau(of_belief), "both": tempering.omega(of_belief)}
     star = {side: optimal_constant(v, slope / v[:, None]) for side, v in fields.items()}
@@ -157,7 +157,7 @@ def fit_protocol(problem: Problem) -> Fitted:
     if not settings.constant and trained.choice.sigma is not None:
         # The score is evaluated on pairs that were held out of its training, as the utility is.
         notes["held_out_log_likelihood"] = trained.choice.score
-    return Fitted(model, normalizer, notes)
+    return MethodFit(model, normalizer, notes)
 
 
 def _points_of_sampling(problem: Problem) -> Tensor:
@@ -226,7 +226,7 @@ def _estimate_field(
         inner = parts.inward(points)
         of_sampling = inner[torch.randperm(len(inner), generator=problem.generator)]
         nodes, weights = defensive_mixture(of_sampling, nodes, latent.log_sampling, log_winner)
-    utilities = methods.utility_at(latent, parts.utility, nodes)
+    utilities = methods.evaluate_utility(latent, parts.utility, nodes)
     return Tempering.tabulate(utilities.numpy(), problem.noise, weights.numpy())
 
 

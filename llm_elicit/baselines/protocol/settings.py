@@ -31,7 +31,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from llm_elicit.density.errors import DensityError, check_fields, increasing, integer, number, share
+from llm_elicit.density.errors import (
+    DensityError,
+    check_fields,
+    check_increasing,
+    check_integer,
+    check_number,
+    check_share,
+)
 
 SIDES = ("both", "winners")
 DENSITIES = ("rays", "flow")
@@ -93,11 +100,11 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         check_fields(self, one_of, "alone", choices=ALONE)
         positive = ("width", "steps", "batch", "learning_rate", "check_every", "log_sd")
-        check_fields(self, number, *positive, above=0.0)
-        check_fields(self, share, "joint", "hold_out")
-        increasing(self, "sigma_min", "sigma_max")
+        check_fields(self, check_number, *positive, above=0.0)
+        check_fields(self, check_share, "joint", "hold_out")
+        check_increasing(self, "sigma_min", "sigma_max")
         if self.ema is not None:
-            check_fields(self, number, "ema", above=0.0, most=0.25)
+            check_fields(self, check_number, "ema", above=0.0, maximum=0.25)
 
 
 @dataclass(frozen=True)
@@ -123,8 +130,8 @@ class LangevinSettings:
     def __post_init__(self) -> None:
         check_fields(self, one_of, "scaling", choices=SCALINGS)
         check_fields(self, one_of, "start", choices=STARTS)
-        check_fields(self, number, "levels", "steps", "final_steps", "step", above=0.0)
-        increasing(self, "sigma_end", "sigma_start")
+        check_fields(self, check_number, "levels", "steps", "final_steps", "step", above=0.0)
+        check_increasing(self, "sigma_end", "sigma_start")
 
     def ending_at(self, sigma: float) -> LangevinSettings:
         """Return the same settings for this last noise level (latent units)."""
@@ -156,9 +163,9 @@ class LikelihoodSettings:
     def __post_init__(self) -> None:
         check_fields(self, one_of, "solver", choices=(*ADAPTIVE, *FIXED))
         check_fields(self, one_of, "prior", choices=PRIORS)
-        increasing(self, "sigma_min", "sigma_max")
-        check_fields(self, number, "rtol", "atol", "chunk", above=0.0)
-        check_fields(self, number, "grid", above=1.0)
+        check_increasing(self, "sigma_min", "sigma_max")
+        check_fields(self, check_number, "rtol", "atol", "chunk", above=0.0)
+        check_fields(self, check_number, "grid", above=1.0)
 
 
 @dataclass(frozen=True)
@@ -177,9 +184,9 @@ class HeunSettings:
     )
 
     def __post_init__(self) -> None:
-        check_fields(self, number, "steps", above=1.0)
-        check_fields(self, number, "rho", "draws", above=0.0)
-        increasing(self, "sigma_min", "sigma_max")
+        check_fields(self, check_number, "steps", above=1.0)
+        check_fields(self, check_number, "rho", "draws", above=0.0)
+        check_increasing(self, "sigma_min", "sigma_max")
 
 
 @dataclass(frozen=True)
@@ -237,10 +244,10 @@ class ProtocolSettings:
         check_fields(self, one_of, "expectation", choices=EXPECTATIONS)
         check_fields(self, one_of, "density", choices=DENSITIES)
         check_fields(self, one_of, "resample", choices=RESAMPLERS)
-        check_fields(self, number, "cap_quantile", above=0.0, most=1.0)
-        check_fields(self, number, "smoothing", "winner_draws", above=0.0)
+        check_fields(self, check_number, "cap_quantile", above=0.0, maximum=1.0)
+        check_fields(self, check_number, "smoothing", "winner_draws", above=0.0)
         for sigma in self.sigmas or ():
-            number(f"{owner}: sigmas", sigma, above=0.0)
+            check_number(f"{owner}: sigmas", sigma, above=0.0)
         if not self.floor >= 0.0:
             raise DensityError(
                 f"{owner}: floor = {self.floor}; the field is positive, so its lower bound must be "
@@ -252,7 +259,7 @@ class ProtocolSettings:
                 "leave it out for (0.01, 0.9), or pass None for no clipping."
             )
         if self.cube is not None:
-            check_fields(self, number, "cube", above=0.0)
+            check_fields(self, check_number, "cube", above=0.0)
         without_losers = self.training.alone == "winner" or self.training.joint == 1.0
         if self.side == "both" and without_losers:
             raise DensityError(
@@ -278,7 +285,7 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
         >>> paper_protocol(2, corrected=["jacobian"]).jacobian
         True
     """
-    integer("paper_protocol: dimension", dimension, least=1)
+    check_integer("paper_protocol: dimension", dimension, minimum=1)
     steps, flat, few = 15 if dimension == 2 else 50, dimension <= 2, dimension < 10
     sigma_max = 5.0 if dimension == 2 else 2.0
     settings = ProtocolSettings(

@@ -126,7 +126,7 @@ class CrossValidation:
     def score(self, held_out: HeldOutPredictions) -> float:
         """Return the mean moderated log-likelihood of the validation rows, nats per comparison."""
         weights = self.data.weights[self.rows.numpy()]
-        log_likelihoods = held_out.log_likelihood(self.response.at(self.rows))
+        log_likelihoods = held_out.log_likelihood(self.response.select(self.rows))
         return float(np.average(log_likelihoods, weights=weights))
 
 
@@ -140,8 +140,8 @@ def measure_calibration(
     empty bins are left out. ``error`` is the mean absolute difference of the two, weighted by share
     (the expected calibration error of Naeini, Cooper and Hauskrecht, 2015).
     """
-    differences = response.seen(torch.from_numpy(held_out.difference))
-    sd = response.spread(torch.from_numpy(held_out.sd))
+    differences = response.linear_predictor(torch.from_numpy(held_out.difference))
+    sd = response.scale_sd(torch.from_numpy(held_out.sd))
     win, lose = (
         torch.exp(response.noise.moderated_log_cdf(sign * differences, sd)).numpy()
         for sign in (1.0, -1.0)
@@ -192,7 +192,10 @@ def fit_form_weights(
         # Held out, the only pair that there is leaves nothing to fit, so that no form could win.
         return FormWeights({"quadratic": 1.0}, 1.0, forms["quadratic"])
     log_likelihoods = np.stack(
-        [form.log_likelihood(validation.response.at(validation.rows)) for form in forms.values()]
+        [
+            form.log_likelihood(validation.response.select(validation.rows))
+            for form in forms.values()
+        ]
     )
     difference, sd = (
         np.stack([getattr(form, name) for form in forms.values()]) for name in ("difference", "sd")
@@ -211,7 +214,7 @@ def fit_form_weights(
         )
         form_weights = np.where(form_weights < _MIN_WEIGHT, 0.0, form_weights)
         form_weights = form_weights / form_weights.sum()
-        response = validation.response.at(validation.rows[torch.from_numpy(training)])
+        response = validation.response.select(validation.rows[torch.from_numpy(training)])
         weighted_sums = (form_weights @ values[:, training] for values in (difference, factor_sd))
         # Of a few categories the constant keeps a weight however many choices there are.
         max_factor = 1.0 / max(float(form_weights[varies].sum()), _MIN_WEIGHT)

@@ -349,7 +349,7 @@ def _fit_weighted_sum(
     quadratic, data = forms.quadratic, validation.data
     rows = quadratic.rows
     position_columns = (
-        np.zeros((len(rows), 0)) if data.context is None else data.context.order[rows]
+        np.zeros((len(rows), 0)) if data.context is None else data.context.position_columns[rows]
     )
     linear_count, groups = quadratic.terms.dimension, data.groups[rows]
     separation = find_separation(quadratic.design, linear_count, position_columns, groups)
@@ -382,13 +382,13 @@ def _find_fitted_separation(
 ) -> dict[str, Any] | None:
     """Return whether all choices agree with the utility; see `find_fitted_separation`."""
     rows, data = validation.rows.numpy(), validation.data
-    response = validation.response.at(validation.rows)
+    response = validation.response.select(validation.rows)
     winners, losers = utility(validation.winners_and_losers(validation.rows)).double().chunk(2)
     gains = response.log_cdf(winners - losers).numpy() - held_out.log_likelihood(response)
     return find_fitted_separation(
         (data.winners != data.losers).any(1)[rows],
         data.groups[rows],
-        response.seen(winners - losers).numpy(),
+        response.linear_predictor(winners - losers).numpy(),
         float(gains @ data.weights[rows]),
     )
 
@@ -406,7 +406,10 @@ def _fit_forms(
     if warp is not None:
         warped = _FormFits(warp_features(validation, warp), settings, warp)
         rows = validation.rows.numpy()
-        response, weights = validation.response.at(validation.rows), validation.data.weights[rows]
+        response, weights = (
+            validation.response.select(validation.rows),
+            validation.data.weights[rows],
+        )
         warped_logs, logs = (
             max((f.log_likelihood(response) for f in fits.held_out.values()), key=weights.dot)
             for fits in (warped, forms)
@@ -489,7 +492,7 @@ def _scores(validation: CrossValidation, forms: Mapping[str, HeldOutPredictions]
     """Return the held-out likelihoods of the forms, and gains and calibration of their sum."""
     rows = validation.rows.numpy()
     weights, groups = validation.data.weights[rows], validation.data.groups[rows]
-    response = validation.response.at(validation.rows)
+    response = validation.response.select(validation.rows)
     scores = {form: held_out.log_likelihood(response) for form, held_out in forms.items()}
     return {
         "held_out": {

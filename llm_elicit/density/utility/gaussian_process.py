@@ -42,7 +42,7 @@ from scipy.interpolate import PchipInterpolator
 from torch import Tensor
 
 from llm_elicit.density.errors import Array, Flags
-from llm_elicit.density.evidence import UNKNOWN, in_order
+from llm_elicit.density.evidence import UNKNOWN, order_points
 from llm_elicit.density.judgments import Context, Judgments, PairContrasts
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
@@ -551,13 +551,13 @@ def fit_log_odds(
     process = _GaussianProcess(rows, noise, generator, settings)
     process.maximize()
     process.add_ridge()
-    process.estimate_interaction(len(np.unique(judgments.measured.presentation)))
+    process.estimate_interaction(len(np.unique(judgments.contrasts.presentation)))
     fit = process.result()
     return fit, _response(judgments, rows, fit)
 
 
 def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observations:
-    pairs = judgments.measured
+    pairs = judgments.contrasts
     judges = list(dict.fromkeys(pairs.judge.tolist()))
     n, m = len(pairs), judgments.size
     context = judgments.context
@@ -570,7 +570,7 @@ def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observa
     # Rows about the same two points are left out together.
     measured_points, compared_points = (
         (pairs.a, pairs.b),
-        in_order(judgments.winners, judgments.losers),
+        order_points(judgments.winners, judgments.losers),
     )
     points = np.concatenate(
         [np.concatenate(sides, 1) for sides in (measured_points, compared_points)]
@@ -587,8 +587,8 @@ def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observa
         first,
         second,
         np.concatenate([pairs.value, zeros]),
-        np.concatenate([pairs.share, ones]),
-        np.concatenate([pairs.extra, zeros]),
+        np.concatenate([pairs.dispersion_share, ones]),
+        np.concatenate([pairs.extra_variance, zeros]),
         np.concatenate([pairs.censored, np.zeros(m, dtype=np.int64)]),
         np.concatenate([np.ones(n), judgments.weights]),
         source,
@@ -607,7 +607,7 @@ def _position_columns(
     columns, sd = [], []
     for cell in range(len(pairs.cells)):
         in_cell = pairs.cell == cell
-        order = np.where(in_cell, pairs.side, 0.0)
+        order = np.where(in_cell, pairs.position_coefficient, 0.0)
         if order.any():
             estimate = pairs.position_effect(in_cell)
             columns.append(np.concatenate([order, np.zeros(choices)]))
@@ -615,7 +615,7 @@ def _position_columns(
                 estimate[1] / np.sqrt(estimate[2]) if estimate and estimate[2] > 1 else np.nan
             )
     if context is not None:
-        for column in context.order.T:
+        for column in context.position_columns.T:
             columns.append(np.concatenate([np.zeros(len(pairs)), column]))
             sd.append(_POSITION_SD * noise.scale)
     size = len(pairs) + choices
@@ -623,7 +623,7 @@ def _position_columns(
 
 
 def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit) -> dict[str, Any]:
-    pairs, names = judgments.measured, judgments.judges
+    pairs, names = judgments.contrasts, judgments.judges
     ids = list(dict.fromkeys(pairs.judge.tolist()))
     cells = _presentation_estimates(judgments, fit)
     judges = {
@@ -635,7 +635,7 @@ def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit)
         **judges[names[ids[0]]],
         **_held_out_r2(pairs, fit, np.ones(len(pairs), dtype=bool)),
         "pairs": len(pairs),
-        "both_orders": int((pairs.side == 0).sum()),
+        "both_orders": int((pairs.position_coefficient == 0).sum()),
         "judges": judges,
     }
     if fit.interaction is not None:
@@ -647,12 +647,12 @@ def _presentation_estimates(
     judgments: Judgments, fit: GaussianProcessFit
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the estimates of every presentation of every judge."""
-    pairs, effects = judgments.measured, iter(fit.effects.tolist())
+    pairs, effects = judgments.contrasts, iter(fit.effects.tolist())
     cells: dict[str, dict[str, dict[str, Any]]] = {}
     for index, (judge, presentation) in enumerate(pairs.cells.tolist()):
         rows = pairs.cell == index
         estimate = pairs.position_effect(rows)
-        mean = next(effects) if pairs.side[rows].any() else 0.0
+        mean = next(effects) if pairs.position_coefficient[rows].any() else 0.0
         if estimate is not None:
             # Rows in one order shift the mean of the half sums.
             mean = estimate[0] + (mean if estimate[2] > 1 else 0.0)
@@ -684,7 +684,7 @@ def _judge_response(
         "gain": float(fit.gain[source]),
         "position": {"mean": mean, "sd": position_sd},
         "pairs": int(rows.sum()),
-        "both_orders": int((pairs.side[rows] == 0).sum()),
+        "both_orders": int((pairs.position_coefficient[rows] == 0).sum()),
     }
     return response if fit.interaction is None else response | {"presentations": cells}
 
@@ -695,7 +695,7 @@ def _held_out_r2(pairs: PairContrasts, fit: GaussianProcessFit, selected: Flags)
     The effect is that of the other pairs. The interval is the jackknife's, linearized in the
     logarithm of one minus R², with Student's quantile.
     """
-    usable = selected & (pairs.censored == 0) & np.isfinite(pairs.extra)
+    usable = selected & (pairs.censored == 0) & np.isfinite(pairs.extra_variance)
     value, predicted = pairs.value[usable], fit.left_out_prediction[: len(pairs)][usable]
     centred = value - _effect_of_other_pairs(pairs, usable)[usable]
     squares, errors, n = np.square(centred), np.square(value - predicted), len(value)
@@ -721,9 +721,9 @@ def _effect_of_other_pairs(pairs: PairContrasts, usable: Flags) -> Array:
     for cell in np.unique(pairs.cell[usable]):
         in_cell = pairs.cell == cell
         estimate = pairs.position_effect(in_cell)
-        one_order = usable & in_cell & (pairs.side != 0)
+        one_order = usable & in_cell & (pairs.position_coefficient != 0)
         if one_order.sum() > 1 and (estimate is None or estimate[2] < 2):
-            signed = pairs.side[one_order] * pairs.value[one_order]
+            signed = pairs.position_coefficient[one_order] * pairs.value[one_order]
             mean_of_others = (signed.sum() - signed) / (len(signed) - 1)
-            effect[one_order] = pairs.side[one_order] * mean_of_others
+            effect[one_order] = pairs.position_coefficient[one_order] * mean_of_others
     return effect

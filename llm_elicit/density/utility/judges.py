@@ -58,10 +58,10 @@ class JudgeTerms:
     @classmethod
     def neutral(cls, context: Context) -> JudgeTerms:
         """Return no bias, equal levels and, if there are ties, ν = 1."""
-        count = len(context.places) + len(context.judges) - 1 + bool(context.tie.any())
+        count = len(context.position_terms) + len(context.judges) - 1 + bool(context.tie.any())
         start = 0.0 if context.tie.any() else None
         return cls(
-            np.zeros(len(context.places)),
+            np.zeros(len(context.position_terms)),
             np.zeros(len(context.judges)),
             start,
             np.full(count, np.nan),
@@ -71,7 +71,7 @@ class JudgeTerms:
         """Return the noise of every judgment under these terms."""
         ties = 0.0 if self.log_ties is None else math.exp(self.log_ties)
         gain = torch.from_numpy(np.exp(self.log_gain)[context.judge])
-        offset = torch.from_numpy(context.order @ self.order_bias)
+        offset = torch.from_numpy(context.position_columns @ self.order_bias)
         return Response(replace(noise, ties=ties), gain, offset)
 
     def weight_rankings(
@@ -86,7 +86,7 @@ class JudgeTerms:
             return data
         response = self.response(context, noise)
         differences = np.zeros(len(data.weights)) if difference is None else difference
-        odds = response.seen(torch.from_numpy(differences)).numpy() / noise.scale
+        odds = response.linear_predictor(torch.from_numpy(differences)).numpy() / noise.scale
         weights, is_pick = data.weights.copy(), context.pick != UNKNOWN
         weights[is_pick] *= pick_weights(context.pick[is_pick], odds[is_pick])
         return replace(data, weights=weights)
@@ -124,7 +124,7 @@ class JudgeTerms:
             level = noise.level * ratio if noise.family == "exponential" else noise.level / ratio
             error = float(self.standard_errors[b + index - 1]) if index else 0.0
             bias: dict[str, list[dict[str, float]]] = {}
-            for term, (judge, size, place) in enumerate(context.places):
+            for term, (judge, size, place) in enumerate(context.position_terms):
                 if judge == name:
                     values = {
                         "nats": float(self.order_bias[term]),
@@ -145,7 +145,7 @@ class _TermsPosterior:
         self.noise, self.scale = noise, noise.scale
         self.difference = torch.from_numpy(difference)
         self.weights = torch.from_numpy(data.weights[rows])
-        self.order = torch.from_numpy(context.order[rows])
+        self.order = torch.from_numpy(context.position_columns[rows])
         judge = np.eye(len(context.judges))[context.judge[rows]]
         self.judge = torch.from_numpy(judge[:, 1:])
         self.tie_weight = (

@@ -210,7 +210,7 @@ class _MixtureFitter:
         row_numbers = torch.arange(self.validation.size)[rows]
         weights, response = (
             self.validation.weights[row_numbers],
-            self.validation.response.at(row_numbers),
+            self.validation.response.select(row_numbers),
         )
         return MixturePosterior(
             self.validation.winners_and_losers(row_numbers), weights, response, prior
@@ -218,7 +218,9 @@ class _MixtureFitter:
 
     def _score(self, predicted: tuple[Tensor, Tensor]) -> float:
         """Return the mean moderated log-likelihood of the first fold's rows."""
-        log_likelihoods = self.validation.response.at(self.test_rows).moderated_log_cdf(*predicted)
+        log_likelihoods = self.validation.response.select(self.test_rows).moderated_log_cdf(
+            *predicted
+        )
         weights = self.validation.weights[self.test_rows]
         return float((log_likelihoods * weights).sum() / weights.sum())
 

@@ -57,7 +57,7 @@ class Mixture:
 
     def log_terms(self, y: Tensor) -> Tensor:
         """Return q (K, n) at whitened features."""
-        return self.height[:, None] - 0.5 * self.tail.fall(y.square().sum(1))
+        return self.height[:, None] - 0.5 * self.tail.rho(y.square().sum(1))
 
     def log_term_slopes(self, y: Tensor) -> Tensor:
         """Return the derivatives (K, p, n) of the forms by their own steps, p = 1 + d + d(d+1)/2.
@@ -311,7 +311,7 @@ class MixturePosterior:
         """Return the posterior given only the choices numbered ``rows``."""
         points = torch.cat([side[rows] for side in self.points.chunk(2)])
         return replace(
-            self, points=points, weights=self.weights[rows], response=self.response.at(rows)
+            self, points=points, weights=self.weights[rows], response=self.response.select(rows)
         )
 
     @cached_property
@@ -319,7 +319,7 @@ class MixturePosterior:
         winners, losers = self.points.chunk(2)
         chunks = (slice(at, at + _CHUNK) for at in range(0, len(self.weights), _CHUNK))
         return [
-            (torch.cat([winners[at], losers[at]]), self.weights[at], self.response.at(at))
+            (torch.cat([winners[at], losers[at]]), self.weights[at], self.response.select(at))
             for at in chunks
         ]
 

@@ -39,7 +39,7 @@ from llm_elicit.density.utility.model import (
     maximize,
 )
 from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, RidgeFit, SmoothFit
-from llm_elicit.density.utility_function import ComponentStack, UtilityDraws, products
+from llm_elicit.density.utility_function import ComponentStack, UtilityDraws, quadratic_features
 
 LogDensity = Callable[[Tensor], Tensor]
 Gradient = Callable[[Tensor], Tensor]
@@ -323,7 +323,7 @@ class MixtureDensity:
 
         Gradients are taken chunk by chunk: those of all choices at once would fill the memory.
         """
-        rows = mixtures.stack().rows()
+        rows = mixtures.stack().coefficients()
         fixed = rows.detach().requires_grad_(rows.requires_grad)
         total, gradient = torch.zeros(len(fixed)), torch.zeros_like(fixed)
         for logs, mass in self._log_likelihoods(fixed):
@@ -343,7 +343,7 @@ class MixtureDensity:
         Most choices are nearly certain under all of them, and hardly contribute to the gradient.
         """
         mixtures = self.mode.take_step(steps)
-        rows = mixtures.stack().rows()
+        rows = mixtures.stack().coefficients()
         lowest = torch.cat([logs.amin(0) for logs, _ in self._log_likelihoods(rows)])
         undecided = torch.nonzero(lowest < -_UNDECIDED)[:, 0]
         return MixtureDensity(self.posterior.subset(undecided), self.mode)
@@ -352,7 +352,7 @@ class MixtureDensity:
         """Yield log-likelihoods (S, m) of m choices by rows (S, K, P + 1), and weights (m,)."""
         columns = rows.flatten(0, 1).T
         for design, mass, response in self._chunks:
-            log_terms = columns[-1] - 0.5 * self.mode.tail.fall(-2.0 * (design @ columns[:-1]))
+            log_terms = columns[-1] - 0.5 * self.mode.tail.rho(-2.0 * (design @ columns[:-1]))
             log_terms = log_terms.reshape(len(design), *rows.shape[:2])
             winner_values, loser_values = torch.logsumexp(log_terms, -1).T.chunk(2, 1)
             yield response.log_cdf(winner_values - loser_values), mass
@@ -363,7 +363,11 @@ class MixtureDensity:
         weights, response = self.posterior.weights, self.posterior.response
         chunks = (slice(first, first + _CHUNK) for first in range(0, len(weights), _CHUNK))
         return [
-            (products(torch.cat([winners[at], losers[at]])), weights[at], response.at(at))
+            (
+                quadratic_features(torch.cat([winners[at], losers[at]])),
+                weights[at],
+                response.select(at),
+            )
             for at in chunks
         ]
 

@@ -129,7 +129,7 @@ class Regression:
     def subset(self, rows: Tensor) -> Regression:
         """Return the regression on these rows."""
         columns, weights = self.columns[rows], self.weights[rows]
-        return Regression(columns, weights, self.response.at(rows), self.prior)
+        return Regression(columns, weights, self.response.select(rows), self.prior)
 
     def with_zero_weight(self, rows: Tensor) -> Regression:
         """Return the regression in which rows (m,) bools count nothing."""
@@ -259,7 +259,7 @@ class QuadraticFit:
         self.terms = QuadraticTerms.of(category)
         self.design = self.terms.columns(winners) - self.terms.columns(losers)
         self.weights = data.weights[self.rows]
-        self.response = validation.response.at(validation.rows)
+        self.response = validation.response.select(validation.rows)
         self.ridge_groups, self.unpenalized = _ridge_groups(self.terms)
 
     def regression(self, ridges: Ridges) -> Regression:
