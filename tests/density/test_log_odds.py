@@ -340,7 +340,7 @@ class TestBounds:
         assert rows.rounding_sd.tolist() == pytest.approx([0.0, 0.0, 0.0, 6.0 / np.sqrt(12.0)])
         exact = Evidence.log_odds(*sides, lower=upper[:1] * 4, upper=upper[:1] * 4).measurements
         plain = Evidence.log_odds(*sides, upper[:1] * 4).measurements
-        for name in ("value", "spread", "censored"):
+        for name in ("value", "rounding_sd", "censored"):
             np.testing.assert_array_equal(getattr(exact, name), getattr(plain, name))
         assert (Evidence.log_odds(*sides, upper=0.5).measurements.censored == -1).all()
 
