@@ -190,7 +190,7 @@ def has_few_values(feature: Feature) -> bool:
         >>> has_few_values(rooms), has_few_values(rooms.model_copy(update={"kind": "continuous"}))
         (True, False)
     """
-    return feature_axis(feature).by_value
+    return feature_axis(feature).is_discrete
 
 
 class AuditSettings(StrictModel):

@@ -20,7 +20,7 @@ from llm_elicit.audit.summaries import (
     FeatureSummary,
     Summary,
 )
-from llm_elicit.density.plot_style import LIGHT, empty_figure, style_axes, set_axis
+from llm_elicit.density.plot_style import LIGHT, empty_figure, set_axis, style_axes
 from llm_elicit.report.layers import Picture, draw_picture, svg_settings
 from llm_elicit.report.page import template_environment
 from llm_elicit.spaces.features import Feature

@@ -20,24 +20,24 @@ from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.audit.reference import category_shares, feature_axis
 from llm_elicit.audit.summaries import BeliefBands, CategoryBands, CircularBands, FeatureBands
 from llm_elicit.density.feature_axis import BINS, Band, PlotData
-from llm_elicit.density.plot_style import DARK, LIGHT, Theme, empty_figure, style_axes, set_axis
+from llm_elicit.density.plot_style import DARK, LIGHT, Theme, empty_figure, set_axis, style_axes
 from llm_elicit.density.plots import (
     PanelPair,
-    empty_corner,
-    iterate_panels,
+    colour_map,
+    density_axis_limit,
     draw_band,
     draw_belief,
     draw_data,
     draw_regions,
     draw_sampling,
-    style_marginal,
+    empty_corner,
     fill_corner,
     histogram,
     is_within_noise,
     is_within_posterior,
+    iterate_panels,
     marginals_figure,
-    colour_map,
-    density_axis_limit,
+    style_marginal,
 )
 from llm_elicit.report.formatting import band_text, share_text
 from llm_elicit.report.layers import (
@@ -271,7 +271,9 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
     if 2 <= space.dimension <= MAX_CORNER_FEATURES:
         corner, figures["corner"] = draw_corner(samples, judge)
     if {"Latitude", "Longitude"} <= {space.names[j] for j in space.numeric}:
-        place = PanelPair.from_plot(data, space.names.index("Longitude"), space.names.index("Latitude"))
+        place = PanelPair.from_plot(
+            data, space.names.index("Longitude"), space.names.index("Latitude")
+        )
         figures["map"] = map_figure(data, place, LIGHT)
         chart = paint_picture(
             figures["map"],
