@@ -22,7 +22,7 @@ from llm_elicit.config.design import Design
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
 from llm_elicit.planning.pairs import make_plan
-from llm_elicit.questions import Template, render
+from llm_elicit.questions import presentations_of
 from llm_elicit.spaces import features
 from llm_elicit.spaces.naming import ColumnReport
 
@@ -117,10 +117,13 @@ def check_command(
         names = ", ".join(known)
         raise InputError(f"{asked.name}: no judge {judge!r}; its judges are {names}")
     checked = known.get(judge) or _stated(judge, base_url)
-    plan = make_plan(space, design, asked.seed if asked else 0)
-    template, pair = Template.load(design.template), (plan.a[0], plan.b[0])
+    seed = asked.seed if asked else 0
+    plan = make_plan(space, design, seed)
+    pair = plan.a[0], plan.b[0]
+    presentation = presentations_of(design, space, seed)[plan.presentation(0)]
+    template = presentation.template
     request = Request(
-        render(space, *pair, template), pair, options=template.options,
+        presentation.render(*pair), pair, options=presentation.options,
         max_tokens=template.max_tokens, answer=template.answer,
     )  # fmt: skip
     with displays.Display() as progress:

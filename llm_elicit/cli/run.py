@@ -42,7 +42,7 @@ from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.pipeline import repeats, run_folder, runtime, stages
 from llm_elicit.pipeline.ask import with_cap
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.planning import detectable
+from llm_elicit.planning import detectable, presentations
 
 
 def run_command(
@@ -101,8 +101,10 @@ def _run_outcome(result: Run) -> Outcome:
 
 
 def _note(cell: Run) -> str:
-    """Return what the pairs can show, whether few rows are compared, and an unedited subject."""
-    lines = [detectable.detectable_note(cell.campaign, cell.space)]
+    """Return the presentations, what pairs can show, whether rows are few, an unedited subject."""
+    campaign = cell.campaign
+    lines = [presentations.presentation_note(campaign.design, cell.space, campaign.seed)]
+    lines += [detectable.detectable_note(campaign, cell.space)]
     with suppress(InputError):  # of a table that cannot be read
         rows = cell.space.table_rows()
         lines += [f"{rows}; {rows.scarce}"] if rows.scarce else []

@@ -245,6 +245,16 @@ class Campaign(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _templates_are_named_once(self) -> Campaign:
+        facets, grid = self.design.presentations, self.grid
+        if grid is not None and grid.templates and facets is not None and facets.wordings:
+            raise ValueError(
+                "grid: templates: design.presentations.wordings names the templates of every "
+                "cell; leave out one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _judges_give_log_odds(self) -> Campaign:
         for judge in self.judges if self.require else ():
             if judge.choices_only:
@@ -308,6 +318,9 @@ class Campaign(StrictModel):
         """
         space = FeatureSpace.load(self.space).conditional(self.given)
         space = space.with_sampling(self.design.sampling)
+        facets = self.design.presentations
+        if facets is not None and facets.digits:
+            space = space.with_digits(max(facets.digits))
         bound = [method for method in self.fit.methods if method not in ("utility", "auto")]
         if bound and space.categorical.any():
             named = space.names[int(space.categorical.argmax())]

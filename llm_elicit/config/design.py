@@ -1,12 +1,15 @@
-"""The questions of a campaign: pairs, their rounds and triads, and direct questions."""
+"""The questions of a campaign: pairs, their presentations, rounds and triads, direct questions."""
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from llm_elicit._util.settings import Positive, Sampling, StrictModel
+from llm_elicit._util import files
+from llm_elicit._util.settings import Positive, Sampling, StrictModel, distinct, read_yaml
+from llm_elicit.errors import InputError
 
 
 class Stop(StrictModel):
@@ -47,6 +50,92 @@ class Rounds(StrictModel):
     stop: Stop | None = None
 
 
+EXAMPLES = "v2/examples"
+"""The file of the sets of worked examples in prompts/."""
+
+_NO_EXAMPLES = "none"
+
+
+class Presentations(StrictModel):
+    """Facets of how pairs are asked, over which they are spread (`planning.presentations`).
+
+    Attributes:
+        wordings: templates, or patterns of their names such as `v2/*`; `design.template` if there
+            are none.
+        features: whether the order of features is that of the space, or also others.
+        examples: sets of worked examples of prompts/v2/examples.yaml, `*` for all of them, or
+            `none`; no examples by default.
+        labels: what the two options are called, such as `A/B`, `1/2` and `X/Y`.
+        units: whether values are in the units of the space, or also in the others it declares.
+        digits: numbers of significant digits; points are drawn with the most of them.
+
+    Examples:
+        >>> Presentations(wordings=["v2/typical"], labels=["A/B", "1/2"]).templates()
+        ('v2/typical',)
+    """
+
+    wordings: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    features: Literal["fixed", "shuffled"] = "fixed"
+    examples: tuple[str, ...] = ()
+    labels: tuple[Annotated[str, Field(pattern=r"^[A-Z0-9]/[A-Z0-9]$")], ...] = ()
+    units: Literal["fixed", "varied"] = "fixed"
+    digits: tuple[Annotated[int, Field(ge=1, le=9)], ...] = ()
+
+    _differ = field_validator("examples", "labels", "digits")(distinct)
+
+    @field_validator("wordings", "examples", "labels", "digits", mode="before")
+    @classmethod
+    def _one_level(cls, value: Any) -> Any:
+        """Read one level as a list of one."""
+        return [value] if isinstance(value, str | int) else value
+
+    @field_validator("labels")
+    @classmethod
+    def _two_labels(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        for pair in labels:
+            if pair[0] == pair[2]:
+                raise ValueError(f"labels: {pair!r} calls both options {pair[0]!r}; use two labels")
+        return labels
+
+    def templates(self) -> tuple[str, ...]:
+        """Return the names of the templates of all wordings; empty if there are none.
+
+        Raises:
+            InputError: a pattern matches no name.
+        """
+        names: dict[str, None] = {}
+        for wording in self.wordings or ():
+            if "*" in wording and not (
+                matching := [
+                    name
+                    for name in files.available("prompts", ".md")
+                    if PurePosixPath(name).match(wording)
+                ]
+            ):
+                raise InputError(
+                    f"design.presentations: wordings: no template matches {wording!r}; v2/* are "
+                    "the English ones, and v2/de/* the German ones"
+                )
+            names |= dict.fromkeys(matching if "*" in wording else [wording])
+        return tuple(names)
+
+    def example_sets(self) -> tuple[str, ...]:
+        """Return the names of the sets of worked examples, or `none`.
+
+        Raises:
+            InputError: there is no such set.
+        """
+        known = list(read_yaml(files.find("prompts", EXAMPLES, ".yaml"))) if self.examples else []
+        named = [name for given in self.examples for name in (known if given == "*" else [given])]
+        for name in named:
+            if name not in (*known, _NO_EXAMPLES):
+                raise InputError(
+                    f"design.presentations: examples: no set {name!r}; known: {', '.join(known)}, "
+                    "or none"
+                )
+        return tuple(dict.fromkeys(named))
+
+
 class Design(StrictModel):
     """The questions about pairs of points that are drawn from λ.
 
@@ -56,7 +145,10 @@ class Design(StrictModel):
         pairs: the number of pairs, in all rounds together.
         sampling: λ, the density that points are drawn from: "uniform" on the features' scales, or
             "empirical", a kernel density of the reference table.
-        template: the question template.
+        template: the question template, if there is one.
+        presentations: facets of how pairs are asked, such as several templates; the pairs are
+            spread over combinations of them, and a fifth of them is asked in two. `pairs` counts
+            those twice.
         both_orders: whether each pair is shown in both orders.
         replicates: how many times each pair is asked in each order; with "auto" the number that
             tells most for its cost, and the dry run says why (`llm_elicit.planning.replicates`).
@@ -73,6 +165,7 @@ class Design(StrictModel):
     pairs: Annotated[int, Field(ge=2, le=10_000_000)] = 200
     sampling: Sampling = "uniform"
     template: str = "v1/zero-shot"
+    presentations: Presentations | None = None
     both_orders: bool = True
     replicates: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = 1
     rounds: Rounds | None = None
@@ -82,6 +175,16 @@ class Design(StrictModel):
     @classmethod
     def _by_name(cls, data: Any) -> Any:
         return {"rounds": {"count": 5}} if data == "adaptive" else data
+
+    @model_validator(mode="after")
+    def _one_list_of_templates(self) -> Design:
+        facets, usual = self.presentations, type(self).model_fields["template"].default
+        if facets is not None and facets.wordings is not None and self.template != usual:
+            raise ValueError(
+                f"template: {self.template} and presentations.wordings both name templates; list "
+                "it among the wordings, and leave out template"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_enough_pairs(self) -> Design:
@@ -100,6 +203,16 @@ class Design(StrictModel):
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide which questions are asked, as JSON data."""
         return self.model_dump(mode="json", exclude_none=True) | {"replicates": self.times}
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """The names of the templates of questions about pairs.
+
+        Raises:
+            InputError: a pattern of `presentations.wordings` matches none.
+        """
+        facets = self.presentations
+        return (facets.templates() if facets is not None else ()) or (self.template,)
 
     @property
     def times(self) -> int:

@@ -271,7 +271,7 @@ class BatchRunner:
         if not state.ended:
             return None
         async for result in self._client.results(
-            state.id, lambda _: self._builder.study.template.options
+            state.id, lambda _: self._builder.study.presentations[0].options
         ):
             return result.custom_id.startswith(f"{row.tag}-")
         return False
@@ -331,7 +331,7 @@ class BatchRunner:
             return (
                 self._builder.options(question)
                 if question
-                else self._builder.study.template.options
+                else self._builder.study.presentations[0].options
             )
 
         async for result in self._client.results(state.id, options):

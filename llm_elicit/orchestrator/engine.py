@@ -297,7 +297,7 @@ def builders_of(
     judges, refusals = judges or campaign.judges, Refusals()
     prices = {judge.name: price_of(judge, batch=batch) for judge in judges}
     builders = {}
-    _ = study.template, study.direct  # those that cannot be read are refused first
+    _ = study.presentations, study.direct  # those that cannot be read are refused first
     with refusals.collected():
         check_settings(campaign.judges)
     with refusals.collected():

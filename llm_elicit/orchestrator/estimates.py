@@ -23,7 +23,7 @@ from llm_elicit.orchestrator.tokens import (
     price_of,
 )
 from llm_elicit.planning.pairs import FORMS, Plan
-from llm_elicit.questions import Prompt, Template, render
+from llm_elicit.questions import Presentation, Prompt, Template, presentations_of, render
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -95,19 +95,40 @@ def example_prompts(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list
     Raises:
         InputError: a template does not exist or cannot be filled in.
     """
-    some = first_prompts(space, plan, Template.load(campaign.design.template), 3)
+    by_presentation = list(_prompts_by_presentation(campaign, space, plan, 3).values())
+    several = len(by_presentation) > 1
+    some = [prompts[0] for prompts in by_presentation][:3] if several else by_presentation[0][:3]
     wording = wording_of(campaign, space, plan)
     firsts = {query.kind: query for query in reversed(plan.direct)}
     return some + [wording.question(query).prompt for query in firsts.values()]
 
 
 def first_prompts(space: FeatureSpace, plan: Plan, template: Template, count: int) -> list[Prompt]:
-    """Return the first `count` questions of the plan, as they will be sent.
+    """Return the first `count` questions of a plan of one template, as they will be sent.
 
     Raises:
         InputError: the template cannot be filled in.
     """
     return [render(space, *plan.points_in_order(query), template) for query in islice(plan, count)]
+
+
+def _prompts_by_presentation(
+    campaign: Campaign, space: FeatureSpace, plan: Plan, count: int
+) -> dict[Presentation, list[Prompt]]:
+    """Return the first questions of the plan as they will be sent, by presentation.
+
+    At least `count`, and so many that every presentation occurs among them.
+
+    Raises:
+        InputError: a template does not exist or cannot be filled in.
+    """
+    presentations = presentations_of(campaign.design, space, campaign.seed)
+    prompts: dict[Presentation, list[Prompt]] = {}
+    for query in islice(plan, max(count, 8 * len(presentations) * plan.replicates)):
+        presentation = presentations[plan.presentation(query.pair)]
+        prompt = presentation.render(*plan.points_in_order(query))
+        prompts.setdefault(presentation, []).append(prompt)
+    return prompts
 
 
 def estimate(
@@ -144,16 +165,16 @@ def estimate(
     """
     for judge in campaign.judges:
         provider_of(judge).check(judge)
-    template = Template.load(campaign.design.template)
-    some = first_prompts(space, plan, template, samples)
-    kinds = [_Kind(("ab", "ba"), campaign.design.questions, some, template)]
+    some = _prompts_by_presentation(campaign, space, plan, samples)
+    template = next(iter(some)).template
+    kinds = [_Kind(("ab", "ba"), campaign.design.questions, tuple(some.values()), template)]
     wording = wording_of(campaign, space, plan)
     for kind, form in wording.templates.items():
         queries = [query for query in plan.direct if query.kind == kind]
         direct_prompts = [wording.question(query).prompt for query in queries[:samples]]
         numbers = {"quantiles": len(LEVELS), "sample": space.dimension}.get(kind, 1)
         words = None if form.answer == "letter" else _A_NUMBER * numbers
-        kinds.append(_Kind(FORMS[kind], len(queries), direct_prompts, form, words))
+        kinds.append(_Kind(FORMS[kind], len(queries), (direct_prompts,), form, words))
     return [
         reduce(
             add,
@@ -208,14 +229,14 @@ class _Kind:
     Attributes:
         forms: their forms.
         count: number of questions.
-        some: a sample of them, rendered.
+        some: a sample of them, rendered, by presentation.
         template: the template.
         answer: tokens of an answer; None for a letter.
     """
 
     forms: tuple[str, ...]
     count: int
-    some: Sequence[Prompt]
+    some: Sequence[Sequence[Prompt]]
     template: Template
     answer: int | None = None
 
@@ -232,8 +253,10 @@ def _of(
     if not provider.language_model:
         return JudgeEstimate(judge.name, provider.name, requests)
     count, exact = counter(judge)
-    length = round(sum(count(prompt) for prompt in some) / len(some))
-    cached = cached_prefix_tokens(some, judge, count)
+    number = sum(map(len, some))
+    length = round(sum(count(prompt) for prompts in some for prompt in prompts) / number)
+    prefixes = (len(prompts) * cached_prefix_tokens(prompts, judge, count) for prompts in some)
+    cached = round(sum(prefixes) / number)
     answer = kind.answer or provider.letter_tokens
     if kind.answer is None and kind.template.answer != "letter":
         answer = _A_NUMBER

@@ -19,7 +19,7 @@ from llm_elicit.orchestrator.journal.connection import LEASE, JournalLocation, R
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.progress import Progress, log_event, logging_to
 from llm_elicit.planning.pairs import Plan
-from llm_elicit.questions import DirectWording, Template
+from llm_elicit.questions import DirectWording, Presentation, presentations_of
 from llm_elicit.spaces.features import FeatureSpace
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def wording_of(campaign: Campaign, space: FeatureSpace, plan: Plan) -> DirectWor
     """
     if campaign.direct is None:
         return DirectWording(space, {})
-    answer = Template.load(campaign.design.template).answer
+    answer = presentations_of(campaign.design, space, campaign.seed)[0].template.answer
     return DirectWording.of(campaign.direct, space, campaign.seed, plan, answer)
 
 
@@ -43,10 +43,17 @@ def worded_identity(campaign: Campaign, space: FeatureSpace) -> dict[str, str]:
     Raises:
         InputError: a template cannot be read.
     """
-    template = Template.load(campaign.design.template)
-    direct = DirectWording.of(campaign.direct, space, campaign.seed, answer=template.answer)
-    words = template.names.union(*(form.names for form in direct.templates.values()))
-    return {**identity_of(campaign, space, words), "template": template.digest, **direct.identity}
+    presentations = presentations_of(campaign.design, space, campaign.seed)
+    templates = [presentation.template for presentation in presentations]
+    direct = DirectWording.of(campaign.direct, space, campaign.seed, answer=templates[0].answer)
+    words = frozenset().union(*(t.names for t in (*templates, *direct.templates.values())))
+    digests = "".join(presentation.digest for presentation in presentations)
+    asked = (
+        {"template": templates[0].digest}
+        if campaign.design.presentations is None
+        else {"presentations": hashlib.sha256(digests.encode()).hexdigest()}
+    )
+    return {**identity_of(campaign, space, words), **asked, **direct.identity}
 
 
 @dataclass(frozen=True)
@@ -76,9 +83,13 @@ class Study:
         return JournalLocation(self.folder, self.campaign.journal)
 
     @cached_property
-    def template(self) -> Template:
-        """The template of questions about pairs."""
-        return Template.load(self.campaign.design.template)
+    def presentations(self) -> tuple[Presentation, ...]:
+        """The presentations of questions about pairs."""
+        return presentations_of(self.campaign.design, self.space, self.campaign.seed)
+
+    def presentation(self, pair: int) -> Presentation:
+        """Return the presentation of a pair."""
+        return self.presentations[self.plan.presentation(pair)]
 
     @cached_property
     def direct(self) -> DirectWording:
@@ -90,6 +101,8 @@ class Study:
         """What must be equal whenever the run is resumed."""
         plan = self.plan
         shape = f"{plan.orders} {plan.replicates}".encode()
+        if plan.presentations is not None:
+            shape += plan.presentations[slice(plan.fixed)].tobytes()
         # If a library draws other random numbers, a run must not mix two plans.
         # Later rounds are recorded in the journal.
         fixed = slice(plan.fixed)

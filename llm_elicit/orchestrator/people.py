@@ -31,7 +31,7 @@ from llm_elicit.orchestrator.journal.questions import planned_rounds
 from llm_elicit.orchestrator.journal.schema import Answer, clock, meta, now, with_digest
 from llm_elicit.planning.pairs import Order, Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
-from llm_elicit.questions import Template, render
+from llm_elicit.questions import Presentation, presentations_of
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Choice = Literal["a", "b", "equal", "cannot say"]
@@ -57,6 +57,8 @@ class Card(StrictModel):
         a, b: what is shown as A and as B: labels and worded values.
         instruction: what an attention question asks to choose, in a sentence; else empty.
         choice: what the expert had chosen before it was undone; else None.
+        question: what is asked, in a line; empty for the usual question.
+        labels: what the two options are called.
     """
 
     id: int
@@ -70,6 +72,8 @@ class Card(StrictModel):
     b: tuple[tuple[str, str], ...]
     instruction: str = ""
     choice: Choice | None = None
+    question: str = ""
+    labels: tuple[str, str] = ("A", "B")
 
 
 T = TypeVar("T")
@@ -151,7 +155,7 @@ class People:
         self._space = space
         self._plan = plan
         self._lease = lease
-        self._template = Template.load(campaign.design.template)
+        self._presentations = presentations_of(campaign.design, space, campaign.seed)
         self._judges = campaign.people
         self._lock = threading.Lock()
         location.folder.mkdir(parents=True, exist_ok=True)
@@ -349,14 +353,16 @@ class People:
 
     def _card(self, row: CardRow, who: Expert, counts: dict[CardKind, int]) -> Card:
         """Return a card as the expert sees it."""
-        space, points = self._space, self._shown(row, who)
-        expected = "" if row.expected is None else row.expected.upper()
+        space, points, presentation = self._space, self._shown(row, who), self._presentation(row)
+        labels = dict(zip("ab", presentation.options, strict=True))
+        expected = "" if row.expected is None else labels[row.expected]
         return Card(
             id=row.id, judge=row.judge, expert=row.expert, number=sum(counts.values()) + 1,
             title=space.title, subject=space.subject, setting=space.setting,
-            a=tuple(space.word(points[0])), b=tuple(space.word(points[1])),
+            a=tuple(presentation.word(points[0])), b=tuple(presentation.word(points[1])),
             instruction=expected and f"This card checks attention: choose {expected}.",
-            choice=cast("Choice | None", row.choice),
+            choice=cast("Choice | None", row.choice), question=presentation.template.question,
+            labels=presentation.options,
         )  # fmt: skip
 
     def _shown(self, row: CardRow, who: Expert) -> tuple[Floats, Floats]:
@@ -369,30 +375,37 @@ class People:
             self._longer_plan()  # of a round that another process knows already
         return self._plan.points_in_order(Query(row.pair, row.form, 0))
 
+    def _presentation(self, row: CardRow) -> Presentation:
+        """Return the presentation of a card; that of an attention question is the first one."""
+        pair = 0 if row.kind == "attention" else row.pair
+        return self._presentations[self._plan.presentation(pair)]
+
     def _longer_plan(self) -> bool:
         """Read the rounds that were planned since; return whether there are any."""
         if self._campaign.design.rounds is None:
             return False
         plan, fixed = self._plan, slice(self._plan.fixed)
         first = replace(plan, a=plan.a[fixed], b=plan.b[fixed], own={})
-        longer = with_rounds(first, self._campaign, planned_rounds(self._location))
+        longer = with_rounds(first, self._campaign, self._space, planned_rounds(self._location))
         self._plan = longer
         return len(longer) > len(plan)
 
     def _answer(self, db: sa.Connection, row: CardRow, choice: Choice, seconds: float) -> Answer:
         """Return the row of the journal's table of answers."""
         points = self._shown(row, self._expert(row.judge, row.expert))
-        prompt = render(self._space, *points, self._template)
+        presentation = self._presentation(row)
+        prompt = presentation.render(*points)
         question = cards.question_of(db, row)
         verdict, first = _VERDICTS[choice]
         if first is not None and question.order == "ba":
             first = 1.0 - first
         answer = Answer(
-            template=self._template.id, prompt_hash=prompt.hash, endpoint=HUMAN, settings="{}",
+            template=presentation.template.id, prompt_hash=prompt.hash, endpoint=HUMAN,
+            settings="{}",
             model_asked=HUMAN, model_answered=row.expert, reply=choice, finish="stop",
             verdict=verdict, first=None, letter_mass=None, probability=first, prompt_tokens=0,
             completion_tokens=0, cached_tokens=0, cost=0.0, latency=seconds, cached=False,
-            asked_at=now(),
+            asked_at=now(), presentation=presentation.label,
         )  # fmt: skip
         return with_digest(question, answer)
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from typing import Any
-
-import numpy as np
 
 from llm_elicit.backends import Backend, Reply, Request, provider_of
 from llm_elicit.backends.base import token_limit, without_key
@@ -25,8 +21,7 @@ from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.retries import History
 from llm_elicit.orchestrator.tokens import Price, Tokens, UsageCheck
 from llm_elicit.planning.pairs import Query
-from llm_elicit.questions import read_answer, render
-from llm_elicit.spaces.features import Floats, Worded
+from llm_elicit.questions import read_answer
 
 _encode = json.JSONEncoder(sort_keys=True).encode
 
@@ -92,9 +87,10 @@ class RequestBuilder:
                 "that it gives log-probabilities (capabilities.logprobs); leave out require, or "
                 "that judge"
             )
-        if self.study.campaign.require and self.study.template.answer != "letter":
+        template = self.study.presentations[0].template
+        if self.study.campaign.require and template.answer != "letter":
             raise InputError(
-                f"require: log_odds: answers to {self.study.template.id} are not letters, and have "
+                f"require: log_odds: answers to {template.id} are not letters, and have "
                 "no log-odds; use another design.template, or leave out require"
             )
         if (limits.max_cost, limits.max_tokens) == (None, None) or provider_of(judge).free:
@@ -140,30 +136,25 @@ class RequestBuilder:
                 options=direct.template.options, max_tokens=direct.template.max_tokens,
                 direct=direct, answer=direct.template.answer,
             )  # fmt: skip
-        space, plan, template = self.study.space, self.study.plan, self.study.template
-        first, second = plan.points_in_order(query)
+        plan, presentation = self.study.plan, self.study.presentation(question.pair)
+        template, (first, second) = presentation.template, plan.points_in_order(query)
         replicate = question.replicate
-        if not len(space.numeric):
+        if not len(self.study.space.numeric):
             # Categories alone make few distinct points. A pair drawn again is asked again;
             # otherwise one cached answer would count several times.
             replicate += plan.replicates * plan.asked_before(query)
         return Request(
-            prompt=render(space, first, second, template, self._word), points=(first, second),
-            replicate=replicate, options=template.options, max_tokens=template.max_tokens,
+            prompt=presentation.render(first, second), points=(first, second),
+            replicate=replicate, options=presentation.options, max_tokens=template.max_tokens,
             answer=template.answer,
         )  # fmt: skip
-
-    @cached_property
-    def _word(self) -> Callable[[Floats], Worded]:
-        """A function that words points, and knows those of the pair's other order."""
-        space = self.study.space
-        worded = lru_cache(maxsize=4)(lambda point: space.word(np.frombuffer(point)))
-        return lambda point: worded(point.tobytes())
 
     def options(self, question: Question) -> tuple[str, str]:
         """Return the letters of a question's options."""
         kind = Query(question.pair, question.order, question.replicate).kind
-        return (self.study.template if kind is None else self.study.direct.templates[kind]).options
+        if kind is None:
+            return self.study.presentation(question.pair).options
+        return self.study.direct.templates[kind].options
 
     def worst_case(self, prepared: PreparedQuestion) -> Amount:
         """Return the worst case of a request."""
@@ -210,7 +201,11 @@ class RequestBuilder:
         are parsed later.
         """
         question, request = prepared.question, prepared.request
-        template = request.direct.template if request.direct else self.study.template
+        if request.direct:
+            template, label = request.direct.template, ""
+        else:
+            presentation = self.study.presentation(question.pair)
+            template, label = presentation.template, presentation.label
         cached, body = latency is None, reply.body or prepared.body
         settings = {k: v for k, v in body.items() if k not in ("messages", "system", "prompt")}
         if "model" in settings:
@@ -247,6 +242,7 @@ class RequestBuilder:
             asked_at=reply.kept_at or now(),
             thinking=reply.thinking,
             format=request.answer,
+            presentation=label,
             censored=reply.censored if request.answer == "letter" and first is not None else 0,
             unscored=unscored_because(self.judge, reply, body, offered=self.scores)
             if request.answer == "letter" and verdict in ("A", "B")

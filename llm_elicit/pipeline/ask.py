@@ -35,6 +35,8 @@ from llm_elicit.planning.rounds import (
     Pairs,
     RoundDesign,
     design_of,
+    schedule_of,
+    spread_of,
     stopped_round,
 )
 
@@ -174,8 +176,12 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
             progress.note(label, f"planning round {number} of {len(campaign.design.sizes)}")
             answers = _answers(result, judges)
             planner = design or design_of(campaign, result.space)
-            size = campaign.design.sizes[number - 1]
-            planned[name, number] = planner.plan(number, answers, campaign.seed, size)
+            pairs = schedule_of(name, campaign).pairs[number - 1]
+            asked = spread_of(campaign, result.space, pairs)
+            chosen = planner.plan(number, answers, campaign.seed, asked.pairs)
+            if len(chosen.a) == asked.pairs:  # some of them are asked in two presentations
+                chosen = Pairs(chosen.a[asked.content], chosen.b[asked.content])
+            planned[name, number] = chosen
             if not len(planned[name, number].a):
                 progress.note(label, "stopping rule met: later rounds are left out")
     except judgments.StalePlanError:

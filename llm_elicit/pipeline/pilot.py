@@ -44,7 +44,7 @@ from llm_elicit.audit.randomization import (
 )
 from llm_elicit.audit.responses import Response, ResponseKind, build_response
 from llm_elicit.config.campaign import Campaign, axis_word
-from llm_elicit.config.design import Design
+from llm_elicit.config.design import Design, Presentations
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, InputError, UnusableError
 from llm_elicit.orchestrator.progress import SILENT, Progress
@@ -150,7 +150,9 @@ class Pilot(StrictModel):
 
 
 def candidates(campaign: Campaign) -> tuple[str, ...]:
-    """Return the templates to try: those the campaign names under `pilot`, else all about pairs.
+    """Return the templates to try: those the campaign names under `pilot`, else its wordings.
+
+    Of a campaign with one template, all about pairs but the wordings of v2.
 
     Raises:
         InputError: a template does not exist, or does not ask about a pair.
@@ -162,7 +164,9 @@ def candidates(campaign: Campaign) -> tuple[str, ...]:
     """
     if campaign.pilot:
         return campaign.pilot
-    names = available("prompts", ".md")
+    if len(campaign.design.templates) > 1:
+        return campaign.design.templates
+    names = [name for name in available("prompts", ".md") if not name.startswith("v2/")]
     return tuple(
         name for name in names if Template.read(find("prompts", name, ".md")).answer in PAIR_ANSWERS
     )
@@ -206,9 +210,23 @@ def _run(campaign: Campaign, pairs: int, template: str) -> Run:
     data["name"] = f"{whole}.{pairs}.{axis_word(template)}"
     data["part_of"] = whole
     data["limits"] |= {"unusable": None}  # a pilot counts them
-    data["design"] = Design(pairs=pairs, template=template).model_dump(mode="json")
+    facets = _first_levels(campaign.design.presentations, template)
+    design = Design(pairs=pairs, template=template, presentations=facets)
+    data["design"] = design.model_dump(mode="json")
     cell = validate(Campaign, data, whole)
     return Run(cell.folder, cell, cell.load_space())
+
+
+def _first_levels(facets: Presentations | None, template: str) -> Presentations | None:
+    """Return the first level of every facet, of those that a template takes; digits as drawn."""
+    if facets is None:
+        return None
+    takes = Template.load(template).names
+    return Presentations(
+        examples=facets.example_sets()[:1] if "examples" in takes else (),
+        labels=facets.labels[:1] if "label_a" in takes else (),
+        digits=tuple(sorted(facets.digits)[-1:]),
+    )
 
 
 def run_pilot(

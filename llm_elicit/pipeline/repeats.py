@@ -90,15 +90,19 @@ def _plan_repeat(run: Run, name: str, part_of: str | None = None) -> Run:
             f"{run.folder}: its adaptive rounds are not complete, so it is not known which pairs "
             f"to repeat; `llm-elicit run {run.folder}` completes them"
         )
-    copies = copy_inputs(run)
+    space, templates = copy_inputs(run)
+    paths, design = [str(folder / path) for path in templates], campaign.design
+    if design.presentations is not None and design.presentations.wordings is not None:
+        facets = design.presentations.model_copy(update={"wordings": tuple(paths)})
+        design = design.model_copy(update={"presentations": facets})
+    else:
+        design = design.model_copy(update={"template": paths[0]})
     repeated = campaign.model_copy(
         update={
             "name": folder.name,
             "runs": folder.parent,
-            "space": str(folder / copies["space"]),
-            "design": campaign.design.model_copy(
-                update={"template": str(folder / copies["template"])}
-            ),
+            "space": str(folder / space),
+            "design": design,
             "part_of": part_of,
             "repeat_of": RepeatOf(run=campaign.name, first=first_of(run)),
         }

@@ -34,7 +34,6 @@ from llm_elicit.pipeline import run_folder
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning.rounds import schedule_of
-from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 T = TypeVar("T")
@@ -209,11 +208,11 @@ def report_reads(result: Run) -> dict[str, dict[str, str]]:
 
 def make_report(result: Run, progress: Progress, _: str) -> None:
     """Write report.html, its figures and its tables, and record them."""
-    template = Template.load(result.campaign.design.template)
+    plan, study = result.plan, result.study
     prompts = (
-        render(result.space, *result.plan.points_in_order(query), template) for query in result.plan
+        study.presentation(query.pair).render(*plan.points_in_order(query)) for query in plan
     )
-    study = report_package.Study(
+    content = report_package.Study(
         audit=result.audit,
         campaign=result.campaign,
         comparisons=result.comparisons,
@@ -226,9 +225,9 @@ def make_report(result: Run, progress: Progress, _: str) -> None:
         created=datetime.now(UTC).isoformat(timespec="minutes"),
     )
     progress.stage("report", "figures", 0, 1)
-    page = report_package.write_report(study, result.folder)
+    page = report_package.write_report(content, result.folder)
     figures = sorted((result.folder / "figures").iterdir())
-    tables = report_package.write_tables(study.audit, result.folder / "tables")
+    tables = report_package.write_tables(content.audit, result.folder / "tables")
     result.manifest.record("report", report_reads(result)["report"], [page, *figures, *tables])
     progress.stage("report", "figures", 1, 1)
 

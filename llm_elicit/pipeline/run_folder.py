@@ -174,7 +174,7 @@ class Run:
         first = replace(first, direct=direct)
         if self.campaign.design.rounds is None:
             return first
-        return with_rounds(first, self.campaign, planned_rounds(self.location))
+        return with_rounds(first, self.campaign, self.space, planned_rounds(self.location))
 
     @property
     def location(self) -> JournalLocation:
@@ -239,12 +239,15 @@ class Run:
     def _measured_in(self) -> list[tuple[Run, set[str]]]:
         """The runs whose answers show what a judge's are like: this one, and its pilots.
 
-        Each has the names of the judges whose settings are the same. A pilot counts if it has this
-        run's template.
+        Each has the names of the judges whose settings are the same. A pilot counts if it has a
+        template of this run.
         """
-        pilots = self.folder.parent.glob(
-            f"{self.campaign.name}.pilot.*.{axis_word(self.campaign.design.template)}"
-        )
+        beginning = f"{self.campaign.name}.pilot.*"
+        pilots = [
+            folder
+            for name in self.campaign.design.templates
+            for folder in self.folder.parent.glob(f"{beginning}.{axis_word(name)}")
+        ]
         same = {judge.name: judge.identity() for judge in self.campaign.judges}
         runs = []
         for folder in (self.folder, *sorted(pilots)):

@@ -279,36 +279,38 @@ def check_run(run: Run) -> None:
     example_prompts(run.campaign, run.space, run.plan)
 
 
-def _find_inputs(run: Run) -> tuple[Path, Path]:
-    """Return the files of a campaign's feature space and template."""
-    space = files.find("datasets", run.campaign.space, ".yaml")
-    return space, files.find("prompts", run.campaign.design.template, ".md")
+def _find_inputs(run: Run) -> tuple[Path, list[Path]]:
+    """Return the files of a campaign's feature space and of its templates."""
+    names = run.campaign.design.templates
+    templates = [files.find("prompts", name, ".md") for name in names]
+    return files.find("datasets", run.campaign.space, ".yaml"), templates
 
 
 def _sources(run: Run) -> dict[str, str]:
     """Return digests of the files that a run's copies are made from."""
-    space, template = _find_inputs(run)
+    space, templates = _find_inputs(run)
     table = [] if run.space.table is None else [run.space.folder / run.space.table.file]
-    return {path.name: digest_of_file(path) for path in (space, template, *table)}
+    return {path.name: digest_of_file(path) for path in (space, *templates, *table)}
 
 
-def copy_inputs(run: Run, *, renew: bool = False) -> dict[str, str]:
-    """Copy the feature space, its table and the template into a run's folder, if it has no copies.
+def copy_inputs(run: Run, *, renew: bool = False) -> tuple[str, list[str]]:
+    """Copy the feature space, its table and templates into a run's folder, if it has no copies.
 
     Args:
         run: the run.
         renew: whether to copy them anew.
 
     Returns:
-        The paths of the space and of the template below the run's folder.
+        The paths of the space and of the templates below the run's folder.
 
     Raises:
         InputError: a copy was changed, or a file cannot be read or written.
     """
     folder, stage = run.folder / INPUTS, "inputs"
-    copies = {
-        name: f"{INPUTS}/{name}.{kind}" for name, kind in (("space", "yaml"), ("template", "md"))
-    }
+    space, templates = _find_inputs(run)
+    # `template.md`, and further ones by number.
+    names = [f"template{f'-{n}' if n else ''}.md" for n in range(len(templates))]
+    copies = f"{INPUTS}/space.yaml", [f"{INPUTS}/{name}" for name in names]
     entry = run.manifest.entry(stage)
     if entry is not None and not renew:
         if changed := run.manifest.changed(stage):
@@ -317,8 +319,7 @@ def copy_inputs(run: Run, *, renew: bool = False) -> dict[str, str]:
                 f"delete {folder} to copy the files anew"
             )
         return copies
-    space, template = _find_inputs(run)
-    written = [folder / "space.yaml", folder / "template.md"]
+    written = [folder / "space.yaml", *(folder / name for name in names)]
     with writing(folder):
         folder.mkdir(exist_ok=True)
         data = read_yaml(space)
@@ -328,7 +329,8 @@ def copy_inputs(run: Run, *, renew: bool = False) -> dict[str, str]:
             written.append(folder / table.name)
             shutil.copyfile(table, written[-1])
         write_atomically(written[0], to_yaml(data))
-        shutil.copyfile(template, written[1])
+        for template, copy in zip(templates, written[1:], strict=False):
+            shutil.copyfile(template, copy)
     run.manifest.record(stage, _sources(run), written)
     return copies
 

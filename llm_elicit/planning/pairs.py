@@ -22,6 +22,7 @@ from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.design import Design, Direct
 from llm_elicit.errors import InputError
 from llm_elicit.planning.direct_pairs import range_pairs, ratio_pairs
+from llm_elicit.planning.presentations import presentation_count, spread
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Order = Literal["ab", "ba"]
@@ -75,6 +76,7 @@ class Plan:
             all.
         own: pairs that only one judge is asked, by judge; all others are shared.
         direct: the direct questions to every judge; `len` does not count them.
+        presentations: the number `(n,)` of every pair's presentation; None if there is one.
     """
 
     a: Floats
@@ -84,6 +86,7 @@ class Plan:
     fixed: int | None = None
     own: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     direct: tuple[Query, ...] = ()
+    presentations: NDArray[np.int64] | None = None
 
     __repr__ = brief_repr
 
@@ -124,6 +127,17 @@ class Plan:
         """Yield a judge's queries: those about pairs, then the direct ones."""
         return chain(self._queries(self._pairs_of(judge)), self.direct)
 
+    def by_presentation(self, judge: str) -> Iterator[Query]:
+        """Yield a judge's queries about pairs, those of one presentation in groups of ten pairs.
+
+        A model that has read the beginning of a question reads it faster the next time.
+        """
+        pairs = np.asarray(self._pairs_of(judge), dtype=np.int64)
+        if self.presentations is not None:
+            asked, several = self.presentations[pairs], int(self.presentations.max(initial=0)) + 1
+            pairs = pairs[np.lexsort((pairs, asked, np.arange(len(pairs)) // (10 * several)))]
+        return self._queries(pairs.tolist())
+
     def spans(self, judge: str) -> list[range]:
         """Return a judge's pairs as ranges of successive numbers."""
         pairs = np.asarray(self._pairs_of(judge), dtype=np.int64)
@@ -133,6 +147,8 @@ class Plan:
     def asked_before(self, query: Query) -> int:
         """Return how many earlier pairs ask the same question: the same points in the same order.
 
+        And in the same presentation.
+
         Numeric points practically never repeat. Pairs of other judges' own rounds are not
         counted, so that the result does not depend on the order in which judges finish.
         """
@@ -141,19 +157,23 @@ class Plan:
     @cached_property
     def _earlier(self) -> dict[tuple[int, Form], int]:
         owner = {pair: name for name, pairs in self.own.items() for pair in pairs}
-        counts: Counter[tuple[str, bytes]] = Counter()
+        counts: Counter[tuple[str, int, bytes]] = Counter()
         earlier: dict[tuple[int, Form], int] = {}
         for pair in self._known():
             for order in self.orders:
-                whose = owner.get(pair, "")
+                whose, asked = owner.get(pair, ""), self.presentation(pair)
                 points = b"".join(
                     point.tobytes() for point in self.points_in_order(Query(pair, order, 0))
                 )
-                count = sum(counts[name, points] for name in {"", whose})
+                count = sum(counts[name, asked, points] for name in {"", whose})
                 if count:
                     earlier[pair, order] = count
-                counts[whose, points] += 1
+                counts[whose, asked, points] += 1
         return earlier
+
+    def presentation(self, pair: int) -> int:
+        """Return the number of the presentation in which a pair is asked, in both orders."""
+        return 0 if self.presentations is None else int(self.presentations[pair])
 
     def points_in_order(self, query: Query) -> tuple[Floats, Floats]:
         """Return the two points of a query in the order they are shown: option A, option B."""
@@ -164,6 +184,7 @@ class Plan:
 def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
     """Draw the pairs of a campaign, or of its first round, from λ; those of triads come last.
 
+    Pairs are spread over the presentations of the design, if there are several; each triad has one.
     With `both_orders` each pair is asked as (a, b) and as (b, a), otherwise as (a, b), since the
     draw is exchangeable. Triads have a random stream of their own, so that a change of their
     number leaves the other pairs unchanged.
@@ -184,21 +205,27 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
             f"{setting}: {size} is fewer than the {space.dimension} features of {space.name}; "
             f"ask at least {space.dimension}, and about 25 per feature for a belief"
         )
-    alone = size - 3 * design.triads
-    points = _drawn(space, alone, 2, np.random.default_rng([seed, 0x9A125]))
+    alone, presentations = size - 3 * design.triads, presentation_count(design, space)
+    asked = spread(alone, presentations, seed)
+    points = _drawn(space, asked.pairs, 2, np.random.default_rng([seed, 0x9A125]))[asked.content]
     corners = _drawn(space, design.triads, 3, np.random.default_rng([seed, 0x721AD5]))
     others = np.roll(corners, -1, axis=1)
     # The first point of a triad's pair is random. Otherwise, if pairs are asked in one order only,
     # a judge who always chooses the first option would make every triad a cycle.
     turned = np.random.default_rng([seed, 0x7055ED]).random((design.triads, 3, 1)) < 0.5
-    of_triads = np.where(turned, others, corners), np.where(turned, corners, others)
+    sides = np.where(turned, others, corners), np.where(turned, corners, others)
     a, b = (
         np.concatenate([points[:, side], pairs.reshape(-1, space.dimension)])
-        for side, pairs in enumerate(of_triads)
+        for side, pairs in enumerate(sides)
     )
     orders: tuple[Order, ...] = ("ab", "ba") if design.both_orders else ("ab",)
     fixed = None if design.rounds is None else size
-    return Plan(a, b, orders, design.times, fixed)
+    if presentations == 1:
+        return Plan(a, b, orders, design.times, fixed)
+    of_triads = np.random.default_rng([seed, 0x7A15ED]).permutation(presentations)
+    triads = np.repeat(np.resize(of_triads, design.triads), 3)
+    numbers = np.concatenate([asked.presentation, triads])
+    return Plan(a, b, orders, design.times, fixed, presentations=numbers)
 
 
 def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:

@@ -21,6 +21,7 @@ from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Stop
 from llm_elicit.planning.pairs import Plan
+from llm_elicit.planning.presentations import Spread, presentation_count, spread
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -223,7 +224,7 @@ Planned = Mapping[tuple[str, int], Pairs]
 """The rounds planned so far, by judge (`ALL_JUDGES` for a shared one) and number."""
 
 
-def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
+def with_rounds(first: Plan, campaign: Campaign, space: FeatureSpace, planned: Planned) -> Plan:
     """Return the plan of the first round, extended by the rounds that were planned since.
 
     Examples:
@@ -234,7 +235,7 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
         >>> space = campaign.load_space()
         >>> first = make_plan(space, campaign.design, campaign.seed)
         >>> second = Informative(space, density.Noise()).plan(2, [], campaign.seed, 6)
-        >>> len(first), len(with_rounds(first, campaign, {(ALL_JUDGES, 2): second}))
+        >>> len(first), len(with_rounds(first, campaign, space, {(ALL_JUDGES, 2): second}))
         (12, 24)
     """
     rounds, sizes = campaign.design.rounds, campaign.design.sizes
@@ -251,7 +252,21 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
             if pairs is not None and len(pairs.a):
                 a[span.start : span.stop], b[span.start : span.stop] = pairs.a, pairs.b
     own = {name: tuple(chain.from_iterable(spans)) for name, spans in places.items()}
-    return replace(first, a=a, b=b, own={} if rounds.shared else own)
+    presentations = first.presentations
+    if presentations is not None:
+        later = [span for spans in places.values() for span in spans]
+        asked = np.zeros(total, dtype=np.int64)
+        asked[: sizes[0]] = presentations
+        for span in later:
+            asked[span.start : span.stop] = spread_of(campaign, space, span).presentation
+        presentations = asked
+    return replace(first, a=a, b=b, own={} if rounds.shared else own, presentations=presentations)
+
+
+def spread_of(campaign: Campaign, space: FeatureSpace, pairs: range) -> Spread:
+    """Return how the pairs of one round after the first are spread over presentations."""
+    count = presentation_count(campaign.design, space)
+    return spread(len(pairs), count, campaign.seed, pairs.start)
 
 
 def stopped_round(planned: Planned, name: str) -> int | None:

@@ -4,7 +4,10 @@ A template is a Markdown file with YAML front matter (its id, its wording in a s
 letters of the answer, the tokens an answer needs) and parts under the headings `# system`,
 `# user` and `# assistant`, in the order in which they are sent. Parts are Jinja2 text with the
 variables `title`, `subject`, `setting`, `option_a` and `option_b`; an option is a list of
-(label, value as text). `answer: probability` and `answer: ratio` ask for a number instead of a
+(label, value as text), and `text_a` and `text_b` are the same as one line. A template that shows
+`label_a` and `label_b` lets a campaign choose what the options are called, and one that names
+`examples` (their number) takes worked examples: the last part is asked of each of them first.
+`answer: probability` and `answer: ratio` ask for a number instead of a
 letter; `answer: text` is for direct questions (`questions.direct`).
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -26,7 +29,6 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel, parse_yaml, validate
 from llm_elicit._util.text import not_utf8, visible
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.features import FeatureSpace, Floats, Worded
 
 if TYPE_CHECKING:
     import jinja2
@@ -105,6 +107,9 @@ class _FrontMatter(StrictModel):
         Annotated[str, Field(pattern=r"^[A-Z]$")], Annotated[str, Field(pattern=r"^[A-Z]$")]
     ] = ("A", "B")
     max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 8
+    language: str = "en"
+    back_translation: str = ""
+    question: str = ""
 
     @model_validator(mode="after")
     def _letters_differ(self) -> _FrontMatter:
@@ -157,6 +162,8 @@ class Template:
         parts: the turns as Jinja2 source.
         where: the file, for messages.
         answer: the answer format.
+        language: the language of the question, ISO 639-1, which its worked examples share.
+        question: the question in a line, which people are asked; empty for the usual one.
 
     Examples:
         >>> template = Template.load("v1/zero-shot")
@@ -171,6 +178,8 @@ class Template:
     parts: tuple[tuple[Role, str], ...]
     where: str
     answer: Answer = "letter"
+    language: str = "en"
+    question: str = ""
 
     @classmethod
     def load(cls, name: str, answers: Sequence[Answer] = PAIR_ANSWERS) -> Template:
@@ -226,7 +235,7 @@ class Template:
         return cls(
             front.id, front.wording, front.options, front.max_tokens,
             parts,  # type: ignore[arg-type]
-            where, front.answer,
+            where, front.answer, front.language, front.question,
         )  # fmt: skip
 
     @cached_property
@@ -274,59 +283,29 @@ class Template:
         """The variables that it uses."""
         return frozenset(name for part in self._compiled for name in part.names)
 
-    def render(self, variables: dict[str, Any]) -> Prompt:
+    def render(
+        self, variables: dict[str, Any], examples: Sequence[tuple[dict[str, str], str]] = ()
+    ) -> Prompt:
         """Render the parts.
+
+        Args:
+            variables: the values.
+            examples: of each worked example the variables that differ, and its answer.
 
         Raises:
             InputError: the template names a variable that does not exist, or fails otherwise.
         """
         try:
-            return Prompt(
-                tuple(Message(part.role, part.render(variables)) for part in self._compiled)
-            )
+            *before, last = self._compiled
+            turns = [Message(part.role, part.render(variables)) for part in before]
+            for differing, answer in examples:
+                turns.append(Message(last.role, last.render(variables | differing)))
+                turns.append(Message("assistant", answer))
+            return Prompt((*turns, Message(last.role, last.render(variables))))
         except Exception as error:  # templates can raise any exception
             names = ", ".join(variables)
             line = _message_of(error)
             raise InputError(f"{self.where}: {line}; a template may use {names}") from None
-
-
-def render(
-    space: FeatureSpace,
-    option_a: Floats,
-    option_b: Floats,
-    template: Template,
-    word: Callable[[Floats], Worded] | None = None,
-) -> Prompt:
-    """Word a pair of points as a question.
-
-    Args:
-        space: the feature space, which words values with their units.
-        option_a: the point shown first, `(d,)`, natural units.
-        option_b: the point shown second.
-        template: the wording.
-        word: words a point; `space.word` by default.
-
-    Raises:
-        InputError: the template cannot be filled in.
-
-    Examples:
-        >>> import numpy as np
-        >>> space = FeatureSpace.load("penguins")
-        >>> a, b = space.sample(2, np.random.default_rng(0))
-        >>> prompt = render(space, a, b, Template.load("v1/zero-shot"))
-        >>> [message.role for message in prompt.messages]
-        ['system', 'user']
-    """
-    word = word or space.word
-    return template.render(
-        {
-            "title": space.title,
-            "subject": space.subject,
-            "setting": space.setting,
-            "option_a": word(option_a),
-            "option_b": word(option_b),
-        }
-    )
 
 
 def _message_of(error: Exception) -> str:
@@ -345,13 +324,33 @@ def _samples(answer: Answer) -> list[dict[str, Any]]:
         row = {"features": [area, kind, built], "header": "area,rooms,age", "beginning": "81,3"}
         return [{**about, **area, **row}]
     first, second, third = (
-        [["area", f"{n}1 m²"], ["number of rooms", f"{n}"], ["age", f"{n}7 years"]]
+        [("area", f"{n}1 m²"), ("number of rooms", f"{n}"), ("age", f"{n}7 years")]
         for n in (2, 5, 8)
     )
     return [
-        {**about, "option_a": a, "option_b": b}
+        {**about, **options_as_variables(a, b)}
         for a, b in ((first, second), (third, second), (first, third))
     ]
+
+
+Option = Sequence[tuple[str, str]]
+"""A point as it is shown: labels and values as text."""
+
+
+def options_as_variables(
+    first: Option, second: Option, labels: tuple[str, str] = ("A", "B"), examples: int = 0
+) -> dict[str, Any]:
+    """Return the variables of a template that shows two options.
+
+    Examples:
+        >>> options_as_variables([("age", "3 years"), ("mass", "2 g")], [])["text_a"]
+        'age 3 years; mass 2 g'
+    """
+    texts = ["; ".join(f"{label} {value}" for label, value in option) for option in (first, second)]
+    return {
+        "option_a": first, "option_b": second, "label_a": labels[0], "label_b": labels[1],
+        "text_a": texts[0], "text_b": texts[1], "examples": examples,
+    }  # fmt: skip
 
 
 def _read_text(path: Path) -> str:

@@ -499,7 +499,7 @@ def _steps_without_preference(judge: JudgeAudit, campaign: Campaign) -> list[str
         steps.append(_reading_advice(answers))
     if not campaign.design.both_orders:
         steps.append("ask both orders, which averages the position effect out")
-    if campaign.design.template == "v1/zero-shot":
+    if campaign.design.templates == ("v1/zero-shot",):
         steps.append("use template `v1/few-shot`, which shows answered examples")
     steps.append("compare templates with `llm-elicit pilot`")
     if position:

@@ -119,7 +119,7 @@ def validate_campaign(data: Any, settings: ServerSettings) -> Campaign:
     if paid is not None:
         check_limits(stated, None, settings.bounds, f"{WHERE}: limits.")
     prompts = files.available("prompts", ".md")
-    for name in (campaign.design.template, *campaign.pilot):
+    for name in (campaign.design.template, *campaign.design.templates, *campaign.pilot):
         if name not in prompts:
             text = re.sub(r"\s+", " ", name)[:100]
             raise InputError(f"{WHERE}: no template {text!r}; this server has {', '.join(prompts)}")

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit._util.settings import StrictModel
+from llm_elicit._util.settings import StrictModel, validate
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ else:
 EPOCH = datetime.date(1970, 1, 1)
 """The day that dates are counted from."""
 
-_NUMBER_DEFAULTS = {"unit": "", "prefix": "", "scale": "linear", "digits": 3, "factor": 1.0}
+_NUMBER_DEFAULTS = {
+    "unit": "", "prefix": "", "scale": "linear", "digits": 3, "factor": 1.0, "units": (),
+}  # fmt: skip
 """The keys of numbers alone, with their defaults."""
 
 
@@ -229,6 +231,14 @@ MONTHS = (
 Kind = Literal["continuous", "integer", "categorical", "ordered", "date"]
 
 
+class Unit(StrictModel):
+    """Another unit of a feature: `factor` turns the table's unit into it, as `Feature.factor`."""
+
+    unit: str = ""
+    prefix: str = ""
+    factor: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class Feature(StrictModel):
     """One coordinate of a feature space, and how its values are worded.
 
@@ -262,6 +272,7 @@ class Feature(StrictModel):
     categories: tuple[str, ...] = Field(default=(), exclude_if=lambda words: not words)
     periodic: bool = Field(default=False, exclude_if=lambda value: not value)
     locale: Locale | None = Field(default=None, exclude_if=lambda value: value is None)
+    units: tuple[Unit, ...] = Field(default=(), exclude_if=lambda units: not units)
 
     @model_validator(mode="before")
     @classmethod
@@ -325,6 +336,39 @@ class Feature(StrictModel):
                 "of a smaller unit (factor: 1e9)"
             )
         return self
+
+    @property
+    def counts_digits(self) -> bool:
+        """Whether values are numbers with significant digits: not on a circle."""
+        return self.kind in ("continuous", "integer") and not self.periodic
+
+    def reworded(self, unit: int = 0, digits: int | None = None) -> Feature:
+        """The same feature, whose values are worded in another unit or with other digits.
+
+        Args:
+            unit: the number of one of its other `units`, from 1; beyond them, its own unit.
+            digits: significant digits; its own by default, and for values without digits.
+
+        Raises:
+            InputError: the ends of its range would be worded alike.
+
+        Examples:
+            >>> area = Feature(name="area", label="area", unit="km²", low=0, high=9e6,
+            ...                units=[{"unit": "thousand km²", "factor": 0.001}])
+            >>> area.word(1_230_000), area.reworded(1, digits=2).word(1_230_000)
+            ('1,230,000 km²', '1,200 thousand km²')
+        """
+        changes: dict[str, Any] = {}
+        if 0 < unit <= len(self.units):
+            changes = self.units[unit - 1].model_dump()
+            # Whole numbers of another unit are not whole.
+            changes |= {"kind": "continuous"} if self.kind == "integer" else {}
+        if digits is not None and self.counts_digits:
+            changes["digits"] = digits
+        if not changes:
+            return self
+        fields = self.model_dump() | changes
+        return validate(Feature, fields, "design.presentations")
 
     @property
     def whole(self) -> bool:

@@ -277,6 +277,15 @@ class FeatureSpace(StrictModel):
             )
         return self if sampling == self.sampling else self._changed({"sampling": sampling})
 
+    def with_digits(self, digits: int) -> FeatureSpace:
+        """Return the space with numbers of so many significant digits.
+
+        Raises:
+            InputError: values of a feature would be worded alike.
+        """
+        features = tuple(feature.reworded(digits=digits) for feature in self.features)
+        return self._changed({"features": features})
+
     def _changed(self, values: Mapping[str, Any]) -> FeatureSpace:
         fields = {name: getattr(self, name) for name in FeatureSpace.model_fields}
         space = FeatureSpace(**{**fields, **values})

@@ -155,7 +155,8 @@ def test_an_expert_judges_without_javascript(browser: Browser) -> None:
 
 @pytest.mark.parametrize(("additional", "words"), [(0, ""), (5, "counted apart: 5.")])
 def test_repeats_are_counted_apart(additional: int, words: str) -> None:
-    card = SimpleNamespace(id=1, number=17, subject="birds", setting="", instruction="",
+    card = SimpleNamespace(id=1, number=17, question="", labels=("A", "B"), subject="birds",
+                           setting="", instruction="",
                            choice=None, a=[("mass", "1 kg")], b=[("mass", "2 kg")])  # fmt: skip
     progress = PeopleProgress(answered=11, wanted=12, left=1, additional=additional)
     more = {"base": "/judge/x", "expert": "ada", "title": "Birds", "csrf": "", "message": None}

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ from llm_elicit.orchestrator.journal.schema import (
     rounds,
     workers,
 )
-from llm_elicit.planning.pairs import Plan
+from llm_elicit.planning.pairs import Plan, Query
 from llm_elicit.planning.rounds import Pairs
 
 _ME: sa.BindParameter[str] = bindparam("me")
@@ -305,6 +306,9 @@ def _compiled(
     return compiled
 
 
+_AT_ONCE = 5_000
+"""Rows that are written in one statement."""
+
 WITHDRAWN = "asked no more"
 """Why a question that is no longer in the plan is set aside."""
 
@@ -313,7 +317,13 @@ def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
     """Add the judge's questions that are not in the journal yet, in the plan's order."""
     of_pairs = questions.c.form.in_(("ab", "ba"))
     count = select(func.count()).where(questions.c.judge == judge, of_pairs)
-    if db.execute(count).scalar() != plan.count(judge) - len(plan.direct):
+    missing = db.execute(count).scalar() != plan.count(judge) - len(plan.direct)
+    if missing and plan.presentations is not None:
+        add = ignoring(questions, db.dialect.name)
+        queries = iter(plan.by_presentation(judge))
+        while part := [_row(judge, query) for query in islice(queries, _AT_ONCE)]:
+            db.execute(add, part)
+    elif missing:
         per_pair, rows = len(plan.orders) * plan.replicates, _rows(plan)
         columns = list(rows.selected_columns.keys())
         add = ignoring(questions, db.dialect.name).from_select(columns, rows)
@@ -321,12 +331,16 @@ def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
             span = {"first": pairs.start, "rows": len(pairs) * per_pair}
             db.execute(add, {"of_judge": judge, **span})
     # Always: as many others, which are no longer asked, may be there already.
-    direct = [
-        {"judge": judge, "pair": q.pair, "form": q.order, "replicate": q.replicate}
-        for q in plan.direct
-    ]
+    direct = [_row(judge, query) for query in plan.direct]
     if direct:
         db.execute(ignoring(questions, db.dialect.name), direct)
+
+
+def _row(judge: str, query: Query) -> dict[str, object]:
+    """Return the row of a question."""
+    return {
+        "judge": judge, "pair": query.pair, "form": query.order, "replicate": query.replicate
+    }  # fmt: skip
 
 
 def _rows(plan: Plan) -> sa.Select[tuple[object, ...]]:

@@ -1,0 +1,247 @@
+"""How the pairs of a campaign are spread over presentations: wordings, units, labels and the like.
+
+A *presentation* is a combination of a level of every facet. A fraction of all combinations is
+used: as few as show every level about equally often, and every two levels of different facets as
+evenly as can be. Pairs are spread over these W presentations in blocks of 6 W numbers. A block has
+5 W different pairs, and every presentation in random order before any comes again; the first W of
+them have a second number each, in another presentation: a fifth of the pairs is asked twice. From
+block to block, the second presentation goes through all others.
+
+All of it follows from the settings and the seed, and a larger number of pairs starts with the same
+ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_elicit.config.design import Design
+from llm_elicit.errors import InputError
+from llm_elicit.spaces.features import FeatureSpace
+
+FEWEST = 6
+"""The least number of presentations, if the facets have so many combinations."""
+
+_PERIOD = 6
+"""Every so many numbers, a pair comes for the second time."""
+
+_STARTS = 8
+"""Random fractions that are improved by exchanges, of which the best is used."""
+
+Ints = NDArray[np.int64]
+Levels = Mapping[str, tuple[object, ...]]
+"""The levels of every facet by its name."""
+
+
+def facets_of(design: Design, space: FeatureSpace) -> Levels:
+    """Return the levels of the facets of a campaign: wordings alone if it has one presentation.
+
+    Raises:
+        InputError: the space has no such levels, or no template has the name of a wording.
+
+    Examples:
+        >>> space = FeatureSpace.load("penguins")
+        >>> facets_of(Design(), space)
+        {'wordings': ('v1/zero-shot',)}
+    """
+    facets = design.presentations
+    if facets is None:
+        return {"wordings": (design.template,)}
+    levels: dict[str, tuple[object, ...]] = {
+        "wordings": design.templates,
+        "examples": facets.example_sets(),
+        "labels": facets.labels,
+        "digits": facets.digits,
+    }
+    numbers = [feature for feature in space.features if feature.counts_digits]
+    if facets.digits and not numbers:
+        raise InputError(
+            f"design.presentations: digits: {space.name} has no numbers with digits; leave it out"
+        )
+    if facets.units == "varied":
+        most = max(len(feature.units) for feature in space.features)
+        if not most:
+            raise InputError(
+                f"design.presentations: units: no feature of {space.name} has other units; list "
+                "some under `units` of a feature, or leave it out"
+            )
+        levels["units"] = tuple(range(1 + most))
+    if facets.features == "shuffled":
+        if space.dimension < 2:
+            raise InputError(
+                f"design.presentations: features: {space.name} has one feature, which has one "
+                "order; leave it out"
+            )
+        count = _size([len(values) for values in levels.values() if values])
+        four = space.dimension > 2 and count % 4 == 0
+        levels["features"] = tuple(range(4 if four else 2))
+    return {name: values for name, values in levels.items() if values}
+
+
+def _size(counts: list[int]) -> int:
+    """Return how many presentations facets with so many levels need.
+
+    At least as many as the longest list, and at most twice as many or twelve: the smallest number
+    that most lists divide.
+    """
+    every, longest = math.prod(counts), max(counts)
+    least = max(longest, min(FEWEST, every))
+    sizes = range(least, min(every, max(2 * longest, 2 * FEWEST)) + 1)
+    return min(sizes, key=lambda size: (sum(size % count > 0 for count in counts), size))
+
+
+@lru_cache(maxsize=64)  # every stage of a run asks for it
+def fraction(counts: tuple[int, ...], seed: int) -> Ints:
+    """Return a balanced fraction `(W, facets)` of the combinations of levels, by their numbers.
+
+    Every level of a facet is in equally many of them, or in one more than another where W cannot
+    be divided; pairs of levels as evenly as exchanges of levels make it.
+
+    Examples:
+        >>> fraction((3, 2), seed=1).shape
+        (6, 2)
+    """
+    size = _size(list(counts))
+    rng = np.random.default_rng([seed, 0xFAC37])
+    best = min((_exchanged(counts, size, rng) for _ in range(_STARTS)), key=lambda item: item[0])
+    return best[1]
+
+
+def _exchanged(counts: tuple[int, ...], size: int, rng: np.random.Generator) -> tuple[int, Ints]:
+    """Return a random fraction after every exchange of two levels that makes it more even."""
+    rows = np.stack([rng.permutation(np.arange(size) % count) for count in counts], axis=1)
+    rows[:, 0] = np.sort(rows[:, 0])
+    uneven, improved = _unevenness(rows, counts), True
+    while improved:
+        improved = False
+        for facet in range(1, len(counts)):
+            for i, j in combinations(range(size), 2):
+                if rows[i, facet] == rows[j, facet]:
+                    continue
+                rows[[i, j], facet] = rows[[j, i], facet]
+                if (after := _unevenness(rows, counts)) < uneven:
+                    uneven, improved = after, True
+                else:
+                    rows[[i, j], facet] = rows[[j, i], facet]
+    return uneven, rows
+
+
+def _unevenness(rows: Ints, counts: tuple[int, ...]) -> int:
+    """Return the sum of squares of how often pairs of levels are together; much for equal rows."""
+    firsts = np.cumsum((0, *counts[:-1]))
+    levels = np.zeros((len(rows), sum(counts)), dtype=np.int64)
+    levels[np.arange(len(rows))[:, None], rows + firsts] = 1
+    together = levels.T @ levels
+    same = len(set(map(bytes, rows)))
+    return int((together**2).sum()) + len(rows) ** 3 * (len(rows) - same)
+
+
+def presentation_count(design: Design, space: FeatureSpace) -> int:
+    """Return how many presentations a campaign has.
+
+    Raises:
+        InputError: as `facets_of`.
+    """
+    if design.presentations is None:
+        return 1
+    return _size([len(values) for values in facets_of(design, space).values()])
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Which pair each number of a round asks about, and in which presentation.
+
+    Attributes:
+        content: the numbers `(n,)` of the different pairs, from 0 on; a fifth of them twice.
+        presentation: the numbers `(n,)` of the presentations.
+    """
+
+    content: Ints
+    presentation: Ints
+
+    @property
+    def pairs(self) -> int:
+        """How many different pairs there are."""
+        return int(self.content.max(initial=-1)) + 1
+
+
+def spread(count: int, presentations: int, seed: int, start: int = 0) -> Spread:
+    """Spread `count` successive numbers of pairs over presentations.
+
+    Args:
+        count: how many numbers.
+        presentations: how many presentations W; with one, every number has a pair of its own.
+        seed: the campaign's.
+        start: the first number, which tells rounds apart.
+
+    Examples:
+        >>> spread(12, 2, seed=1).content.tolist()
+        [0, 1, 2, 3, 4, 0, 5, 6, 7, 8, 9, 1]
+    """
+    if presentations == 1:
+        return Spread(np.arange(count), np.zeros(count, dtype=np.int64))
+    block = _PERIOD * presentations
+    rng = np.random.default_rng([seed, 0x5B3EAD, start])
+    parts = [_block(presentations, number, rng) for number in range(-(-count // block))]
+    contents = [
+        part.content + (_PERIOD - 1) * presentations * number for number, part in enumerate(parts)
+    ]
+    empty = np.empty(0, dtype=np.int64)
+    return Spread(
+        np.concatenate([empty, *contents])[:count],
+        np.concatenate([empty, *(part.presentation for part in parts)])[:count],
+    )
+
+
+def _block(presentations: int, number: int, rng: np.random.Generator) -> Spread:
+    """Return one block: 5 W pairs, of which the first W have a second number each."""
+    once = np.concatenate([rng.permutation(presentations) for _ in range(_PERIOD - 1)])
+    shift = 1 + number % (presentations - 1)
+    again = (once[:presentations] + shift) % presentations
+    rows = np.arange(len(once)).reshape(presentations, _PERIOD - 1)
+    content = np.hstack([rows, np.arange(presentations)[:, None]])
+    asked = np.hstack([once[rows], again[:, None]])
+    return Spread(content.ravel(), asked.ravel())
+
+
+def presentation_note(design: Design, space: FeatureSpace, seed: int) -> str:
+    """Return in two lines how pairs are spread and how precise their effects will be.
+
+    Empty for a campaign of one presentation.
+
+    Examples:
+        >>> from llm_elicit.config.design import Presentations
+        >>> labels = Presentations(labels=["A/B", "1/2"])
+        >>> design = Design(pairs=60, template="v2/typical", presentations=labels)
+        >>> print(presentation_note(design, FeatureSpace.load("penguins"), 1))
+        2 presentations (2 labels): 50 different pairs, 10 of them in two presentations.
+        Standard errors of the effect of a level, in standard deviations of the answers about \
+pairs: labels 0.26.
+    """
+    levels = facets_of(design, space)
+    table = fraction(tuple(len(values) for values in levels.values()), seed)
+    if len(table) == 1:
+        return ""
+    asked = spread(design.pairs, len(table), seed)
+    errors = []
+    for facet, (name, values) in enumerate(levels.items()):
+        if len(values) > 1:
+            counts = np.bincount(table[asked.presentation, facet], minlength=len(values))
+            rest = np.maximum(len(asked.content) - counts, 1)
+            error = np.sqrt(1.0 / np.maximum(counts, 1) + 1.0 / rest).max()
+            errors.append(f"{name} {error:.2f}")
+    sizes = [f"{len(values)} {name}" for name, values in levels.items() if len(values) > 1]
+    twice = len(asked.content) - asked.pairs
+    return (
+        f"{len(table)} presentations ({', '.join(sizes)}): {asked.pairs:,} different pairs, "
+        f"{twice:,} of them in two presentations.\n"
+        "Standard errors of the effect of a level, in standard deviations of the answers about "
+        f"pairs: {', '.join(errors)}."
+    )

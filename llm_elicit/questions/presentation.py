@@ -1,0 +1,225 @@
+"""A presentation: how a pair is asked, as one combination of the levels of a campaign's facets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from llm_elicit._util import files
+from llm_elicit._util.settings import StrictModel, read_yaml, validate
+from llm_elicit.config.design import EXAMPLES, Design
+from llm_elicit.errors import InputError
+from llm_elicit.planning.presentations import facets_of, fraction
+from llm_elicit.questions.template import Prompt, Template, options_as_variables
+from llm_elicit.spaces.feature import Feature
+from llm_elicit.spaces.features import FeatureSpace, Floats, Worded
+
+
+class WorkedExample(StrictModel):
+    """A question from another world, with its answer.
+
+    Attributes:
+        a, b: the two options as text.
+        answer: the right one.
+    """
+
+    a: Annotated[str, Field(min_length=1)]
+    b: Annotated[str, Field(min_length=1)]
+    answer: Literal["a", "b"]
+
+
+class _Sets(StrictModel):
+    sets: dict[str, dict[str, tuple[WorkedExample, ...]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Presentation:
+    """How a pair is asked.
+
+    Attributes:
+        label: the levels of the facets that vary; empty in a campaign of one presentation.
+        template: the wording.
+        space: the feature space.
+        features: its features in the order in which they are shown, with their units and digits.
+        order: the numbers of these features.
+        options: what the first and the second option are called.
+        examples: worked examples, asked before the question.
+
+    Examples:
+        >>> space = FeatureSpace.load("penguins")
+        >>> a, b = space.sample(2, np.random.default_rng(0))
+        >>> prompt = Presentation.of(Template.load("v1/zero-shot"), space).render(a, b)
+        >>> [message.role for message in prompt.messages]
+        ['system', 'user']
+    """
+
+    label: str
+    template: Template
+    space: FeatureSpace
+    features: tuple[Feature, ...]
+    order: tuple[int, ...]
+    options: tuple[str, str]
+    examples: tuple[WorkedExample, ...] = ()
+
+    @classmethod
+    def of(cls, template: Template, space: FeatureSpace) -> Presentation:
+        """Return the only presentation of a campaign of one template."""
+        order = tuple(range(space.dimension))
+        return cls("", template, space, space.features, order, template.options)
+
+    def word(self, point: Floats) -> Worded:
+        """Return a point as labels and worded values."""
+        return self._worded(np.asarray(point, dtype=np.float64).tobytes())
+
+    @cached_property
+    def _worded(self) -> Callable[[bytes], Worded]:
+        """A function that words points, and knows those of the pair's other order."""
+
+        def worded(point: bytes) -> Worded:
+            values = np.frombuffer(point)[list(self.order)].tolist()
+            return [(f.label, f.word(v)) for f, v in zip(self.features, values, strict=True)]
+
+        return lru_cache(maxsize=4)(worded)
+
+    def render(self, first: Floats, second: Floats) -> Prompt:
+        """Word a pair of points `(d,)`, natural units, in the order in which they are shown.
+
+        Raises:
+            InputError: the template cannot be filled in.
+        """
+        options = options_as_variables(
+            self.word(first), self.word(second), self.options, len(self.examples)
+        )
+        about = {"title": self.space.title, "subject": self.space.subject}
+        answers = dict(zip("ab", self.options, strict=True))
+        examples = [
+            ({"text_a": example.a, "text_b": example.b}, answers[example.answer])
+            for example in self.examples
+        ]
+        return self.template.render(about | {"setting": self.space.setting} | options, examples)
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of all that changes a question or the reading of its answer."""
+        features = [
+            feature.model_dump(mode="json", exclude={"note", "name"}) for feature in self.features
+        ]
+        examples = [example.model_dump() for example in self.examples]
+        content = [self.label, self.template.digest, self.order, features, self.options, examples]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def presentations_of(design: Design, space: FeatureSpace, seed: int) -> tuple[Presentation, ...]:
+    """Return the presentations of a campaign, as `planning.presentations` numbers them.
+
+    Raises:
+        InputError: a template does not exist, or takes no such labels or examples.
+
+    Examples:
+        >>> from llm_elicit.config.design import Presentations
+        >>> facets = Presentations(wordings=["v2/typical", "v2/common"], labels=["A/B", "1/2"])
+        >>> space = FeatureSpace.load("penguins")
+        >>> [asked.label for asked in presentations_of(Design(presentations=facets), space, 1)][:2]
+        ['v2/typical, labels A/B', 'v2/typical, labels 1/2']
+    """
+    if design.presentations is None:
+        return (Presentation.of(Template.load(design.template), space),)
+    levels = facets_of(design, space)
+    rows = fraction(tuple(len(values) for values in levels.values()), seed)
+    wordings = {str(name): Template.load(str(name)) for name in levels["wordings"]}
+    answers = {template.answer for template in wordings.values()}
+    if len(answers) > 1:
+        raise InputError(
+            f"design.presentations: wordings: they ask for a {' and a '.join(sorted(answers))}; "
+            "list templates of one form of answer"
+        )
+    chosen = [
+        {name: values[number] for (name, values), number in zip(levels.items(), row, strict=True)}
+        for row in rows.tolist()
+    ]
+    several = {name for name, values in levels.items() if len(values) > 1}
+    return tuple(
+        _presentation(level, several, wordings[str(level["wordings"])], space, seed)
+        for level in chosen
+    )
+
+
+def _presentation(
+    level: dict[str, Any], several: set[str], template: Template, space: FeatureSpace, seed: int
+) -> Presentation:
+    labels, examples = level.get("labels"), level.get("examples", "none")
+    if labels and not {"label_a", "label_b"} <= template.names:
+        raise InputError(
+            f"design.presentations: labels: {template.id} calls its options "
+            f"{' and '.join(template.options)}; use templates that show label_a and label_b, such "
+            "as v2/*, or leave out labels"
+        )
+    if examples != "none" and not {"examples", "text_a", "text_b"} <= template.names:
+        raise InputError(
+            f"design.presentations: examples: {template.id} takes no worked examples; use "
+            "templates that show text_a and text_b and name examples, such as v2/*, or leave out "
+            "examples"
+        )
+    order = _order(level.get("features", 0), space.dimension, seed)
+    return Presentation(
+        label=_label(level, several, template),
+        template=template,
+        space=space,
+        features=tuple(
+            space.features[j].reworded(level.get("units", 0), level.get("digits")) for j in order
+        ),
+        order=order,
+        options=(labels[0], labels[2]) if labels else template.options,
+        examples=() if examples == "none" else _worked_examples(examples, template),
+    )
+
+
+def _label(level: dict[str, Any], several: set[str], template: Template) -> str:
+    """Return the levels of the facets that vary."""
+    parts = [template.id] if "wordings" in several else []
+    for name in ("features", "units"):  # levels are counted from 0
+        parts += [f"{name} {level[name] + 1}"] if name in several else []
+    parts += [
+        f"{name} {level[name]}" for name in ("labels", "digits", "examples") if name in several
+    ]
+    return ", ".join(parts)
+
+
+def _order(level: int, dimension: int, seed: int) -> tuple[int, ...]:
+    """Return an order of the features: their own, its reverse, a random one, and its reverse."""
+    order = np.arange(dimension)
+    if level >= 2:
+        order = np.random.default_rng([seed, 0x0EDE5]).permutation(dimension)
+    return tuple((order[::-1] if level % 2 else order).tolist())
+
+
+def _worked_examples(name: str, template: Template) -> tuple[WorkedExample, ...]:
+    """Return a set of worked examples in the language of a template.
+
+    Raises:
+        InputError: there is none.
+    """
+    path = files.find("prompts", EXAMPLES, ".yaml")
+    sets = validate(_Sets, {"sets": read_yaml(path)}, str(path)).sets[name]
+    if template.language not in sets:
+        raise InputError(
+            f"{template.where}: no worked examples {name!r} in language {template.language!r}; "
+            f"there are some in {', '.join(sets)}"
+        )
+    return sets[template.language]
+
+
+def render(space: FeatureSpace, first: Floats, second: Floats, template: Template) -> Prompt:
+    """Word a pair of points `(d,)`, natural units, with one template, as it stands.
+
+    Raises:
+        InputError: the template cannot be filled in.
+    """
+    return Presentation.of(template, space).render(first, second)
