@@ -20,8 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import ClassVar, Protocol, Self
+from functools import cache, cached_property
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -116,6 +116,14 @@ class Tail:
         return (1.0 + q.clamp(min=0.0) / self.size) ** (self.power - 1.0)
 
 
+class ArrayGradients(NamedTuple):
+    """Derivatives by the arrays of S mixtures: W (S, K, d, d), o (S, K, d) and h (S, K)."""
+
+    whiten: Tensor
+    offset: Tensor
+    height: Tensor
+
+
 @dataclass(frozen=True)
 class ComponentStack:
     """S mixtures of K components, evaluated together, times ``share``.
@@ -184,6 +192,16 @@ class ComponentStack:
         constant = -0.5 * self.offset.square().sum(-1)
         return torch.cat([self._linear, squares, constant[..., None], self.height[..., None]], -1)
 
+    def array_gradients(self, of_rows: Tensor) -> ArrayGradients:
+        """Return derivatives by W, o and h from those by `rows` (S, K, P + 1)."""
+        d = self.dimension
+        linear, squares = of_rows[..., :d], of_rows[..., d:-2]
+        of_whiten = linear[..., None] * self.offset[..., None, :]
+        of_whiten = of_whiten - symmetric(squares, d) @ self.whiten
+        of_offset = (linear[..., None, :] @ self.whiten).squeeze(-2)
+        of_offset = of_offset - of_rows[..., -2:-1] * self.offset
+        return ArrayGradients(of_whiten, of_offset, of_rows[..., -1])
+
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """Return features (n, d), double, of the first mixture as if its ``share`` were 1."""
         masses = torch.softmax(self._log_masses[0], 0)
@@ -237,6 +255,30 @@ def quadratic_features(t: Tensor) -> Tensor:
     """Return [t_i, t_i t_j, 1] (n, P) of features (n, d), i <= j."""
     i, j = torch.triu_indices(t.shape[1], t.shape[1], device=t.device)
     return torch.cat([t, t[:, i] * t[:, j], torch.ones_like(t[:, :1])], 1)
+
+
+@cache
+def _places(d: int, dtype: torch.dtype) -> Tensor:
+    """Return where each entry i <= j of a symmetric matrix is: (d(d + 1)/2, d·d), of 0 and 1."""
+    i, j = torch.triu_indices(d, d)
+    places, entries = torch.zeros(len(i), d, d, dtype=dtype), torch.arange(len(i))
+    places[entries, i, j] = places[entries, j, i] = 1.0
+    return places.flatten(1)
+
+
+def symmetric(triangle: Tensor, d: int) -> Tensor:
+    """Return symmetric matrices (..., d, d) of their entries i <= j (..., d(d + 1)/2).
+
+    Examples:
+        >>> symmetric(torch.tensor([1.0, 2.0, 3.0]), 2).tolist()
+        [[1.0, 2.0], [2.0, 3.0]]
+    """
+    return (triangle @ _places(d, triangle.dtype)).reshape(*triangle.shape[:-1], d, d)
+
+
+def symmetric_gradient(of_matrix: Tensor) -> Tensor:
+    """Return derivatives (..., d(d + 1)/2) by the entries, from those by the matrices."""
+    return of_matrix.flatten(-2) @ _places(of_matrix.shape[-1], of_matrix.dtype).T
 
 
 def draw_frequencies(count: int, dimension: int, generator: torch.Generator) -> Tensor:

@@ -17,7 +17,13 @@ from torch import Tensor
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.settings import MixturePrior
 from llm_elicit.density.torch_utils import ascend
-from llm_elicit.density.utility_function import ComponentStack, Tail
+from llm_elicit.density.utility_function import (
+    ArrayGradients,
+    ComponentStack,
+    Tail,
+    symmetric,
+    symmetric_gradient,
+)
 
 
 @dataclass(frozen=True)
@@ -85,15 +91,27 @@ class Mixture:
         """Return the mixture after a step (..., K·p)."""
         k, d = self.offset.shape
         changes = step.reshape(*step.shape[:-1], k, -1)
-        rise, shift, shape = torch.split(changes, [1, d, d * (d + 1) // 2], -1)
-        i, j = torch.triu_indices(d, d)
-        change = torch.zeros(*shape.shape[:-1], d, d)
-        change[..., i, j] = change[..., j, i] = shape
+        change = symmetric(changes[..., 1 + d :], d)
         # I + Δ + Δ²/2 is positive definite for every symmetric Δ; I + Δ is not.
         factor = torch.eye(d) + change + 0.5 * change @ change
-        offset = (self.offset[:, None] @ factor).squeeze(-2) + shift
-        height = self.height + rise.squeeze(-1)
+        offset = (self.offset[:, None] @ factor).squeeze(-2) + changes[..., 1 : 1 + d]
+        height = self.height + changes[..., 0]
         return replace(self, whiten=self.whiten @ factor, offset=offset, height=height)
+
+    def step_gradient(self, step: Tensor, by: ArrayGradients) -> Tensor:
+        """Return derivatives (S, K·p) of the log-density by the steps that `take_step` takes.
+
+        Args:
+            step: (S, K·p).
+            by: the derivatives by the arrays of the mixtures after it, without `log_measure`.
+        """
+        d = self.offset.shape[-1]
+        changes = step.reshape(*step.shape[:-1], len(self.height), -1)
+        change = symmetric(changes[..., 1 + d :], d)
+        of_factor = self.whiten.mT @ by.whiten + _outer(self.offset, by.offset)
+        of_change = of_factor + 0.5 * (of_factor @ change + change @ of_factor)
+        of_shape = symmetric_gradient(of_change)
+        return torch.cat([by.height[..., None], by.offset, of_shape], -1).flatten(-2)
 
     def directions(self) -> Tensor | None:
         """Return the free mixture's steps (K, p, q) that the q own steps of a subclass are.
@@ -133,8 +151,7 @@ class FactorMixture(Mixture):
         elongated: Tensor, height: Tensor, centre: Tensor, log_scale: Tensor, loading: Tensor
     ) -> FactorMixture:
         """Return the mixture with these parameters; leading axes are kept."""
-        root = (1.0 + loading.square().sum(-1)).sqrt()
-        coefficient = torch.where(elongated, -1.0 / root, 1.0) / (root + 1.0)
+        coefficient, _ = _bend(elongated, (1.0 + loading.square().sum(-1)).sqrt())
         whiten = torch.eye(loading.shape[-1]) + _outer(coefficient[..., None] * loading, loading)
         whiten = whiten * (-log_scale).exp()[..., None, None]
         offset = (centre[..., None, :] @ whiten).squeeze(-2)
@@ -166,6 +183,28 @@ class FactorMixture(Mixture):
             self.log_scale + log_scale_change.squeeze(-1),
             self.loading + loading_change,
         )
+
+    def step_gradient(self, step: Tensor, by: ArrayGradients) -> Tensor:
+        """Return the derivatives (S, K·(2d + 2)); see `Mixture.step_gradient`."""
+        mixtures = self.take_step(step)
+        d, loading, whiten = self.loading.shape[-1], mixtures.loading, mixtures.whiten
+        of_centre = _times(whiten, by.offset)
+        of_whiten = by.whiten + _outer(mixtures.centre, by.offset)
+        # W = (I + c b bᵀ)/s, with c a function of r = √(1 + |b|²).
+        of_outer = (-mixtures.log_scale).exp()[..., None, None] * of_whiten
+        along = _times(of_outer + of_outer.mT, loading)
+        square = 1.0 + loading.square().sum(-1)
+        root = square.sqrt()
+        coefficient, of_root = _bend(self.elongated, root)
+        of_coefficient = 0.5 * (along * loading).sum(-1)
+        of_length = of_coefficient * of_root / root - (d - 1) / square
+        parts = (
+            by.height[..., None],
+            _times(torch.linalg.inv(self.whiten), of_centre),
+            -(of_whiten * whiten).sum((-2, -1))[..., None],
+            coefficient[..., None] * along + of_length[..., None] * loading,
+        )
+        return torch.cat(parts, -1).flatten(-2)
 
     def directions(self) -> Tensor:
         """Return the free mixture's steps (K, p, 2d + 2) that these are, to first order.
@@ -233,6 +272,23 @@ def log_prior(prior: MixturePrior, mixture: Mixture) -> Tensor:
     return total
 
 
+def log_prior_gradient(prior: MixturePrior, mixtures: Mixture) -> ArrayGradients:
+    """Return the derivatives of `log_prior` by the arrays of S mixtures."""
+    whiten, (k, d) = mixtures.whiten, mixtures.offset.shape[-2:]
+    inverse = torch.linalg.inv_ex(whiten).inverse
+    size_exponent = 1.0 - prior.size_power / d
+    log_mass = mixtures.height - size_exponent * torch.linalg.slogdet(whiten).logabsdet
+    of_mass = prior.concentration * (1.0 - k * torch.softmax(log_mass, -1))
+    of_log_precision = prior.strength - size_exponent * of_mass
+    inverse_freedom = prior.width_doubt * prior.strength
+    trace = prior.width**2 * whiten.square().sum((-2, -1), keepdim=True)
+    pull = prior.strength * (1.0 + inverse_freedom * d) / (1.0 + inverse_freedom * trace)
+    centre = _times(inverse.mT, mixtures.offset)
+    of_offset = -prior.centring * _times(inverse, centre)
+    of_whiten = of_log_precision[..., None, None] * inverse.mT - (prior.width**2 * pull) * whiten
+    return ArrayGradients(of_whiten - _outer(centre, of_offset), of_offset, of_mass)
+
+
 def prior_derivatives(prior: MixturePrior, mixture: Mixture) -> tuple[Tensor, Tensor]:
     """Return the gradient (K·p,) and minus a curvature (K·p, K·p), positive, by a step."""
     k, d = mixture.offset.shape
@@ -284,6 +340,19 @@ def _expected_covariance(prior: MixturePrior, whiten: Tensor) -> Tensor:
 def _outer(a: Tensor, b: Tensor) -> Tensor:
     """Return a bᵀ (..., d, d)."""
     return a[..., :, None] * b[..., None, :]
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Return M v (..., d)."""
+    return (matrix @ vector[..., None]).squeeze(-1)
+
+
+def _bend(elongated: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    """Return c of (I + b bᵀ)^(∓½) = I + c b bᵀ, and its derivative by r = √(1 + |b|²), ``root``."""
+    flattened = 1.0 / (root + 1.0)
+    coefficient = torch.where(elongated, -1.0 / root, 1.0) * flattened
+    slope = torch.where(elongated, (1.0 / root + flattened) / root, -flattened)
+    return coefficient, slope * flattened
 
 
 _CHUNK = 4096
