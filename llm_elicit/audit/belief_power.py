@@ -88,34 +88,34 @@ def evaluate_powers(
     rng = np.random.default_rng([seed, 0x5CA1E])
     if len(points) < 2 * _POINTS:  # sampling each power anew would take far longer
         points = belief.sample(2 * _POINTS, seed=seed)
-    own = points[rng.permutation(len(points))[: 2 * _POINTS]]
-    candidates = np.concatenate([own, belief.sampling.sample(len(own), rng)])
-    tempering = _TemperedBelief.of(belief, space, candidates[len(own) :], seed)
+    belief_points = points[rng.permutation(len(points))[: 2 * _POINTS]]
+    candidates = np.concatenate([belief_points, belief.sampling.sample(len(belief_points), rng)])
+    tempering = _TemperedBelief.of(belief, space, candidates[len(belief_points) :], seed)
     utility, taper = tempering.utility(candidates)
     proposal = np.logaddexp(
         tempering.relative_log_density(belief, candidates),
         tempering.relative_log_density(belief.sampling, candidates),
     )
     proposal -= math.log(2.0)
-    drawn, logs = {}, {}
+    points_by_factor, log_normalizers = {}, {}
     for factor in (0.0, *POWER_FACTORS):
         exponents = factor * utility + taper - proposal
         weights = np.exp(exponents - exponents.max())
         if factor != 1.0 and weights.sum() ** 2 / (weights**2).sum() < _MIN_EFFECTIVE_POINTS:
-            tempered, logs[factor] = tempering.temper(factor)
-            drawn[factor] = tempered.sample(_POINTS, seed=seed)
+            tempered, log_normalizers[factor] = tempering.temper(factor)
+            points_by_factor[factor] = tempered.sample(_POINTS, seed=seed)
             continue
-        logs[factor] = float(logsumexp(exponents) - math.log(len(candidates)))
+        log_normalizers[factor] = float(logsumexp(exponents) - math.log(len(candidates)))
         rows = rng.choice(len(candidates), _POINTS, p=weights / weights.sum())
-        drawn[factor] = own[:_POINTS] if factor == 1.0 else candidates[rows]
+        points_by_factor[factor] = belief_points[:_POINTS] if factor == 1.0 else candidates[rows]
     evidence = PowerEvidence(
         saved_power=belief.power,
         saved_source=str(
             belief.diagnostics.get("power", {}).get("source", UNIDENTIFIED_SOURCES[0])
         ),
         identified_power=identified_power,
-        points_by_factor={factor: drawn[factor] for factor in POWER_FACTORS},
-        log_normalizers=logs,
+        points_by_factor={factor: points_by_factor[factor] for factor in POWER_FACTORS},
+        log_normalizers=log_normalizers,
         data_utility=None,
     )
     if data is None:
@@ -123,7 +123,7 @@ def evaluate_powers(
     at_data, taper = tempering.utility(data)
     return replace(
         evidence,
-        log_normalizers=tempering.extend_log_normalizers(logs, at_data),
+        log_normalizers=tempering.extend_log_normalizers(log_normalizers, at_data),
         data_utility=at_data,
         mean_log_taper=float(taper.mean()),
         mean_log_sampling=float(tempering.relative_log_density(belief.sampling, data).mean()),
@@ -181,11 +181,11 @@ class _TemperedBelief:
     ) -> dict[float, float]:
         """Return log Z also of larger powers, until the data are less likely than before."""
         log_normalizers = dict(logs)
-        mean, last, factor = data.mean(), POWER_FACTORS[-2], POWER_FACTORS[-1]
+        mean, previous, factor = data.mean(), POWER_FACTORS[-2], POWER_FACTORS[-1]
         while factor < _MAX_FACTOR:
-            if (factor - last) * mean <= log_normalizers[factor] - log_normalizers[last]:
+            if (factor - previous) * mean <= log_normalizers[factor] - log_normalizers[previous]:
                 break
-            last, factor = factor, 2.0 * factor
+            previous, factor = factor, 2.0 * factor
             _, log_normalizers[factor] = self.temper(factor)
         return log_normalizers
 
@@ -333,7 +333,9 @@ def measure_powers(
     size = common_size(_DISTANCE_POINTS, sampling, compared, *evidence.points_by_factor.values())
     low, high = space.scale_ends
     scales = np.where(space.categorical, high - low, (high - low) / standardizer.sd)
-    flat = -float(np.log(scales).sum())  # log density of a uniform law, per unit of every scale
+    log_uniform = -float(
+        np.log(scales).sum()
+    )  # log density of a uniform law, per unit of every scale
 
     def to_data(points: Floats) -> Estimate | None:
         if data is None:
@@ -348,18 +350,21 @@ def measure_powers(
         )
 
     rows = []
-    for factor, drawn in sorted(evidence.points_by_factor.items()):
-        points = space.round(drawn)
-        numbers, others = (
+    for factor, unrounded in sorted(evidence.points_by_factor.items()):
+        points = space.round(unrounded)
+        numbers, compared_numbers = (
             standardizer.standardize_numbers(points),
             standardizer.standardize_numbers(compared),
         )
-        shifts, sd = numbers.mean(axis=0) - others.mean(axis=0), others.std(axis=0)
+        shifts, sd = (
+            numbers.mean(axis=0) - compared_numbers.mean(axis=0),
+            compared_numbers.std(axis=0),
+        )
         widths = numbers.std(axis=0) / np.where(sd > 0, sd, 1.0)
         log_density = None
         if evidence.data_utility is not None:
             gain = factor * float(evidence.data_utility.mean()) - evidence.log_normalizers[factor]
-            log_density = gain + evidence.mean_log_taper + flat
+            log_density = gain + evidence.mean_log_taper + log_uniform
         rows.append(
             BeliefAtPower(
                 factor=factor,
@@ -385,7 +390,7 @@ def measure_powers(
         sampling_data_distance=sampling_data,
         sampling_log_density=None
         if evidence.data_utility is None
-        else flat + evidence.mean_log_sampling,
+        else log_uniform + evidence.mean_log_sampling,
         is_nearer=nearer,
     )
 

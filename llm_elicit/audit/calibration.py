@@ -90,9 +90,9 @@ def evaluate_data_levels(
         rows = rng.permutation(points)[:_MAX_ROWS]
         return belief.log_prob(rows) - slope(rows)
 
-    drawn = log_density(points)
-    values = rank_by_density(log_density(space.table_points()), drawn, rng)
-    return DataLevels(values, len(drawn))
+    belief_log_density = log_density(points)
+    values = rank_by_density(log_density(space.table_points()), belief_log_density, rng)
+    return DataLevels(values, len(belief_log_density))
 
 
 def rank_by_density(data: Floats, belief: Floats, rng: np.random.Generator) -> Floats:
@@ -110,10 +110,14 @@ def rank_by_density(data: Floats, belief: Floats, rng: np.random.Generator) -> F
         >>> rank_by_density(np.array([0.0, -9.0]), np.array([-1.0, -2.0, 1.0, -3.0]), rng).tolist()
         [0.25, 1.0]
     """
-    data, ranked = (np.round(some, 5) for some in (data, belief))
-    ranked = np.sort(ranked)
-    most, least = (len(ranked) - np.searchsorted(ranked, data, side=s) for s in ("left", "right"))
-    return np.asarray((least + rng.uniform(size=len(data)) * (most - least)) / len(ranked))
+    data, sorted_belief = (np.round(log_density, 5) for log_density in (data, belief))
+    sorted_belief = np.sort(sorted_belief)
+    not_lower, higher = (
+        len(sorted_belief) - np.searchsorted(sorted_belief, data, side=s) for s in ("left", "right")
+    )
+    return np.asarray(
+        (higher + rng.uniform(size=len(data)) * (not_lower - higher)) / len(sorted_belief)
+    )
 
 
 def measure_data_coverage(levels: DataLevels) -> DataCoverage:
@@ -294,14 +298,14 @@ def measure_boxes(
     boxes = []
     for cell in _split_cell(data, reference.standardizer, _Cell.unrestricted(space), depth):
         share = inference.wilson_interval(float(cell.contains(data).mean()), len(data))
-        ends = None if draws is None else inference.credible_band(cell.contains(draws).mean(axis=1))
+        band = None if draws is None else inference.credible_band(cell.contains(draws).mean(axis=1))
         boxes.append(
             Box(
                 bounds=cell.bounds(space, starts),
                 data=share,
                 belief=float(cell.contains(belief).mean()),
-                band=ends,
-                outside_band=inference.is_outside_band(ends, share),
+                band=band,
+                outside_band=inference.is_outside_band(band, share),
             )
         )
     return sorted(boxes, key=lambda box: -box.gap)
@@ -355,8 +359,8 @@ def _split_cell(
 ) -> Iterator[_Cell]:
     """Yield the boxes that a cell with rows `(n, d)` is split into."""
     # Categories may give unequal halves, so that the smaller one has too few rows to split.
-    enough = len(data) >= 2 * _MIN_ROWS or not cell.codes
-    halves = _halve_cell(data, standardizer, cell) if depth and enough else None
+    has_enough_rows = len(data) >= 2 * _MIN_ROWS or not cell.codes
+    halves = _halve_cell(data, standardizer, cell) if depth and has_enough_rows else None
     if halves is None:
         yield cell
         return
@@ -380,8 +384,8 @@ def _halve_cell(
             smaller = min(cumulative[count - 1], 1.0 - cumulative[count - 1])
             if smaller >= max(_MIN_SHARE, _MIN_ROWS / len(values)):
                 frequent = frozenset(order[:count].tolist())
-                others = cell.codes.get(feature, frozenset(range(len(shares)))) - frequent
-                codes = ({**cell.codes, feature: side} for side in (frequent, others))
+                rare = cell.codes.get(feature, frozenset(range(len(shares)))) - frequent
+                codes = ({**cell.codes, feature: side} for side in (frequent, rare))
                 first, second = (replace(cell, codes=side) for side in codes)
                 return first, second
         elif len(steps := np.flatnonzero(np.diff(values))):

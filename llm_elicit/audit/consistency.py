@@ -88,25 +88,25 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
     """
     rows = comparisons.answers_of(judge)
     counts = rows["verdict"].value_counts()
-    chosen = rows[rows["probability"].notna()]
-    first = (chosen["order"] == "ab").to_numpy()
-    probability = chosen["probability"].to_numpy(np.float64)
+    choice_rows = rows[rows["probability"].notna()]
+    first = (choice_rows["order"] == "ab").to_numpy()
+    probability = choice_rows["probability"].to_numpy(np.float64)
     table = pd.DataFrame(
         {
-            "pair": chosen["pair"].to_numpy(),
+            "pair": choice_rows["pair"].to_numpy(),
             "first": first,
-            "soft": chosen["soft"].to_numpy(bool),
+            "soft": choice_rows["soft"].to_numpy(bool),
             "a_preferred": probability,
             "option_a": np.where(first, probability, 1.0 - probability),
-            "said_a": (chosen["verdict"] == "A").to_numpy(np.float64),
-            "hard": chosen["verdict"].isin(["A", "B"]).to_numpy(),
+            "said_a": (choice_rows["verdict"] == "A").to_numpy(np.float64),
+            "hard": choice_rows["verdict"].isin(["A", "B"]).to_numpy(),
         }
     )
     balanced = table[table.groupby("pair")["first"].transform("nunique") == 2]
     letters = balanced[balanced["hard"]]
-    means = balanced.groupby(["pair", "first"])["a_preferred"].mean().unstack()
-    both = table[table["hard"] & table["soft"]]
-    likelier = (both["option_a"] > 0.5) == (both["said_a"] == 1)
+    mean_by_order = balanced.groupby(["pair", "first"])["a_preferred"].mean().unstack()
+    soft_letters = table[table["hard"] & table["soft"]]
+    is_likelier_letter = (soft_letters["option_a"] > 0.5) == (soft_letters["said_a"] == 1)
     return Consistency(
         answers=len(rows),
         verdict_counts={verdict: int(counts.get(verdict, 0)) for verdict in VERDICTS},
@@ -116,10 +116,10 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
         soft_order_bias=_measure_soft_order_bias(balanced[balanced["soft"]]),
         agreement=_measure_order_agreement(letters),
         retest_agreement=_measure_retest_agreement(table[table["hard"]]),
-        likelier_letter_share=_share_interval(likelier, both["pair"]),
+        likelier_letter_share=_share_interval(is_likelier_letter, soft_letters["pair"]),
         swap_difference=None
         if balanced.empty
-        else float(np.abs(means[True] - means[False]).mean()),
+        else float(np.abs(mean_by_order[True] - mean_by_order[False]).mean()),
         decisiveness=float(np.abs(choices.preference - 0.5).mean()) if len(choices) else None,
     )
 
@@ -248,39 +248,39 @@ def find_triads(comparisons: Comparisons, judge: str) -> Triads:
     """
     choices = comparisons.choices(judge)
     points = np.stack([choices.a, choices.b], axis=1).reshape(-1, len(comparisons.features))
-    number = pd.DataFrame(points).groupby(list(range(points.shape[1])), sort=False).ngroup()
-    ends: Index = np.asarray(number, dtype=np.int64).reshape(-1, 2)
-    corners, pairs = _find_disjoint_triangles(ends)
+    point_number = pd.DataFrame(points).groupby(list(range(points.shape[1])), sort=False).ngroup()
+    pair_points: Index = np.asarray(point_number, dtype=np.int64).reshape(-1, 2)
+    corners, pairs = _find_disjoint_triangles(pair_points)
     rows = comparisons.answers_of(judge)
     means = rows.groupby(["pair", "order"])["probability"].mean().unstack()
     by_order = means.reindex(index=choices.pair, columns=["ab", "ba"]).to_numpy(np.float64)
     answers = by_order[pairs]
-    _, first = np.unique(ends, return_index=True)
-    is_reversed = (ends[pairs, 0] != corners)[..., None]
+    _, first = np.unique(pair_points, return_index=True)
+    is_reversed = (pair_points[pairs, 0] != corners)[..., None]
     return Triads(points[first][corners], np.where(is_reversed, 1.0 - answers, answers))
 
 
-def _find_disjoint_triangles(ends: Index) -> tuple[Index, Index]:
+def _find_disjoint_triangles(pair_points: Index) -> tuple[Index, Index]:
     """Find triangles in the graph whose edges are pairs of points (n, 2), numbered from 0.
 
     Returns:
-        The three points of each, and the pairs (rows of `ends`) from each to the next and from the
-        last to the first, `(t, 3)`.
+        The three points of each triangle, and the pairs (rows of `pair_points`) that join the first
+        to the second, the second to the third and the third to the first; `(t, 3)` each.
     """
     triangles: list[tuple[int, int, int]] = []
     pair_of: dict[tuple[int, int], int] = {}
     neighbours: defaultdict[int, set[int]] = defaultdict(set)
-    count = 1 + int(ends.max(initial=-1))
-    candidates: list[int] = []
-    if count < ends.size:  # else no point is in two pairs, as in pairs drawn from λ
-        i, j = ends.T
-        apart = i != j
-        edges = np.concatenate([ends[apart], ends[apart, ::-1]]).T
-        joined = sparse.csr_array((np.ones(edges.shape[1]), edges), shape=(count, count))
+    count = 1 + int(pair_points.max(initial=-1))
+    candidate_pairs: list[int] = []
+    if count < pair_points.size:  # else no point is in two pairs, as in pairs drawn from λ
+        i, j = pair_points.T
+        is_edge = i != j
+        edges = np.concatenate([pair_points[is_edge], pair_points[is_edge, ::-1]]).T
+        adjacency = sparse.csr_array((np.ones(edges.shape[1]), edges), shape=(count, count))
         # Both points of a pair are compared with some third one.
-        candidates = np.flatnonzero(apart & ((joined @ joined)[i, j] > 0)).tolist()
-    for pair in candidates:
-        i, j = ends[pair].tolist()
+        candidate_pairs = np.flatnonzero(is_edge & ((adjacency @ adjacency)[i, j] > 0)).tolist()
+    for pair in candidate_pairs:
+        i, j = pair_points[pair].tolist()
         if j not in neighbours[i]:
             pair_of[i, j] = pair_of[j, i] = pair
             neighbours[i].add(j)
@@ -316,8 +316,8 @@ def predict_triads(belief: density.BeliefDensity, triads: Triads, seed: int = 0)
     utility = predictive.log_prob(points) - belief.sampling.log_scale_derivative(points)
     utility = utility.reshape(-1, len(triads), 3)
     difference = torch.from_numpy(utility - np.roll(utility, -1, axis=-1))
-    unknown: dict[str, Any] = {"judges": {}, "ties": None}
-    judging = belief.diagnostics.get("utility", {}).get("judging", unknown)
+    default_judging: dict[str, Any] = {"judges": {}, "ties": None}
+    judging = belief.diagnostics.get("utility", {}).get("judging", default_judging)
     positions = [judge["order_bias"].get("2", []) for judge in judging["judges"].values()]
     bias = sum(position["nats"] for judge in positions for position in judge)
     noise = replace(belief.noise, ties=judging["ties"] or 0.0)
@@ -355,34 +355,40 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
             f"transitivity: predictions have shape {predictions.shape}, expected "
             f"(draws, {len(triads)}, 3)"
         )
-    drawn = _cycle_probability(np.nanmean(triads.preference, axis=2))
-    complete = ~np.isnan(triads.preference).any(axis=(1, 2))
-    repeated = _cycle_probability(triads.preference[complete].reshape(-1, 6))
-    predicted = None
-    if predictions is not None and len(repeated):
-        predicted = _cycle_probability(np.repeat(predictions[:, complete], 2, axis=2))
-    count = int(np.ceil(drawn.sum() - _ROUNDING))
+    cycle_probability = _cycle_probability(np.nanmean(triads.preference, axis=2))
+    is_complete = ~np.isnan(triads.preference).any(axis=(1, 2))
+    repeated_probability = _cycle_probability(triads.preference[is_complete].reshape(-1, 6))
+    predicted_probability = None
+    if predictions is not None and len(repeated_probability):
+        predicted_probability = _cycle_probability(
+            np.repeat(predictions[:, is_complete], 2, axis=2)
+        )
+    count = int(np.ceil(cycle_probability.sum() - _ROUNDING))
     return Transitivity(
         triads=len(triads),
-        cycle_share=wilson_interval(float(drawn.mean()), len(drawn)),
+        cycle_share=wilson_interval(float(cycle_probability.mean()), len(cycle_probability)),
         expected_cycle_share=None
         if predictions is None
         else float(_cycle_probability(predictions).mean()),
-        p_random=float(stats.binom.cdf(count, len(drawn), _RANDOM_CYCLE_SHARE)),
-        repeated_cycle_share=wilson_interval(float(repeated.mean()), len(repeated))
-        if len(repeated)
+        p_random=float(stats.binom.cdf(count, len(cycle_probability), _RANDOM_CYCLE_SHARE)),
+        repeated_cycle_share=wilson_interval(
+            float(repeated_probability.mean()), len(repeated_probability)
+        )
+        if len(repeated_probability)
         else None,
-        expected_repeated_share=None if predicted is None else float(predicted.mean()),
+        expected_repeated_share=None
+        if predicted_probability is None
+        else float(predicted_probability.mean()),
         p_value=None
-        if predicted is None
-        else poisson_binomial_tail(float(repeated.sum()), predicted),
+        if predicted_probability is None
+        else poisson_binomial_tail(float(repeated_probability.sum()), predicted_probability),
     )
 
 
 def poisson_binomial_tail(count: float, probabilities: Floats) -> float:
     """Return P(at least `count` of t independent events), averaged over S sets `(S, t)`."""
-    least = int(np.floor(count + _ROUNDING))
-    return float(np.mean([stats.poisson_binom.sf(least - 1, draw) for draw in probabilities]))
+    min_count = int(np.floor(count + _ROUNDING))
+    return float(np.mean([stats.poisson_binom.sf(min_count - 1, draw) for draw in probabilities]))
 
 
 def _cycle_probability(preference: Floats) -> Floats:
@@ -449,12 +455,12 @@ def measure_nonresponse(
     codes = np.stack(sides).astype(int)
     bases, groups = [], []
     for j, feature in enumerate(space.features):
-        if names := feature.categories:
+        if group_names := feature.categories:
             group = codes[:, :, j]
-            counts = (group[:, :, None] == np.arange(len(names))).sum(axis=0)
+            counts = (group[:, :, None] == np.arange(len(group_names))).sum(axis=0)
             bases.append(np.asarray(orth(counts - counts.mean(axis=0))))
         else:
-            names, group = _THIRDS, np.clip((points[:, :, j] * 3).astype(int), 0, 2)
+            group_names, group = _THIRDS, np.clip((points[:, :, j] * 3).astype(int), 0, 2)
             # Sums over a pair of the values and their squares; of a circle, of its unit vectors.
             values = points[:, :, j]
             parts = [values, values**2]
@@ -463,9 +469,9 @@ def measure_nonresponse(
                 parts = [np.cos(angle), np.sin(angle)]
             columns = [np.ones(len(rates)), *(part.sum(axis=0) for part in parts)]
             bases.append(np.asarray(np.linalg.qr(np.stack(columns, axis=1))[0][:, 1:]))
-        asked = [(group == k).any(axis=0) for k in range(len(names))]
-        means = (float(rates[pairs].mean()) if pairs.any() else None for pairs in asked)
-        groups.append(dict(zip(names, means, strict=True)))
+        pairs_by_group = [(group == k).any(axis=0) for k in range(len(group_names))]
+        means = (float(rates[pairs].mean()) if pairs.any() else None for pairs in pairs_by_group)
+        groups.append(dict(zip(group_names, means, strict=True)))
     p_values = _permutation_p_values(bases, rates, permutations, rng)
     adjusted = holm_adjust(p_values)
     return Nonresponse(
@@ -492,13 +498,15 @@ def _permutation_p_values(
     is the same in all pairs has an empty basis, and p is 1.
     """
     basis = np.concatenate(bases, axis=1)
-    owner = np.repeat(np.arange(len(bases)), [columns.shape[1] for columns in bases])
+    feature_of_column = np.repeat(np.arange(len(bases)), [columns.shape[1] for columns in bases])
 
-    def explained(permuted: Floats) -> Floats:
-        return np.asarray(np.bincount(owner, (permuted @ basis) ** 2, minlength=len(bases)))
+    def explain_squares(permuted: Floats) -> Floats:
+        return np.asarray(
+            np.bincount(feature_of_column, (permuted @ basis) ** 2, minlength=len(bases))
+        )
 
-    observed = explained(rates) * (1 - 1e-12)
-    reached = np.zeros(len(observed))
+    observed = explain_squares(rates) * (1 - 1e-12)
+    exceedances = np.zeros(len(observed))
     for _ in range(permutations):  # one at a time: a campaign may hold a million pairs
-        reached += explained(rng.permutation(rates)) >= observed
-    return (1 + reached) / (1 + permutations)
+        exceedances += explain_squares(rng.permutation(rates)) >= observed
+    return (1 + exceedances) / (1 + permutations)

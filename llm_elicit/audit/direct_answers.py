@@ -104,10 +104,10 @@ def measure_generated(
 ) -> GeneratedPoints | None:
     """Measure generated points `(n, d)`, natural units; None with fewer than two in the range."""
     space = reference.space
-    inside = space.contains(points) if len(points) else np.zeros(0, dtype=bool)
-    if inside.sum() < 2:
+    is_inside = space.contains(points) if len(points) else np.zeros(0, dtype=bool)
+    if is_inside.sum() < 2:
         return None
-    inside_points = space.round(points[inside])
+    inside_points = space.round(points[is_inside])
     tests: dict[str, list[DistanceTest] | None] = {"data": None, "belief": None}
     for name, sample in (("data", reference.data), ("belief", belief)):
         if sample is not None:
@@ -117,7 +117,7 @@ def measure_generated(
             )
     return GeneratedPoints(
         points=len(inside_points),
-        outside_range=int((~inside).sum()),
+        outside_range=int((~is_inside).sum()),
         distinct=len(np.unique(inside_points, axis=0)),
         features=[
             GeneratedFeature(
@@ -130,7 +130,7 @@ def measure_generated(
 
 
 def _test_distances(
-    x: Floats, y: Floats, standardizer: Standardizer, most: int, rng: np.random.Generator
+    x: Floats, y: Floats, standardizer: Standardizer, max_size: int, rng: np.random.Generator
 ) -> list[DistanceTest]:
     """Return each feature's distance of x from y, and the energy distance last, with floors.
 
@@ -138,10 +138,10 @@ def _test_distances(
     """
     y = y[rng.permutation(len(y))]
     compared = y[: min(_MAX_COMPARED_POINTS, (len(y) + 1) // 2)]
-    others = y[len(compared) :]
-    size = min(most, len(x), len(others))
-    columns, features = standardizer(compared), standardizer.space.features
-    within = mean_distance(columns)
+    null_pool = y[len(compared) :]
+    size = min(max_size, len(x), len(null_pool))
+    compared_columns, features = standardizer(compared), standardizer.space.features
+    mean_distance_compared = mean_distance(compared_columns)
     shares = {j: category_shares(compared[:, j], f) for j, f in enumerate(features) if f.categories}
 
     def distances(sample: Floats) -> list[float]:
@@ -151,15 +151,22 @@ def _test_distances(
             else standardizer.marginal_distance(j, sample[:, j], compared[:, j])
             for j, feature in enumerate(features)
         ]
-        return [*by_feature, energy_distance_given_mean(standardizer(sample), columns, within)]
+        return [
+            *by_feature,
+            energy_distance_given_mean(
+                standardizer(sample), compared_columns, mean_distance_compared
+            ),
+        ]
 
-    own = distances(x[rng.permutation(len(x))[:size]])
-    draws = (others[rng.choice(len(others), size, replace=False)] for _ in range(_NULL_DRAWS))
-    drawn = np.array([distances(some) for some in draws])
-    reached = (drawn >= np.array(own)).sum(axis=0)
+    observed = distances(x[rng.permutation(len(x))[:size]])
+    null_samples = (
+        null_pool[rng.choice(len(null_pool), size, replace=False)] for _ in range(_NULL_DRAWS)
+    )
+    null_distances = np.array([distances(null_sample) for null_sample in null_samples])
+    exceedances = (null_distances >= np.array(observed)).sum(axis=0)
     return [
         DistanceTest(distance=d, floor=float(f), p_value=float((1 + r) / (1 + _NULL_DRAWS)))
-        for d, f, r in zip(own, drawn.mean(axis=0), reached, strict=True)
+        for d, f, r in zip(observed, null_distances.mean(axis=0), exceedances, strict=True)
     ]
 
 
@@ -201,18 +208,18 @@ def measure_row_completion(
     values = np.array([float(cell) for cell in cells])
     row_numbers = np.array(rows, dtype=np.int64)
     neighbours = _find_neighbours(completion.shown, row_numbers)
-    hits = equals_printed(answers, values[row_numbers], decimals)
-    by_neighbour = equals_printed(answers[:, None], values[neighbours], decimals)
+    is_exact = equals_printed(answers, values[row_numbers], decimals)
+    neighbour_matches = equals_printed(answers[:, None], values[neighbours], decimals)
     # Under the null hypothesis the row's value is drawn at random from its own and its neighbours'.
-    probability = (hits + by_neighbour.sum(axis=1)) / (1 + neighbours.shape[1])
-    drawn = (rng.random((draws, len(row_numbers))) < probability).sum(axis=1)
-    p_value = float((1 + (drawn >= hits.sum()).sum()) / (1 + draws))
+    probability = (is_exact + neighbour_matches.sum(axis=1)) / (1 + neighbours.shape[1])
+    null_hits = (rng.random((draws, len(row_numbers))) < probability).sum(axis=1)
+    p_value = float((1 + (null_hits >= is_exact.sum()).sum()) / (1 + draws))
     return RowCompletionTest(
         feature=completion.feature,
         rows=len(row_numbers),
         parsed=int(np.isfinite(answers).sum()),
-        exact_share=wilson_interval(float(hits.mean()), len(row_numbers)),
-        chance_share=float(by_neighbour.mean()),
+        exact_share=wilson_interval(float(is_exact.mean()), len(row_numbers)),
+        chance_share=float(neighbour_matches.mean()),
         p_value=p_value,
         memorized=p_value < _MEMORIZATION_LEVEL,
     )
@@ -295,17 +302,19 @@ class DirectEvidence:
         rows = table[table["judge"] == judge]
         unparsed: dict[str, Counter[Unread]] = {kind: Counter() for kind in DIRECT_KINDS}
         for kind in ("range", "ratio"):  # their verdicts are in the table
-            if (of_kind := rows[rows["kind"] == kind]).size:
-                unparsed[kind].update(v for v in of_kind["verdict"] if v not in ("A", "B", "tie"))
-        times = 1 + max(rows["replicate"][rows["kind"] == "quantiles"], default=-1)
-        quantiles = np.full((times, space.dimension, 5), np.nan)
+            if (rows_of_kind := rows[rows["kind"] == kind]).size:
+                unparsed[kind].update(
+                    v for v in rows_of_kind["verdict"] if v not in ("A", "B", "tie")
+                )
+        statements = 1 + max(rows["replicate"][rows["kind"] == "quantiles"], default=-1)
+        quantiles = np.full((statements, space.dimension, 5), np.nan)
         points, completed = [], {}
         columns = ("kind", "number", "replicate", "reply", "finish")
-        for kind, number, time, reply, finish in zip(*(rows[c] for c in columns), strict=True):
+        for kind, number, statement, reply, finish in zip(*(rows[c] for c in columns), strict=True):
             reading: list[float] | Unread
             if kind == "quantiles":
                 reading = read_quantiles(reply, space.features[number], finish)
-                quantiles[time, number] = np.nan if isinstance(reading, str) else reading
+                quantiles[statement, number] = np.nan if isinstance(reading, str) else reading
             elif kind == "sample":
                 reading = read_point(reply, space.features, finish)
                 points += [] if isinstance(reading, str) else [reading]

@@ -102,12 +102,12 @@ def measure_joint_of_draws(
     """
     directions = _random_directions(samples[0].shape[1], rng)
     projected = [_sorted_projections(sample, directions) for sample in samples]
-    within = [mean_distance(sample) for sample in samples]
+    mean_distances = [mean_distance(sample) for sample in samples]
     sliced, energy = [], []
-    for i, drawn in enumerate(draws):
+    for i, draw in enumerate(draws):
         j = i % len(samples)
-        sliced.append(float(np.abs(_sorted_projections(drawn, directions) - projected[j]).mean()))
-        energy.append(energy_distance_given_mean(drawn, samples[j], within[j]))
+        sliced.append(float(np.abs(_sorted_projections(draw, directions) - projected[j]).mean()))
+        energy.append(energy_distance_given_mean(draw, samples[j], mean_distances[j]))
     return {"sliced": np.array(sliced), "energy": np.array(energy)}
 
 

@@ -131,14 +131,14 @@ def holm_adjust(p_values: Floats, in_family: Sequence[bool] | None = None) -> Fl
         [0.02, 0.04, 0.03]
     """
     if in_family is not None:
-        inside = np.array(in_family, dtype=bool)
-        mixed = p_values.copy()
-        mixed[inside] = holm_adjust(p_values[inside])
-        return mixed
+        is_member = np.array(in_family, dtype=bool)
+        p_adjusted = p_values.copy()
+        p_adjusted[is_member] = holm_adjust(p_values[is_member])
+        return p_adjusted
     order = np.argsort(p_values)
-    stepped = (len(p_values) - np.arange(len(p_values))) * p_values[order]
+    multiplied = (len(p_values) - np.arange(len(p_values))) * p_values[order]
     adjusted = np.empty_like(p_values)
-    adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
+    adjusted[order] = np.minimum(np.maximum.accumulate(multiplied), 1.0)
     return adjusted
 
 

@@ -179,11 +179,11 @@ class JudgeComparison(StrictModel):
                 **_interval_columns("choose_alike", pair.same_choice_share),
                 **_interval_columns("rank_correlation", pair.rank_correlation),
                 "self_correlation": pair.self_correlation,
-                **_interval_columns("distance", apart.distance),
-                "floor": apart.floor,
-                "differ_in": ", ".join(apart.differing_features),
+                **_interval_columns("distance", difference.distance),
+                "floor": difference.floor,
+                "differ_in": ", ".join(difference.differing_features),
             }
-            for pair, apart in zip(self.agreements, self.differences, strict=True)
+            for pair, difference in zip(self.agreements, self.differences, strict=True)
         ]
         return pd.DataFrame(rows)
 
@@ -239,23 +239,30 @@ def compare_judges(
         [reference.data for reference in references if reference.data is not None]
     )
     sampling = _drop_duplicates([reference.sampling for reference in references])
-    share = -(-_SAMPLING_POINTS // len(sampling))
-    points = np.concatenate([reference[:share] for reference in sampling])
-    inside = np.all([reference.space.contains(points) for reference in references], axis=0)
-    together = np.concatenate(data) if data else None
-    pooled = Reference(references[0].space, points[inside], together)
-    believers = {judge.name: judge for judge in judges if judge.belief is not None}
-    draws = {name: _sample_posterior(judge, seed, progress) for name, judge in believers.items()}
-    marginals = {
-        name: Marginals.from_draws(drawn, pooled.standardizer) for name, drawn in draws.items()
+    points_per_run = -(-_SAMPLING_POINTS // len(sampling))
+    points = np.concatenate([reference[:points_per_run] for reference in sampling])
+    is_supported = np.all([reference.space.contains(points) for reference in references], axis=0)
+    pooled_data = np.concatenate(data) if data else None
+    pooled = Reference(references[0].space, points[is_supported], pooled_data)
+    judges_with_belief = {judge.name: judge for judge in judges if judge.belief is not None}
+    draws = {
+        name: _sample_posterior(judge, seed, progress) for name, judge in judges_with_belief.items()
     }
-    ranks = {name: _centred_ranks(judge.belief, pooled) for name, judge in believers.items()}
-    pairs = list(itertools.combinations(believers, 2))
+    marginals = {
+        name: Marginals.from_draws(judge_draws, pooled.standardizer)
+        for name, judge_draws in draws.items()
+    }
+    ranks = {
+        name: _centred_ranks(judge.belief, pooled) for name, judge in judges_with_belief.items()
+    }
+    pairs = list(itertools.combinations(judges_with_belief, 2))
     ranking, unranked = _rank_judges(judges, draws, seed)
     return JudgeComparison(
         judges=names,
         agreements=[
-            measure_agreement(believers[first], believers[second], ranks[first], ranks[second])
+            measure_agreement(
+                judges_with_belief[first], judges_with_belief[second], ranks[first], ranks[second]
+            )
             for first, second in pairs
         ],
         differences=[
@@ -342,13 +349,13 @@ def _measure_difference(
     first: str, second: str, marginals: Mapping[str, Marginals], space: FeatureSpace
 ) -> BeliefDifference:
     left, right = marginals[first], marginals[second]
-    between = left.pairwise_distances(right)
+    distances = left.pairwise_distances(right)
     mean, log_sd = (
         _pairwise_differences(left.mean, right.mean),
         _pairwise_differences(left.log_sd, right.log_sd),
     )
     shares = {j: _pairwise_differences(left.shares[j], right.shares[j]) for j in left.shares}
-    turned = {
+    resultants = {
         j: _pairwise_differences(left.resultant(j), right.resultant(j))
         for j in left.periodic_shares
     }
@@ -357,8 +364,8 @@ def _measure_difference(
     p_values = np.minimum(
         1.0, 2.0 * np.minimum(_two_sided_p_values(mean), _two_sided_p_values(log_sd))
     )
-    for j, draws in {**shares, **turned}.items():
-        tests = draws.shape[1] if draws.shape[1] > 2 or j in turned else 1
+    for j, draws in {**shares, **resultants}.items():
+        tests = draws.shape[1] if draws.shape[1] > 2 or j in resultants else 1
         p_values[j] = min(1.0, tests * float(_two_sided_p_values(draws).min()))
     features = []
     for j, (feature, p) in enumerate(
@@ -370,20 +377,22 @@ def _measure_difference(
             intervals["shares"] = {
                 name: posterior_interval(x, _CREDIBLE_LEVEL) for name, x in columns
             }
-        elif j not in turned:
+        elif j not in resultants:
             intervals["mean"] = posterior_interval(mean[:, j], _CREDIBLE_LEVEL)
             intervals["log_sd"] = posterior_interval(log_sd[:, j], _CREDIBLE_LEVEL)
-        distance = _mean_interval(between[:, j], _CREDIBLE_LEVEL)
+        distance = _mean_interval(distances[:, j], _CREDIBLE_LEVEL)
         features.append(
             FeatureDifference(name=feature.name, distance=distance, p_holm=p, **intervals)
         )
     features.sort(key=lambda difference: -difference.distance.value)
-    within = [float(marginal.pairwise_distances(marginal).mean()) for marginal in (left, right)]
+    own_distances = [
+        float(marginal.pairwise_distances(marginal).mean()) for marginal in (left, right)
+    ]
     return BeliefDifference(
         first=first,
         second=second,
-        distance=_mean_interval(between.mean(1), _CREDIBLE_LEVEL),
-        floor=0.5 * sum(within),
+        distance=_mean_interval(distances.mean(1), _CREDIBLE_LEVEL),
+        floor=0.5 * sum(own_distances),
         features=features,
     )
 
@@ -412,26 +421,30 @@ def _rank_judges(
     ranked: list[RankedJudge] = []
     unranked: list[RankedJudge] = []
     for judge in judges:
-        line, distance = _measure_data_distance(judge, draws.get(judge.name), seed)
-        (unranked if line.reason else ranked).append(line)
-        if distance is not None and not line.reason:
+        entry, distance = _measure_data_distance(judge, draws.get(judge.name), seed)
+        (unranked if entry.reason else ranked).append(entry)
+        if distance is not None and not entry.reason:
             distances[judge.name] = distance
     p_values = order_p_values(distances, {judge.name for judge in judges if judge.control})
-    best, worst = dict.fromkeys(distances, 1), dict.fromkeys(distances, len(ranked))
+    best_rank, worst_rank = dict.fromkeys(distances, 1), dict.fromkeys(distances, len(ranked))
     for (a, b), p in p_values.items():
         if p < _TEST_LEVEL:
-            near, far = (a, b) if np.median(distances[a]) < np.median(distances[b]) else (b, a)
-            best[far] += 1
-            worst[near] -= 1
-    placed = [
-        line.model_copy(update={"best_rank": best[line.judge], "worst_rank": worst[line.judge]})
-        for line in ranked
+            nearer, farther = (
+                (a, b) if np.median(distances[a]) < np.median(distances[b]) else (b, a)
+            )
+            best_rank[farther] += 1
+            worst_rank[nearer] -= 1
+    with_ranks = [
+        entry.model_copy(
+            update={"best_rank": best_rank[entry.judge], "worst_rank": worst_rank[entry.judge]}
+        )
+        for entry in ranked
     ]
 
-    def nearness(line: RankedJudge) -> float:
-        return math.inf if line.distance is None else line.distance.value
+    def nearness(entry: RankedJudge) -> float:
+        return math.inf if entry.distance is None else entry.distance.value
 
-    return sorted(placed, key=nearness), sorted(unranked, key=nearness)
+    return sorted(with_ranks, key=nearness), sorted(unranked, key=nearness)
 
 
 def order_p_values(
@@ -449,33 +462,33 @@ def order_p_values(
 
 
 def _measure_data_distance(
-    judge: JudgeBelief, drawn: density.BeliefDraws | None, seed: int
+    judge: JudgeBelief, draws: density.BeliefDraws | None, seed: int
 ) -> tuple[RankedJudge, Floats | None]:
     """Return a judge's line without its rank, and the distance of every draw from its data."""
     reference, data, distance = judge.reference, judge.reference.data, None
-    line: dict[str, Any] = {"judge": judge.name, "verdict": judge.verdict}
+    fields: dict[str, Any] = {"judge": judge.name, "verdict": judge.verdict}
     if data is not None:
         standardizer = reference.standardizer
-        of_data = Marginals.from_points(data, standardizer)
-        of_sampling = Marginals.from_points(reference.sampling, standardizer)
-        line["sampling_distance"] = float(of_sampling.distance(of_data).mean())
-        line["floor"] = distance_between_halves(data, standardizer, seed)
-        if drawn is not None:
-            distance = Marginals.from_draws(drawn, standardizer).distance(of_data).mean(1)
-            line["distance"] = posterior_interval(distance, _CREDIBLE_LEVEL)
+        data_marginals = Marginals.from_points(data, standardizer)
+        sampling_marginals = Marginals.from_points(reference.sampling, standardizer)
+        fields["sampling_distance"] = float(sampling_marginals.distance(data_marginals).mean())
+        fields["floor"] = distance_between_halves(data, standardizer, seed)
+        if draws is not None:
+            distance = Marginals.from_draws(draws, standardizer).distance(data_marginals).mean(1)
+            fields["distance"] = posterior_interval(distance, _CREDIBLE_LEVEL)
     if judge.verdict not in CONSISTENT_VERDICTS:
-        line["reason"] = judge.verdict
+        fields["reason"] = judge.verdict
     elif judge.belief is None:
-        line["reason"] = "no belief: fewer answered pairs than features"
-    elif "distance" not in line:
-        line["reason"] = "its run has no data"
-    elif line["distance"].value >= line["sampling_distance"]:
-        line["reason"] = "no nearer to the data than λ"
-    return RankedJudge(**line), distance
+        fields["reason"] = "no belief: fewer answered pairs than features"
+    elif "distance" not in fields:
+        fields["reason"] = "its run has no data"
+    elif fields["distance"].value >= fields["sampling_distance"]:
+        fields["reason"] = "no nearer to the data than λ"
+    return RankedJudge(**fields), distance
 
 
 def _order_p_value(first: Floats, second: Floats) -> float:
     """Return the two-sided posterior p-value of the order of two distances (S,) and (T,)."""
-    apart = first[:, None] - second
-    least = min(float((apart <= 0.0).mean()), float((apart >= 0.0).mean()))
-    return min(1.0, 2.0 * (least + 1.0 / (1.0 + apart.size)))
+    differences = first[:, None] - second
+    smaller_tail = min(float((differences <= 0.0).mean()), float((differences >= 0.0).mean()))
+    return min(1.0, 2.0 * (smaller_tail + 1.0 / (1.0 + differences.size)))

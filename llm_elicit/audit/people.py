@@ -161,8 +161,10 @@ def measure_group_agreement(ratings: Ratings, rng: np.random.Generator) -> Group
     shares = ratings.shares[:, shared]
     total = shares.sum(axis=0)
     # The answers of every two raters; a rater is not compared with itself.
-    own = np.einsum("rpi,rpj->pij", shares, shares)
-    tables = (total[:, :, None] * total[:, None, :] - own) / (raters[shared] - 1.0)[:, None, None]
+    self_tables = np.einsum("rpi,rpj->pij", shares, shares)
+    tables = (total[:, :, None] * total[:, None, :] - self_tables) / (raters[shared] - 1.0)[
+        :, None, None
+    ]
     return GroupAgreement(
         raters=ratings.names,
         pairs=int(shared.sum()),
@@ -221,10 +223,10 @@ def _bootstrap_interval(
     if np.isnan(value) or len(tables) < _MIN_PAIRS:
         return None
     # Equal tables are drawn together, so that the time does not grow with their number.
-    kinds, counts = np.unique(tables.reshape(len(tables), -1), axis=0, return_counts=True)
-    times = rng.multinomial(len(tables), counts / len(tables), size=_RESAMPLES)
-    again = measure((times @ kinds).reshape(-1, *tables.shape[1:]))
-    low, high = np.nanquantile(again, [0.025, 0.975])
+    distinct_tables, counts = np.unique(tables.reshape(len(tables), -1), axis=0, return_counts=True)
+    resample_counts = rng.multinomial(len(tables), counts / len(tables), size=_RESAMPLES)
+    resampled = measure((resample_counts @ distinct_tables).reshape(-1, *tables.shape[1:]))
+    low, high = np.nanquantile(resampled, [0.025, 0.975])
     return Interval(value=value, low=float(low), high=float(high))
 
 
@@ -298,64 +300,68 @@ def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
         seed: of the bootstrap.
     """
     cards, frame = evidence.cards, evidence.comparisons.frame
-    answered = cards[cards["state"] == "answered"]
-    if answered.empty:
+    answered_cards = cards[cards["state"] == "answered"]
+    if answered_cards.empty:
         return None
     rng = np.random.default_rng([seed, 0xA64EE])
-    names = _name_people(answered, evidence.comparisons.judges)
-    chosen = frame[frame["probability"].notna()]
-    raters = zip(chosen["judge"], chosen["model_answered"], strict=True)
+    names = _name_people(answered_cards, evidence.comparisons.judges)
+    choices = frame[frame["probability"].notna()]
+    raters = zip(choices["judge"], choices["model_answered"], strict=True)
     ratings = Ratings.from_preferences(
         [names.get(rater, rater[0]) for rater in raters],
-        chosen["pair"].to_list(),
-        chosen["probability"].to_numpy(np.float64),
+        choices["pair"].to_list(),
+        choices["probability"].to_numpy(np.float64),
     )
     people = [name for name in names.values() if name in ratings.names]
     models = [name for name in ratings.names if name not in people]
-    together = ratings.select([*people, *models])
-    persons = [_audit_person(names[key], key, cards, chosen, rng) for key in names]
-    raters = zip(together.names, together.shares, strict=True)
+    all_ratings = ratings.select([*people, *models])
+    person_audits = [_audit_person(names[key], key, cards, choices, rng) for key in names]
+    raters = zip(all_ratings.names, all_ratings.shares, strict=True)
     agreements = [
-        measure_rater_agreement((first, second), of_first, of_second, rng)
-        for (first, of_first), (second, of_second) in combinations(raters, 2)
+        measure_rater_agreement((first, second), first_shares, second_shares, rng)
+        for (first, first_shares), (second, second_shares) in combinations(raters, 2)
     ]
     return PeopleAudit(
-        people=persons,
+        people=person_audits,
         agreements=[pair for pair in agreements if pair is not None],
         people_agreement=measure_group_agreement(ratings.select(people), rng),
-        overall_agreement=measure_group_agreement(together, rng) if models else None,
+        overall_agreement=measure_group_agreement(all_ratings, rng) if models else None,
     )
 
 
 def _name_people(cards: pd.DataFrame, judges: Sequence[str]) -> dict[PersonKey, str]:
     """Return the name of each person: the expert's, with the judge's if that is not unique."""
     keys = list(dict.fromkeys(zip(cards["judge"], cards["expert"], strict=True)))
-    of_people = {judge for judge, _ in keys}
-    all_names = [expert for _, expert in keys] + [name for name in judges if name not in of_people]
+    judges_of_people = {judge for judge, _ in keys}
+    all_names = [expert for _, expert in keys] + [
+        name for name in judges if name not in judges_of_people
+    ]
     return {key: key[1] if all_names.count(key[1]) == 1 else "/".join(key) for key in keys}
 
 
 def _audit_person(
-    name: str, key: PersonKey, cards: pd.DataFrame, chosen: pd.DataFrame, rng: np.random.Generator
+    name: str, key: PersonKey, cards: pd.DataFrame, choices: pd.DataFrame, rng: np.random.Generator
 ) -> PersonAudit:
-    own = cards[(cards["judge"] == key[0]) & (cards["expert"] == key[1])]
-    answered = own[own["state"] == "answered"]
-    questions = answered[answered["kind"] == "question"]
+    own_cards = cards[(cards["judge"] == key[0]) & (cards["expert"] == key[1])]
+    answered_cards = own_cards[own_cards["state"] == "answered"]
+    questions = answered_cards[answered_cards["kind"] == "question"]
     letters = questions["choice"][questions["choice"].isin(["a", "b"])]
-    checks = answered[answered["kind"] == "attention"]
-    confidence = answered["confidence"].dropna()
-    mine = chosen[(chosen["judge"] == key[0]) & (chosen["model_answered"] == key[1])]
+    checks = answered_cards[answered_cards["kind"] == "attention"]
+    confidence = answered_cards["confidence"].dropna()
+    own_choices = choices[(choices["judge"] == key[0]) & (choices["model_answered"] == key[1])]
     return PersonAudit(
         name=name,
         judge=key[0],
         answers=len(questions),
-        undone_answers=int(((own["state"] == "undone") & (own["kind"] == "question")).sum()),
+        undone_answers=int(
+            ((own_cards["state"] == "undone") & (own_cards["kind"] == "question")).sum()
+        ),
         first_shown_share=_share_interval(letters == "a"),
-        retest=_measure_retest(name, answered, mine, rng),
+        retest=_measure_retest(name, answered_cards, own_choices, rng),
         attention_questions=len(checks),
         attention_share=_share_interval(checks["choice"] == checks["expected"]),
-        median_seconds=float(answered["seconds"].median()),
-        fast_share=float((answered["seconds"] < FAST_SECONDS).mean()),
+        median_seconds=float(answered_cards["seconds"].median()),
+        fast_share=float((answered_cards["seconds"] < FAST_SECONDS).mean()),
         mean_confidence=float(confidence.mean()) if len(confidence) else None,
     )
 
@@ -366,24 +372,25 @@ def _share_interval(is_true: pd.Series) -> Interval | None:
 
 
 def _measure_retest(
-    name: str, answered: pd.DataFrame, mine: pd.DataFrame, rng: np.random.Generator
+    name: str, answered_cards: pd.DataFrame, own_choices: pd.DataFrame, rng: np.random.Generator
 ) -> RaterAgreement | None:
     """Return a person's agreement with their own earlier answers to the same questions.
 
-    These are questions asked twice, and replicates: the earlier and the later in one order.
+    Questions that were asked a second time count, and replicates: an earlier and a later answer to
+    a question in the same order.
     """
-    first = answered["choice"].map(_FIRST_PREFERENCE).astype(float)
-    preference = first.where(answered["order"] != "ba", 1.0 - first)
-    answers = answered.assign(preference=preference)[preference.notna()]
-    once = answers[answers["kind"] == "question"][["question", "preference"]]
-    twice = answers[answers["kind"] == "repeat"][["question", "preference"]]
-    repeated = once.merge(twice, on="question", suffixes=("", "_again"))
-    in_order = mine.sort_values("replicate")
+    first_preference = answered_cards["choice"].map(_FIRST_PREFERENCE).astype(float)
+    preference = first_preference.where(answered_cards["order"] != "ba", 1.0 - first_preference)
+    answers = answered_cards.assign(preference=preference)[preference.notna()]
+    first_answers = answers[answers["kind"] == "question"][["question", "preference"]]
+    repeat_answers = answers[answers["kind"] == "repeat"][["question", "preference"]]
+    repeated = first_answers.merge(repeat_answers, on="question", suffixes=("", "_again"))
+    in_order = own_choices.sort_values("replicate")
     earlier = in_order.groupby(["pair", "order"])["probability"].shift()
     later = in_order["probability"][earlier.notna()]
-    before = pd.concat([repeated["preference"], earlier.dropna()])
-    after = pd.concat([repeated["preference_again"], later])
+    earlier_answers = pd.concat([repeated["preference"], earlier.dropna()])
+    later_answers = pd.concat([repeated["preference_again"], later])
     once_table, again_table = (
-        choice_indicators(side.to_numpy(np.float64)) for side in (before, after)
+        choice_indicators(side.to_numpy(np.float64)) for side in (earlier_answers, later_answers)
     )
     return measure_rater_agreement((name, name), once_table, again_table, rng)

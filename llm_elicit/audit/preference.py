@@ -352,8 +352,8 @@ class Preference(AdjustedTest):
     @property
     def explained_share(self) -> float:
         """The share of the variation that repeats which is predicted; 1 unless clearly less."""
-        reached, ceiling = self.reliability, self.ceiling
-        if reached is None or ceiling is None:
+        reliability, ceiling = self.reliability, self.ceiling
+        if reliability is None or ceiling is None:
             return 1.0
         low, value = ceiling.low, ceiling.value
         if self.response == "choices":
@@ -361,7 +361,7 @@ class Preference(AdjustedTest):
                 _CEILING_TOLERANCE * _linear_explained_share(low),
                 _linear_explained_share(value),
             )
-        return 1.0 if reached.high >= low or not value else max(reached.value, 0.0) / value
+        return 1.0 if reliability.high >= low or not value else max(reliability.value, 0.0) / value
 
 
 def measure_preference(
@@ -387,7 +387,7 @@ def measure_preference(
     if test.null_r2 is not None and test.p_value >= settings.level:
         sample_size = estimate_sample_size(test.loo_r2, test.null_r2, len(response), settings.level)
     fitted = (diagnostics or {}).get("response") if response.kind == "log-odds" else None
-    child, of_agreement = rng.spawn(2)
+    position_rng, agreement_rng = rng.spawn(2)
     # Leave-one-out, of the quadratic rule.
     residual = None
     if len(response) >= MIN_PAIRS and response.value.any():
@@ -399,8 +399,8 @@ def measure_preference(
         value = float(fitted["held_out_r2"])
         reliability = Reliability(value=value, low=low, high=high, source="belief")
     elif residual is not None:
-        explained = estimate_explained_share(np.square(residual), response.squares)
-        reliability = Reliability(**explained.model_dump(), source="quadratic rule")
+        explained_interval = estimate_explained_share(np.square(residual), response.squares)
+        reliability = Reliability(**explained_interval.model_dump(), source="quadratic rule")
     dispersion = None if fitted is None else fitted.get("dispersion")
     # The variance of a half difference about the utility equals that of a half sum about its mean.
     noise_variance = None if residual is None else float(np.square(residual).mean())
@@ -413,12 +413,12 @@ def measure_preference(
         pairs=len(response),
         p_value=test.p_value,
         p_is_bound=test.p_is_bound,
-        agreement=_test_agreement(response, settings.flips, of_agreement),
+        agreement=_test_agreement(response, settings.flips, agreement_rng),
         smallest_p=None if several_rounds else smallest_p(len(response), settings.flips),
         flips=settings.flips,
         reliability=reliability,
         ceiling=_estimate_ceiling(response),
-        position=measure_position(response, noise_variance, space, settings.flips, child),
+        position=measure_position(response, noise_variance, space, settings.flips, position_rng),
         sample_size=sample_size,
         reason="",
     )
@@ -439,28 +439,28 @@ def decide_verdicts(
         controls: which judges are no hypotheses and are tested by themselves; none by default.
     """
     controls = controls or [False] * len(preferences)
-    family = [
+    in_family = [
         preference.pairs > 0 and not control
         for preference, control in zip(preferences, controls, strict=True)
     ]
-    positions = adjust_tests([preference.position for preference in preferences], family)
+    positions = adjust_tests([preference.position for preference in preferences], in_family)
     interactions = adjust_tests(
-        [None if position is None else position.interaction for position in positions], family
+        [None if position is None else position.interaction for position in positions], in_family
     )
-    agreements = adjust_tests([preference.agreement for preference in preferences], family)
-    decided = []
-    for i, preference in enumerate(adjust_tests(preferences, family)):
+    agreements = adjust_tests([preference.agreement for preference in preferences], in_family)
+    results = []
+    for i, preference in enumerate(adjust_tests(preferences, in_family)):
         assert preference is not None
         position, scale = positions[i], scales[i]
         if position is not None:
             position = position.model_copy(update={"interaction": interactions[i]})
-        family_size = 1 if controls[i] else max(sum(family), 1)
-        tests = {"position": position, "agreement": agreements[i], "family_size": family_size}
-        tested = preference.model_copy(update=tests)
-        verdict = _decide_verdict(tested, scale, level)
-        reason = _explain_verdict(tested, verdict, scale, level)
-        decided.append(tested.model_copy(update={"verdict": verdict, "reason": reason}))
-    return decided
+        family_size = 1 if controls[i] else max(sum(in_family), 1)
+        updates = {"position": position, "agreement": agreements[i], "family_size": family_size}
+        with_tests = preference.model_copy(update=updates)
+        verdict = _decide_verdict(with_tests, scale, level)
+        reason = _explain_verdict(with_tests, verdict, scale, level)
+        results.append(with_tests.model_copy(update={"verdict": verdict, "reason": reason}))
+    return results
 
 
 def _decide_verdict(preference: Preference, scale: str | None, level: float) -> Verdict:
@@ -481,8 +481,8 @@ def _decide_verdict(preference: Preference, scale: str | None, level: float) -> 
         or (position.p_is_bound and position.p_holm < level)
     ):
         return "position only"
-    least = fewest_pairs(preference.family_size, level)
-    if preference.smallest_p is not None and preference.pairs < least:
+    min_pairs = fewest_pairs(preference.family_size, level)
+    if preference.smallest_p is not None and preference.pairs < min_pairs:
         return "too few answers"
     return "no consistent preference"
 
@@ -516,10 +516,11 @@ def _explain_verdict(
             f"No linear or quadratic rule on the features is shown to describe the answers ({p}); "
             f"but those to a pair agree between its two orders ({preference.agreement.p_text})."
         )
-    none = f"The answers are not shown to depend on the points ({p})"
+    no_dependence = f"The answers are not shown to depend on the points ({p})"
     if verdict == "position only" and preference.position is not None:
-        return f"{none}; they depend on which option is shown first ({preference.position.p_text})."
-    return f"{none}, nor on which option is shown first."
+        p_position = preference.position.p_text
+        return f"{no_dependence}; they depend on which option is shown first ({p_position})."
+    return f"{no_dependence}, nor on which option is shown first."
 
 
 def _test_agreement(

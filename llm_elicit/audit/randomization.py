@@ -92,8 +92,8 @@ class RandomizationResult:
     @property
     def p_value(self) -> float:
         """(1 + number of randomizations with at least the observed gain) / (1 + their number)."""
-        reached = int(np.sum(self.null_statistics >= self.statistic - self._tolerance))
-        return (1 + reached) / (1 + len(self.null_statistics))
+        exceedances = int(np.sum(self.null_statistics >= self.statistic - self._tolerance))
+        return (1 + exceedances) / (1 + len(self.null_statistics))
 
     def p_value_breaking_ties(self, rng: np.random.Generator) -> float:
         """Return p with ties broken at random, which is uniform under the null hypothesis."""
@@ -126,29 +126,33 @@ def sign_flip_test(
     if not responses[0][start:].any():
         return RandomizationResult(0.0, np.zeros(flips))
     vectors, singular, _ = np.linalg.svd(design, full_matrices=False)
-    count, before = len(vectors) - start, vectors[:start].T
+    count, fixed_vectors = len(vectors) - start, vectors[:start].T
 
-    def gains(signs: Floats) -> Floats:
+    def evaluate_signs(signs: Floats) -> Floats:
         """Return the statistic for each column of signs."""
-        return _combine_statistics([
-            _best_loo_r2(vectors[start:], singular, row[start:, None] * signs, before @ row[:start])
-            for row in responses
-        ], count)  # fmt: skip
+        statistics = []
+        for response in responses:
+            flipped = response[start:, None] * signs
+            offset = fixed_vectors @ response[:start]
+            statistics.append(_best_loo_r2(vectors[start:], singular, flipped, offset))
+        return _combine_statistics(statistics, count)
 
-    observed = float(gains(np.ones((count, 1)))[0])
+    observed = float(evaluate_signs(np.ones((count, 1)))[0])
     if 2 ** min(count, _MAX_ENUMERATED_PAIRS) <= flips + 1:
-        return RandomizationResult(observed, gains(draw_signs(count, flips, rng)))
-    parts = [
-        gains(draw_signs(count, min(_FLIPS_PER_CHUNK, flips - first), rng))
+        return RandomizationResult(observed, evaluate_signs(draw_signs(count, flips, rng)))
+    chunks = [
+        evaluate_signs(draw_signs(count, min(_FLIPS_PER_CHUNK, flips - first), rng))
         for first in range(0, flips, _FLIPS_PER_CHUNK)
     ]
-    return RandomizationResult(observed, np.concatenate([np.empty(0), *parts]))
+    return RandomizationResult(observed, np.concatenate([np.empty(0), *chunks]))
 
 
 def _combine_statistics(statistics: list[Floats], count: int) -> Floats:
     """Return the larger of the statistics of the responses and of the robust ones."""
-    first, *others = statistics
-    return np.asarray(np.max([first, *(values - _HANDICAP / count for values in others)], axis=0))
+    statistic, *robust_statistics = statistics
+    return np.asarray(
+        np.max([statistic, *(values - _HANDICAP / count for values in robust_statistics)], axis=0)
+    )
 
 
 def sign_test(
@@ -161,11 +165,11 @@ def sign_test(
     if not values.any():
         return 1.0, False
     means = values @ draw_signs(len(values), flips, rng)
-    least = float(values.sum())
+    observed = float(values.sum())
     if not positive:
-        means, least = np.abs(means), abs(least)
-    reached = int((means >= least - 1e-9 * abs(least)).sum())
-    return (1 + reached) / (1 + len(means)), reached == 0
+        means, observed = np.abs(means), abs(observed)
+    exceedances = int((means >= observed - 1e-9 * abs(observed)).sum())
+    return (1 + exceedances) / (1 + len(means)), exceedances == 0
 
 
 def partial_sign_flip_test(
@@ -192,14 +196,14 @@ def partial_sign_flip_test(
         return RandomizationResult(0.0, np.zeros(flips))
     signs = rng.choice((-1.0, 1.0), size=(len(columns), flips))
 
-    def partial(residual: Floats) -> Floats:
+    def partial_r2(residual: Floats) -> Floats:
         """Return the partial R² of the residual, and of it under all signs."""
-        drawn = np.column_stack([residual, residual[:, None] * signs])
-        explained = np.square(directions.T @ drawn).sum(axis=0)
-        remainder = np.square(drawn).sum(axis=0) - np.square(basis.T @ drawn).sum(axis=0)
+        flipped = np.column_stack([residual, residual[:, None] * signs])
+        explained = np.square(directions.T @ flipped).sum(axis=0)
+        remainder = np.square(flipped).sum(axis=0) - np.square(basis.T @ flipped).sum(axis=0)
         return np.asarray(explained / np.maximum(remainder, 1e-12 * float(residual @ residual)))
 
-    shares = _combine_statistics([partial(residual) for residual in residuals], len(columns))
+    shares = _combine_statistics([partial_r2(residual) for residual in residuals], len(columns))
     return RandomizationResult(float(shares[0]), shares[1:])
 
 
@@ -210,13 +214,13 @@ def permutation_test(
 
     Both are centred, and responses are permuted over pairs.
     """
-    design, own = design - design.mean(axis=0), response - response.mean()
-    if float(own @ own) <= 1e-18 * float(response @ response):
+    design, centred = design - design.mean(axis=0), response - response.mean()
+    if float(centred @ centred) <= 1e-18 * float(response @ response):
         return RandomizationResult(0.0, np.zeros(permutations))
     vectors, singular, _ = np.linalg.svd(design, full_matrices=False)
-    nothing = np.zeros(vectors.shape[1])
-    shuffled = np.stack([rng.permutation(own) for _ in range(permutations)], axis=1)
-    gains = _best_loo_r2(vectors, singular, np.column_stack([own, shuffled]), nothing)
+    no_offset = np.zeros(vectors.shape[1])
+    shuffled = np.stack([rng.permutation(centred) for _ in range(permutations)], axis=1)
+    gains = _best_loo_r2(vectors, singular, np.column_stack([centred, shuffled]), no_offset)
     return RandomizationResult(float(gains[0]), gains[1:])
 
 
@@ -272,8 +276,10 @@ class RandomizationTest:
         if len(self.response) < 2:
             return Significance(1.0, 0.0, 1.0 / (1 + flips), np.zeros(flips))
         tests = [self._test_span(span, flips, rng, feature) for span in self.spans]
-        whole = 0, len(self.response)
-        overall = tests[0] if self.spans == [whole] else self._test_span(whole, 0, rng, feature)
+        full_span = 0, len(self.response)
+        overall = (
+            tests[0] if self.spans == [full_span] else self._test_span(full_span, 0, rng, feature)
+        )
         if len(tests) < 2:
             p_value = tests[0].p_value if tests else 1.0
         else:
@@ -283,10 +289,10 @@ class RandomizationTest:
             ends = [energy[end - 1] ** 2 for _, end in self.spans]
             weights = np.sqrt(np.diff(ends, prepend=0.0))
             p_value = float(stats.combine_pvalues(p_values, "stouffer", weights).pvalue)
-        share = self.level_share
-        null = overall.null_statistics if self.spans == [whole] and share == 1.0 else None
-        floor = min(1.0, 1.0 / (1 + flips) / share)
-        return Significance(min(1.0, p_value / share), overall.statistic, floor, null)
+        level_share = self.level_share
+        null = overall.null_statistics if self.spans == [full_span] and level_share == 1.0 else None
+        floor = min(1.0, 1.0 / (1 + flips) / level_share)
+        return Significance(min(1.0, p_value / level_share), overall.statistic, floor, null)
 
     def run_partial(self, flips: int, rng: np.random.Generator, feature: int) -> Significance:
         """Test one feature given the others, by linear and quadratic columns without products.
@@ -298,12 +304,12 @@ class RandomizationTest:
         if several_rounds or n < 2:
             return self.run(flips, rng, feature=feature)
         design, owners = self.designs[n]
-        others = design[:, (owners >= 0) & (owners != feature)]
-        if n < _PAIRS_PER_COLUMN * others.shape[1]:
+        other_columns = design[:, (owners >= 0) & (owners != feature)]
+        if n < _PAIRS_PER_COLUMN * other_columns.shape[1]:
             return self.run(flips, rng, feature=feature)
-        own = design[:, owners == feature]
-        test = partial_sign_flip_test(own, others, self.response.variants, flips, rng)
-        gain = sign_flip_test(own, [self.response.value], 0, rng).statistic
+        columns = design[:, owners == feature]
+        test = partial_sign_flip_test(columns, other_columns, self.response.variants, flips, rng)
+        gain = sign_flip_test(columns, [self.response.value], 0, rng).statistic
         return Significance(test.p_value, gain, 1.0 / (1 + flips))
 
     @cached_property
@@ -365,12 +371,15 @@ def feature_differences(pairs: Response, space: FeatureSpace) -> tuple[Floats, I
     """
     standardizer = Standardizer.of(space, np.concatenate([pairs.a, pairs.b]))
     a, b = standardizer(pairs.a), standardizer(pairs.b)
-    owner = standardizer.column_features
-    number = ~space.categorical[owner]
-    columns, owners = [a - b, (a**2 - b**2)[:, number]], [owner, owner[number]]
+    column_features = standardizer.column_features
+    is_number = ~space.categorical[column_features]
+    columns, owners = (
+        [a - b, (a**2 - b**2)[:, is_number]],
+        [column_features, column_features[is_number]],
+    )
     i, j = np.triu_indices(a.shape[1], k=1)
-    i, j = i[owner[i] != owner[j]], j[owner[i] != owner[j]]
-    if len(a) >= 2 * (len(owner) + int(number.sum()) + len(i)):
+    i, j = i[column_features[i] != column_features[j]], j[column_features[i] != column_features[j]]
+    if len(a) >= 2 * (len(column_features) + int(is_number.sum()) + len(i)):
         columns.append(a[:, i] * a[:, j] - b[:, i] * b[:, j])
         owners.append(np.full(len(i), -1))
     design = np.concatenate(columns, axis=1)
@@ -421,5 +430,5 @@ def _fit_ridge(
 def _orthonormal_basis(columns: Floats) -> Floats:
     """Return an orthonormal basis `(n, r)` of the span of columns `(n, p)`."""
     vectors, singular, _ = np.linalg.svd(columns, full_matrices=False)
-    least = 1e-9 * max(1.0, float(singular.max(initial=0.0)))
-    return np.asarray(vectors[:, singular > least])
+    tolerance = 1e-9 * max(1.0, float(singular.max(initial=0.0)))
+    return np.asarray(vectors[:, singular > tolerance])

@@ -117,26 +117,28 @@ def audit_rankings(
     """
     rankings = _Rankings.validated(points, ranking, names)
     rng = np.random.default_rng(seed)
-    by_place = rankings.fit(np.arange(rankings.n), features=False)
-    value = rankings.fit(np.arange(rankings.n), features=True)
-    drawn = [
+    position_coefficients = rankings.fit(np.arange(rankings.n), features=False)
+    coefficients = rankings.fit(np.arange(rankings.n), features=True)
+    bootstrap = [
         rankings.fit(rng.integers(rankings.n, size=rankings.n), features=True)
         for _ in range(resamples)
     ]
-    ends = np.stack([value, *np.quantile(drawn, [0.025, 0.975], axis=0)], axis=1).tolist()
-    effects = [Interval(value=v, low=low, high=high) for v, low, high in ends]
-    of_places, of_features = effects[: rankings.k - 1], effects[rankings.k - 1 :]
+    intervals = np.stack(
+        [coefficients, *np.quantile(bootstrap, [0.025, 0.975], axis=0)], axis=1
+    ).tolist()
+    effects = [Interval(value=v, low=low, high=high) for v, low, high in intervals]
+    position_effects, feature_effects = effects[: rankings.k - 1], effects[rankings.k - 1 :]
     # Scores of a question sum to zero, and all positions have one variance under exchanges.
     score = rankings.utility_scores(np.zeros(rankings.terms.shape[2]))
-    (places_p,) = _exchange_test(
+    (position_p,) = _exchange_test(
         score, lambda s: np.square(s.sum(0)).sum(keepdims=True), exchanges, rng
     )
-    residual = rankings.utility_scores(by_place)
-    points_p, *each_p = _exchange_test(
+    residual = rankings.utility_scores(position_coefficients)
+    point_p, *feature_p = _exchange_test(
         residual, rankings.feature_statistics(residual), exchanges, rng
     )
-    adjusted = holm_adjust(np.array(each_p))
-    by_places, by_points = (
+    adjusted = holm_adjust(np.array(feature_p))
+    position_gain, point_gain = (
         normal_interval(float(gains.mean()), float(gains.std(ddof=1)) / np.sqrt(rankings.n))
         for gains in _cross_validate(rankings, rng)
     )
@@ -145,20 +147,20 @@ def audit_rankings(
         questions=rankings.n,
         alternatives=rankings.k,
         chance_log_likelihood=-lgamma(rankings.k + 1),
-        position_gain=by_places,
-        point_gain=by_points,
-        position_p_value=places_p,
-        point_p_value=points_p,
+        position_gain=position_gain,
+        point_gain=point_gain,
+        position_p_value=position_p,
+        point_p_value=point_p,
         positions=[  # the last position is the reference
             RankingPositionEffect(position=i, nats=effect, times_first=first[i])
-            for i, effect in enumerate([*of_places, _ZERO_EFFECT])
+            for i, effect in enumerate([*position_effects, _ZERO_EFFECT])
         ],
         features=[
             FeatureEffect(
                 name=name,
-                slope=of_features[j],
-                curvature=of_features[len(names) + j],
-                p_value=each_p[j],
+                slope=feature_effects[j],
+                curvature=feature_effects[len(names) + j],
+                p_value=feature_p[j],
                 p_holm=float(adjusted[j]),
             )
             for j, name in enumerate(names)
@@ -196,23 +198,28 @@ class _Rankings:
         scale = flat.std(0)
         standard = (points - flat.mean(0)) / np.where(scale > 0, scale, 1.0)
         square = standard**2 - 1.0
-        places = np.broadcast_to(np.eye(k)[:, : k - 1], (n, k, k - 1))
-        return cls(np.concatenate([places, standard, square], axis=2), ranking, d)
+        positions = np.broadcast_to(np.eye(k)[:, : k - 1], (n, k, k - 1))
+        return cls(np.concatenate([positions, standard, square], axis=2), ranking, d)
 
     def feature_statistics(self, residual: Floats) -> Callable[[Floats], Floats]:
         """Return the score statistics of all features' terms jointly, and of each feature's two."""
         terms = self.terms[..., self.k - 1 :]
         centred = terms - terms.mean(1, keepdims=True)
-        mass = (residual**2).sum(1) / (self.k - 1)
-        covariance = np.einsum("n,nki,nkj->ij", mass, centred, centred)
-        own = [np.arange(2 * self.d), *(np.array([j, self.d + j]) for j in range(self.d))]
-        inverses = [np.linalg.pinv(covariance[np.ix_(at, at)], hermitian=True) for at in own]
+        weights = (residual**2).sum(1) / (self.k - 1)
+        covariance = np.einsum("n,nki,nkj->ij", weights, centred, centred)
+        term_groups = [np.arange(2 * self.d), *(np.array([j, self.d + j]) for j in range(self.d))]
+        inverses = [
+            np.linalg.pinv(covariance[np.ix_(columns, columns)], hermitian=True)
+            for columns in term_groups
+        ]
         design = centred.reshape(-1, 2 * self.d)
 
         def statistics(scores: Floats) -> Floats:
             score = scores.ravel() @ design
-            parts = zip(own, inverses, strict=True)
-            return np.array([score[at] @ inverse @ score[at] for at, inverse in parts])
+            parts = zip(term_groups, inverses, strict=True)
+            return np.array(
+                [score[columns] @ inverse @ score[columns] for columns, inverse in parts]
+            )
 
         return statistics
 
@@ -280,21 +287,21 @@ def _exchange_test(
     Exchanging scores between positions is equivalent to exchanging points.
     """
     observed = statistics(scores) - 1e-9
-    reached = np.zeros(len(observed))
+    exceedances = np.zeros(len(observed))
     for _ in range(exchanges):
-        reached += statistics(rng.permuted(scores, axis=1)) >= observed
-    p_values: list[float] = ((1.0 + reached) / (1.0 + exchanges)).tolist()
+        exceedances += statistics(rng.permuted(scores, axis=1)) >= observed
+    p_values: list[float] = ((1.0 + exceedances) / (1.0 + exchanges)).tolist()
     return p_values
 
 
 def _cross_validate(rankings: _Rankings, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Return held-out gains (n,) of positions over chance, and of points over positions."""
     fold = rng.permutation(np.arange(rankings.n) % _FOLDS)
-    by_places, by_points = np.empty(rankings.n), np.empty(rankings.n)
+    position_gain, point_gain = np.empty(rankings.n), np.empty(rankings.n)
     for held_out in range(_FOLDS):
         training, rows = np.flatnonzero(fold != held_out), np.flatnonzero(fold == held_out)
-        by_place = rankings.log_likelihood(rows, rankings.fit(training, features=False))
+        position_likelihood = rankings.log_likelihood(rows, rankings.fit(training, features=False))
         coefficients = rankings.fit(training, features=True)
-        by_places[rows] = by_place + lgamma(rankings.k + 1)
-        by_points[rows] = rankings.log_likelihood(rows, coefficients) - by_place
-    return by_places, by_points
+        position_gain[rows] = position_likelihood + lgamma(rankings.k + 1)
+        point_gain[rows] = rankings.log_likelihood(rows, coefficients) - position_likelihood
+    return position_gain, point_gain

@@ -61,8 +61,8 @@ def fitted_parts(method: str, diagnostics: Mapping[str, Any]) -> set[str]:
         >>> sorted(fitted_parts("score", {"network_share": 0.0}))
         ['score network', 'utility']
     """
-    own = {_FITTED_PARTS.get(method, method)}
-    return own | {"utility"} if "network_share" in diagnostics else own
+    parts = {_FITTED_PARTS.get(method, method)}
+    return parts | {"utility"} if "network_share" in diagnostics else parts
 
 
 def is_cross_check(
@@ -232,7 +232,7 @@ def audit_judge(
     if utility is not None:
         utility = replace(utility, explained_share=preference.explained_share)
     open_ended = density.bounded_below(fit)
-    measured: dict[str, Any] = {
+    measurements: dict[str, Any] = {
         "nonresponse": measure_nonresponse(comparisons, judge, space, settings.flips, later_rng),
         "effects": measure_effects(
             response, space, settings, effects_rng, schedule, utility, open_ended
@@ -240,34 +240,38 @@ def audit_judge(
         "predictive_check": calibration.read_predictive_check(fit),
     }
     if evidence.triads is not None:
-        measured["transitivity"] = measure_transitivity(evidence.triads, evidence.triad_predictions)
+        measurements["transitivity"] = measure_transitivity(
+            evidence.triads, evidence.triad_predictions
+        )
     if utility is not None:
-        measured["discrimination"] = measure_discrimination(utility, reference, data_rng)
+        measurements["discrimination"] = measure_discrimination(utility, reference, data_rng)
     if evidence.powers is not None:
-        measured["powers"] = measure_powers(evidence.powers, reference, later_rng)
+        measurements["powers"] = measure_powers(evidence.powers, reference, later_rng)
     if evidence.data_levels is not None:
-        measured["coverage"] = calibration.measure_data_coverage(evidence.data_levels)
+        measurements["coverage"] = calibration.measure_data_coverage(evidence.data_levels)
     if evidence.direct is not None:
-        measured["direct"] = measure_direct(evidence.direct, reference, belief, settings, data_rng)
+        measurements["direct"] = measure_direct(
+            evidence.direct, reference, belief, settings, data_rng
+        )
     if evidence.bands is not None:
-        measured["bands"] = evidence.bands.features
+        measurements["bands"] = evidence.bands.features
     if belief is not None:
-        measured["belief_summary"] = summaries.summarize(belief, space)
-        measured["shape"] = summaries.measure_shape(belief, reference, evidence.bands)
-        measured["boxes"] = calibration.measure_boxes(belief, reference, evidence.draws)
+        measurements["belief_summary"] = summaries.summarize(belief, space)
+        measurements["shape"] = summaries.measure_shape(belief, reference, evidence.bands)
+        measurements["boxes"] = calibration.measure_boxes(belief, reference, evidence.draws)
         if evidence.bands is not None:
-            measured["band_precision"] = summaries.measure_band_precision(
+            measurements["band_precision"] = summaries.measure_band_precision(
                 evidence.bands, belief, space, len(choices)
             )
         if data is not None:
-            measured["data_distance"] = estimator.estimate_distance(
+            measurements["data_distance"] = estimator.estimate_distance(
                 belief, data, rng, evidence.draws
             )
-        measured["sampling_distance"] = estimator.estimate_distance(
+        measurements["sampling_distance"] = estimator.estimate_distance(
             belief, reference.sampling, rng, evidence.draws
         )
-        measured["belief_floor"] = estimator.estimate_floor(belief, rng)
-        measured["method_distances"] = {
+        measurements["belief_floor"] = estimator.estimate_floor(belief, rng)
+        measurements["method_distances"] = {
             name: estimator.estimate_distance(belief, points, rng)
             for name, points in samples.items()
             if name != method
@@ -284,7 +288,7 @@ def audit_judge(
         consistency=measure_consistency(comparisons, judge, choices),
         preference=preference,
         diagnostics=json.loads(diagnostics),
-        **measured,
+        **measurements,
     )
 
 
@@ -419,7 +423,7 @@ def audit_run(
         tables.extend(item.validate_beliefs(space).values())
     # One size for all distances of the run, so that they compare.
     size, marginal_size = (
-        common_size(most, *tables) for most in (settings.size, settings.marginal_size)
+        common_size(max_size, *tables) for max_size in (settings.size, settings.marginal_size)
     )
     estimator = DistanceEstimator(reference.standardizer, settings, size, marginal_size)
     rng, steps = np.random.default_rng([seed, 1]), 1 + len(evidence)

@@ -264,8 +264,8 @@ def validate_points(points: ArrayLike, space: FeatureSpace, name: str) -> Floats
     if len(array) < 2:
         raise InputError(f"{name}: {len(array)} point(s); at least 2 are needed")
     codes = (array == np.rint(array)) & (array >= space.low) & (array <= space.high)
-    for bad in (~np.isfinite(space.to_scale(array)), space.categorical & ~codes):
-        for row, column in np.argwhere(bad)[:1].tolist():
+    for invalid in (~np.isfinite(space.to_scale(array)), space.categorical & ~codes):
+        for row, column in np.argwhere(invalid)[:1].tolist():
             rule = "finite and positive (its scale is log)" if space.log[column] else "finite"
             if np.isfinite(array[row, column]) and space.categorical[column]:
                 rule = f"the code of a category, 0 to {space.high[column]:g}"

@@ -126,12 +126,12 @@ class Response:
     @classmethod
     def from_choices(cls, choices: Choices) -> Response:
         """Return the response from choices, whatever orders they were asked in."""
-        unknown, none = np.full(len(choices), np.nan), np.zeros(len(choices))
+        nan, zeros = np.full(len(choices), np.nan), np.zeros(len(choices))
         value = choices.preference - 0.5
         # Averages of P and 1 - P leave rounding error, which is not a preference.
         value = np.where(np.abs(value) <= _ROUNDING, 0.0, value)
-        rest = choices.pair, unknown, unknown, unknown, none, none > 0.0, none, unknown, unknown
-        return cls("choices", choices.a, choices.b, value, *rest)
+        columns = choices.pair, nan, nan, nan, zeros, zeros > 0.0, zeros, nan, nan
+        return cls("choices", choices.a, choices.b, value, *columns)
 
 
 def build_response(comparisons: Comparisons, judge: str) -> Response:
@@ -148,11 +148,11 @@ def build_response(comparisons: Comparisons, judge: str) -> Response:
         is_used, answers = judgments.soft, np.where(is_stated, logit(p), judgments.log_odds)
     rows = pd.DataFrame({"pair": judgments.pair, "first": judgments.first, "shown": answers})
     rows = rows[is_used]
-    everything = comparisons.answers_of(judge)
-    answered = everything[everything["probability"].notna()][is_used].reset_index(drop=True)
+    all_rows = comparisons.answers_of(judge)
+    answered_rows = all_rows[all_rows["probability"].notna()][is_used].reset_index(drop=True)
     # Answers of the same time, as in a table without times, were asked in the order of the plan.
     keys = ["asked_at", "pair", "replicate", "order"]
-    in_time = answered.fillna({"asked_at": ""}).sort_values(keys).index.to_numpy()
+    in_time = answered_rows.fillna({"asked_at": ""}).sort_values(keys).index.to_numpy()
     by_question = rows.groupby(["pair", "first"])["shown"].agg(["mean", "var", "count"])
     by_order = pd.DataFrame(by_question.unstack())
     _, row, number = np.unique(judgments.pair[is_used], return_index=True, return_inverse=True)
@@ -178,14 +178,14 @@ def build_response(comparisons: Comparisons, judge: str) -> Response:
     noise = np.where(has_repeats.any(0), np.where(in_both_orders, 0.5, 1.0) * repeats, np.nan)
     pair = np.asarray(by_order.index, dtype=np.int64)
     side = np.where(in_both_orders, 0.0, np.where(np.isfinite(ab), 1.0, -1.0))
-    none = np.zeros(len(pair))
-    robust = _robust_differences(np.stack([ab, ba])) if kind == "log-odds" and len(pair) else none
+    zeros = np.zeros(len(pair))
+    robust = _robust_differences(np.stack([ab, ba])) if kind == "log-odds" and len(pair) else zeros
     response = Response(
-        kind, *points, none, pair, position, single, noise, robust, bound, side, *agreement
+        kind, *points, zeros, pair, position, single, noise, robust, bound, side, *agreement
     )
     value = np.where(in_both_orders, 0.5 * (ab - ba), side * (single - response.mean_position))
-    least = _ROUNDING * np.fmax(np.abs(ab), np.abs(ba))
-    return replace(response, value=np.where(np.abs(value) <= least, 0.0, value))
+    rounding = _ROUNDING * np.fmax(np.abs(ab), np.abs(ba))
+    return replace(response, value=np.where(np.abs(value) <= rounding, 0.0, value))
 
 
 def _robust_differences(answers: Floats) -> Floats:
@@ -212,27 +212,32 @@ def _measure_agreement(pair: Index, first: Index, answers: Floats) -> tuple[Floa
     count = len(answers)
     answers = answers - answers.sum() / max(count, 1)
     by_pair = np.argsort(pair, kind="stable")
-    longest = int(np.bincount(pair).max(initial=0))
-    couples = np.concatenate([
-        np.stack([by_pair[:-lag], by_pair[lag:]]) for lag in range(1, longest)
+    max_answers = int(np.bincount(pair).max(initial=0))
+    answer_pairs = np.concatenate([
+        np.stack([by_pair[:-lag], by_pair[lag:]]) for lag in range(1, max_answers)
     ] or [np.zeros((2, 0), dtype=np.int64)], axis=1)  # fmt: skip
-    couples = couples[:, pair[couples[0]] == pair[couples[1]]]
-    opposite = first[couples[0]] != first[couples[1]]
+    answer_pairs = answer_pairs[:, pair[answer_pairs[0]] == pair[answer_pairs[1]]]
+    opposite = first[answer_pairs[0]] != first[answer_pairs[1]]
     sign = -1.0 if opposite.any() else 1.0
-    couples = couples[:, opposite == opposite.any()]
-    control = np.full(couples.shape[1], np.nan)
-    steps = [*range(1, longest + 1), *range(-1, -longest - 1, -1)]
+    answer_pairs = answer_pairs[:, opposite == opposite.any()]
+    control = np.full(answer_pairs.shape[1], np.nan)
+    shifts = [*range(1, max_answers + 1), *range(-1, -max_answers - 1, -1)]
     # If all pairs were asked once and then all again, none is as far apart: one step further.
-    for shift in [*((step, step) for step in steps), *((0, step) for step in steps)]:
-        moved = couples + np.array(shift)[:, None]
-        inside = np.isnan(control) & (moved >= 0).all(axis=0) & (moved < count).all(axis=0)
-        moved = moved % max(count, 1)
-        usable = inside & (pair[moved[0]] != pair[moved[1]])
-        control[usable] = answers[moved].prod(axis=0)[usable]
-    agreement = sign * (answers[couples].prod(axis=0) - control)
+    for shift in [*((step, step) for step in shifts), *((0, step) for step in shifts)]:
+        shifted = answer_pairs + np.array(shift)[:, None]
+        is_available = (
+            np.isnan(control) & (shifted >= 0).all(axis=0) & (shifted < count).all(axis=0)
+        )
+        shifted = shifted % max(count, 1)
+        is_usable = is_available & (pair[shifted[0]] != pair[shifted[1]])
+        control[is_usable] = answers[shifted].prod(axis=0)[is_usable]
+    agreement = sign * (answers[answer_pairs].prod(axis=0) - control)
     has_control, pairs = np.isfinite(control), int(pair.max(initial=-1)) + 1
-    at = pair[couples[0]][has_control]
+    pair_with_control = pair[answer_pairs[0]][has_control]
     with np.errstate(invalid="ignore"):  # NaN for pairs without two answers
-        rows = np.bincount(at, minlength=pairs)
-        means = [np.bincount(at, x[has_control], pairs) / rows for x in (agreement, control)]
+        rows = np.bincount(pair_with_control, minlength=pairs)
+        means = [
+            np.bincount(pair_with_control, x[has_control], pairs) / rows
+            for x in (agreement, control)
+        ]
     return means[0], means[1]

@@ -119,36 +119,38 @@ def measure_stated_quantiles(
     ends = (space.low[:, None], space.high[:, None])
     clipped = np.clip(quantiles, *ends)
     outside = ((quantiles < ends[0]) | (quantiles > ends[1])).sum(axis=(0, 2))
-    times = np.isfinite(quantiles[:, :, 0]).sum(axis=0)
+    statements = np.isfinite(quantiles[:, :, 0]).sum(axis=0)
     # The median of monotone sequences is monotone.
     median = np.full(quantiles.shape[1:], np.nan)
-    median[times > 0] = np.nanmedian(clipped[:, times > 0], axis=0)
+    median[statements > 0] = np.nanmedian(clipped[:, statements > 0], axis=0)
     functions = partial(_quantile_functions, reference.standardizer)
 
-    def of_points(points: Floats) -> Floats:
+    def functions_of_points(points: Floats) -> Floats:
         # Rounded as they would be worded.
         return functions(np.quantile(space.round(points), np.array(LEVELS) / 100, axis=0).T)
 
     stated, single = functions(median), functions(clipped)
-    of_data = None if data is None else of_points(data)
-    of_belief = None if belief is None else of_points(belief)
-    spread = np.nansum(quantile_distance(single, stated), axis=0) / np.maximum(times, 1)
-    columns = {"spread": np.where(times > 1, spread, np.nan)}
-    if of_data is not None:
-        columns["data"] = quantile_distance(stated, of_data)
-    if of_belief is not None:
-        columns["belief"] = quantile_distance(stated, of_belief)
-    if of_data is not None and of_belief is not None:
-        columns["belief_data"] = quantile_distance(of_belief, of_data)
+    data_functions = None if data is None else functions_of_points(data)
+    belief_functions = None if belief is None else functions_of_points(belief)
+    spread = np.nansum(quantile_distance(single, stated), axis=0) / np.maximum(statements, 1)
+    columns = {"spread": np.where(statements > 1, spread, np.nan)}
+    if data_functions is not None:
+        columns["data"] = quantile_distance(stated, data_functions)
+    if belief_functions is not None:
+        columns["belief"] = quantile_distance(stated, belief_functions)
+    if data_functions is not None and belief_functions is not None:
+        columns["belief_data"] = quantile_distance(belief_functions, data_functions)
     if data is not None:  # between pairs of bootstrap samples of rows
         n, count = len(data), 2 * _FLOOR_PAIRS
-        drawn = [of_points(data[rng.integers(n, size=n)]) for _ in range(count)]
-        columns["floor"] = quantile_distance(np.array(drawn[::2]), np.array(drawn[1::2])).mean(0)
+        resampled = [functions_of_points(data[rng.integers(n, size=n)]) for _ in range(count)]
+        columns["floor"] = quantile_distance(
+            np.array(resampled[::2]), np.array(resampled[1::2])
+        ).mean(0)
     features = [
         StatedFeature(
             name=space.names[j],
-            times=int(times[j]),
-            quantiles=tuple(median[j].tolist()) if times[j] else None,
+            times=int(statements[j]),
+            quantiles=tuple(median[j].tolist()) if statements[j] else None,
             outside=int(outside[j]),
             **{name: finite_or_none(values[j]) for name, values in columns.items()},
         )
@@ -162,8 +164,8 @@ def _quantile_functions(standardizer: Standardizer, quantiles: Floats) -> Floats
     """Return standardized quantile functions `(..., d, 7)` at their nodes and the range's ends."""
     ends, shape = (standardizer.space.low, standardizer.space.high), (*quantiles.shape[:-1], 1)
     low, high = (np.broadcast_to(end[:, None], shape) for end in ends)
-    whole = np.concatenate([low, quantiles, high], axis=-1)
-    return np.swapaxes(standardizer.standardize_numbers(np.swapaxes(whole, -1, -2)), -1, -2)
+    with_ends = np.concatenate([low, quantiles, high], axis=-1)
+    return np.swapaxes(standardizer.standardize_numbers(np.swapaxes(with_ends, -1, -2)), -1, -2)
 
 
 def quantile_distance(x: Floats, y: Floats) -> Floats:
@@ -193,20 +195,22 @@ def _fit_noise_level(
     """
     factors = np.array(NOISE_FACTORS)
     distances = quantile_distance(by_level[:, :, None], single)  # (1 + S, c, t, d)
-    answered = np.flatnonzero(np.isfinite(distances[0, 0]).any(axis=0))
-    if len(answered) < 2:
+    answered_features = np.flatnonzero(np.isfinite(distances[0, 0]).any(axis=0))
+    if len(answered_features) < 2:
         return None
-    means = np.nanmean(distances[0][:, :, answered], axis=1).mean(axis=1)
+    means = np.nanmean(distances[0][:, :, answered_features], axis=1).mean(axis=1)
     beliefs = np.arange(min(1, len(distances) - 1), len(distances))
-    best = []
+    best_factors = []
     for _ in range(_RESAMPLES):
-        of_belief = distances[rng.choice(beliefs)]
-        drawn = [
-            of_belief[:, rng.choice(np.flatnonzero(np.isfinite(of_belief[0, :, j]))), j]
-            for j in rng.choice(answered, len(answered))
+        belief_distances = distances[rng.choice(beliefs)]
+        feature_distances = [
+            belief_distances[
+                :, rng.choice(np.flatnonzero(np.isfinite(belief_distances[0, :, j]))), j
+            ]
+            for j in rng.choice(answered_features, len(answered_features))
         ]
-        best.append(factors[np.mean(drawn, axis=0).argmin()])
-    low, high = np.quantile(best, [0.05, 0.95], method="nearest")
+        best_factors.append(factors[np.mean(feature_distances, axis=0).argmin()])
+    low, high = np.quantile(best_factors, [0.05, 0.95], method="nearest")
     return NoiseLevel(
         factors=factors.tolist(),
         distances=means.tolist(),
@@ -229,15 +233,16 @@ def quantiles_by_noise(
     importance-weighted to each; if too few have weight for the belief itself, it is sampled anew.
     """
     rng = np.random.default_rng([seed, 0x1E7E1])
-    some = points[rng.permutation(len(points))[:_POINTS]]
-    candidates = np.concatenate([some, space.sample(len(some), rng)])
+    belief_points = points[rng.permutation(len(points))[:_POINTS]]
+    candidates = np.concatenate([belief_points, space.sample(len(belief_points), rng)])
     slope = belief.sampling.log_scale_derivative(candidates)
-    own = belief.log_prob(candidates)
-    proposal = np.logaddexp(own, belief.sampling.log_prob(candidates)) - slope
-    logs = [own, *belief.draws(seed=seed).log_prob(candidates)] if belief.has_draws else [own]
+    log_densities = [belief.log_prob(candidates)]
+    proposal = np.logaddexp(log_densities[0], belief.sampling.log_prob(candidates)) - slope
+    if belief.has_draws:
+        log_densities.extend(belief.draws(seed=seed).log_prob(candidates))
     order, levels = np.argsort(candidates, axis=0), np.array(LEVELS) / 100
-    quantiles = np.empty((len(logs), len(NOISE_FACTORS), space.dimension, len(LEVELS)))
-    for i, log_p in enumerate(logs):
+    quantiles = np.empty((len(log_densities), len(NOISE_FACTORS), space.dimension, len(LEVELS)))
+    for i, log_p in enumerate(log_densities):
         for k, factor in enumerate(NOISE_FACTORS):
             exponents = factor * (log_p - slope) - proposal
             weights = np.exp(exponents - exponents.max())

@@ -233,11 +233,11 @@ def measure_bands(
             ends = dict(zip(_QUANTILE_KEYS, map(tuple, quantiles[:, column].tolist()), strict=True))
             features.append(FeatureBands(name=name, mean=tuple(means[column]), **ends))
     weighted = zip(draws.points, draws.weights, strict=True)
-    drawn = np.stack([correlation_matrix(correlation_columns(space, x), w) for x, w in weighted])
-    lowest, highest = density.band(drawn, level)
+    matrices = np.stack([correlation_matrix(correlation_columns(space, x), w) for x, w in weighted])
+    band_low, band_high = density.band(matrices, level)
     correlations = tuple(
         CorrelationBand(
-            **pair.model_dump(), correlation=(float(lowest[i, j]), float(highest[i, j]))
+            **pair.model_dump(), correlation=(float(band_low[i, j]), float(band_high[i, j]))
         )
         for i, j, pair in correlation_pairs(space)
     )
@@ -405,7 +405,7 @@ class Shape(StrictModel):
 def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | None) -> Shape:
     """Compare a belief's samples `(m, d)`, natural units, and its bands with the data and λ."""
     space, data = reference.space, reference.data
-    of_belief, of_sampling = (
+    belief_correlations, sampling_correlations = (
         correlation_matrix(correlation_columns(space, points))
         for points in (belief, reference.sampling)
     )
@@ -416,19 +416,23 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
     bands_by_pair = {} if bands is None else {b.sides: b.correlation for b in bands.correlations}
     correlations = []
     for i, j, pair in correlation_pairs(space):
-        ends, of_data, difference = bands_by_pair.get(pair.sides), None, None
+        band, data_interval, difference = bands_by_pair.get(pair.sides), None, None
         if rows is not None:
-            of_data, same_level = correlation_intervals(rows[i], rows[j], (0.95, 0.9))
-            if ends is not None:
-                difference = correlation_difference(float(of_belief[i, j]), ends, same_level)
+            data_interval, interval_at_band_level = correlation_intervals(
+                rows[i], rows[j], (0.95, 0.9)
+            )
+            if band is not None:
+                difference = correlation_difference(
+                    float(belief_correlations[i, j]), band, interval_at_band_level
+                )
         correlations.append(
             Correlation(
                 **pair.model_dump(),
-                belief=float(of_belief[i, j]),
-                band=ends,
-                data=of_data,
-                sampling=float(of_sampling[i, j]),
-                outside_band=is_outside_band(ends, of_data),
+                belief=float(belief_correlations[i, j]),
+                band=band,
+                data=data_interval,
+                sampling=float(sampling_correlations[i, j]),
+                outside_band=is_outside_band(band, data_interval),
                 difference=difference,
             )
         )
@@ -499,10 +503,10 @@ def _measure_tails(belief: Floats, data: Floats, name: str, bands: Bands | None)
     )
     below_band = above_band = None
     if isinstance(bands, FeatureBands):
-        least, most = (float((data < end).mean()) for end in bands.q05)
-        below_band = least, most
-        most, least = (float((data > end).mean()) for end in bands.q95)
-        above_band = least, most
+        smaller, larger = (float((data < end).mean()) for end in bands.q05)
+        below_band = smaller, larger
+        larger, smaller = (float((data > end).mean()) for end in bands.q95)
+        above_band = smaller, larger
     return Tails(name=name, below=below, above=above, below_band=below_band, above_band=above_band)
 
 

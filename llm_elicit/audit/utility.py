@@ -136,11 +136,11 @@ def evaluate_utility(
     sampling = space.round(space.sample(_SAMPLING_POINTS, rng))
     rows = None if data is None else data[rng.permutation(len(data))[:_MAX_ROWS]]
     fitted_response = belief.diagnostics.get("response") or {}
-    is_measured = fitted_response.get("scale") == "log-odds"
+    is_log_odds = fitted_response.get("scale") == "log-odds"
     # Nats of log density per nat of log-odds.
-    unit = belief.power * (1.0 if is_measured else belief.noise.scale)
+    unit = belief.power * (1.0 if is_log_odds else belief.noise.scale)
 
-    def values(points: Floats, tapered: bool = True) -> Floats:
+    def evaluate(points: Floats, tapered: bool = True) -> Floats:
         if belief.has_draws:
             return belief.utilities(points, tapered=tapered) / unit
         if belief.has_noise_levels:
@@ -148,25 +148,27 @@ def evaluate_utility(
         return (belief.log_prob(points) - belief.sampling.log_scale_derivative(points))[None] / unit
 
     # Effects describe the answers, so they leave out the taper beyond the compared points.
-    untapered = partial(values, tapered=False)
+    untapered = partial(evaluate, tapered=False)
 
-    base = space.sample(_EFFECT_POINTS, rng)
+    base_points = space.sample(_EFFECT_POINTS, rng)
     # Integers are rounded from positions in the range of their cells; halves go to the nearer end.
     low, high = space.scale_ends
-    at = space.from_scale(low + GRID[:, None] * (high - low))
-    outward = np.where(GRID[:, None] <= 0.5, np.ceil(at - 0.5), np.floor(at + 0.5))
-    at = np.clip(np.where(space.integer, outward, at), space.low, space.high)
+    grid_points = space.from_scale(low + GRID[:, None] * (high - low))
+    outward = np.where(
+        GRID[:, None] <= 0.5, np.ceil(grid_points - 0.5), np.floor(grid_points + 0.5)
+    )
+    grid_points = np.clip(np.where(space.integer, outward, grid_points), space.low, space.high)
     grids = [
-        discrete_values(feature) if has_discrete_values(feature) else at[:, j]
+        discrete_values(feature) if has_discrete_values(feature) else grid_points[:, j]
         for j, feature in enumerate(space.features)
     ]
     return UtilityDraws(
-        at_rows=None if rows is None else values(rows),
-        at_sampling=values(sampling),
+        at_rows=None if rows is None else evaluate(rows),
+        at_sampling=evaluate(sampling),
         row_points=rows,
         sampling_points=sampling,
         effect_curves=tuple(
-            _average_other_features(untapered, space, base, feature, grid)
+            _average_other_features(untapered, space, base_points, feature, grid)
             for feature, grid in enumerate(grids)
         ),
     )
@@ -192,9 +194,9 @@ def discrete_values(feature: Feature) -> Floats:
 
 
 def _average_other_features(
-    values: Callable[[Floats], Floats],
+    evaluate: Callable[[Floats], Floats],
     space: FeatureSpace,
-    base: Floats,
+    base_points: Floats,
     feature: int,
     grid: Floats,
 ) -> Floats:
@@ -203,18 +205,20 @@ def _average_other_features(
     The mean is over the points that satisfy the space's constraints. If none does at a value, the
     mean at the nearest value is returned.
     """
-    points = np.repeat(base[None], len(grid), axis=0)
+    points = np.repeat(base_points[None], len(grid), axis=0)
     points[:, :, feature] = grid[:, None]
-    flat = points.reshape(-1, base.shape[1])
-    inside = space.contains(flat) if space.constraints else np.ones(len(flat), dtype=bool)
-    averages = values(flat[inside])
-    counts = inside.reshape(len(grid), -1).sum(axis=1)
-    owner = np.repeat(np.arange(len(grid)), len(base))[inside]
+    flat_points = points.reshape(-1, base_points.shape[1])
+    is_inside = (
+        space.contains(flat_points) if space.constraints else np.ones(len(flat_points), dtype=bool)
+    )
+    averages = evaluate(flat_points[is_inside])
+    counts = is_inside.reshape(len(grid), -1).sum(axis=1)
+    grid_index = np.repeat(np.arange(len(grid)), len(base_points))[is_inside]
     occupied = np.flatnonzero(counts)
     nearest = occupied[np.abs(occupied - np.arange(len(grid))[:, None]).argmin(axis=1)]
 
     def means(row: Floats) -> Floats:
-        totals = np.bincount(owner, weights=row, minlength=len(grid))
+        totals = np.bincount(grid_index, weights=row, minlength=len(grid))
         return np.asarray((totals / np.maximum(counts, 1))[nearest])
 
     return np.stack([means(draw) for draw in averages])
@@ -299,13 +303,13 @@ def measure_effects(
     effects = []
     for j, feature in enumerate(space.features):
         result = test.run_partial(settings.flips, rng, j)
-        curve = {} if utility is None else _curve_fields(utility, j, feature, open_ended)
-        tested: dict[str, Any] = {
+        curve_fields = {} if utility is None else _curve_fields(utility, j, feature, open_ended)
+        test_fields: dict[str, Any] = {
             "p_value": result.p_value,
             "p_is_bound": result.p_is_bound,
             "loo_r2": result.loo_r2,
         }
-        effects.append(Effect(name=feature.name, **tested, **curve))
+        effects.append(Effect(name=feature.name, **test_fields, **curve_fields))
     return tuple(effect for effect in adjust_tests(effects) if effect is not None)
 
 
@@ -321,16 +325,16 @@ def _curve_fields(
         contrast[best] += 1.0
         contrast[worst] -= 1.0
         weights = np.full(len(mean), 1.0 / len(mean))
-        at = discrete_values(feature)
-        categories = feature.word(float(at[best])), feature.word(float(at[worst]))
+        values = discrete_values(feature)
+        categories = feature.word(float(values[best])), feature.word(float(values[worst]))
     else:
         direction, contrast = _choose_contrast(mean)
         weights, categories = _GRID_WEIGHTS, None
     centred = mean - weights @ mean
-    effects, left_out, interval = draws @ contrast, utility.unexplained_sd, {}
-    if not math.isinf(left_out):
-        if left_out > 0.0:
-            error = left_out * float(np.linalg.norm(contrast))
+    effects, unexplained_sd, interval = draws @ contrast, utility.unexplained_sd, {}
+    if not math.isinf(unexplained_sd):
+        if unexplained_sd > 0.0:
+            error = unexplained_sd * float(np.linalg.norm(contrast))
             effects = np.add.outer(effects, error * _NORMAL_QUANTILES).ravel()
         interval = posterior_interval(effects, 0.95).model_dump()
         if open_ended:
@@ -433,33 +437,40 @@ def measure_discrimination(
     """
     if utility.at_rows is None or utility.row_points is None or utility.explained_share <= 0.0:
         return None
-    of_rows, of_sampling = utility.at_rows, utility.at_sampling
+    at_rows, at_sampling = utility.at_rows, utility.at_sampling
     kernels = _KernelDensity(reference.standardizer, utility.row_points, utility.sampling_points)
-    sizes, count = (of_rows.shape[1], of_sampling.shape[1]), max(_MIN_DRAWS, len(of_rows))
+    sizes, count = (at_rows.shape[1], at_sampling.shape[1]), max(_MIN_DRAWS, len(at_rows))
     resamples = [[rng.integers(n, size=n) for n in sizes] for _ in range(count)]
-    weights = np.array([np.bincount(row, minlength=sizes[0]) for row, _ in resamples])
+    weights = np.array([np.bincount(row_index, minlength=sizes[0]) for row_index, _ in resamples])
     densities = kernels.evaluate_at_sampling(
         weights.astype(np.float64)
     )  # one matrix product for all
-    left_out, ranks = utility.unexplained_sd, kernels.standardized_ranks()
+    unexplained_sd, ranks = utility.unexplained_sd, kernels.standardized_ranks()
     results = np.empty((count, 3))
-    for i, (row, drawn) in enumerate(resamples):
-        draw = i % len(of_rows)
-        rows, sampling = of_rows[draw, row], of_sampling[draw, drawn]
-        if left_out > 0.0:
-            angle = math.asin(rng.uniform(-1.0, 1.0))
-            of_ranks, remainder = left_out * math.sin(angle), left_out * math.cos(angle)
-            rows = rows + of_ranks * ranks[0][row] + remainder * rng.standard_normal()
+    for i, (row_index, sampling_index) in enumerate(resamples):
+        draw = i % len(at_rows)
+        rows, sampling = at_rows[draw, row_index], at_sampling[draw, sampling_index]
+        if unexplained_sd > 0.0:
+            mixing_angle = math.asin(rng.uniform(-1.0, 1.0))
+            rank_part, remainder = (
+                unexplained_sd * math.sin(mixing_angle),
+                unexplained_sd * math.cos(mixing_angle),
+            )
+            rows = rows + rank_part * ranks[0][row_index] + remainder * rng.standard_normal()
             sampling = (
                 sampling
-                + of_ranks * ranks[1][drawn]
+                + rank_part * ranks[1][sampling_index]
                 + remainder * rng.standard_normal(len(sampling))
             )
-        dense = densities[i, drawn]
-        results[i] = auc(rows, sampling), spearman(sampling, dense), level_set_share(rows, sampling)
+        log_density = densities[i, sampling_index]
+        results[i] = (
+            auc(rows, sampling),
+            spearman(sampling, log_density),
+            level_set_share(rows, sampling),
+        )
     area, correlation, share = (posterior_interval(column, 0.95) for column in results.T)
     return Discrimination(
-        rows=of_rows.shape[1],
+        rows=at_rows.shape[1],
         auc=area,
         ceiling=auc(kernels.log_density_at_rows, kernels.log_density_at_sampling),
         rank_correlation=correlation,
@@ -533,25 +544,25 @@ class _KernelDensity:
         covariance = np.cov(x, rowvar=False).reshape(d, d) + 1e-3 * np.eye(d)
         whitening = np.linalg.inv(np.linalg.cholesky(covariance)).T
         scott = n ** (-1.0 / (d + 4))
-        within = cdist(x @ whitening, x @ whitening, "sqeuclidean")
-        np.fill_diagonal(within, np.inf)
-        nearest = within.min(axis=1)
-        apart = nearest[:, None] - within
+        squared_distances = cdist(x @ whitening, x @ whitening, "sqeuclidean")
+        np.fill_diagonal(squared_distances, np.inf)
+        nearest = squared_distances.min(axis=1)
+        exponents_from_nearest = nearest[:, None] - squared_distances
 
         def log_kernels(scale: float) -> Floats:
-            exponents = 0.5 * apart / scale**2
+            exponents = 0.5 * exponents_from_nearest / scale**2
             return np.asarray(np.log(np.exp(exponents).sum(axis=1)) - 0.5 * nearest / scale**2)
 
         scales = [scott * factor for factor in _BANDWIDTH_FACTORS]
         log_densities = {scale: log_kernels(scale) - d * np.log(scale) for scale in scales}
-        best = max(log_densities, key=lambda scale: float(log_densities[scale].mean()))
+        best_scale = max(log_densities, key=lambda scale: float(log_densities[scale].mean()))
         # A row has one kernel fewer than a draw from λ.
-        self.log_density_at_rows = log_densities[best] + np.log(n / (n - 1))
-        logs = -0.5 * cdist(y @ whitening, x @ whitening, "sqeuclidean") / best**2
+        self.log_density_at_rows = log_densities[best_scale] + np.log(n / (n - 1))
+        logs = -0.5 * cdist(y @ whitening, x @ whitening, "sqeuclidean") / best_scale**2
         self._highest = logs.max(axis=1)
         self._kernels = np.exp(logs - self._highest[:, None])
         self.log_density_at_sampling = self.evaluate_at_sampling(np.ones((1, n)))[0] - d * np.log(
-            best
+            best_scale
         )
 
     def standardized_ranks(self) -> tuple[Floats, Floats]:
@@ -570,5 +581,5 @@ class _KernelDensity:
         """
         with np.errstate(divide="ignore"):
             logs = self._highest + np.log(weights @ self._kernels.T)
-        least = np.where(np.isfinite(logs), logs, np.inf).min(axis=1, initial=0.0)
-        return np.asarray(np.maximum(logs, least[:, None] - 1.0))
+        smallest = np.where(np.isfinite(logs), logs, np.inf).min(axis=1, initial=0.0)
+        return np.asarray(np.maximum(logs, smallest[:, None] - 1.0))

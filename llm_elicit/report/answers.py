@@ -58,9 +58,9 @@ class Answer:
             return ""
         if not self.bound:
             return f"= {number_text(p, 2)}"
-        least = self.bound > 0
-        rounded = (math.floor if least else math.ceil)(1000 * p) / 1000
-        return f"{'at least' if least else 'at most'} {rounded:.3f}"
+        is_lower_bound = self.bound > 0
+        rounded = (math.floor if is_lower_bound else math.ceil)(1000 * p) / 1000
+        return f"{'at least' if is_lower_bound else 'at most'} {rounded:.3f}"
 
 
 @dataclass(frozen=True)
@@ -96,16 +96,16 @@ def sample_answers(
     rows: pd.DataFrame, space: FeatureSpace, max_answers: int = MAX_ANSWERS
 ) -> AnswerSample:
     """Choose the answers of one judge to show, by `select_rows`."""
-    agree = orders_agree(rows)
-    few = select_rows(rows, min(EXPANDED_ANSWERS, max_answers))
-    more = select_rows(rows.drop(few.index), max_answers - len(few))
+    agreement = orders_agree(rows)
+    expanded = select_rows(rows, min(EXPANDED_ANSWERS, max_answers))
+    collapsed = select_rows(rows.drop(expanded.index), max_answers - len(expanded))
 
     def answers(some: pd.DataFrame) -> list[Answer]:
         points = zip(*points_of(some, space.names), strict=True)
         rows = zip(some.iterrows(), points, strict=True)
-        return [_make_answer(row, pair, space, agree) for (_, row), pair in rows]
+        return [_make_answer(row, pair, space, agreement) for (_, row), pair in rows]
 
-    return AnswerSample(answers(few), answers(more), len(rows))
+    return AnswerSample(answers(expanded), answers(collapsed), len(rows))
 
 
 def select_rows(rows: pd.DataFrame, count: int) -> pd.DataFrame:
@@ -113,13 +113,15 @@ def select_rows(rows: pd.DataFrame, count: int) -> pd.DataFrame:
 
     All are evenly spaced over the run.
     """
-    least = max(1, count // 20)
-    sure = [
-        index for _, some in rows.groupby("verdict") for index in _space_evenly(some.index, least)
+    min_per_verdict = max(1, count // 20)
+    selected = [
+        index
+        for _, verdict_rows in rows.groupby("verdict")
+        for index in _space_evenly(verdict_rows.index, min_per_verdict)
     ]
-    sure = sure[:count]
-    others = rows.index.difference(sure)
-    return rows.loc[sorted([*sure, *_space_evenly(others, count - len(sure))])]
+    selected = selected[:count]
+    other_rows = rows.index.difference(selected)
+    return rows.loc[sorted([*selected, *_space_evenly(other_rows, count - len(selected))])]
 
 
 def _space_evenly(index: pd.Index[Any], count: int) -> list[Any]:
@@ -138,9 +140,9 @@ def orders_agree(rows: pd.DataFrame) -> pd.Series[bool]:
         >>> orders_agree(rows).to_dict()
         {0: True, 1: False}
     """
-    chosen = rows[rows["verdict"].isin(["A", "B"])]
-    picked_a = (chosen["verdict"] == "A") == (chosen["order"] == "ab")
-    by_pair = chosen.assign(picked_a=picked_a).groupby("pair")
+    choices = rows[rows["verdict"].isin(["A", "B"])]
+    picked_a = (choices["verdict"] == "A") == (choices["order"] == "ab")
+    by_pair = choices.assign(picked_a=picked_a).groupby("pair")
     in_both_orders = by_pair["order"].nunique() == 2
     return (by_pair["picked_a"].nunique() == 1)[in_both_orders]
 

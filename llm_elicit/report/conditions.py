@@ -160,11 +160,11 @@ def _draw_feature(
         figure = empty_figure(3.6, 2.5, LIGHT)
         axes = figure.add_subplot()
         style_axes(axes, LIGHT)
-        for at, (belief, bands, data) in enumerate(summaries):
+        for x, (belief, bands, data) in enumerate(summaries):
             if isinstance(data, FeatureSummary):
-                _draw_summary(axes, at + _DATA_OFFSET, data, LIGHT.data)
+                _draw_summary(axes, x + _DATA_OFFSET, data, LIGHT.data)
             if isinstance(belief, FeatureSummary):
-                _draw_summary(axes, at - _DATA_OFFSET, belief, LIGHT.belief)
+                _draw_summary(axes, x - _DATA_OFFSET, belief, LIGHT.belief)
             if isinstance(bands, FeatureBands):
                 shade: dict[str, Any] = {
                     "color": LIGHT.belief,
@@ -172,7 +172,7 @@ def _draw_feature(
                     "alpha": 0.3,
                     "solid_capstyle": "butt",
                 }
-                axes.plot([at - _DATA_OFFSET] * 2, bands.mean, **shade)
+                axes.plot([x - _DATA_OFFSET] * 2, bands.mean, **shade)
         set_axis(axes, "y", feature_axis(feature))
         axes.set_xlim(-0.5, len(labels) - 0.5)
         crowded = sum(map(len, labels)) > 30
@@ -183,8 +183,8 @@ def _draw_feature(
         return draw_picture(figure, axis_label(feature), alt)
 
 
-def _draw_summary(axes: Axes, at: float, summary: FeatureSummary, colour: str) -> None:
+def _draw_summary(axes: Axes, x: float, summary: FeatureSummary, colour: str) -> None:
     """Draw a mean as a point, with lines between the 5 and 95 % and the 25 and 75 % quantiles."""
-    axes.plot([at, at], [summary.q05, summary.q95], color=colour, lw=1, solid_capstyle="butt")
-    axes.plot([at, at], [summary.q25, summary.q75], color=colour, lw=2.5, solid_capstyle="butt")
-    axes.plot([at], [summary.mean], "o", color=colour, ms=5)
+    axes.plot([x, x], [summary.q05, summary.q95], color=colour, lw=1, solid_capstyle="butt")
+    axes.plot([x, x], [summary.q25, summary.q75], color=colour, lw=2.5, solid_capstyle="butt")
+    axes.plot([x], [summary.mean], "o", color=colour, ms=5)

@@ -110,13 +110,17 @@ def marginal_alt_text(
     band = None if bands is None else bands.features[column]
     if feature.categories:
         shares = category_shares(belief[:, column], feature)
-        of_data = None if data is None else category_shares(data[:, column], feature)
+        data_shares = None if data is None else category_shares(data[:, column], feature)
         parts = []
         for code, word in enumerate(feature.categories):
             part = f"belief {share_text(float(shares[code]))}"
             if isinstance(band, CategoryBands):
                 part += f" (90 % band {' to '.join(map(share_text, band.shares[word]))})"
-            part = part if of_data is None else f"data {share_text(float(of_data[code]))}, {part}"
+            part = (
+                part
+                if data_shares is None
+                else f"data {share_text(float(data_shares[code]))}, {part}"
+            )
             parts.append(f"{word}: {part}")
         return f"Shares of {feature.label}. {'; '.join(parts)}."
     circle = Circle.of(feature) if feature.periodic else None
@@ -198,7 +202,7 @@ def _corner_layers(
 ) -> LayeredFigure:
     """Return the corner plot for the page, with the belief at every power and without a legend."""
     backdrop = paint_grey(figure, "Panels", "Panels")
-    shapes, rescaled, flat = list[Shape](), list[RescaledShapes](), set[int]()
+    shapes, rescaled, flat_steps = list[Shape](), list[RescaledShapes](), set[int]()
     for axes, row, column in iterate_panels(figure, plot_data.dimension):
         if row == column:
             panel_shapes, scale = marginal_shapes(axes, plot_data, powers, row)
@@ -210,9 +214,9 @@ def _corner_layers(
             find_flat_factors(plot_data, powers, pair).items()
         ):
             if is_flat:
-                flat.add(step)
-            drawn = draw_regions(axes, powers[factor], pair, LIGHT, flat=is_flat)
-            shapes += extract_shapes(drawn, "belief", step)
+                flat_steps.add(step)
+            artists = draw_regions(axes, powers[factor], pair, LIGHT, flat=is_flat)
+            shapes += extract_shapes(artists, "belief", step)
     data = "the data in grey, " if plot_data.data is not None else ""
     return LayeredFigure(
         f"Belief of {judge}, two features at a time",
@@ -222,7 +226,7 @@ def _corner_layers(
         tuple(shapes),
         tuple(rescaled),
         backdrop,
-        tuple(sorted(flat)),
+        tuple(sorted(flat_steps)),
     )
 
 
@@ -267,17 +271,16 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
     """Draw one judge's belief with data and λ."""
     space, data = samples.space, samples.plot_data(judge)
     figures = {"marginals": marginals_figure(data)}
-    corner = chart = None
+    corner = map_picture = None
     if 2 <= space.dimension <= MAX_CORNER_FEATURES:
         corner, figures["corner"] = draw_corner(samples, judge)
     if {"Latitude", "Longitude"} <= {space.names[j] for j in space.numeric}:
-        place = PanelPair.from_plot(
-            data, space.names.index("Longitude"), space.names.index("Latitude")
-        )
-        figures["map"] = map_figure(data, place, LIGHT)
-        chart = paint_picture(
+        columns = space.names.index("Longitude"), space.names.index("Latitude")
+        map_axes = PanelPair.from_plot(data, *columns)
+        figures["map"] = map_figure(data, map_axes, LIGHT)
+        map_picture = paint_picture(
             figures["map"],
-            map_figure(data, place, DARK),
+            map_figure(data, map_axes, DARK),
             f"Map of the belief of {judge}",
             "Maps of longitude and latitude side by side: the data, the belief of "
             f"{judge}, and the sampling density, stronger where denser.",
@@ -288,7 +291,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
         for name, figure in figures.items()
         for kind in ("png", "svg")
     }
-    return Portrait(tuple(samples.belief_by_factor(judge)), marginals, corner, chart, files)
+    return Portrait(tuple(samples.belief_by_factor(judge)), marginals, corner, map_picture, files)
 
 
 def save_figures(portraits: Mapping[str, Portrait], folder: Path) -> list[Path]:
@@ -374,18 +377,21 @@ def _curve_alt_text(part: DataCoverage | PredictiveCheck) -> str:
 
 def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
     """Return the calibration curves of one judge in one theme."""
-    drawn = [part for part in (judge.coverage, judge.predictive_check) if part is not None]
-    figure = empty_figure(_CURVE_SIZE * len(drawn), _CURVE_SIZE, theme)
-    for place, part in enumerate(drawn, start=1):
-        axes = figure.add_subplot(1, len(drawn), place)
+    parts = [part for part in (judge.coverage, judge.predictive_check) if part is not None]
+    figure = empty_figure(_CURVE_SIZE * len(parts), _CURVE_SIZE, theme)
+    for column, part in enumerate(parts, start=1):
+        axes = figure.add_subplot(1, len(parts), column)
         style_axes(axes, theme)
         axes.set_aspect("equal")
         if isinstance(part, DataCoverage):
-            line, lowest = (np.linspace(0.0, 1.0, len(part.curve)).tolist(), part.curve), 0.0
+            line, diagonal_start = (
+                (np.linspace(0.0, 1.0, len(part.curve)).tolist(), part.curve),
+                0.0,
+            )
             axes.set(xlim=(0, 1), ylim=(0, 1.02))
             labels = "mass of the highest-density region", "share of the data", "data coverage"
         else:
-            bins, lowest = part.calibration, 0.5
+            bins, diagonal_start = part.calibration, 0.5
             line = [b.predicted for b in bins], [b.observed for b in bins]
             sizes = [12 + 150 * b.share for b in bins]
             axes.scatter(*line, s=sizes, color=theme.belief, zorder=3, clip_on=False)
@@ -394,8 +400,10 @@ def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
                 "predicted probability of the likelier option", "observed frequency",
                 "held-out choices",
             )  # fmt: skip
-        axes.plot([lowest, 1], [lowest, 1], color=theme.data, linewidth=1, linestyle="--")
-        axes.plot(*line, color=theme.belief, linewidth=0.8 if lowest else 1.8)
+        axes.plot(
+            [diagonal_start, 1], [diagonal_start, 1], color=theme.data, linewidth=1, linestyle="--"
+        )
+        axes.plot(*line, color=theme.belief, linewidth=0.8 if diagonal_start else 1.8)
         axes.set_xlabel(labels[0], fontsize=8)
         axes.set_ylabel(labels[1], fontsize=8)
         axes.set_title(labels[2], fontsize=9)

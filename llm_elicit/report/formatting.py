@@ -178,8 +178,8 @@ def _format_value(feature: Feature, value: float) -> str:
     extent = abs(size) if feature.scale == "log" else span
     decimals = feature.digits - 1 - math.floor(math.log10(max(extent, 1e-9)))
     if feature.kind == "integer":
-        most = 1 if span >= 2 else 2
-        decimals = min(decimals, 0 if span >= 20 or value == round(value) else most)
+        max_decimals = 1 if span >= 2 else 2
+        decimals = min(decimals, 0 if span >= 20 or value == round(value) else max_decimals)
     text = format_number(round(size, decimals), decimals, feature.locale or ENGLISH)
     return text.replace("-", "−")
 
@@ -197,10 +197,10 @@ def sd_text(feature: Feature, sd: float) -> str:
 
 def no_belief_sentence(judge: JudgeAudit, space: FeatureSpace) -> str:
     """Return why a judge has no belief: too few answers, or no fit was run."""
-    pairs, least = judge.preference.pairs, space.dimension
+    pairs, min_pairs = judge.preference.pairs, space.dimension
     reason = "the stage fit has not been run; run llm-elicit fit"
-    if pairs < least:
-        reason = f"{pairs} pairs have an answer, and {least} features need at least {least}"
+    if pairs < min_pairs:
+        reason = f"{pairs} pairs have an answer, and {min_pairs} features need at least {min_pairs}"
     return f"No belief was fitted: {reason}."
 
 
@@ -222,8 +222,8 @@ def box_text(box: Box, space: FeatureSpace) -> str:
             parts.append(f"{feature.label} {join_names(bound.categories, 'or')}")
             continue
         # Above 2 is from 3 on, where values are whole.
-        least = bound.low + 1.0 if feature.whole and bound.low is not None else bound.low
-        low, high = (None if end is None else feature.word(end) for end in (least, bound.high))
+        lowest = bound.low + 1.0 if feature.whole and bound.low is not None else bound.low
+        low, high = (None if end is None else feature.word(end) for end in (lowest, bound.high))
         limits = low if low == high else f"{low} to {high}"
         if low is None:
             limits = f"up to {high}"
@@ -280,5 +280,5 @@ def join_names(names: Sequence[str], conjunction: str = "and") -> str:
         >>> join_names(["a", "b", "c"]), join_names(["a", "b"], "or")
         ('a, b and c', 'a or b')
     """
-    *most, last = names
-    return f"{', '.join(most)} {conjunction} {last}" if most else last
+    *leading, last = names
+    return f"{', '.join(leading)} {conjunction} {last}" if leading else last

@@ -96,14 +96,14 @@ def paint_grey(light: Figure, title: str, alt: str) -> Picture:
         np.array(ImageColor.getrgb(colour), dtype=np.float64)
         for colour in (LIGHT.background, LIGHT.ink, DARK.background, DARK.ink)
     )
-    turned = io.BytesIO()
+    buffer = io.BytesIO()
     with Image.open(io.BytesIO(png)) as image:
         colours = np.array(image.getpalette(), dtype=np.float64).reshape(-1, 3)
         share = (paper - colours) / (paper - ink)
         dark = np.clip(dark_paper + share * (dark_ink - dark_paper), 0, 255)
         image.putpalette(np.rint(dark).astype(np.uint8).tobytes())
-        image.save(turned, "png", compress_level=_COMPRESSION)
-    return Picture(title, alt, "image/png", *css_size(light), png, turned.getvalue())
+        image.save(buffer, "png", compress_level=_COMPRESSION)
+    return Picture(title, alt, "image/png", *css_size(light), png, buffer.getvalue())
 
 
 def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
@@ -237,14 +237,14 @@ def extract_shapes(artists: Iterable[Artist], kind: Kind, step: int | None = Non
 def _join_paths(shapes: Iterable[Shape]) -> list[Shape]:
     """Return the shapes with paths of the same kind and width joined; texts unchanged."""
     paths: dict[tuple[Kind, float], list[Shape]] = {}
-    words = []
+    texts = []
     for shape in shapes:
         if shape.text:
-            words.append(shape)
+            texts.append(shape)
         else:
             paths.setdefault((shape.kind, shape.width), []).append(shape)
-    whole = [replace(some[0], path="".join(s.path for s in some)) for some in paths.values()]
-    return [*whole, *words]
+    joined = [replace(group[0], path="".join(s.path for s in group)) for group in paths.values()]
+    return [*joined, *texts]
 
 
 def axis_shapes(axes: Axes) -> list[Shape]:
@@ -252,15 +252,15 @@ def axis_shapes(axes: Axes) -> list[Shape]:
     screen, low, high = _PixelTransform.of(axes), *axes.get_xlim()
     start, base = screen(*axes.transAxes.transform((0, 0)))
     end, _ = screen(*axes.transAxes.transform((1, 0)))
-    lines, words = f"M{start:.1f} {base:.1f}H{end:.1f}", []
-    for at, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True):
-        if low <= at <= high:
-            x, _ = screen(*axes.transData.transform((at, axes.get_ylim()[0])))
+    lines, labels = f"M{start:.1f} {base:.1f}H{end:.1f}", []
+    for tick, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True):
+        if low <= tick <= high:
+            x, _ = screen(*axes.transData.transform((tick, axes.get_ylim()[0])))
             lines += f"M{x:.1f} {base:.1f}v{_TICK_LENGTH:g}"
             angle = -float(label.get_rotation())
             x, y = round(x, 1), round(base + _LABEL_OFFSET, 1)
-            words.append(Shape("axis", text=label.get_text(), x=x, y=y, angle=angle))
-    return [Shape("axis", lines, width=0.7), *words]
+            labels.append(Shape("axis", text=label.get_text(), x=x, y=y, angle=angle))
+    return [Shape("axis", lines, width=0.7), *labels]
 
 
 def axis_transforms(axes: Axes, tops: Iterable[float], saved_top: float) -> tuple[str, ...]:

@@ -135,11 +135,14 @@ def render_repeats(comparison: RepeatComparison) -> str:
 def version_lines(rows: pd.DataFrame, campaign: Campaign) -> list[str]:
     """Return a line for each model whose version changed, over all judges that share it."""
     prints = rows["fingerprint"].fillna("") if "fingerprint" in rows else ""
-    named = rows[["judge", "model_answered", "asked_at"]].fillna("").assign(fingerprint=prints)
-    groups = named.groupby(["judge", "model_answered", "fingerprint"])["asked_at"]
+    answers = rows[["judge", "model_answered", "asked_at"]].fillna("").assign(fingerprint=prints)
+    groups = answers.groupby(["judge", "model_answered", "fingerprint"])["asked_at"]
     counts = [
-        (str(judge), VersionSpan(version_of(str(model), str(print_)), len(at), min(at), max(at)))
-        for (judge, model, print_), at in groups
+        (
+            str(judge),
+            VersionSpan(version_of(str(model), str(print_)), len(times), min(times), max(times)),
+        )
+        for (judge, model, print_), times in groups
     ]
     changes = VersionLog(campaign.aliases, counts).changes
     return [f"{', '.join(change.judges)}: {change.line}" for change in changes]
@@ -157,10 +160,16 @@ def caveats(
         questions: total number of questions of each of those judges; fewer than planned if a
             stopping rule ended the rounds.
     """
-    space, settings, (first, *others) = audit.space, audit.settings, campaign.fit.methods
+    space, settings, (method_of_belief, *other_methods) = (
+        audit.space,
+        audit.settings,
+        campaign.fit.methods,
+    )
     diagnostics = next((judge.diagnostics for judge in audit.judges if judge.diagnostics), {})
-    checks = [method for method in others if is_cross_check(first, method, diagnostics)]
-    few = min((judge.preference.pairs for judge in audit.judges), default=settings.flips)
+    checks = [
+        method for method in other_methods if is_cross_check(method_of_belief, method, diagnostics)
+    ]
+    min_pairs = min((judge.preference.pairs for judge in audit.judges), default=settings.flips)
     source = resources.files("llm_elicit.report") / "templates" / "caveats.jinja"
     _, *parts = re.split(r"^# (.+)\n", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
     plain = template_environment().overlay(autoescape=False)  # the page escapes it
@@ -177,9 +186,9 @@ def caveats(
             design=campaign.design,
             kinds={judge.preference.response for judge in audit.judges},
             checks=checks,
-            dependent=[method for method in others if method not in checks],
+            dependent=[method for method in other_methods if method not in checks],
             follows_table=follows_table(space),
-            few=few,
+            few=min_pairs,
             family=max((judge.preference.family_size for judge in audit.judges), default=1),
         )
         for part in parts[1::2]
@@ -212,10 +221,12 @@ def data_uri(content: bytes, media: str) -> str:
 
 def _describe_settings(campaign: Campaign, judge: str) -> str:
     """Return the settings that affect a judge's answers, without addresses, which may be secret."""
-    chosen: Judge | None = next((item for item in campaign.judges if item.name == judge), None)
-    if chosen is None:
+    settings_of_judge: Judge | None = next(
+        (item for item in campaign.judges if item.name == judge), None
+    )
+    if settings_of_judge is None:
         return "not in the campaign"
-    settings = {"backend": chosen.backend, **chosen.identity()}
+    settings = {"backend": settings_of_judge.backend, **settings_of_judge.identity()}
     return _setting_text({k: v for k, v in settings.items() if v is not None and k != "base_url"})[
         1:-1
     ]

@@ -42,9 +42,9 @@ def write_tables(audit: Audit, folder: Path) -> list[Path]:
     for judge in audit.judges:
         name, numbers = file_stem(judge.name), audit.summary(judge.name)
         if "mean" in numbers.columns:
-            of_numbers = numbers[numbers["mean"].notna()].dropna(axis="columns", how="all")
+            number_rows = numbers[numbers["mean"].notna()].dropna(axis="columns", how="all")
             written += _write_formats(
-                folder / f"{name}-features", of_numbers, feature_table(audit, judge)
+                folder / f"{name}-features", number_rows, feature_table(audit, judge)
             )
         if "share" in numbers.columns:
             columns = ["feature", "category", "sample", "share"]
@@ -151,11 +151,11 @@ def _interval_columns(name: str, interval: Interval | None) -> dict[str, float |
 def audit_table(audit: Audit) -> pd.DataFrame:
     """Return the main numbers as text; distances are from λ if there are no data."""
     reference = audit.reference
-    bare = reference.data_summary is None
+    without_data = reference.data_summary is None
     floor = reference.data_floor or reference.sampling_floor
     rows = []
     for judge in audit.judges:
-        distance = judge.sampling_distance if bare else judge.data_distance
+        distance = judge.sampling_distance if without_data else judge.data_distance
         preference, data = judge.preference, judge.discrimination
         rows.append(
             {
@@ -166,7 +166,7 @@ def audit_table(audit: Audit) -> pd.DataFrame:
                 "Ceiling": _share_interval(usable_ceiling(preference))
                 + (", reached" if reaches_ceiling(preference) else ""),
                 "AUC": formatting.interval_text(None if data is None else data.auc, percent=True),
-                f"W1 to {'λ' if bare else 'data'}": formatting.estimate_text(
+                f"W1 to {'λ' if without_data else 'data'}": formatting.estimate_text(
                     None if distance is None else distance.wasserstein
                 ),
                 "Floor": formatting.estimate_text(floor.wasserstein),
@@ -242,7 +242,7 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     assert direct is not None
     level, completion = getattr(direct.stated_quantiles, "noise_level", None), direct.row_completion
     ends = {"level": "best", "level_low": "low", "level_high": "high"}
-    whole = {
+    joint_results = {
         **{
             name: getattr(level, key, None)
             for name, key in (ends | {"level_identified": "identified"}).items()
@@ -252,21 +252,21 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
         "row_completion_p": getattr(completion, "p_value", None),
     }
     rows = []
-    of_numbers = {
+    stated_by_name = {
         feature.name: feature for feature in getattr(direct.stated_quantiles, "features", ())
     }
     for i, name in enumerate(audit.space.names):
         row: dict[str, object] = {"feature": name}
-        stated = of_numbers.get(name)
-        for k, level_ in enumerate(LEVELS):
-            row[f"q{level_:02d}"] = stated.quantiles[k] if stated and stated.quantiles else None
+        stated = stated_by_name.get(name)
+        for k, percent in enumerate(LEVELS):
+            row[f"q{percent:02d}"] = stated.quantiles[k] if stated and stated.quantiles else None
         for key in ("times", "outside", "spread", "data", "belief", "belief_data", "floor"):
             row[f"stated_{key}"] = getattr(stated, key, None)
         generated = direct.generated_points.features[i] if direct.generated_points else None
         for side in ("data", "belief"):
             for key in ("distance", "floor", "p_value"):
                 row[f"generated_{side}_{key}"] = getattr(getattr(generated, side, None), key, None)
-        rows.append(row | whole)
+        rows.append(row | joint_results)
     return pd.DataFrame(rows)
 
 

@@ -70,12 +70,12 @@ def preferred_features(effects: Sequence[Effect], space: FeatureSpace, level: fl
     significant.sort(key=lambda effect: -(effect.sd or 0.0))
     if not significant:
         return "some combinations of features to others; no single feature is significant"
-    named: dict[str, list[str]] = {}
+    names_by_direction: dict[str, list[str]] = {}
     for effect in significant[:_MAX_NAMED_FEATURES]:
-        named.setdefault(_direction_words(effect), []).append(
+        names_by_direction.setdefault(_direction_words(effect), []).append(
             _effect_name(effect, labels[effect.name])
         )
-    phrases = [f"{direction}{join_names(names)}" for direction, names in named.items()]
+    phrases = [f"{direction}{join_names(names)}" for direction, names in names_by_direction.items()]
     unnamed = len(significant) - _MAX_NAMED_FEATURES
     return join_names([*phrases, f"{unnamed} more"] if unnamed > 0 else phrases)
 
@@ -104,16 +104,16 @@ def _reliability_clause(preference: Preference, p: str) -> str:
     """Return how reliable a preference is, in brackets or as a clause."""
     kind = preference.response
     if preference.reliability is None:
-        few = f"reliability is not given for fewer than {MIN_PAIRS} pairs; "
-        return f" ({few if preference.pairs < MIN_PAIRS else ''}{p})"
-    reached, ceiling = preference.reliability.value, usable_ceiling(preference)
-    if reached <= 0.0:
+        too_few = f"reliability is not given for fewer than {MIN_PAIRS} pairs; "
+        return f" ({too_few if preference.pairs < MIN_PAIRS else ''}{p})"
+    value, ceiling = preference.reliability.value, usable_ceiling(preference)
+    if value <= 0.0:
         return f", though the fit predicts none of the variation of held-out {kind} ({p})"
-    most = "" if ceiling is None else f"; ceiling {_share_below_one(ceiling.value)}"
+    ceiling_clause = "" if ceiling is None else f"; ceiling {_share_below_one(ceiling.value)}"
     if reaches_ceiling(preference):
-        most = ", which is at its ceiling"
-    share = _share_below_one(reached)
-    return f" ({share} of the variation of held-out {kind} is predicted{most}; {p})"
+        ceiling_clause = ", which is at its ceiling"
+    share = _share_below_one(value)
+    return f" ({share} of the variation of held-out {kind} is predicted{ceiling_clause}; {p})"
 
 
 def _share_below_one(value: float) -> str:
@@ -123,8 +123,8 @@ def _share_below_one(value: float) -> str:
 
 def reaches_ceiling(preference: Preference) -> bool:
     """Return whether a reliability is estimated to be no lower than its ceiling, up to error."""
-    reached, ceiling = preference.reliability, usable_ceiling(preference)
-    return reached is not None and ceiling is not None and reached.value >= ceiling.value
+    reliability, ceiling = preference.reliability, usable_ceiling(preference)
+    return reliability is not None and ceiling is not None and reliability.value >= ceiling.value
 
 
 def usable_ceiling(preference: Preference) -> Ceiling | None:
@@ -133,8 +133,8 @@ def usable_ceiling(preference: Preference) -> Ceiling | None:
     Estimated from the orders, it counts variation of the position effect as noise; estimated from
     few pairs, it is noisy itself.
     """
-    reached, ceiling = preference.reliability, preference.ceiling
-    if reached is None or ceiling is None or ceiling.high < reached.value:
+    reliability, ceiling = preference.reliability, preference.ceiling
+    if reliability is None or ceiling is None or ceiling.high < reliability.value:
         return None
     return ceiling
 
@@ -146,55 +146,59 @@ def data_clause(discrimination: Discrimination | None, subject: str) -> str:
     """
     if discrimination is None:
         return ""
-    real, ceiling = short_subject(subject), share_text(discrimination.ceiling)
+    thing, ceiling = short_subject(subject), share_text(discrimination.ceiling)
     if discrimination.relation == "not measurable":
         return (
             "whether the preference follows the data is not measurable: even the data's own "
-            f"density ranks a real {real} above a random one only {ceiling} of the time"
+            f"density ranks a real {thing} above a random one only {ceiling} of the time"
         )
     auc_ends = _interval_ends(discrimination.auc, _CHANCE_AUC, share_text)
-    area = (
-        f"a real {real} ranks above a random one {share_text(discrimination.auc.value)} of the "
+    auc_clause = (
+        f"a real {thing} ranks above a random one {share_text(discrimination.auc.value)} of the "
         f"time (95 % interval {auc_ends}; ceiling {ceiling})"
     )
     correlation = discrimination.rank_correlation
     rank_ends = _interval_ends(
         correlation, 0.0, lambda end, decimals: signed_text(end, 2 + decimals)
     )
-    rank = (
+    rank_clause = (
         "rank correlation with a kernel density of the data "
         f"{signed_text(correlation.value)} ({rank_ends})"
     )
     weakly = "weakly " if abs(discrimination.relative_auc) < _STRONG_SHARE else ""
-    reached = (
+    distance_to_ceiling = (
         f"{share_text(abs(discrimination.relative_auc))} of the way from one half to the ceiling"
     )
     if discrimination.relative_auc >= 1.0:
-        reached = "no less often than by the data's own density"
-    headings = {
-        "follows": f"the preference {weakly}follows the data: {area}, {reached}; {rank}",
-        "opposite": f"the preference is {weakly}opposite to the data: {area}; {rank}",
-        "not shown": f"the preference is not shown to be related to the data: {area}; {rank}",
+        distance_to_ceiling = "no less often than by the data's own density"
+    numbers, margin = f"{auc_clause}; {rank_clause}", share_text(EQUIVALENCE_MARGIN)
+    clauses = {
+        "follows": (
+            f"the preference {weakly}follows the data: {auc_clause}, {distance_to_ceiling}; "
+            f"{rank_clause}"
+        ),
+        "opposite": f"the preference is {weakly}opposite to the data: {numbers}",
+        "not shown": f"the preference is not shown to be related to the data: {numbers}",
         "practically unrelated": (
-            f"the preference is practically unrelated to the data: {area}; {rank}; both intervals "
-            f"are within {share_text(EQUIVALENCE_MARGIN)} of what the data's own density reaches"
+            f"the preference is practically unrelated to the data: {numbers}; both intervals are "
+            f"within {margin} of what the data's own density reaches"
         ),
     }
-    if discrimination.relation in headings:
-        return headings[discrimination.relation]
-    of_area, of_rank = discrimination.signs
-    above = {
+    if discrimination.relation in clauses:
+        return clauses[discrimination.relation]
+    auc_sign, rank_sign = discrimination.signs
+    ranking_clause = {
         1: f"the preference ranks real rows {'slightly ' if weakly else ''}above random ones",
         0: "the preference is not shown to rank real rows above random ones",
         -1: f"the preference ranks real rows {'slightly ' if weakly else ''}below random ones",
-    }[of_area]
-    dense = {
+    }[auc_sign]
+    density_clause = {
         1: "but the utility is higher where the data are dense",
         0: "but the utility is not shown to be {} where the data are dense",
         -1: "but the utility is lower where the data are dense",
-    }[of_rank].format("higher" if of_area > 0 else "lower")
-    extent = f", {reached}" if of_area > 0 else ""
-    return f"{above}: {area}{extent}; {dense}: {rank}"
+    }[rank_sign].format("higher" if auc_sign > 0 else "lower")
+    extent = f", {distance_to_ceiling}" if auc_sign > 0 else ""
+    return f"{ranking_clause}: {auc_clause}{extent}; {density_clause}: {rank_clause}"
 
 
 def _interval_ends(interval: Interval, null: float, word: Callable[[float, int], str]) -> str:
@@ -246,20 +250,23 @@ def _no_preference_sentence(judge: JudgeAudit, level: float, p: str) -> str:
         return f"{name} called every pair a tie: no preference was found ({p})."
     agreement, position = preference.agreement, preference.position
     if preference.verdict == REPEATABLE and agreement is not None:
-        most = preference.ceiling
-        part = "" if most is None else f"{_share_below_one(most.value)} of the variation repeats; "
+        ceiling = preference.ceiling
+        repeats = ""
+        if ceiling is not None:
+            repeats = f"{_share_below_one(ceiling.value)} of the variation repeats; "
         return (
-            f"{name} prefers the same option of a pair in both orders ({part}{agreement.p_text}), "
-            f"but no linear or quadratic rule on these features is shown to predict which ({p})."
+            f"{name} prefers the same option of a pair in both orders ({repeats}"
+            f"{agreement.p_text}), but no linear or quadratic rule on these features is shown to "
+            f"predict which ({p})."
         )
-    none = f"The answers of {name} are not shown to depend on the points ({p})"
+    no_dependence = f"The answers of {name} are not shown to depend on the points ({p})"
     if preference.verdict != "position only" or position is None:
-        return f"{none}, nor on which option is shown first."
+        return f"{no_dependence}, nor on which option is shown first."
     p_position = position.p_text
     side = "first" if position.mean.value > 0 else "second"
     depends = _interaction_p(position, level)
     return (
-        f"{none}; they depend on the position: the option shown {side} is preferred "
+        f"{no_dependence}; they depend on the position: the option shown {side} is preferred "
         f"({p_position}), which accounts for {_share_below_one(position.explained_share)} of their "
         f"variation{f', to a degree that depends on the content ({depends})' if depends else ''}."
     )
@@ -307,10 +314,10 @@ def _repeatable_sentence(preference: Preference, level: float) -> str:
 
 def _misfit_sentence(preference: Preference) -> str:
     """Return that a fit leaves out variation that repeats, and what follows; empty if it is all."""
-    reached, ceiling = preference.reliability, preference.ceiling
-    if preference.explained_share >= _MIN_EXPLAINED_SHARE or reached is None or ceiling is None:
+    reliability, ceiling = preference.reliability, preference.ceiling
+    if preference.explained_share >= _MIN_EXPLAINED_SHARE or reliability is None or ceiling is None:
         return ""
-    fit = "the fit" if reached.source == "belief" else "a quadratic rule on the features"
+    fit = "the fit" if reliability.source == "belief" else "a quadratic rule on the features"
     intervals = "the intervals above account for this, those of the density below do not"
     if preference.explained_share <= 0.0:
         intervals = "so its relation to the data and the effects of features are not given"
@@ -333,13 +340,16 @@ def position_sentence(position: PositionEffect | None, level: float) -> str:
         return ""
     depends = _interaction_p(position, level)
     share = _share_below_one(position.explained_share)
-    strong = f"The position effect accounts for {share} of the variation of its answers."
-    content = (
+    share_sentence = f"The position effect accounts for {share} of the variation of its answers."
+    interaction_sentence = (
         f"Its position effect depends on the content ({depends}): asking both orders removes only "
         "its mean, and part of the rest may look like preference."
     )
-    said = (strong if position.explained_share >= _STRONG_SHARE else "", content if depends else "")
-    return " ".join(filter(None, said))
+    sentences = (
+        share_sentence if position.explained_share >= _STRONG_SHARE else "",
+        interaction_sentence if depends else "",
+    )
+    return " ".join(filter(None, sentences))
 
 
 def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
@@ -352,10 +362,10 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
         ]  # fmt: skip
     else:
         sentences = [_repeatable_sentence(preference, level)]
-    answers, lost = judge.consistency, _count_unusable(judge.consistency)
-    if preference.pairs and lost >= _MIN_UNUSABLE_SHARE * max(answers.answers, 1):
+    answers, unusable = judge.consistency, _count_unusable(judge.consistency)
+    if preference.pairs and unusable >= _MIN_UNUSABLE_SHARE * max(answers.answers, 1):
         sentences.append(
-            f"{lost:,} of its {answers.answers:,} answers could not be used: "
+            f"{unusable:,} of its {answers.answers:,} answers could not be used: "
             f"{unusable_counts(answers)}."
         )
     return tuple(sentence for sentence in sentences if sentence)
@@ -436,8 +446,8 @@ _MORE_PAIRS_FACTOR = 4
 def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
     """Return what to change or ask next; empty if there is nothing to improve."""
     steps = next_steps(judge, audit, campaign)
-    together = judge.preference.consistent or judge.verdict == "too few answers"
-    return f"Next: {join_names(steps, 'and' if together else 'or')}." if steps else ""
+    all_needed = judge.preference.consistent or judge.verdict == "too few answers"
+    return f"Next: {join_names(steps, 'and' if all_needed else 'or')}." if steps else ""
 
 
 def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]:
@@ -448,10 +458,12 @@ def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]
     if preference.verdict == "no usable answers":
         return [_reading_advice(judge.consistency)]
     if preference.verdict == "too few answers":
-        least = fewest_pairs(preference.family_size, level)
-        steps = [f"ask more pairs: at least {least} can show a preference, a few dozen a weak one"]
-        lost = preference.pairs < campaign.design.pairs
-        return [_reading_advice(judge.consistency), *steps] if lost else steps
+        min_pairs = fewest_pairs(preference.family_size, level)
+        steps = [
+            f"ask more pairs: at least {min_pairs} can show a preference, a few dozen a weak one"
+        ]
+        has_lost_pairs = preference.pairs < campaign.design.pairs
+        return [_reading_advice(judge.consistency), *steps] if has_lost_pairs else steps
     if preference.verdict == REPEATABLE:
         return [
             "describe the options by more features, such as properties of the text (digits, "
@@ -480,15 +492,19 @@ def no_answers_clause(judge: JudgeAudit) -> str:
     if judge.verdict != "no usable answers":
         return ""
     answers = judge.consistency
-    lost = f"{unusable_counts(answers)} of {answers.answers:,}"
-    return f" ({lost}): {_reading_advice(answers)}"
+    counts = f"{unusable_counts(answers)} of {answers.answers:,}"
+    return f" ({counts}): {_reading_advice(answers)}"
 
 
 def _reading_advice(answers: Consistency) -> str:
     """Return how to get usable answers, by the most frequent reason why some are not."""
     counts = {kind: answers.verdict_counts[kind] for kind in _READING_ADVICE}
-    worst = max(counts, key=lambda kind: counts[kind])
-    return _READING_ADVICE[worst] if counts[worst] else "run it again to ask the missing questions"
+    most_frequent = max(counts, key=lambda kind: counts[kind])
+    return (
+        _READING_ADVICE[most_frequent]
+        if counts[most_frequent]
+        else "run it again to ask the missing questions"
+    )
 
 
 def _steps_without_preference(judge: JudgeAudit, campaign: Campaign) -> list[str]:
