@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from llm_elicit._util.text import visible
-from llm_elicit.cli.options import AsJson, out, print_json
+from llm_elicit.cli.options import AsJson, out, print_json, show
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import cache as answer_cache
 from llm_elicit.orchestrator.cache import Cache
@@ -51,13 +51,10 @@ def list_command(
     """Count the answers of every model; with --model, list its entries."""
     with _opened(runs) as cache:
         entries = _keys(cache, model, last) if model else _models(cache)
-    if as_json:
-        print_json(entries)
-        return
     table = Table(*(_KEY_COLUMNS if model else _MODEL_COLUMNS), box=None)
     for entry in entries:
         table.add_row(*(f"{v:,}" if isinstance(v, int) else visible(v) for v in entry.values()))
-    out.print(table)
+    show(entries, [table], as_json)
 
 
 def _models(cache: Cache) -> list[dict[str, Any]]:
@@ -82,13 +79,9 @@ def explain_command(one: Key, two: Key, runs: Runs = RUNS, as_json: AsJson = Fal
     """Show the fields in which two cached requests differ."""
     with _opened(runs) as cache:
         differences = answer_cache.differences(cache.find(one).request, cache.find(two).request)
-    if as_json:
-        print_json([{"field": path, "first": a, "second": b} for path, a, b in differences])
-        return
-    for path, a, b in differences:
-        out.print(f"{path}: {_short(a)} | {_short(b)}")
-    if not differences:
-        out.print("the same request")
+    records = [{"field": path, "first": a, "second": b} for path, a, b in differences]
+    lines = [f"{path}: {_short(a)} | {_short(b)}" for path, a, b in differences]
+    show(records, lines or ["the same request"], as_json)
 
 
 def _short(value: Any) -> str:
@@ -119,10 +112,7 @@ def prune_command(
             and (not model or entry.request["model"] == model)
         ]
         count = cache.remove(gone)
-    if as_json:
-        print_json({"deleted": count})
-        return
-    out.print(f"{count:,} answers deleted")
+    show({"deleted": count}, [f"{count:,} answers deleted"], as_json)
 
 
 @cache_app.command("verify")

@@ -15,7 +15,7 @@ from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit._util.settings import StrictModel, validate
 from llm_elicit._util.text import names_in, visible
 from llm_elicit.backends import Request, local
-from llm_elicit.cli.options import AsJson, out, print_json
+from llm_elicit.cli.options import AsJson, out, print_json, show
 from llm_elicit.config import judges, profiles
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design
@@ -39,20 +39,14 @@ def models_command(context: typer.Context, as_json: AsJson = False) -> None:
     """List the local models, download one, list providers, or check a judge."""
     if context.invoked_subcommand:
         return
-    if as_json:
-        print_json(
-            [
-                {"model": name, "megabytes": model.megabytes, "licence": model.licence,
-                 "weights": local.downloaded_weights(name)}
-                for name, model in local.MODELS.items()
-            ]
-        )  # fmt: skip
-        return
-    table = Table("model", "size", "licence", "weights", box=None)
+    records, table = [], Table("model", "size", "licence", "weights", box=None)
     for name, model in local.MODELS.items():
-        weights = local.downloaded_weights(name) or f"llm-elicit models pull {name}"
-        table.add_row(name, f"{model.megabytes} MB", model.licence, str(weights))
-    out.print(table)
+        weights, size, licence = local.downloaded_weights(name), model.megabytes, model.licence
+        facts = {"model": name, "megabytes": size, "licence": licence, "weights": weights}
+        records.append(facts)
+        stated = str(weights or f"llm-elicit models pull {name}")
+        table.add_row(name, f"{size} MB", licence, stated)
+    show(records, [table], as_json)
 
 
 @models_app.command("pull")
@@ -72,14 +66,11 @@ def profiles_command(as_json: AsJson = False) -> None:
          "log_odds": profile.logprobs, "batches": profile.batch is not None}
         for name, profile in profiles.profiles().items()
     ]  # fmt: skip
-    if as_json:
-        print_json(rows)
-        return
     table = Table("profile", "backend", "address", "key", "alternatives", "batches", box=None)
     for row in rows:
         *texts, batches = row.values()
         table.add_row(*map(str, texts), "yes" if batches else "no")
-    out.print(table)
+    show(rows, [table], as_json)
 
 
 _CHECKED = "penguins"
@@ -129,13 +120,10 @@ def check_command(
     with displays.Display() as progress:
         notify = partial(progress.note, checked.name)
         shown = asyncio.run(model_check.check_model(checked, space, request, notify))
-    if as_json:
-        print_json(shown)
-        return
     table = Table(box=None, show_header=False)
     for name, value in _facts(shown):
         table.add_row(name, visible(value, 400))
-    out.print(table)
+    show(shown, [table], as_json)
 
 
 def _stated(text: str, base_url: str) -> judges.Judge:
@@ -199,13 +187,10 @@ def backends_command(as_json: AsJson = False) -> None:
             except InputError as error:
                 state = str(error)
         backends.append({"backend": name, "package": packages, "state": state})
-    if as_json:
-        print_json(backends)
-        return
     table = Table("backend", "package", "state", box=None)
     for backend in backends:
         table.add_row(*backend.values())
-    out.print(table)
+    show(backends, [table], as_json)
 
 
 _WIDEST = 60

@@ -121,10 +121,7 @@ def for_each(
             sys.stderr.writelines(f"{cell.campaign.name}: {line}\n" for line in problems[:1])
         errors += outcome.problems
     whole = Outcome() if errors else last()
-    if as_json:
-        print_json({"runs": records} | whole.facts)
-    else:
-        print_lines(whole.text)
+    show({"runs": records} | whole.facts, whole.text, as_json)
     if errors:
         raise errors[0]
 
@@ -133,6 +130,14 @@ def print_lines(lines: Sequence[RenderableType]) -> None:
     """Print each on a line of its own; nothing, not an empty line, if there is none."""
     for line in lines:
         out.print(line)
+
+
+def show(record: object, lines: Sequence[RenderableType], as_json: bool) -> None:
+    """Print a record as JSON, or lines of text and tables instead."""
+    if as_json:
+        print_json(record)
+    else:
+        print_lines(lines)
 
 
 def run_facts(cell: Run) -> dict[str, Any]:

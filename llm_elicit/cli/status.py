@@ -22,6 +22,7 @@ from llm_elicit.cli.options import (
     out,
     print_json,
     run_facts,
+    show,
 )
 from llm_elicit.comparisons.versions import VersionChange
 from llm_elicit.config.campaign import Campaign
@@ -256,7 +257,6 @@ def _request(result: Run, state: journal.Wanted, as_json: bool, **limits: Any) -
         time.sleep(_LOOK)
     counts = judgments.status(result.folder, result.campaign).values()
     done, total = (sum(getattr(line, name) for line in counts) for name in ("done", "total"))
-    if as_json:
-        print_json(run_facts(result) | {"state": control.state, "done": done, "total": total})
-        return
-    out.print(f"{result.folder}: {control.state}; {done:,} of {total:,} questions are answered")
+    facts = run_facts(result) | {"state": control.state, "done": done, "total": total}
+    line = f"{result.folder}: {control.state}; {done:,} of {total:,} questions are answered"
+    show(facts, [line], as_json)

@@ -439,7 +439,6 @@ class SimulatedJudge(BaseJudge):
             errors on the same questions.
         latency: seconds that an answer takes, as from a model; 0 by default.
         drift: a change of the judge at some time, which is no part of its identity.
-        drift: a change of the judge at some time, which is no part of its identity.
     """
 
     backend: Literal["simulated"]

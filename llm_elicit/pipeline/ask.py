@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -308,7 +308,14 @@ async def _asked(result: Run, summary: AskSummary) -> Run:
     if len(summary.problems) == len(summary.judges):
         raise summary.problems[0]
     worth = await in_thread(partial(judgments.answer_summaries, result.folder, result.campaign))
-    unusable = _unusable(result, summary, worth)
+    unusable = [
+        UnusableError(
+            f"{result.folder}: judge {name!r}: {answers.unusable_line()} (under another campaign "
+            "name)"
+        )
+        for name, answers in worth.items()
+        if answers.total and not answers.usable and summary.judges[name].stopped is None
+    ]
     if unusable and not any(judge.usable for judge in worth.values()):
         raise unusable[0]  # nothing can be found from no answers
     problems = (*summary.problems, *unusable, *_gaps(result, summary))
@@ -322,20 +329,6 @@ async def _asked(result: Run, summary: AskSummary) -> Run:
     changes = await in_thread(partial(judgments.version_changes, result.folder, result.campaign))
     remarks += [f"{', '.join(change.judges)}: {change.line}" for change in changes]
     return replace(result, problems=problems, remarks=tuple(remarks))
-
-
-def _unusable(
-    result: Run, summary: AskSummary, worth: Mapping[str, judgments.AnswerSummary]
-) -> list[ElicitError]:
-    """Return an error for each judge without any usable answer that was not stopped."""
-    return [
-        UnusableError(
-            f"{result.folder}: judge {name!r}: {answers.unusable_line()} (under another campaign "
-            "name)"
-        )
-        for name, answers in worth.items()
-        if answers.total and not answers.usable and summary.judges[name].stopped is None
-    ]
 
 
 def _update_tables(result: Run) -> None:

@@ -27,8 +27,9 @@ import sqlite3
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -457,7 +458,7 @@ class Links:
     """
 
     def __init__(self, folder: Path, secret: str) -> None:
-        self._path = folder / LINKS_FILE
+        self._open = partial(open_table, folder / LINKS_FILE, _LINKS_TABLE)
         self._secret = secret.encode()
         self._signer = URLSafeSerializer(secret, salt="judge-link")
 
@@ -528,6 +529,3 @@ class Links:
         """Remove the links of a campaign that is deleted."""
         with self._open() as db:
             db.execute("DELETE FROM links WHERE campaign = ?", (campaign,))
-
-    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
-        return open_table(self._path, _LINKS_TABLE)

@@ -315,17 +315,21 @@ class Proxied:
         """Put the client's address, scheme and host in place; return the path's prefix."""
         headers = MutableHeaders(scope=scope)
         names = ("for", "proto", "host", "prefix")
-        hops = {name: _values_of(headers, f"x-forwarded-{name}") for name in names}
+        stated = {name: headers.getlist(f"x-forwarded-{name}") for name in names}
+        hops = {
+            name: [value.strip() for value in ",".join(lines).split(",") if value.strip()]
+            for name, lines in stated.items()
+        }
         if "forwarded" in headers and "x-forwarded-for" not in headers:
             elements = _elements(",".join(headers.getlist("forwarded")))
             hops |= {name: [hop.get(name, "") for hop in elements] for name in names[:3]}
         address, count = peer, 0
         while self._is_trusted(address) and count < len(hops["for"]):
             count += 1
-            stated = _address(hops["for"][-count])
-            if stated is None:
+            before = _address(hops["for"][-count])
+            if before is None:
                 break
-            address = stated
+            address = before
         scope["client"] = (address, 0)
         # What the first of the last `count` proxies says; empty if it says nothing.
         said = {
@@ -344,11 +348,6 @@ class Proxied:
         return place is not None and any(
             ipaddress.ip_address(place) in network for network in self._trusted
         )
-
-
-def _values_of(headers: Headers, name: str) -> list[str]:
-    values = ",".join(headers.getlist(name)).split(",")
-    return [value.strip() for value in values if value.strip()]
 
 
 def _elements(text: str) -> list[dict[str, str]]:

@@ -190,8 +190,6 @@ def _work(work: Callable[[], T]) -> T:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_Runs = Callable[[], Mapping[str, "CampaignRun"]]
-
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
@@ -209,7 +207,9 @@ class Metrics:
         True
     """
 
-    def __init__(self, runs: _Runs, watching: Callable[[], float]) -> None:
+    def __init__(
+        self, runs: Callable[[], Mapping[str, CampaignRun]], watching: Callable[[], float]
+    ) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "llm_elicit_http_requests",

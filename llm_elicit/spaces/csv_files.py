@@ -373,11 +373,9 @@ def decode(content: bytes, source: str, encoding: str = "") -> tuple[str, str]:
     except ValueError as error:
         raise unreadable(source, error) from None
     if not text.strip():
-        raise InputError(f"{source}: not a CSV that can be read: it is empty; give a table")
+        raise unreadable(source, "it is empty; give a table")
     if "\0" in text:
-        raise InputError(
-            f"{source}: not a CSV that can be read: it is not text; save the table as CSV"
-        )
+        raise unreadable(source, "it is not text; save the table as CSV")
     return text, encoding
 
 
