@@ -193,7 +193,7 @@ class ComponentStack:
         return torch.cat([self._linear, squares, constant[..., None], self.height[..., None]], -1)
 
     def array_gradients(self, of_rows: Tensor) -> ArrayGradients:
-        """Return derivatives by W, o and h from those by `rows` (S, K, P + 1)."""
+        """Return derivatives by W, o and h from those by `coefficients` (S, K, P + 1)."""
         d = self.dimension
         linear, squares = of_rows[..., :d], of_rows[..., d:-2]
         of_whiten = linear[..., None] * self.offset[..., None, :]

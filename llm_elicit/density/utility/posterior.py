@@ -326,7 +326,7 @@ class MixtureDensity:
 
     def log_likelihood(self, mixtures: Mixture) -> Tensor:
         """Return that of the choices by each of S mixtures: (S,)."""
-        rows = mixtures.stack().rows()
+        rows = mixtures.stack().coefficients()
         total = rows.new_zeros(len(rows))
         for logs, mass in self._log_likelihoods(rows):
             total = total + logs @ mass
@@ -336,7 +336,7 @@ class MixtureDensity:
         """Return the derivatives (S, P)."""
         mixtures = self.mode.take_step(steps)
         stack = mixtures.stack()
-        by_choices = stack.array_gradients(self._row_gradients(stack.rows()))
+        by_choices = stack.array_gradients(self._row_gradients(stack.coefficients()))
         by_prior = log_prior_gradient(self.posterior.prior, mixtures)
         total = ArrayGradients(*map(torch.add, by_choices, by_prior))
         return self.mode.step_gradient(steps, total)
