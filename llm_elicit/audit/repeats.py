@@ -6,12 +6,14 @@ permuting the runs within each pair, independently for every pair, gives an exac
 replicates, single repeats of the pair are permuted. For two runs without replicates this is a
 sign-flip test of the paired differences.
 
-Several statistics are combined, since a change may be of several kinds: of strength (the
-differences follow the mean preference), of the linear effects of the features, of any smooth
-function of the points (random Fourier features, Rahimi and Recht, 2007), and the distances between
-whole runs, which tell if there are replicates or more than two runs. Their smallest p-value is
-compared with its own distribution under the same permutations (Westfall and Young, 1993), so that
-the size is exact.
+A change may be of several kinds: of strength (it follows the mean preference), along a direction of
+the features, by one feature, by the product of two, by a smooth function of all (random Fourier
+features, Rahimi and Recht, 2007), or different in each pair, which tells if there are replicates or
+more than two runs. It may last from some run on, or be of one run. Each of these is a Gaussian
+hypothesis: the differences have the covariance s²(I + γK), with the kernel K of the kind and
+several γ. The statistic is their mean likelihood ratio to γ = 0, which no other test exceeds in
+mean power over these hypotheses (Neyman and Pearson), and its distribution is that under the
+permutations, so that the size is exact whatever the noise is.
 
 The preference of *choices* is tested among pairs in which the first option was chosen equally often
 in every run. Given that number, a choice with logistic noise does not depend on the position
@@ -23,12 +25,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import logit
+from scipy.special import logit, logsumexp
 
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import Interval, holm_adjust
@@ -46,25 +48,114 @@ _MIN_PROBABILITY = 1e-9
 _AT_ONCE = 2_000_000
 """Numbers permuted at a time."""
 
-_WAVES = 24
-"""Random Fourier features."""
+_WAVES = 64
+"""Random Fourier features of a scale."""
+
+_SCALES = (1.0, 0.5)
+"""Scales of smooth functions, by the median distance of points."""
+
+_COSINES = 5
+"""Cosines of a function of one feature; their variances fall with the square of the frequency."""
+
+_MAX_PRODUCTS = 500
+"""Products of two features that are tried."""
+
+_SIGNALS = np.array([0.03, 0.1, 0.3, 1.0, 3.0])
+"""Values of γ: the mean variance of a change, by that of the noise."""
 
 Measure = Literal["log-odds", "choices"]
 
 
 @dataclass(frozen=True)
+class Kind:
+    """A kind of change, made of one or several hypotheses.
+
+    Attributes:
+        columns: eigenvectors of the kernels, `(n, c)`, side by side.
+        weights: their eigenvalues, `(c,)`; those of a kernel sum to n.
+        starts: the first column of each kernel.
+    """
+
+    columns: Floats
+    weights: Floats
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, *features: Floats) -> Self:
+        """Return the kind with a kernel for each matrix of features `(n, k)`."""
+        parts = [_eigen(columns) for columns in features]
+        columns, weights = zip(*(part for part in parts if len(part[1])), strict=True)
+        sizes = [len(part) for part in weights]
+        starts = np.cumsum([0, *sizes[:-1]])
+        return cls(np.concatenate(columns, axis=1), np.concatenate(weights), starts)
+
+    def log_ratios(self, differences: Floats) -> Floats:
+        """Return log likelihood ratios `(B, h)` of standardized differences `(B, n)`."""
+        squares = np.square(differences @ self.columns)
+        ratios = []
+        for signal in _SIGNALS:
+            gain = signal * self.weights
+            terms = squares * (gain / (1.0 + gain)) - np.log1p(gain)
+            ratios.append(0.5 * np.add.reduceat(terms, self.starts, axis=1))
+        return np.concatenate(ratios, axis=1)
+
+
+def _eigen(columns: Floats) -> tuple[Floats, Floats]:
+    """Return the eigenvectors and eigenvalues of the kernel of some features."""
+    basis, lengths, _ = np.linalg.svd(columns, full_matrices=False)
+    weights = np.square(lengths)
+    large = weights > 1e-9 * max(float(weights.max(initial=0.0)), 1e-300)
+    return basis[:, large], weights[large] * len(columns) / max(weights[large].sum(), 1e-300)
+
+
+@dataclass(frozen=True)
 class Block:
-    """Values of one kind, and what their change is measured by.
+    """Values of one sort, and the kinds of change that are tried.
 
     Attributes:
         values: by pair, run and replicate, `(n, R, m)`.
-        directions: groups of columns `(n, k)`; the change along each group is one statistic.
-        distances: whether the distances between runs are another one.
+        kinds: the kinds.
     """
 
     values: Floats
-    directions: tuple[Floats, ...]
-    distances: bool = True
+    kinds: tuple[Kind, ...]
+
+    def log_ratio(self, order: NDArray[np.int64]) -> Floats:
+        """Return the log mean likelihood ratio `(B,)` under permutations `(B, n, R·m)`."""
+        n, runs, repeats = self.values.shape
+        flat = self.values.reshape(n, runs * repeats)
+        noise = flat.var(axis=1, ddof=1).mean() / repeats
+        if not noise or not self.kinds:
+            return np.zeros(len(order))
+        means = np.take_along_axis(flat[None], order, axis=-1).reshape(-1, n, runs, repeats)
+        means = means.mean(axis=-1) / np.sqrt(noise)
+        contrasts = [means @ pattern for pattern in _patterns(runs)]
+        parts = [kind.log_ratios(values) for kind in self.kinds for values in contrasts]
+        if runs > 2 or repeats > 1:
+            gain = _SIGNALS / (1.0 + _SIGNALS)
+            for values in contrasts:
+                energy = np.square(values).sum(axis=1)[:, None]
+                parts.append(0.5 * (energy * gain - n * np.log1p(_SIGNALS)))
+        return np.asarray(logsumexp([_log_mean(part) for part in parts], axis=0))
+
+
+def _log_mean(ratios: Floats) -> Floats:
+    """Return log mean exp over the columns."""
+    return np.asarray(logsumexp(ratios, axis=1) - np.log(ratios.shape[1]))
+
+
+def _patterns(runs: int) -> Floats:
+    """Return contrasts of runs, unit rows: one from some run on, or of one run.
+
+    Examples:
+        >>> len(_patterns(2)), len(_patterns(3)), len(_patterns(4))
+        (1, 3, 7)
+    """
+    steps = [np.arange(runs) >= run for run in range(1, runs)]
+    single = [np.arange(runs) == run for run in range(1, runs - 1)]
+    patterns = np.array([*steps, *single], dtype=np.float64)
+    patterns -= patterns.mean(axis=1, keepdims=True)
+    return np.asarray(patterns / np.linalg.norm(patterns, axis=1, keepdims=True))
 
 
 def permutation_p(blocks: Sequence[Block], seed: int = 0, flips: int = _FLIPS) -> float:
@@ -75,10 +166,10 @@ def permutation_p(blocks: Sequence[Block], seed: int = 0, flips: int = _FLIPS) -
         >>> content = rng.normal(size=100)
         >>> noise = 0.1 * rng.normal(size=(2, 100, 2, 1))
         >>> same, stronger = content[:, None, None], content[:, None, None] * [[[1.0], [1.1]]]
-        >>> directions = (content[:, None],)
-        >>> permutation_p([Block(same + noise[0], directions)]) > 0.05
+        >>> kinds = (Kind.of(content[:, None]),)
+        >>> permutation_p([Block(same + noise[0], kinds)]) > 0.05
         True
-        >>> permutation_p([Block(stronger + noise[1], directions)]) < 0.05
+        >>> permutation_p([Block(stronger + noise[1], kinds)]) < 0.05
         True
     """
     rng = np.random.default_rng(seed)
@@ -86,49 +177,26 @@ def permutation_p(blocks: Sequence[Block], seed: int = 0, flips: int = _FLIPS) -
     if not n:
         return 1.0
     count = runs * repeats
-    flat = [block.values.reshape(n, count) for block in blocks]
-    identity = np.broadcast_to(np.arange(count), (1, n, count))
-    statistics = [_statistics(blocks, flat, identity)]
-    size = max(1, _AT_ONCE // (n * count))
+    widest = max([n, *(kind.columns.shape[1] for block in blocks for kind in block.kinds)])
+    size = max(1, _AT_ONCE // (widest * count))
+
+    def statistics(order: NDArray[np.int64]) -> Floats:
+        return np.asarray(logsumexp([block.log_ratio(order) for block in blocks], axis=0))
+
+    parts = [statistics(np.broadcast_to(np.arange(count), (1, n, count)))]
     for start in range(0, flips, size):
         shape = (min(size, flips - start), n, count)
-        statistics.append(_statistics(blocks, flat, rng.random(shape).argsort(axis=-1)))
-    values = np.concatenate(statistics)
-    values[values < 1e-12 * np.maximum(values.max(axis=0), 1e-300)] = 0.0
+        parts.append(statistics(rng.random(shape).argsort(axis=-1)))
+    values = np.concatenate(parts)
     # Values that differ by rounding alone are equal.
-    ordered = np.sort(values, axis=0)
-    smaller = [
-        np.searchsorted(ordered[:, k], values[:, k] * (1 - 1e-9)) for k in range(values.shape[1])
-    ]
-    least = (1.0 - np.stack(smaller, axis=1) / len(values)).min(axis=1)
-    return float((least <= least[0] + 1e-12).mean())
+    return float((values >= values[0] - 1e-9 * (1.0 + abs(values[0]))).mean())
 
 
-def _statistics(
-    blocks: Sequence[Block], flat: Sequence[Floats], order: NDArray[np.int64]
-) -> Floats:
-    """Return the statistics `(B, k)` under permutations `(B, n, R·m)` of each pair's values."""
-    parts = []
-    for block, values in zip(blocks, flat, strict=True):
-        n, runs, repeats = block.values.shape
-        permuted = np.take_along_axis(values[None], order, axis=-1)
-        means = permuted.reshape(len(order), n, runs, repeats).mean(axis=-1).transpose(0, 2, 1)
-        means = means - means.mean(axis=1, keepdims=True)
-        for directions in block.directions:
-            parts.append(np.square(means @ directions).sum(axis=(1, 2)))
-        if block.distances and (runs > 2 or repeats > 1):
-            gram = means @ means.transpose(0, 2, 1)
-            norms = np.diagonal(gram, axis1=1, axis2=2)
-            apart = norms[:, :, None] + norms[:, None, :] - 2.0 * gram
-            parts.append(np.square(apart).sum(axis=(1, 2)))
-    return np.stack(parts, axis=1)
-
-
-def directions_of(a: Floats, b: Floats, preference: Floats, seed: int = 0) -> tuple[Floats, ...]:
-    """Return the directions along which a preference may change.
+def kinds_of(a: Floats, b: Floats, preference: Floats, seed: int = 0) -> tuple[Kind, ...]:
+    """Return the kinds of change of a preference that are tried.
 
     Args:
-        a, b: the points of each pair, `(n, d)`, on comparable scales.
+        a, b: the points of each pair, `(n, d)`, on scales from 0 to 1.
         preference: the mean preference of each pair over all runs, `(n,)`.
         seed: of the Fourier features.
     """
@@ -137,15 +205,25 @@ def directions_of(a: Floats, b: Floats, preference: Floats, seed: int = 0) -> tu
     sample = together[rng.permutation(len(together))[:200]]
     apart = np.linalg.norm(sample[:, None] - sample[None], axis=-1)
     scale = float(np.median(apart[apart > 0])) if (apart > 0).any() else 1.0
-    waves = rng.standard_normal((a.shape[1], _WAVES)) / scale
-    smooth = [np.cos(a @ waves) - np.cos(b @ waves), np.sin(a @ waves) - np.sin(b @ waves)]
-    return preference[:, None], _orthonormal(a - b), np.concatenate(smooth, axis=1)
 
+    def cosines(values: Floats) -> Floats:
+        frequencies = np.arange(1, _COSINES + 1)
+        return np.asarray(np.cos(np.pi * values * frequencies) / frequencies)
 
-def _orthonormal(columns: Floats) -> Floats:
-    """Return an orthonormal basis of columns."""
-    basis, lengths, _ = np.linalg.svd(columns, full_matrices=False)
-    return np.asarray(basis[:, lengths > 1e-9 * max(float(lengths.max(initial=0.0)), 1e-300)])
+    first, second = (rows[:_MAX_PRODUCTS] for rows in np.triu_indices(a.shape[1], 1))
+    products = [(x[:, first] - 0.5) * (x[:, second] - 0.5) for x in (a, b)]
+    kinds = [
+        [preference[:, None]],
+        [a - b],
+        [cosines(a[:, [j]]) - cosines(b[:, [j]]) for j in range(a.shape[1])],
+        list((products[0] - products[1]).T[:, :, None]),
+    ]
+    for factor in _SCALES:
+        waves = rng.standard_normal((a.shape[1], _WAVES)) / (factor * scale)
+        smooth = [np.cos(a @ waves) - np.cos(b @ waves), np.sin(a @ waves) - np.sin(b @ waves)]
+        kinds.append([np.concatenate(smooth, axis=1)])
+    varied = ([part for part in kind if np.abs(part).max() > 1e-9] for kind in kinds)
+    return tuple(Kind.of(*features) for features in varied if features)
 
 
 class ChangeTest(StrictModel):
@@ -285,11 +363,11 @@ def measure_change(answers: Answers, names: Sequence[str], seed: int = 0) -> Cha
     """
     preference, position = answers.preference, answers.position
     mean = preference.mean(axis=(1, 2))
-    blocks = [Block(preference, directions_of(answers.a, answers.b, mean, seed))]
+    blocks = [Block(preference, kinds_of(answers.a, answers.b, mean, seed))]
     p_preference, informative = None, len(mean)
     p_position = None
     if position is not None:
-        level = Block(position, (np.ones((len(mean), 1)),))
+        level = Block(position, (Kind.of(np.ones((len(mean), 1))),))
         p_position = permutation_p([level], seed)
         if answers.measure == "choices":
             # Runs are permuted as a whole: only they have equal numbers of first choices.
@@ -298,8 +376,8 @@ def measure_change(answers: Answers, names: Sequence[str], seed: int = 0) -> Cha
             informative = int(alike.sum())
             chosen = preference[alike].mean(axis=2, keepdims=True)
             a, b = answers.a[alike], answers.b[alike]
-            directions = directions_of(a, b, chosen.mean(axis=(1, 2)), seed) if alike.any() else ()
-            p_preference = permutation_p([Block(chosen, directions)], seed)
+            kinds = kinds_of(a, b, chosen.mean(axis=(1, 2)), seed) if alike.any() else ()
+            p_preference = permutation_p([Block(chosen, kinds)], seed)
         blocks.append(level)
     if p_preference is None:
         p_preference = permutation_p(blocks[:1], seed)

@@ -16,7 +16,7 @@ from llm_elicit.orchestrator.log_odds import LogOdds, unscored_because
 from llm_elicit.orchestrator.rate_limiter import Allowance, allowances
 from llm_elicit.orchestrator.retries import classify
 from llm_elicit.orchestrator.tokens import price_of
-from llm_elicit.questions import parse
+from llm_elicit.questions import read_answer
 from llm_elicit.spaces.features import FeatureSpace
 
 _MOST_CHANGES = 5
@@ -98,9 +98,10 @@ async def check_model(
         limits = allowances(reply.headers)
         reply = without_key(reply, backend.scrub)
         offered = backend.capabilities.logprobs
-    verdict = parse(reply.text, request.options, reply.finish)
+    verdict = read_answer(reply.text, request.answer, request.options, reply.finish).verdict
     log_odds = LogOdds.of(judge)
-    if verdict in ("A", "B") and provider_of(judge).language_model:
+    letters = request.answer == "letter" and verdict in ("A", "B")
+    if letters and provider_of(judge).language_model:
         log_odds.add(unscored_because(judge, reply, body, offered=offered), json.dumps(body))
     price = price_of(judge)
     used = (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)

@@ -122,3 +122,18 @@ def test_profiles_are_listed(
     profiles_command(as_json=True)
     rows = json.loads(capsys.readouterr().out)
     assert [row["profile"] for row in rows] == list(profiles())
+
+
+def test_an_answer_is_read_as_the_template_of_its_campaign_asks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with Provider(lambda n, body: Says("27 %", logprobs=None)) as provider:
+        judge = {"name": "m", "backend": "openai", "model": "m", "base_url": f"{provider.url}/v1"}
+        study = {"name": "x", "space": "penguins", "judges": [judge]}
+        path = tmp_path / "x.yaml"
+        path.write_text(
+            json.dumps({**study, "design": {"pairs": 10, "template": "v1/probability"}})
+        )
+        check_command("m", str(path), as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["verdict"], shown["log_odds"]) == ("B", "")

@@ -106,7 +106,7 @@ def test_digests_stay_those_of_saved_runs() -> None:
         0.1, -0.0, None, 10, 2, 0, float("nan"), 1, False, "2026-01-01T00:00:00.000+00:00",
     )  # fmt: skip
     assert with_digest(Question(7, 3, "ba", 1, 2, "expert"), answer).digest == (
-        "f07fd19d811910f08643baaabd87b955c45d728d80e5d2a37ccbe03d4a18d408"
+        "d1002b00278f1b0453d694e8fdfb2c4467e1cd5e26e9ef439fa85cdeed8229bb"
     )
 
 

@@ -16,8 +16,10 @@ import yaml
 from llm_elicit.audit.repeats import (
     Answers,
     Block,
+    Kind,
     RepeatedJudge,
     common_answers,
+    kinds_of,
     measure_change,
     measure_repeats,
     permutation_p,
@@ -158,7 +160,11 @@ def simulated(rng: np.random.Generator, kind: str, drift: float, **settings: Any
 
     content = utility(a) - utility(b)
     content *= (3.0 if choices else 0.3) / content.std()
-    change = {"strength": content, "feature": (a - b)[:, 0], "direction": (a - b) @ best}[kind]
+    change = {
+        "strength": content, "feature": (a - b)[:, 0], "direction": (a - b) @ best,
+        "product": np.prod(a[:, :2] - 0.5, axis=1) - np.prod(b[:, :2] - 0.5, axis=1),
+        "wave": np.sin(2 * np.pi * a[:, 0]) - np.sin(2 * np.pi * b[:, 0]),
+    }[kind]  # fmt: skip
     change = change * drift * content.std() / change.std()
     position = 0.2 + 0.1 * rng.normal(size=n)
     parts: list[list[Floats]] = [[], []]
@@ -182,12 +188,23 @@ def test_a_drift_by_a_tenth_of_the_preference_is_found(kind: str) -> None:
     assert all(change.preference < 0.05 for change in found)
 
 
+@pytest.mark.parametrize("kind", ["product", "wave"])
+def test_a_drift_that_no_line_follows_is_found(kind: str) -> None:
+    p_values = []
+    for n in range(5):
+        answers = simulated(np.random.default_rng([2, n]), kind, 0.1)
+        a, b, preference = answers.a, answers.b, answers.preference
+        block = Block(preference, kinds_of(a, b, preference.mean(axis=(1, 2))))
+        p_values.append(permutation_p([block], flips=499))
+    assert sum(p < 0.05 for p in p_values) >= 4
+
+
 def test_a_test_without_a_change_has_its_size() -> None:
     """The p-values of a permutation test are at least uniform, whatever the noise."""
     rng = np.random.default_rng(0)
     noise = rng.standard_t(2, size=(300, 30, 2, 1))
-    directions = (rng.normal(size=(30, 1)), rng.normal(size=(30, 3)))
-    p = [permutation_p([Block(values, directions)], n, flips=99) for n, values in enumerate(noise)]
+    kinds = (Kind.of(rng.normal(size=(30, 1))), Kind.of(rng.normal(size=(30, 3))))
+    p = [permutation_p([Block(values, kinds)], n, flips=99) for n, values in enumerate(noise)]
     assert np.mean(np.array(p) <= 0.05) < 0.09
     assert np.mean(np.array(p) <= 0.5) > 0.4
 
