@@ -192,15 +192,15 @@ class ComponentStack:
         constant = -0.5 * self.offset.square().sum(-1)
         return torch.cat([self._linear, squares, constant[..., None], self.height[..., None]], -1)
 
-    def array_gradients(self, of_rows: Tensor) -> ArrayGradients:
-        """Return derivatives by W, o and h from those by `coefficients` (S, K, P + 1)."""
+    def array_gradients(self, by_coefficients: Tensor) -> ArrayGradients:
+        """Return derivatives by W, o and h from those by `coefficients`."""
         d = self.dimension
-        linear, squares = of_rows[..., :d], of_rows[..., d:-2]
+        linear, squares = by_coefficients[..., :d], by_coefficients[..., d:-2]
         of_whiten = linear[..., None] * self.offset[..., None, :]
         of_whiten = of_whiten - symmetric(squares, d) @ self.whiten
         of_offset = (linear[..., None, :] @ self.whiten).squeeze(-2)
-        of_offset = of_offset - of_rows[..., -2:-1] * self.offset
-        return ArrayGradients(of_whiten, of_offset, of_rows[..., -1])
+        of_offset = of_offset - by_coefficients[..., -2:-1] * self.offset
+        return ArrayGradients(of_whiten, of_offset, by_coefficients[..., -1])
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """Return features (n, d), double, of the first mixture as if its ``share`` were 1."""

@@ -326,9 +326,9 @@ class MixtureDensity:
 
     def log_likelihood(self, mixtures: Mixture) -> Tensor:
         """Return that of the choices by each of S mixtures: (S,)."""
-        rows = mixtures.stack().coefficients()
-        total = rows.new_zeros(len(rows))
-        for logs, mass in self._log_likelihoods(rows):
+        coefficients = mixtures.stack().coefficients()
+        total = coefficients.new_zeros(len(coefficients))
+        for logs, mass in self._log_likelihoods(coefficients):
             total = total + logs @ mass
         return total
 
@@ -336,7 +336,7 @@ class MixtureDensity:
         """Return the derivatives (S, P)."""
         mixtures = self.mode.take_step(steps)
         stack = mixtures.stack()
-        by_choices = stack.array_gradients(self._row_gradients(stack.coefficients()))
+        by_choices = stack.array_gradients(self._coefficient_gradients(stack.coefficients()))
         by_prior = log_prior_gradient(self.posterior.prior, mixtures)
         total = ArrayGradients(*map(torch.add, by_choices, by_prior))
         return self.mode.step_gradient(steps, total)
@@ -351,23 +351,23 @@ class MixtureDensity:
         Most choices are nearly certain under all of them, and hardly contribute to the gradient.
         """
         mixtures = self.mode.take_step(steps)
-        rows = mixtures.stack().coefficients()
-        lowest = torch.cat([logs.amin(0) for logs, _ in self._log_likelihoods(rows)])
+        coefficients = mixtures.stack().coefficients()
+        lowest = torch.cat([logs.amin(0) for logs, _ in self._log_likelihoods(coefficients)])
         undecided = torch.nonzero(lowest < -_UNDECIDED)[:, 0]
         return MixtureDensity(self.posterior.subset(undecided), self.mode)
 
-    def _log_likelihoods(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield log-likelihoods (S, m) of m choices by rows (S, K, P + 1), and weights (m,)."""
+    def _log_likelihoods(self, coefficients: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield log-likelihoods (S, m) of m choices by coefficients, and weights (m,)."""
         for design, mass, response in self._chunks:
-            log_terms, _ = self._log_terms(design, rows)
+            log_terms, _ = self._log_terms(design, coefficients)
             winner_values, loser_values = torch.logsumexp(log_terms, 0).chunk(2, 1)
             yield response.log_cdf(winner_values - loser_values), mass
 
-    def _row_gradients(self, rows: Tensor) -> Tensor:
-        """Return the derivatives (S, K, P + 1) of the log-likelihoods by rows."""
-        tail, total = self.mode.tail, torch.zeros_like(rows.transpose(0, 1))
+    def _coefficient_gradients(self, coefficients: Tensor) -> Tensor:
+        """Return the derivatives (S, K, P + 1) of the log-likelihood by coefficients."""
+        tail, total = self.mode.tail, torch.zeros_like(coefficients.transpose(0, 1))
         for design, mass, response in self._chunks:
-            log_terms, distances = self._log_terms(design, rows)
+            log_terms, distances = self._log_terms(design, coefficients)
             values = torch.logsumexp(log_terms, 0)
             winner_values, loser_values = values.chunk(2, 1)
             slope = response.slope(winner_values - loser_values) * mass
@@ -378,13 +378,13 @@ class MixtureDensity:
             total[..., :-1] += of_terms @ design
         return total.transpose(0, 1)
 
-    def _log_terms(self, design: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _log_terms(self, design: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
         """Return the components' values and squared distances (K, S, n) at n points."""
         # Components come first: a sum over what is far apart in memory takes half the time.
-        rows = rows.transpose(0, 1)
-        linear = rows[..., :-1].flatten(0, 1) @ design.T
-        distances = -2.0 * linear.reshape(*rows.shape[:2], -1)
-        return rows[..., -1:] - 0.5 * self.mode.tail.rho(distances), distances
+        coefficients = coefficients.transpose(0, 1)
+        linear = coefficients[..., :-1].flatten(0, 1) @ design.T
+        distances = -2.0 * linear.reshape(*coefficients.shape[:2], -1)
+        return coefficients[..., -1:] - 0.5 * self.mode.tail.rho(distances), distances
 
     @cached_property
     def _chunks(self) -> list[tuple[Tensor, Tensor, Response]]:
