@@ -6,21 +6,23 @@ import asyncio
 import shlex
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from llm_elicit._util.packages import LazyModule, package_version
-from llm_elicit._util.settings import StrictModel, validate
+from llm_elicit._util.settings import StrictModel, to_yaml, validate
 from llm_elicit._util.text import names_in, visible
 from llm_elicit.backends import Request, local
 from llm_elicit.cli.options import AsJson, out, print_json, show
 from llm_elicit.config import judges, profiles
-from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.campaign import Campaign, axis_word
 from llm_elicit.config.design import Design
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import progress as displays
+from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.planning.pairs import make_plan
 from llm_elicit.questions import presentations_of
 from llm_elicit.spaces import features
@@ -241,10 +243,10 @@ def init_command(
     )
     path = space.save(replace=force)
     assert space.draft is not None
-    rows = space.table_rows()
+    rows, campaign = space.table_rows(), _write_starter(space, path, replace=force)
     if as_json:
-        print_json({"space": path, "columns": space.draft.columns, "rows": rows,
-                    "notes": space.draft.notes})  # fmt: skip
+        print_json({"space": path, "campaign": campaign, "columns": space.draft.columns,
+                    "rows": rows, "notes": space.draft.notes})  # fmt: skip
         return
     out.print(_printed(space.draft.columns))
     for note in space.draft.notes:
@@ -265,6 +267,29 @@ def init_command(
         out.print(f"if a missing number means 'not stated': --not-stated {names} --force")
     count = f"{space.dimension} feature{'s' if space.dimension > 1 else ''}"
     out.print(f"{path}: {count}; edit it, then name it as `space:` in a campaign")
+    if campaign is not None:
+        out.print(f"{campaign}: a campaign of eight wordings to start from")
+
+
+def _write_starter(space: features.FeatureSpace, path: Path, *, replace: bool) -> Path | None:
+    """Write a campaign to start from beside a space's file; None if there is one already."""
+    campaign = path.with_name(f"{path.stem}-campaign.yaml")
+    if campaign.exists() and not replace:
+        return None
+    facets = {"wordings": "v2/*", "examples": "*"}
+    facets |= {"features": "shuffled"} if space.dimension > 1 else {}
+    model = "qwen2.5-coder-1.5b"
+    settings = {
+        "name": axis_word(path.stem)[:60] or "campaign", "space": str(path),
+        "design": {"pairs": 200, "presentations": facets},
+        "judges": [{"name": model, "backend": "local", "model": model}],
+    }  # fmt: skip
+    about = (
+        "# Pairs in eight wordings, with worked examples; a fifth of them is asked in two.\n"
+        f"# `llm-elicit run {campaign} --dry-run` shows some of the questions.\n"
+    )
+    write_atomically(campaign, about + to_yaml(settings))
+    return campaign
 
 
 def _printed(reports: tuple[ColumnReport, ...]) -> Table:

@@ -48,7 +48,7 @@ def identity_of(
         }
     features = {
         f"{_FEATURE}{number}": feature.model_dump(
-            mode="json", exclude_defaults=True, exclude={"note"}
+            mode="json", exclude_defaults=True, exclude={"note", "units"}
         )
         for number, feature in enumerate(space.features, 1)
     }

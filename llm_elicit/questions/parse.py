@@ -136,7 +136,7 @@ def _alone(text: str, options: tuple[str, str]) -> set[Verdict]:
     """Return the options that are whole clauses or lines: "Option B", "Definitely B."."""
     first, second = options
     alone = rf"(?i:[\W_]*{_SURE}(?:the\s+)?{_NOUN})[(\[\"']*([{first}{second}])[\W_]*"
-    clauses = re.split(r"[.!?;,\n]+|\b(?:and|or|but)\b", text)
+    clauses = re.split(r"(?:[!?;\n]|(?<!\d)[.,]|[.,](?!\d))+|\b(?:and|or|but)\b", text)
     matches = (re.fullmatch(alone, clause.strip()) for clause in clauses)
     return {_which(match[1], options) for match in matches if match is not None}
 
@@ -144,7 +144,8 @@ def _alone(text: str, options: tuple[str, str]) -> set[Verdict]:
 def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
     """Return the options that sentences of the reply state as the choice."""
     first, second = options
-    letter = rf"[(\[\"']*([{first}{second}])(?![\w'])[)\]\"']*"
+    # Not the 1 of 1.5, if that is a label.
+    letter = rf"[(\[\"']*([{first}{second}])(?![\w']|[.,]\d)[)\]\"']*"
     claims = (
         r"\b(?:answer|choice|verdict|pick|preference)\s*(?:is|would be|:|=)+\s*"
         rf"(?i:{_SURE}{_NOUN}){letter}",

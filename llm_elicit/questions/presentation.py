@@ -109,7 +109,8 @@ class Presentation:
     def digest(self) -> str:
         """The SHA-256 of all that changes a question or the reading of its answer."""
         features = [
-            feature.model_dump(mode="json", exclude={"note", "name"}) for feature in self.features
+            feature.model_dump(mode="json", exclude={"note", "name", "units"})
+            for feature in self.features
         ]
         examples = [example.model_dump() for example in self.examples]
         content = [self.label, self.template.digest, self.order, features, self.options, examples]

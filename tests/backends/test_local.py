@@ -14,12 +14,12 @@ import pytest
 
 from llm_elicit.backends import Reply, Request, local, open_backend
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.design import Direct
+from llm_elicit.config.design import Design, Direct, Presentations
 from llm_elicit.config.judges import LocalJudge
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.estimates import estimate
 from llm_elicit.planning.pairs import direct_queries, make_plan
-from llm_elicit.questions import DirectWording, Template, render
+from llm_elicit.questions import DirectWording, Template, presentations_of, render
 from llm_elicit.questions.parse import read_probability, read_ratio
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -73,6 +73,23 @@ def test_answers_are_soft_and_the_same_in_any_order(space: FeatureSpace) -> None
         assert 0.05 < reply.letter_mass <= 1.0
         assert (reply.text == "A") == (reply.first > 0.5)
         assert 0 < reply.cached_tokens < reply.prompt_tokens
+
+
+@pytest.mark.local_model
+@pytest.mark.usefixtures("model")
+def test_log_odds_are_read_at_the_tokens_of_other_labels(space: FeatureSpace) -> None:
+    facets = Presentations(labels=("1/2", "X/Y"), examples=("oven-and-tree",))
+    design = Design(template="v2/typical", presentations=facets)
+    a, b = space.sample(2, np.random.default_rng(4))
+    asked = presentations_of(design, space, 1)
+    requests = [Request(p.render(a, b), (a, b), options=p.options) for p in asked]
+    (replies,) = _ask(space, requests)
+    for presentation, reply in zip(asked, replies, strict=True):
+        assert reply.text in presentation.options
+        assert reply.first is not None
+        assert reply.letter_mass is not None
+        assert 0.05 < reply.letter_mass <= 1.0
+        assert (reply.text == presentation.options[0]) == (reply.first > 0.5)
 
 
 @pytest.mark.local_model

@@ -113,6 +113,21 @@ def test_other_letters_are_read_by_their_place() -> None:
     assert parse("A", options=("X", "Y")) == "unparsable"
 
 
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        ("1", "A"), ("**2**", "B"), ("(1)", "A"), ("2.", "B"), ("1: the first", "A"),
+        ("The answer is 2.", "B"), ("Option 1 is more plausible.", "A"),
+        ("2\n\nIt weighs 1.5 kg", "B"),
+        ("The answer is 1.5 kg", "unparsable"), ("2,000 people", "unparsable"),
+        ("It has 1,200 people. 2.5 of them", "unparsable"), ("12", "unparsable"),
+        ("1 or 2", "unparsable"),
+    ],
+)  # fmt: skip
+def test_numbers_as_labels_are_not_read_from_other_numbers(reply: str, verdict: str) -> None:
+    assert parse(reply, options=("1", "2")) == verdict
+
+
 @given(st.text(max_size=200), st.sampled_from(["stop", "length", "refusal", "other"]))
 def test_any_text_has_a_verdict(text: str, finish: str) -> None:
     assert parse(text, finish=finish) in {"A", "B", "tie", "refusal", "truncated", "unparsable"}
