@@ -45,24 +45,24 @@ _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], method
 }
 
 
-def read_sampling(text: dict[str, Any]) -> SamplingDensity:
+def read_sampling(description: dict[str, Any]) -> SamplingDensity:
     """Return the sampling density that its ``to_dict`` described."""
-    fields = {k: v for k, v in text.items() if k not in ("kind", "names")}
+    fields = {k: v for k, v in description.items() if k not in ("kind", "names")}
     kinds: dict[str, Callable[..., SamplingDensity]] = {
         "uniform": Uniform,
         "gaussian_mixture": GaussianMixture,
         "empirical": Empirical.from_tables,
     }
-    density = kinds[text["kind"]](**fields)
-    density.names = tuple(text["names"]) if "names" in text else None
+    density = kinds[description["kind"]](**fields)
+    density.names = tuple(description["names"]) if "names" in description else None
     return density
 
 
-def _digest(text: dict[str, Any], tensors: Path) -> str:
+def _digest(description: dict[str, Any], tensors: Path) -> str:
     """Return SHA-256 of the contents of both files."""
     digest = hashlib.sha256(tensors.read_bytes())
-    as_read = json.loads(json.dumps(text))  # JSON turns keys into texts
-    digest.update(json.dumps(as_read, sort_keys=True).encode())
+    normalized = json.loads(json.dumps(description))  # JSON turns keys into texts
+    digest.update(json.dumps(normalized, sort_keys=True).encode())
     return digest.hexdigest()
 
 
@@ -92,8 +92,8 @@ class Substitution:
         """Return the utility, or every draw of it, of the free columns, up to a constant."""
         if f.warp is not None:
             # Columns are warped one by one.
-            plain = replace(self, values=f.warp.select(self.fixed)(self.values[None])[0])
-            return replace(plain(replace(f, warp=None)), warp=f.warp.select(self.free))
+            unwarped = replace(self, values=f.warp.select(self.fixed)(self.values[None])[0])
+            return replace(unwarped(replace(f, warp=None)), warp=f.warp.select(self.free))
         # b·t + tᵀA t, (..., d) and (..., d, d).
         rows, fourier = f.curvature[..., self.free, :], f.fourier
         linear = f.linear[..., self.free] + 2.0 * (rows[..., self.fixed] @ self.values.to(rows))
@@ -101,10 +101,12 @@ class Substitution:
         if fourier is not None:
             # a cos θ + b sin θ: the held columns add φ = t_c·ω_c to every angle.
             phase = self.values.to(fourier.frequencies) @ fourier.frequencies[self.fixed]
-            of_cos, of_sin = fourier.weights.chunk(2, dim=1)
+            cos_weights, sin_weights = fourier.weights.chunk(2, dim=1)
             cos, sin = torch.cos(phase), torch.sin(phase)
-            turned = torch.cat([of_cos * cos + of_sin * sin, of_sin * cos - of_cos * sin], 1)
-            fourier = FourierStack(fourier.frequencies[self.free], turned)
+            weights = torch.cat(
+                [cos_weights * cos + sin_weights * sin, sin_weights * cos - cos_weights * sin], 1
+            )
+            fourier = FourierStack(fourier.frequencies[self.free], weights)
         curvature = rows[..., self.free]
         return replace(
             f, linear=linear, curvature=curvature, components=components, fourier=fourier
@@ -136,7 +138,7 @@ class BeliefDensity(DensityWithPosterior):
     * draw from it and evaluate it: `sample`, `to_pandas`, `log_prob`, `pdf`;
     * how sure it is: ``band(belief.draws().mean())`` is the 90 % band of the mean, given the
       answers; `draws` has such a method for every summary;
-    * ask it: `given` values of some features, what of the others; `utility` of points;
+    * condition it on values of some features: `given`; evaluate the `utility` of points;
     * change its scale, which choices do not determine: `llm_elicit.density.fit_power`, `tempered`,
       `at_noise`;
     * keep it and hand it on: `save`, `load`, `as_prior`, `to_arviz`.
@@ -235,14 +237,16 @@ class BeliefDensity(DensityWithPosterior):
                 "inside it."
             )
         t = latent.features(torch.from_numpy(latent.to_latent(point)))[0]
-        held = np.isin(latent.feature_of_column, list(values))
-        free, fixed = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~held, held))
+        is_given = np.isin(latent.feature_of_column, list(values))
+        free, fixed = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~is_given, is_given))
         substitution = Substitution(free, fixed, t[fixed])
         draws = self._draws and self._draws.map(substitution)
         parts = BoxLatent(sampling.condition(values)), substitution(model.utility), draws
-        stated = {str(feature): value for feature, value in values.items()}
+        given_values = {str(feature): value for feature, value in values.items()}
         features = self._features.drop(values)
-        return self._with_utility(*parts, {**self.diagnostics, "given": stated}, seed, features)
+        return self._with_utility(
+            *parts, {**self.diagnostics, "given": given_values}, seed, features
+        )
 
     def sample_given(self, given: Mapping[Any, float | str], n: int, *, seed: int = 0) -> Array:
         """Return n points (n, d) with the values of some features given, natural units.
@@ -295,7 +299,7 @@ class BeliefDensity(DensityWithPosterior):
 
     @property
     def power(self) -> float:
-        """The power of the fitted utility that this density is: 1 unless it was `tempered`."""
+        """The power k in p ∝ exp(k f), with f the fitted utility: 1 unless it was `tempered`."""
         return float(self.diagnostics.get("power", {}).get("value", 1.0))
 
     def unit_power(self) -> float:
@@ -307,9 +311,9 @@ class BeliefDensity(DensityWithPosterior):
         Raises:
             DensityError: the method is neither "utility" nor "auto".
         """
-        at = self.sampling.sample(_UNIT_POINTS, np.random.default_rng(_UNIT_POINTS))
-        spread = float(self.utility(at).std())
-        return 1.0 / spread if spread > 0.0 else math.inf
+        points = self.sampling.sample(_UNIT_POINTS, np.random.default_rng(_UNIT_POINTS))
+        sd = float(self.utility(points).std())
+        return 1.0 / sd if sd > 0.0 else math.inf
 
     def tempered(self, power: float | Power, *, seed: int = 0) -> BeliefDensity:
         """Return the belief ∝ exp(power · f), normalized, inside λ's support.
@@ -341,9 +345,9 @@ class BeliefDensity(DensityWithPosterior):
             if isinstance(power, Power)
             else (check_number("tempered: power", power, _MIN_POWER, 1.0 / _MIN_POWER), 0.0)
         )
-        before = self.diagnostics.get("power", {}).get("log_sd", 0.0)
-        stated = {"value": self.power * value, "log_sd": math.hypot(before, log_sd)}
-        return self._times(value, {**self.diagnostics, "power": stated}, "tempered", seed)
+        old_log_sd = self.diagnostics.get("power", {}).get("log_sd", 0.0)
+        estimate = {"value": self.power * value, "log_sd": math.hypot(old_log_sd, log_sd)}
+        return self._times(value, {**self.diagnostics, "power": estimate}, "tempered", seed)
 
     @property
     def has_noise_levels(self) -> bool:
@@ -366,7 +370,9 @@ class BeliefDensity(DensityWithPosterior):
         return self._times(noise.scale / self.noise.scale, diagnostics, "at_noise", seed)
 
     def sample_at_noise(self, n: int, level: float, *, seed: int = 0) -> Array:
-        """Return n points (n, d) of the belief `at_noise`, whose normalizing constant takes longer.
+        """Return n points (n, d) of the belief `at_noise`, without its normalizing constant.
+
+        This takes less time than ``at_noise(level).sample(n)``.
 
         Raises:
             DensityError: as `at_noise` and `sample` do.
@@ -403,15 +409,15 @@ class BeliefDensity(DensityWithPosterior):
             model, normalizer = density.normalize(make_generator(seed))
             report = methods.common_diagnostics(latent, model, normalizer)
         reference = normalizer.points(len(self._reference))
-        names, stated = features or self._features, {**diagnostics, **report}
-        return BeliefDensity(latent, model, reference, stated, draws, names)
+        names, merged = features or self._features, {**diagnostics, **report}
+        return BeliefDensity(latent, model, reference, merged, draws, names)
 
     def utility_model(self, label: str) -> UtilityDensity:
         """Return the fitted utility, for use in the core; ``label`` is named in an error."""
         if not isinstance(self._model, UtilityDensity):
             raise DensityError(
-                f"{label}: the belief's method is {self._model.name}; this needs the utility "
-                'itself; fit by "utility" or "auto".'
+                f"{label}: the belief was fitted by method {self._model.name!r}, which has no "
+                'utility; fit again with method="utility" or "auto".'
             )
         return self._model
 
@@ -423,10 +429,10 @@ class BeliefDensity(DensityWithPosterior):
         if self.has_draws:
             tensors |= self.utility_draws().tensors()
         # Draws and utility may share a tensor, which safetensors refuses.
-        own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
-        save_file(own, target / "belief.safetensors")
+        copies = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+        save_file(copies, target / "belief.safetensors")
         radius = self._latent.radius
-        text = {
+        description = {
             "format": _FORMAT,
             "model": self._model.name,
             "config": self._model.config(),
@@ -435,8 +441,10 @@ class BeliefDensity(DensityWithPosterior):
             "diagnostics": self.diagnostics,
             "features": self._features.to_dict(),
         }
-        text["digest"] = _digest(text, target / "belief.safetensors")
-        (target / "belief.json").write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
+        description["digest"] = _digest(description, target / "belief.safetensors")
+        (target / "belief.json").write_text(
+            json.dumps(description, indent=2) + "\n", encoding="utf-8"
+        )
 
     @classmethod
     def load(cls, folder: str | Path) -> BeliefDensity:
@@ -448,7 +456,7 @@ class BeliefDensity(DensityWithPosterior):
         """
         source = _path("load", folder)
         try:
-            text = json.loads((source / "belief.json").read_text(encoding="utf-8"))
+            description = json.loads((source / "belief.json").read_text(encoding="utf-8"))
             tensors = load_file(source / "belief.safetensors")
             # Of memory that is aligned as at the fit, so that sums round alike.
             tensors = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -457,27 +465,27 @@ class BeliefDensity(DensityWithPosterior):
                 f"load: {source} holds no readable belief ({error}); a belief is the two files "
                 "belief.json and belief.safetensors; give the folder that save wrote."
             ) from error
-        if text.get("format") != _FORMAT:
+        if description.get("format") != _FORMAT:
             raise DensityError(
-                f"load: {source} is of format {text.get('format')!r}; this version reads format "
-                f"{_FORMAT}; fit again, or read it with the version that wrote it."
+                f"load: {source} has format {description.get('format')!r}; this version reads "
+                f"format {_FORMAT}; fit again, or read it with the version that wrote it."
             )
-        if text.pop("digest", None) != _digest(text, source / "belief.safetensors"):
+        if description.pop("digest", None) != _digest(description, source / "belief.safetensors"):
             raise DensityError(
                 f"load: {source} was changed since save wrote it (its digest differs); restore it "
                 "or fit again."
             )
-        latent = make_latent(read_sampling(text["sampling"]))
-        latent.radius = math.inf if text["radius"] is None else text["radius"]
-        name = text["model"]
+        latent = make_latent(read_sampling(description["sampling"]))
+        latent.radius = math.inf if description["radius"] is None else description["radius"]
+        name = description["model"]
         restore = _RESTORE[name] if name in _RESTORE else methods.external_method(name).restore
         return cls(
             latent,
-            restore(latent, tensors, text["config"]),
+            restore(latent, tensors, description["config"]),
             tensors["reference"],
-            text["diagnostics"],
+            description["diagnostics"],
             DeferredDraws.from_tensors(tensors) if "draws.linear" in tensors else None,
-            FeatureNames.from_dict(text["features"]),
+            FeatureNames.from_dict(description["features"]),
         )
 
 

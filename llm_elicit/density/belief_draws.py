@@ -94,16 +94,20 @@ class BeliefDraws:
 
     def sample(self, n: int) -> Array:
         """Return n equally weighted points (S, n, d) of every draw, by systematic resampling."""
-        cuts = (np.arange(errors.check_integer("sample: n", n, minimum=1)) + 0.5) / n
-        rows = [np.searchsorted(np.cumsum(w), cuts).clip(max=len(w) - 1) for w in self.weights]
-        return np.stack([x[chosen] for x, chosen in zip(self.points, rows, strict=True)])
+        levels = (np.arange(errors.check_integer("sample: n", n, minimum=1)) + 0.5) / n
+        indices_of_draws = [
+            np.searchsorted(np.cumsum(w), levels).clip(max=len(w) - 1) for w in self.weights
+        ]
+        return np.stack(
+            [x[indices] for x, indices in zip(self.points, indices_of_draws, strict=True)]
+        )
 
     def cdf(self, values: npt.ArrayLike) -> Array:
         """Return distribution functions (S, V, d) of every feature at values (V, d)."""
         values = self._features.to_array("cdf: values", values)
-        at = errors.check_points("cdf: values", values, self.points[0].shape[1])
+        points = errors.check_points("cdf: values", values, self.points[0].shape[1])
         return self._map_draws(
-            lambda x, weights: np.stack([weights @ (x <= value) for value in at], axis=1)
+            lambda x, weights: np.stack([weights @ (x <= value) for value in points], axis=1)
         )
 
     def marginal(self, feature: int | str, edges: npt.ArrayLike) -> Array:
@@ -114,7 +118,7 @@ class BeliefDraws:
         Raises:
             DensityError: an unknown feature, or edges that do not increase.
         """
-        place = self._features.index("marginal", feature)
+        column = self._features.index("marginal", feature)
         limits = errors.check_finite(
             "marginal: edges", errors.check_numbers("marginal: edges", edges)
         )
@@ -123,21 +127,24 @@ class BeliefDraws:
         bins = limits.size - 1
 
         def masses(x: Array, weights: Array) -> Array:
-            index = np.searchsorted(limits, x[:, place], side="right") - 1
+            index = np.searchsorted(limits, x[:, column], side="right") - 1
             return np.stack([np.bincount(index.clip(0, bins - 1), w, bins) for w in weights])
 
         return self._map_draws(masses)
 
-    def _map_draws(self, of: Callable[[Array, Array], Array]) -> Array:
-        """Return what ``of`` makes of points (m, d) and weights (G, m): (G, ...), for every draw.
+    def _map_draws(self, function: Callable[[Array, Array], Array]) -> Array:
+        """Return a function of points (m, d) and weights (G, m) for every draw, (S, ...).
 
-        Draws with the same points are given together.
+        ``function`` returns (G, ...) for G draws that share their points.
         """
-        together: dict[int, list[int]] = {}
-        for at, x in enumerate(self.points):
-            together.setdefault(id(x), []).append(at)
-        groups = list(together.values())
-        parts = [of(self.points[g[0]], np.stack([self.weights[at] for at in g])) for g in groups]
+        draws_by_points: dict[int, list[int]] = {}
+        for draw, x in enumerate(self.points):
+            draws_by_points.setdefault(id(x), []).append(draw)
+        groups = list(draws_by_points.values())
+        parts = [
+            function(self.points[g[0]], np.stack([self.weights[draw] for draw in g]))
+            for g in groups
+        ]
         return np.concatenate(parts)[np.argsort(np.concatenate(groups))]
 
     def shares(self, feature: int | str) -> Array:
@@ -146,14 +153,14 @@ class BeliefDraws:
         Raises:
             DensityError: the feature has neither.
         """
-        place = self._features.index("shares", feature)
+        index = self._features.index("shares", feature)
         sampling = self._latent.sampling
-        if not isinstance(sampling, Uniform) or not sampling.discrete[place]:
+        if not isinstance(sampling, Uniform) or not sampling.discrete[index]:
             raise DensityError(
                 f"shares: feature {feature} has no categories; `marginal` takes edges instead."
             )
-        codes = np.arange(sampling.low[place], sampling.high[place] + 1.0)
-        return self.marginal(place, np.append(codes, codes[-1] + 1.0) - 0.5)
+        codes = np.arange(sampling.low[index], sampling.high[index] + 1.0)
+        return self.marginal(index, np.append(codes, codes[-1] + 1.0) - 0.5)
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (S, n) at points (n, d), nats per natural unit.
@@ -164,11 +171,13 @@ class BeliefDraws:
             DensityError: points of another shape than (n, d), or a frame that lacks a feature.
         """
         x = self._features.to_array("log_prob: x", x)
-        at = errors.check_points("log_prob: x", x, self._latent.sampling.dimension, infinite=True)
-        inside = self._latent.sampling.contains(at)
-        result = np.full((len(self), len(at)), -np.inf)
+        points = errors.check_points(
+            "log_prob: x", x, self._latent.sampling.dimension, infinite=True
+        )
+        inside = self._latent.sampling.contains(points)
+        result = np.full((len(self), len(points)), -np.inf)
         if inside.any():
-            interior = at[inside]
+            interior = points[inside]
             g = torch.from_numpy(self._latent.to_latent(interior))
             values = evaluate_utilities(self._latent, self._utilities, g, self._factors).numpy()
             slope = self._latent.sampling.log_scale_derivative(interior)
@@ -221,25 +230,29 @@ def make_draws(
     shared = sample_shared_points(
         latent, lambda g: evaluate_utilities(latent, utilities, g, factors), belief.start, generator
     )
-    together = latent.from_latent(shared.points.numpy())
+    shared_points = latent.from_latent(shared.points.numpy())
     samples: list[tuple[Array, Array, float]] = []
-    for at, utility in enumerate(utilities):
-        if float(shared.effective_size[at]) >= _MIN_SHARED_POINTS:
-            weights, log_z = shared.weights[at].numpy(), float(shared.log_normalizers[at])
-            samples.append((together, weights, log_z))
-        elif sample := sample_components(latent, utility.scaled(float(factors[at])), generator):
+    for draw, utility in enumerate(utilities):
+        if float(shared.effective_size[draw]) >= _MIN_SHARED_POINTS:
+            weights, log_z = shared.weights[draw].numpy(), float(shared.log_normalizers[draw])
+            samples.append((shared_points, weights, log_z))
+        elif sample := sample_components(latent, utility.scaled(float(factors[draw])), generator):
             samples.append(sample)
         else:
-            density = replace(belief, utility=utility.scaled(float(factors[at])))
+            density = replace(belief, utility=utility.scaled(float(factors[draw])))
             annealed = density.anneal(_POINTS_PER_DRAW, generator)
-            own = latent.from_latent(annealed.draws.points.numpy())
+            points_of_draw = latent.from_latent(annealed.draws.points.numpy())
             samples.append(
-                (own, np.full(_POINTS_PER_DRAW, 1.0 / _POINTS_PER_DRAW), annealed.log_normalizer)
+                (
+                    points_of_draw,
+                    np.full(_POINTS_PER_DRAW, 1.0 / _POINTS_PER_DRAW),
+                    annealed.log_normalizer,
+                )
             )
         if progress is not None:
-            progress("draws", at + 1, len(utilities))
-    points, weights_of, logs = zip(*samples, strict=True)
-    return BeliefDraws(points, weights_of, latent, utilities, factors, np.array(logs))
+            progress("draws", draw + 1, len(utilities))
+    points, weights_of, log_normalizers = zip(*samples, strict=True)
+    return BeliefDraws(points, weights_of, latent, utilities, factors, np.array(log_normalizers))
 
 
 def sample_components(
@@ -253,11 +266,11 @@ def sample_components(
     if utility.components:
         # With a share c of its logarithm, (Σ exp q_k)^c is within a factor K^(c−1) of
         # Σ exp(c q_k), which is a mixture again.
-        whole = utility.components[0]
-        if whole.tail.power != 1.0:
+        stack = utility.components[0]
+        if stack.tail.power != 1.0:
             return None
-        share, root = whole.share, math.sqrt(whole.share)
-        mixture = ComponentStack(root * whole.whiten, root * whole.offset, share * whole.height)
+        share, root = stack.share, math.sqrt(stack.share)
+        mixture = ComponentStack(root * stack.whiten, root * stack.offset, share * stack.height)
     else:
         # The quadratic form as a mixture of one, if it has a maximum.
         whiten, failed = torch.linalg.cholesky_ex(-2.0 * utility.curvature)
@@ -268,10 +281,10 @@ def sample_components(
     if utility.warp is not None:
         return None
     t = mixture.draw(_POINTS_PER_DRAW, generator)
-    turned = latent.from_features(t)
-    if turned is None:
+    latent_and_unit = latent.from_features(t)
+    if latent_and_unit is None:
         return None
-    g, log_unit = turned
+    g, log_unit = latent_and_unit
     inside = g.isfinite().all(1)
     t, g = t[inside], g[inside]
     log_density = mixture(t.to(mixture.height))[0] - mixture.log_mass

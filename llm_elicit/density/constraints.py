@@ -74,9 +74,9 @@ class LinearConstraint:
 
     def condition(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
         """Return the constraint on the features ``free`` given the others."""
-        a = [self.coefficients[j] for j in free]
+        coefficients = [self.coefficients[j] for j in free]
         offset = sum(self.coefficients[j] * value for j, value in given.items())
-        return LinearConstraint(a, self.bound - offset) if any(a) else None
+        return LinearConstraint(coefficients, self.bound - offset) if any(coefficients) else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
@@ -144,12 +144,12 @@ class PolygonConstraint:
             return PolygonConstraint((free.index(axes[0]), free.index(axes[1])), self.vertices)
         if not axes:
             return None
-        at = self.features.index(axes[0])
-        along, across = (np.asarray(self.vertices)[:, side] for side in (at, 1 - at))
-        distance, after = across - given[self.features[1 - at]], np.roll(along, -1)
-        spans = (distance < 0.0) != (np.roll(distance, -1) < 0.0)
-        share = distance[spans] / (distance - np.roll(distance, -1))[spans]
-        ends = np.sort(along[spans] + share * (after - along)[spans])
+        axis = self.features.index(axes[0])
+        along, across = (np.asarray(self.vertices)[:, side] for side in (axis, 1 - axis))
+        distance, after = across - given[self.features[1 - axis]], np.roll(along, -1)
+        crosses = (distance < 0.0) != (np.roll(distance, -1) < 0.0)
+        share = distance[crosses] / (distance - np.roll(distance, -1))[crosses]
+        ends = np.sort(along[crosses] + share * (after - along)[crosses])
         return IntervalConstraint(free.index(axes[0]), ends.reshape(-1, 2).tolist())
 
     def to_dict(self) -> dict[str, Any]:
@@ -220,15 +220,15 @@ Constraint = LinearConstraint | PolygonConstraint | IntervalConstraint
 
 def _in_polygon(points: Array, start: Array) -> Flags:
     """Return whether points (n, 2) lie in the polygon of corners (v, 2) or on its edges, (n,)."""
-    along = np.roll(start, -1, axis=0) - start
+    edge = np.roll(start, -1, axis=0) - start
     offset = points[:, None] - start  # (n, v, 2)
-    spans = (offset[..., 1] < 0.0) != (offset[..., 1] < along[:, 1])
+    crosses = (offset[..., 1] < 0.0) != (offset[..., 1] < edge[:, 1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        crossing = along[:, 0] * offset[..., 1] / along[:, 1]
-    inside = (spans & (offset[..., 0] < crossing)).sum(1) % 2 == 1
-    length = np.square(along).sum(1).clip(min=1e-300)
-    nearest = ((offset * along).sum(2) / length).clip(0.0, 1.0)[..., None]
-    on_edge = np.square(offset - nearest * along).sum(2) <= _TOLERANCE**2
+        crossing = edge[:, 0] * offset[..., 1] / edge[:, 1]
+    inside = (crosses & (offset[..., 0] < crossing)).sum(1) % 2 == 1
+    length = np.square(edge).sum(1).clip(min=1e-300)
+    fraction = ((offset * edge).sum(2) / length).clip(0.0, 1.0)[..., None]
+    on_edge = np.square(offset - fraction * edge).sum(2) <= _TOLERANCE**2
     return np.asarray(inside | on_edge.any(1))
 
 
@@ -263,8 +263,12 @@ def parse_constraint(
                 f"Uniform: a LinearConstraint is of {', '.join(region.names)}, and the limits have "
                 "no names; give both by name, or both as lists."
             )
-        full = dict.fromkeys(names, 0.0) | dict(zip(region.names, region.coefficients, strict=True))
-        region = LinearConstraint(match_order("LinearConstraint", full, names)[0], region.bound)
+        coefficients = dict.fromkeys(names, 0.0) | dict(
+            zip(region.names, region.coefficients, strict=True)
+        )
+        region = LinearConstraint(
+            match_order("LinearConstraint", coefficients, names)[0], region.bound
+        )
     if isinstance(region, LinearConstraint) and len(region.coefficients) != dimension:
         raise DensityError(
             f"Uniform: a LinearConstraint has {len(region.coefficients)} coefficients and λ "

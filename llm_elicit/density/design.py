@@ -120,8 +120,8 @@ def suggest_pairs(
         "suggest_pairs: settings", settings, SuggestSettings, "pass SuggestSettings(...)"
     )
     rng = np.random.default_rng([seed, 0x5066E57])
-    at_random = int(np.floor(settings.uniform * n + rng.uniform()))
-    random_sides = [belief.sampling.sample(at_random, rng) for _ in range(2)]
+    random_count = int(np.floor(settings.uniform * n + rng.uniform()))
+    random_sides = [belief.sampling.sample(random_count, rng) for _ in range(2)]
     response = belief.diagnostics.get("response", {})
     if response.get("scale") == "log-odds" and "power" not in belief.diagnostics:
         power = belief.unit_power()
@@ -132,14 +132,16 @@ def suggest_pairs(
         first = rng.integers(count, size=size)
         second = (first + rng.integers(1, count, size=size)) % count  # another point
         # B (S, S), energy inner products of the draws' centred densities at the points.
-        mass = _subtract_mean(torch.softmax(pool.values.double() - pool.log_density.double(), 1))
+        densities = _subtract_mean(
+            torch.softmax(pool.values.double() - pool.log_density.double(), 1)
+        )
         coordinates = _coordinates(pool.points, belief.sampling)
-        energy = -(mass @ torch.cdist(coordinates, coordinates) @ mass.T)
+        energy = -(densities @ torch.cdist(coordinates, coordinates) @ densities.T)
         answers = _PredictedAnswers.predict(pool, (first, second), belief)
-        chosen = _choose_pairs(answers, energy, n - at_random)
-    sides = pool.points[first[chosen]], pool.points[second[chosen]]
+        selected = _choose_pairs(answers, energy, n - random_count)
+    chosen_points = pool.points[first[selected]], pool.points[second[selected]]
     order = rng.permutation(n)
-    a, b = (np.concatenate(side)[order] for side in zip(sides, random_sides, strict=True))
+    a, b = (np.concatenate(side)[order] for side in zip(chosen_points, random_sides, strict=True))
     return a, b
 
 
@@ -170,18 +172,20 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
         model.utility.scaled(1.0 / temperature),
         [round(s * count) for s in _POINT_SHARES],
     )
-    flat = replace(model, utility=utility, start=None)
-    annealed = flat.anneal(max(sizes[1], 512), generator)
+    flatter = replace(model, utility=utility, start=None)
+    annealed = flatter.anneal(max(sizes[1], 512), generator)
     rows = torch.randperm(len(annealed.draws.points), generator=generator)[: sizes[1]]
-    of_belief = model.sample_latent(sizes[0], generator).points
-    of_sampling = latent.draw(sizes[2], generator)
-    g = torch.cat([of_belief, annealed.draws.points[rows], of_sampling])
-    parts = [
+    belief_points = model.sample_latent(sizes[0], generator).points
+    sampling_points = latent.draw(sizes[2], generator)
+    g = torch.cat([belief_points, annealed.draws.points[rows], sampling_points])
+    log_densities = [
         model.log_density(g),
-        replace(flat, log_normalizer=annealed.log_normalizer).log_density(g),
+        replace(flatter, log_normalizer=annealed.log_normalizer).log_density(g),
         latent.log_sampling(g) - latent.log_volume(g),
     ]
-    logs = [part + math.log(share) for part, share in zip(parts, _POINT_SHARES, strict=True)]
+    logs = [
+        part + math.log(share) for part, share in zip(log_densities, _POINT_SHARES, strict=True)
+    ]
     density = torch.logsumexp(torch.stack(logs), 0)
     return Candidates(latent.from_latent(g.numpy()), evaluate_utilities(latent, draws, g), density)
 
@@ -206,13 +210,16 @@ class _PredictedAnswers:
         differences = values[:, pairs[0]] - values[:, pairs[1]]
         response = belief.diagnostics.get("response")
         if response is None:
-            chance = torch.exp(belief.noise.log_cdf(differences))
-            return cls(_subtract_mean(chance), (chance * (1.0 - chance)).sum(0).clamp(min=1e-12))
+            probability = torch.exp(belief.noise.log_cdf(differences))
+            return cls(
+                _subtract_mean(probability),
+                (probability * (1.0 - probability)).sum(0).clamp(min=1e-12),
+            )
         # The half difference of answers in both orders has half the variance of one answer.
-        share = 1.0 - 0.5 * response["both_orders"] / response["pairs"]
-        noise = response["dispersion"] / response["gain"] * belief.power
+        variance_share = 1.0 - 0.5 * response["both_orders"] / response["pairs"]
+        dispersion = response["dispersion"] / response["gain"] * belief.power
         noise_variance = torch.full_like(
-            differences[0], len(differences) * max(share * noise**2, 1e-12)
+            differences[0], len(differences) * max(variance_share * dispersion**2, 1e-12)
         )
         return cls(_subtract_mean(differences), noise_variance)
 
@@ -229,8 +236,8 @@ def _choose_pairs(answers: _PredictedAnswers, energy: Tensor, n: int) -> Index:
     chosen: list[int] = []
     for turn in range(n):
         variance = (deviation * residual).sum(0)
-        about_density = ((energy @ residual) * residual).sum(0) / (variance + noise_variance)
-        gain = variance / noise_variance if turn % 2 else about_density
+        density_gain = ((energy @ residual) * residual).sum(0) / (variance + noise_variance)
+        gain = variance / noise_variance if turn % 2 else density_gain
         best = int((gain * available).argmax())
         chosen.append(best)
         available[best] = 0.0

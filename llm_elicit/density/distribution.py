@@ -119,8 +119,8 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
     """
     errors.check_fraction("band: level", level)
     values = errors.check_numbers("band: values", values)
-    unknown = np.isnan(values).all(axis=0) if values.ndim and values.size else False
-    errors.check_finite("band: values", np.where(unknown, 0.0, values))
+    all_nan = np.isnan(values).all(axis=0) if values.ndim and values.size else False
+    errors.check_finite("band: values", np.where(all_nan, 0.0, values))
     if not values.ndim or not values.size:
         raise DensityError("band: values is empty; it needs one value for each draw.")
     tail = 0.5 - 0.5 * level
@@ -144,9 +144,9 @@ def weighted_quantiles(
     """
     order = np.argsort(x, axis=0) if order is None else order
     quantiles = np.empty((len(levels), x.shape[1]))
-    for j, ranked in enumerate(order.T):
-        reached = np.cumsum(weights[ranked]) - 0.5 * weights[ranked]
-        quantiles[:, j] = np.interp(levels, reached, x[ranked, j])
+    for j, sorted_rows in enumerate(order.T):
+        cumulative = np.cumsum(weights[sorted_rows]) - 0.5 * weights[sorted_rows]
+        quantiles[:, j] = np.interp(levels, cumulative, x[sorted_rows, j])
     return quantiles
 
 
@@ -191,46 +191,50 @@ def find_mode(log_prob: LogProb, draws: Array, max_change: Array | None = None) 
         [1.0, -2.0]
     """
     scale = draws.std(axis=0).clip(min=1e-12)
-    highest = draws[np.argsort(log_prob(draws))[::-1][:_STARTS]]
+    starts = draws[np.argsort(log_prob(draws))[::-1][:_STARTS]]
     steps = _STEP * np.eye(draws.shape[1])
 
     def downhill(z: Array) -> tuple[float, Array]:
-        around = np.concatenate([z[None], z + steps, z - steps]) * scale
-        value, up, down = np.split(log_prob(around), [1, 1 + len(steps)])
+        neighbours = np.concatenate([z[None], z + steps, z - steps]) * scale
+        value, forward, backward = np.split(log_prob(neighbours), [1, 1 + len(steps)])
         # Outside λ's support the density is 0, and a difference across its bounds has no meaning.
-        inside = np.isfinite(up) & np.isfinite(down)
-        slope = np.subtract(up, down, out=np.zeros_like(up), where=inside) / (2.0 * _STEP)
-        return (-float(value[0]), -slope) if np.isfinite(value[0]) else (1e10, 0.0 * slope)
+        inside = np.isfinite(forward) & np.isfinite(backward)
+        gradient = np.subtract(forward, backward, out=np.zeros_like(forward), where=inside) / (
+            2.0 * _STEP
+        )
+        return (-float(value[0]), -gradient) if np.isfinite(value[0]) else (1e10, 0.0 * gradient)
 
-    def best_of(starts: Array) -> tuple[Array, float]:
+    def maximize_from(starts: Array) -> tuple[Array, float]:
         optima = [minimize(downhill, x / scale, jac=True, method="L-BFGS-B").x for x in starts]
         points = np.concatenate([starts, np.stack(optima) * scale])
         values = log_prob(points)
         return points[int(np.argmax(values))], float(np.max(values))
 
-    point, value = best_of(highest)
+    point, value = maximize_from(starts)
     while max_change is not None and max_change.any():
-        moved, higher = best_of(_improve_whole_numbers(log_prob, point, max_change)[None])
-        if higher <= value + _MIN_GAIN:
+        candidate, candidate_value = maximize_from(
+            _improve_whole_numbers(log_prob, point, max_change)[None]
+        )
+        if candidate_value <= value + _MIN_GAIN:
             break
-        point, value = moved, higher
+        point, value = candidate, candidate_value
     return point
 
 
-def _improve_whole_numbers(log_prob: LogProb, point: Array, reach: Array) -> Array:
+def _improve_whole_numbers(log_prob: LogProb, point: Array, max_change: Array) -> Array:
     """Return a point (d,) whose whole numbers no single change by a power of two improves."""
-    moves = np.concatenate([
-        np.outer([sign * 2.0**i for i in range(int(np.log2(far)) + 1) for sign in (1, -1)], unit)
-        for unit, far in zip(np.eye(len(point)), reach, strict=True)
-        if far >= 1.0
+    changes = np.concatenate([
+        np.outer([sign * 2.0**i for i in range(int(np.log2(limit)) + 1) for sign in (1, -1)], unit)
+        for unit, limit in zip(np.eye(len(point)), max_change, strict=True)
+        if limit >= 1.0
     ])  # fmt: skip
     while True:
-        around = np.concatenate([point[None], point + moves])
-        values = log_prob(around)
+        neighbours = np.concatenate([point[None], point + changes])
+        values = log_prob(neighbours)
         best = int(np.argmax(values))
         if values[best] <= values[0] + _MIN_GAIN:
             return point
-        point = around[best]
+        point = neighbours[best]
 
 
 class Distribution:
@@ -292,7 +296,7 @@ class Distribution:
             DensityError: not one name for each feature, each of its own, or fewer words than a
                 feature has categories.
         """
-        words = {place: tuple(labels) for place, labels in (categories or {}).items()}
+        words = {index: tuple(labels) for index, labels in (categories or {}).items()}
         features = FeatureNames(tuple(names), words, frozenset(dates))
         if len(features.names) != self.dimension:
             raise DensityError(
@@ -300,11 +304,11 @@ class Distribution:
                 "name for each."
             )
         codes = self.as_prior().support()[1]
-        for place, labels in words.items():
-            if len(labels) <= codes[place]:
+        for index, labels in words.items():
+            if len(labels) <= codes[index]:
                 raise DensityError(
-                    f"named: {len(labels)} words for feature {place}, whose values go up to "
-                    f"{codes[place]:g}; give one for each of its codes, which count from 0."
+                    f"named: {len(labels)} words for feature {index}, whose values go up to "
+                    f"{codes[index]:g}; give one for each of its codes, which count from 0."
                 )
         density = copy(self)
         density._features = features
@@ -323,8 +327,8 @@ class Distribution:
         """
         points = mask_codes(self._reference_points, self.sampling, self._features)
         quantiles = np.quantile(points, _LEVELS, axis=0).T.tolist()
-        numbers_of = zip(points.mean(0).tolist(), points.std(0).tolist(), quantiles, strict=True)
-        return tuple(Marginal(m, sd, dict(zip(_LEVELS, q, strict=True))) for m, sd, q in numbers_of)
+        summaries = zip(points.mean(0).tolist(), points.std(0).tolist(), quantiles, strict=True)
+        return tuple(Marginal(m, sd, dict(zip(_LEVELS, q, strict=True))) for m, sd, q in summaries)
 
     def shares(self, feature: int | str) -> dict[str, float]:
         """Return the share of each category of a feature, from draws kept with the fit.
@@ -332,14 +336,14 @@ class Distribution:
         Raises:
             DensityError: there is no such feature, or it has no categories.
         """
-        place = self._features.index("shares", feature)
-        words = category_names(self.sampling, self._features, place)
+        index = self._features.index("shares", feature)
+        words = category_names(self.sampling, self._features, index)
         if not words:
             raise DensityError(
                 f"shares: feature {feature!r} has no categories; `marginal` describes it instead."
             )
         codes = np.rint(
-            self._reference_points[:, place] - self.as_prior().support()[0][place]
+            self._reference_points[:, index] - self.as_prior().support()[0][index]
         ).astype(int)
         shares = np.bincount(codes, minlength=len(words)) / len(codes)
         return dict(zip(words, shares.tolist(), strict=True))
@@ -387,9 +391,9 @@ class Distribution:
         def log_prob(x: npt.ArrayLike) -> Array:
             return self.log_prob(sampling.wrap(np.asarray(x)))
 
-        reach = np.where(sampling.integer, sampling.high - sampling.low, 0.0)
+        max_change = np.where(sampling.integer, sampling.high - sampling.low, 0.0)
         return np.asarray(
-            sampling.wrap(find_mode(log_prob, self._reference_points, reach)[None])[0]
+            sampling.wrap(find_mode(log_prob, self._reference_points, max_change)[None])[0]
         )
 
     def credible_region(self, level: float = 0.9) -> CredibleRegion:
@@ -509,20 +513,20 @@ class Prior:
                 'logpdf_and_gradient: only beliefs by "utility" and "auto" have a gradient; fit by '
                 "one of them, or use a sampler that needs none."
             )
-        stepped = np.flatnonzero(sampling.categorical | sampling.integer)
-        if stepped.size:
+        discrete = np.flatnonzero(sampling.categorical | sampling.integer)
+        if discrete.size:
             raise DensityError(
-                f"logpdf_and_gradient: feature {stepped[0]} has categories or whole numbers, so "
+                f"logpdf_and_gradient: feature {discrete[0]} has categories or whole numbers, so "
                 "that there is no gradient; use a sampler that needs none."
             )
         points = self._points("logpdf_and_gradient: x", x)
         flat = points.reshape(-1, self.dim)
-        values, slopes = np.full(len(flat), -np.inf), np.zeros_like(flat)
+        values, gradients = np.full(len(flat), -np.inf), np.zeros_like(flat)
         inside = sampling.contains(flat)
         if inside.any():
             with one_thread():
-                values[inside], slopes[inside] = model.log_prob_and_gradient(flat[inside])
-        return values.reshape(points.shape[:-1]), slopes.reshape(points.shape)
+                values[inside], gradients[inside] = model.log_prob_and_gradient(flat[inside])
+        return values.reshape(points.shape[:-1]), gradients.reshape(points.shape)
 
     def _points(self, label: str, x: npt.ArrayLike) -> Array:
         points = errors.check_numbers(label, self._density._features.to_array(label, x))

@@ -149,7 +149,7 @@ def check_flags(label: str, values: object, n: int) -> Flags:
 
 
 def check_integer(label: str, value: object, minimum: int = 0, maximum: int = _MAX_INTEGER) -> int:
-    """Return a whole number in [least, most]; a float or a flag is none."""
+    """Return a whole number in [minimum, maximum]; floats and flags are refused."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -171,7 +171,7 @@ def check_seed(label: str, value: object) -> int:
 def check_number(
     label: str, value: object, above: float = -MAX_NUMBER, maximum: float = MAX_NUMBER
 ) -> float:
-    """Return one number in (above, most]."""
+    """Return one number in (above, maximum]."""
     if isinstance(value, bool | np.bool_) or not _is_number(value):
         raise DensityError(f"{label} = {shorten(repr(value))}; it must be a number.")
     real = float(value)  # type: ignore[arg-type]

@@ -64,13 +64,13 @@ class LogOdds:
 
         A finite interval counts as its middle, uniform within it.
         """
-        above, below = np.isinf(upper), np.isinf(lower)
-        inside = ~(above | below)
-        value = np.where(above, lower, upper)
-        value[inside] = 0.5 * (lower[inside] + upper[inside])
+        no_upper, no_lower = np.isinf(upper), np.isinf(lower)
+        is_interval = ~(no_upper | no_lower)
+        value = np.where(no_upper, lower, upper)
+        value[is_interval] = 0.5 * (lower[is_interval] + upper[is_interval])
         rounding_sd = np.zeros(len(value))
-        rounding_sd[inside] = (upper[inside] - lower[inside]) / np.sqrt(12.0)
-        censored = above.astype(np.int64) - below
+        rounding_sd[is_interval] = (upper[is_interval] - lower[is_interval]) / np.sqrt(12.0)
+        censored = no_upper.astype(np.int64) - no_lower
         return replace(cls.exact(first, second, value), rounding_sd=rounding_sd, censored=censored)
 
     @classmethod
@@ -79,11 +79,11 @@ class LogOdds:
     ) -> LogOdds:
         """Return the log-odds of stated probabilities (m,), known up to ``rounding``."""
         half = 0.5 * rounding
-        inside = np.clip(probability, half, 1.0 - half)
+        clipped = np.clip(probability, half, 1.0 - half)
         censored = (probability >= 1.0 - half).astype(np.int64) - (probability <= half)
-        rounding_sd = rounding / np.sqrt(12.0) / (inside * (1.0 - inside))
+        rounding_sd = rounding / np.sqrt(12.0) / (clipped * (1.0 - clipped))
         rounding_sd[censored != 0] = 0.0
-        value = np.log(inside / (1.0 - inside))
+        value = np.log(clipped / (1.0 - clipped))
         return replace(cls.exact(first, second, value), rounding_sd=rounding_sd, censored=censored)
 
     @classmethod
@@ -162,9 +162,11 @@ class Evidence:
 
     def reorder_features(self, order: Sequence[int]) -> Evidence:
         """Return the same judgments of points with the features of these numbers, in this order."""
-        at, first, second = list(order), self.measurements.first, self.measurements.second
-        measurements = replace(self.measurements, first=first[:, at], second=second[:, at])
-        winners, losers = self.winners[:, at], self.losers[:, at]
+        columns, first, second = list(order), self.measurements.first, self.measurements.second
+        measurements = replace(
+            self.measurements, first=first[:, columns], second=second[:, columns]
+        )
+        winners, losers = self.winners[:, columns], self.losers[:, columns]
         return replace(self, winners=winners, losers=losers, measurements=measurements)
 
     @classmethod
@@ -283,18 +285,20 @@ class Evidence:
         """Return log-odds without comparisons, asked in these presentations."""
         labels: tuple[str, ...] = ("",)
         if presentation is not None:
-            column = np.asarray(presentation)
-            if column.shape != (len(rows),) or not all(isinstance(p, str) for p in column.tolist()):
+            names_of_rows = np.asarray(presentation)
+            if names_of_rows.shape != (len(rows),) or not all(
+                isinstance(p, str) for p in names_of_rows.tolist()
+            ):
                 raise DensityError(
                     f"Evidence: presentation must be {len(rows)} names, one per row; convert "
                     "numbers to text."
                 )
-            labels = tuple(dict.fromkeys(column.tolist())) or labels
-            numbers = np.array([labels.index(p) for p in column], dtype=np.int64)
+            labels = tuple(dict.fromkeys(names_of_rows.tolist())) or labels
+            numbers = np.array([labels.index(p) for p in names_of_rows], dtype=np.int64)
             rows = replace(rows, presentation=numbers)
-        none = rows.first[:0]
+        no_points = rows.first[:0]
         columns = {"measurements": rows, "features": names, "presentations": labels}
-        return cls.from_rows(none, none, judge, **columns)
+        return cls.from_rows(no_points, no_points, judge, **columns)
 
     @classmethod
     def from_rows(cls, winners: Array, losers: Array, judge: str, **columns: Any) -> Evidence:
@@ -332,8 +336,8 @@ class Evidence:
                 f"weights has shape {np.shape(weights)}; one weight per comparison is needed, shape"
                 f" ({n},); pass one number for each row of winners."
             )
-        mass = errors.check_column("weights", weights, n)
-        return cls.from_rows(w, loser, "judge", weights=mass, features=names)
+        weight_column = errors.check_column("weights", weights, n)
+        return cls.from_rows(w, loser, "judge", weights=weight_column, features=names)
 
     @classmethod
     def comparisons(
@@ -364,7 +368,7 @@ class Evidence:
         """
         x_a, x_b, names = check_sides(("Evidence: a", "Evidence: b"), a, b)
         n = len(x_a)
-        even = errors.check_flags("Evidence: tie", tie, n)
+        is_tie = errors.check_flags("Evidence: tie", tie, n)
         # Ties may have no preference.
         q = errors.check_numbers("Evidence: preference", preference)
         if q.shape not in ((), (n,)):
@@ -372,10 +376,14 @@ class Evidence:
                 f"Evidence: preference has shape {q.shape}; one number per row is needed, shape "
                 f"{(n,)}."
             )
-        q, mass = np.where(even, 0.5, q), errors.check_column("Evidence: weights", weights, n)
-        if (mass < 0).any():
+        q, weight_column = (
+            np.where(is_tie, 0.5, q),
+            errors.check_column("Evidence: weights", weights, n),
+        )
+        if (weight_column < 0).any():
+            row = weight_column.argmin()
             raise DensityError(
-                f"Evidence: weights[{mass.argmin()}] is {mass.min()}; a weight is >= 0; give an "
+                f"Evidence: weights[{row}] is {weight_column[row]}; a weight is >= 0; give an "
                 "unwanted judgment weight 0."
             )
         _check_probabilities("preference", q)
@@ -387,9 +395,9 @@ class Evidence:
             np.concatenate([x_a, x_b]),
             np.concatenate([x_b, x_a]),
             judge,
-            weights=np.concatenate([q, 1.0 - q]) * np.tile(mass, 2),
+            weights=np.concatenate([q, 1.0 - q]) * np.tile(weight_column, 2),
             positions=np.concatenate([position, position[:, ::-1]]),
-            tie=np.tile(even, 2),
+            tie=np.tile(is_tie, 2),
             features=names,
         )
         return evidence._select(evidence.weights != 0)
@@ -425,14 +433,16 @@ class Evidence:
         order = _complete_rankings(ranking, n, k)
         # The first is picked above all others, the second above the rest, and so on.
         picks = min(np.shape(ranking)[1], k - 1)
-        best, worse = np.array([(p, j) for p in range(picks) for j in range(p + 1, k)]).T
-        question = np.repeat(np.arange(n), len(best))
-        winner, loser = order[:, best].ravel(), order[:, worse].ravel()
+        winner_rank, loser_rank = np.array(
+            [(p, j) for p in range(picks) for j in range(p + 1, k)]
+        ).T
+        question = np.repeat(np.arange(n), len(winner_rank))
+        winner, loser = order[:, winner_rank].ravel(), order[:, loser_rank].ravel()
         columns: dict[str, Any] = {"shown_count": np.full(len(question), k), "features": names}
         if positions:
             columns["positions"] = np.stack([winner, loser], axis=1)
         if k > 2:
-            columns |= {"pick": question * picks + np.tile(best, n), "question": question}
+            columns |= {"pick": question * picks + np.tile(winner_rank, n), "question": question}
         return cls.from_rows(sets[question, winner], sets[question, loser], judge, **columns)
 
     def __add__(self, other: Evidence) -> Evidence:
@@ -479,14 +489,18 @@ class Evidence:
         self, judges: tuple[str, ...], presentations: tuple[str, ...], picks: int, questions: int
     ) -> Evidence:
         """Return the evidence with numbers of these names, and later picks and questions."""
-        number = np.array([judges.index(name) for name in self.judges])
-        measurements = replace(self.measurements, judge=number[self.measurements.judge])
+        judge_numbers = np.array([judges.index(name) for name in self.judges])
+        measurements = replace(self.measurements, judge=judge_numbers[self.measurements.judge])
         if len(measurements):
-            names = np.array([presentations.index(name) for name in self.presentations])
-            measurements = replace(measurements, presentation=names[measurements.presentation])
+            presentation_numbers = np.array(
+                [presentations.index(name) for name in self.presentations]
+            )
+            measurements = replace(
+                measurements, presentation=presentation_numbers[measurements.presentation]
+            )
         return replace(
             self,
-            judge=number[self.judge],
+            judge=judge_numbers[self.judge],
             judges=judges,
             measurements=measurements,
             presentations=presentations,
@@ -517,27 +531,27 @@ def _check_bounds(
             "Evidence: log_odds was given together with its bounds; give lower and upper alone, "
             "equal where the log-odds is known."
         )
-    ends = []
+    bounds = []
     for name, values, open_end in (("lower", lower, -np.inf), ("upper", upper, np.inf)):
-        end = errors.check_numbers(f"Evidence: {name}", open_end if values is None else values)
-        # `column` refuses infinities, but an open end (−∞ below, ∞ above) is allowed.
-        finite = errors.check_column(f"Evidence: {name}", np.where(end == open_end, 0.0, end), n)
-        ends.append(np.where(end == open_end, open_end, finite))
-    low, high = ends
-    bad = np.flatnonzero((low > high) | (np.isinf(low) & np.isinf(high)))
-    if bad.size:
+        bound = errors.check_numbers(f"Evidence: {name}", open_end if values is None else values)
+        # `check_column` refuses infinities, but an open end (−∞ below, ∞ above) is allowed.
+        checked = errors.check_column(
+            f"Evidence: {name}", np.where(bound == open_end, 0.0, bound), n
+        )
+        bounds.append(np.where(bound == open_end, open_end, checked))
+    low, high = bounds
+    for i in np.flatnonzero((low > high) | (np.isinf(low) & np.isinf(high))):
         raise DensityError(
-            f"Evidence: lower[{bad[0]}] is {low[bad[0]]} and upper[{bad[0]}] {high[bad[0]]}; lower "
-            "is at most upper, and one of them is finite; leave out answers that say nothing."
+            f"Evidence: lower[{i}] is {low[i]} and upper[{i}] {high[i]}; lower must be at most "
+            "upper, and one of them finite; leave out answers without either bound."
         )
     return low, high
 
 
 def _check_probabilities(name: str, values: Array) -> None:
-    bad = np.flatnonzero(~((values >= 0) & (values <= 1)))
-    if bad.size:
+    for i in np.flatnonzero(~((values >= 0) & (values <= 1))):
         raise DensityError(
-            f"Evidence: {name}[{bad[0]}] is {values[bad[0]]}; a probability lies between 0 and 1; "
+            f"Evidence: {name}[{i}] is {values[i]}; a probability lies between 0 and 1; "
             "divide percentages by 100, and leave out answers without one."
         )
 
@@ -561,20 +575,20 @@ def _complete_rankings(ranking: npt.ArrayLike, n: int, k: int) -> Index:
                 f"Evidence: ranking[{i}] is {row}; it must be different numbers of "
                 f"0..{k - 1}, best first; drop answers that are not rankings."
             )
-    ranked = np.zeros((n, k), dtype=bool)
-    np.put_along_axis(ranked, order, True, axis=1)
-    unranked = np.argsort(ranked, axis=1, kind="stable")[:, : k - order.shape[1]]
+    is_ranked = np.zeros((n, k), dtype=bool)
+    np.put_along_axis(is_ranked, order, True, axis=1)
+    unranked = np.argsort(is_ranked, axis=1, kind="stable")[:, : k - order.shape[1]]
     return np.concatenate([order, unranked], axis=1)
 
 
 def order_points(first: Array, second: Array) -> tuple[Array, Array]:
     """Return the lexically lesser and greater of both points (n, d) of each pair."""
-    swap = is_swapped(first, second)[:, None]
-    return np.where(swap, second, first), np.where(swap, first, second)
+    is_swap = is_swapped(first, second)[:, None]
+    return np.where(is_swap, second, first), np.where(is_swap, first, second)
 
 
 def is_swapped(first: Array, second: Array) -> Flags:
     """Return whether the first point comes after the second in lexical order (n,)."""
-    unequal = (first != second).argmax(1)[:, None]
-    a, b = (np.take_along_axis(x, unequal, 1)[:, 0] for x in (first, second))
+    first_difference = (first != second).argmax(1)[:, None]
+    a, b = (np.take_along_axis(x, first_difference, 1)[:, 0] for x in (first, second))
     return np.asarray(a > b)

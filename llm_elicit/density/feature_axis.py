@@ -1,4 +1,4 @@
-"""What figures of a belief show: samples, bands, and axes with histogram densities over their bins.
+"""Data of a belief's figures: samples, bands, and axes with histogram densities over their bins.
 
 Bins are equal on the feature's scale. Those of whole numbers consist of whole cells, from k − ½ to
 k + ½, and every category has its own. Densities are per unit of the scale, and shares where each
@@ -21,7 +21,7 @@ from llm_elicit.density.sampling import SamplingDensity, Uniform
 BINS = 60
 """Bins of a marginal."""
 MAX_SINGLE_VALUES = 24
-"""The most values of a whole feature that are shown one by one."""
+"""Largest number of values of a whole-number feature that are shown one by one."""
 _TAIL = 0.001  # beyond either end of an axis that does not show the whole support
 _MARGIN = 0.06  # relative to the central range
 _SMOOTHING = 1.5  # bins
@@ -149,14 +149,14 @@ def feature_axes(
     either end of each of the ``samples``, (n, k) with a column for each of the places.
     """
     axes = []
-    for column, place in enumerate(indices):
+    for column, index in enumerate(indices):
         values, words = (
             [points[:, column] for points in samples],
-            category_names(sampling, names, place),
+            category_names(sampling, names, index),
         )
-        low, high = float(sampling.low[place]), float(sampling.high[place])
-        log, periodic = bool(sampling.log[place]), bool(sampling.periodic[place])
-        whole = bool(sampling.categorical[place] | sampling.integer[place])
+        low, high = float(sampling.low[index]), float(sampling.high[index])
+        log, periodic = bool(sampling.log[index]), bool(sampling.periodic[index])
+        whole = bool(sampling.categorical[index] | sampling.integer[index])
         if not words and not periodic:
             low, high = _axis_limits((low, high), log, values)
         if whole:
@@ -168,7 +168,7 @@ def feature_axes(
             start, end, first, last = np.log(ends) if log else np.asarray(ends)
             widths = (end - start) / max(last - first, 1e-300)
             finer = int(np.clip(np.ceil(widths / _MAX_WIDTHS), 1, _MAX_REFINEMENT))
-        date, label = place in names.dates, names.names[place]
+        date, label = index in names.dates, names.names[index]
         kinds = (log, whole, periodic, words)
         axes.append(FeatureAxis(label, low, high, *kinds, date=date, refinement=finer))
     return tuple(axes)
@@ -197,29 +197,31 @@ def mask_codes(
         names: the names and categories of the features.
         ordered: whether to leave out categories in an order, too, which have quantiles and no mean.
     """
-    places = range(sampling.dimension)
-    codes = [
-        bool(sampling.categorical[place])
-        or (ordered and bool(category_names(sampling, names, place)))
-        for place in places
+    indices = range(sampling.dimension)
+    is_category = [
+        bool(sampling.categorical[index])
+        or (ordered and bool(category_names(sampling, names, index)))
+        for index in indices
     ]
-    return np.where(codes, np.nan, values)
+    return np.where(is_category, np.nan, values)
 
 
 def _axis_limits(
     support: tuple[float, float], log: bool, samples: Sequence[Array]
 ) -> tuple[float, float]:
     """Return the ends of an axis of numbers."""
-    used = [values[values > 0.0] if log else values for values in samples]
-    spans = np.array([np.quantile(values, [_TAIL, 1.0 - _TAIL]) for values in used if len(values)])
-    first, last = float(spans[:, 0].min()), float(spans[:, 1].max())
+    visible = [values[values > 0.0] if log else values for values in samples]
+    quantiles = np.array(
+        [np.quantile(values, [_TAIL, 1.0 - _TAIL]) for values in visible if len(values)]
+    )
+    first, last = float(quantiles[:, 0].min()), float(quantiles[:, 1].max())
     if not first < last:  # one value: the support, if it has ends
-        ends = first - max(abs(first), 1.0), first + max(abs(first), 1.0)
-        low, high = np.where(np.isfinite(support), support, ends).tolist()
+        fallback = first - max(abs(first), 1.0), first + max(abs(first), 1.0)
+        low, high = np.where(np.isfinite(support), support, fallback).tolist()
         return low, high
     if log:
-        wider = (last / first) ** _MARGIN
-        low, high = first / wider, last * wider
+        factor = (last / first) ** _MARGIN
+        low, high = first / factor, last * factor
     else:
         margin = _MARGIN * (last - first)
         low, high = first - margin, last + margin

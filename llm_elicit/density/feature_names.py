@@ -73,13 +73,15 @@ class FeatureNames:
         """
         if features is None:
             return list(range(len(self.names)))
-        several = isinstance(features, Iterable) and not isinstance(features, str)
-        places = [self.index(label, feature) for feature in (features if several else [features])]
-        if not places or len(set(places)) < len(places):
+        is_sequence = isinstance(features, Iterable) and not isinstance(features, str)
+        indices = [
+            self.index(label, feature) for feature in (features if is_sequence else [features])
+        ]
+        if not indices or len(set(indices)) < len(indices):
             raise DensityError(
                 f"{label}: features = {features!r}; give one or more, none of them twice."
             )
-        return places
+        return indices
 
     def parse_values(self, label: str, assignment: Mapping[Any, float | str]) -> dict[int, float]:
         """Return values by the features' numbers; words of categories become codes."""
@@ -87,29 +89,31 @@ class FeatureNames:
             raise DensityError(
                 f"{label}: {assignment!r}; it must be {{feature: value}}, one value or more."
             )
-        places = {self.index(label, feature): value for feature, value in assignment.items()}
-        return {place: self._parse_value(label, place, value) for place, value in places.items()}
+        assignments = {self.index(label, feature): value for feature, value in assignment.items()}
+        return {
+            index: self._parse_value(label, index, value) for index, value in assignments.items()
+        }
 
-    def _parse_value(self, label: str, place: int, value: float | str) -> float:
-        if place in self.dates and not isinstance(value, int | float):
-            return self._parse_date(label, place, value)
+    def _parse_value(self, label: str, index: int, value: float | str) -> float:
+        if index in self.dates and not isinstance(value, int | float):
+            return self._parse_date(label, index, value)
         if not isinstance(value, str):
-            return errors.check_number(f"{label}: the value of feature {place}", value)
-        words = self.categories.get(place, ())
-        if value not in words:
-            choices = ", ".join(words) or "none; give a number"
+            return errors.check_number(f"{label}: the value of feature {index}", value)
+        categories = self.categories.get(index, ())
+        if value not in categories:
+            choices = ", ".join(categories) or "none; give a number"
             raise DensityError(
-                f"{label}: {self.names[place]} has no category {value!r}; it has {choices}."
+                f"{label}: {self.names[index]} has no category {value!r}; it has {choices}."
             )
-        return float(words.index(value))
+        return float(categories.index(value))
 
-    def _parse_date(self, label: str, place: int, value: object) -> float:
+    def _parse_date(self, label: str, index: int, value: object) -> float:
         """Return a date, or its text, as days since 1 January 1970."""
         try:
             return float(np.datetime64(value, "D").astype(np.int64))  # type: ignore[call-overload]
         except (TypeError, ValueError):  # the first of a missing date
             raise DensityError(
-                f"{label}: {self.names[place]} has no date {value!r}; write it as 2020-03-14."
+                f"{label}: {self.names[index]} has no date {value!r}; write it as 2020-03-14."
             ) from None
 
     def to_array(self, label: str, x: Any) -> Any:
@@ -118,64 +122,68 @@ class FeatureNames:
         So are a mapping of columns, and the values of one point in a mapping or a Series.
         """
         x = as_frame(x)
-        own = feature_labels(label, x)
-        if own is None:
+        column_names = feature_labels(label, x)
+        if column_names is None:
             return x
-        missing = [name for name in self.names if name not in own]
+        missing = [name for name in self.names if name not in column_names]
         if missing:
-            has = ", ".join(map(repr, own)) or "none"
-            raise DensityError(f"{label}: the frame has no column {missing[0]!r}; it has {has}.")
+            available = ", ".join(map(repr, column_names)) or "none"
+            raise DensityError(
+                f"{label}: the frame has no column {missing[0]!r}; it has {available}."
+            )
         columns = [
-            self._encode_column(label, place, x[name]) for place, name in enumerate(self.names)
+            self._encode_column(label, index, x[name]) for index, name in enumerate(self.names)
         ]
         return np.stack(columns, axis=-1) if columns else np.empty((len(x), 0))
 
-    def _encode_column(self, label: str, place: int, column: Any) -> Array:
+    def _encode_column(self, label: str, index: int, column: Any) -> Array:
         if not hasattr(column, "dtype") or not column.ndim:
             column = np.asarray(column)
             if not column.ndim:
-                return np.array(self._parse_value(label, place, column.item()))
-        if place in self.dates and column.dtype.kind in "OUTM":
-            return np.array([self._parse_date(label, place, day) for day in column])
-        if place not in self.categories or column.dtype.kind in "biuf":
-            return errors.check_numbers(f"{label}: column {self.names[place]!r}", column)
+                return np.array(self._parse_value(label, index, column.item()))
+        if index in self.dates and column.dtype.kind in "OUTM":
+            return np.array([self._parse_date(label, index, day) for day in column])
+        if index not in self.categories or column.dtype.kind in "biuf":
+            return errors.check_numbers(f"{label}: column {self.names[index]!r}", column)
         words = np.asarray(column, dtype=object)
-        codes = {word: self._parse_value(label, place, str(word)) for word in dict.fromkeys(words)}
+        codes = {word: self._parse_value(label, index, str(word)) for word in dict.fromkeys(words)}
         return np.array([codes[word] for word in words], dtype=np.float64)
 
     def to_columns(self, x: Array) -> dict[str, Any]:
         """Return the columns of points (n, d) by name, codes of categories as words."""
         columns: dict[str, Any] = {}
-        for place, name in enumerate(self.names):
-            words = self.categories.get(place)
-            if place in self.dates:
-                columns[name] = np.rint(x[:, place]).astype("datetime64[D]").astype("datetime64[s]")
+        for index, name in enumerate(self.names):
+            words = self.categories.get(index)
+            if index in self.dates:
+                columns[name] = np.rint(x[:, index]).astype("datetime64[D]").astype("datetime64[s]")
                 continue
-            values = x[:, place].tolist()
+            values = x[:, index].tolist()
             columns[name] = values if words is None else [words[round(code)] for code in values]
         return columns
 
     def drop(self, features: Iterable[int]) -> FeatureNames:
         """Return the names of the other features."""
-        left_out = set(features)
-        return self.select([i for i in range(len(self.names)) if i not in left_out])
+        dropped = set(features)
+        return self.select([i for i in range(len(self.names)) if i not in dropped])
 
-    def select(self, places: Sequence[int]) -> FeatureNames:
+    def select(self, indices: Sequence[int]) -> FeatureNames:
         """Return the names of some features, in the order given."""
-        words = {new: self.categories[i] for new, i in enumerate(places) if i in self.categories}
-        dates = frozenset(new for new, i in enumerate(places) if i in self.dates)
-        return FeatureNames(tuple(self.names[i] for i in places), words, dates)
+        words = {new: self.categories[i] for new, i in enumerate(indices) if i in self.categories}
+        dates = frozenset(new for new, i in enumerate(indices) if i in self.dates)
+        return FeatureNames(tuple(self.names[i] for i in indices), words, dates)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
-        words = {str(place): list(words) for place, words in self.categories.items()}
-        return {"names": list(self.names), "categories": words, "dates": sorted(self.dates)}
+        categories = {str(index): list(categories) for index, categories in self.categories.items()}
+        return {"names": list(self.names), "categories": categories, "dates": sorted(self.dates)}
 
     @classmethod
-    def from_dict(cls, text: Mapping[str, Any]) -> FeatureNames:
+    def from_dict(cls, description: Mapping[str, Any]) -> FeatureNames:
         """Return the names that `to_dict` described."""
-        words = {int(place): tuple(words) for place, words in text["categories"].items()}
-        return cls(tuple(text["names"]), words, frozenset(text.get("dates", ())))
+        categories = {
+            int(index): tuple(categories) for index, categories in description["categories"].items()
+        }
+        return cls(tuple(description["names"]), categories, frozenset(description.get("dates", ())))
 
 
 def as_frame(x: Any) -> Any:
@@ -235,20 +243,20 @@ def match_order(
     """
     x, order = as_frame(x), None if names is None else tuple(names)
     if isinstance(x, list | tuple):
-        several = [feature_labels(label, part) for part in x]
-        if not any(several):
+        names_of_entries = [feature_labels(label, part) for part in x]
+        if not any(names_of_entries):
             return x, order
-        if not all(several):
+        if not all(names_of_entries):
             raise DensityError(f"{label}: some entries have names and others none; name all.")
-        order = order or several[0]
+        order = order or names_of_entries[0]
         return [match_order(label, part, order)[0] for part in x], order
-    own = feature_labels(label, x)
-    if own is None:
+    own_names = feature_labels(label, x)
+    if own_names is None:
         return x, order
-    order = order or own
-    if set(own) != set(order):
+    order = order or own_names
+    if set(own_names) != set(order):
         raise DensityError(
-            f"{label} has the features {', '.join(own)}, and the other features are "
+            f"{label} has the features {', '.join(own_names)}, and the other features are "
             f"{', '.join(order)}; they must be the same."
         )
     if isinstance(x, Mapping):
@@ -269,12 +277,12 @@ def frame_names(x: Any) -> FeatureNames | None:
         True
     """
     columns = list(x.columns) if hasattr(x, "columns") and hasattr(x, "to_numpy") else []
-    texts = all(isinstance(name, str) for name in columns)
-    if not columns or not texts or len(set(columns)) < len(columns):
+    are_texts = all(isinstance(name, str) for name in columns)
+    if not columns or not are_texts or len(set(columns)) < len(columns):
         return None
-    words = {place: _categories(x[name]) for place, name in enumerate(columns)}
-    dates = frozenset(place for place, name in enumerate(columns) if x[name].dtype.kind == "M")
-    categories = {place: w for place, w in words.items() if w}
+    words = {index: _categories(x[name]) for index, name in enumerate(columns)}
+    dates = frozenset(index for index, name in enumerate(columns) if x[name].dtype.kind == "M")
+    categories = {index: w for index, w in words.items() if w}
     return FeatureNames(tuple(columns), categories, dates)
 
 
@@ -302,19 +310,23 @@ def check_sides(
         )
     if names is not None:
         first, second = names.to_array(sides[0], first), names.to_array(sides[1], second)
-    own, others = (getattr(side, "columns", None) for side in (first, second))
-    for label, columns in zip(sides, (own, others), strict=True):
+    first_columns, second_columns = (getattr(side, "columns", None) for side in (first, second))
+    for label, columns in zip(sides, (first_columns, second_columns), strict=True):
         if columns is not None and len(set(columns)) < len(columns):
             raise DensityError(
                 f"{label} has two columns of one name among {errors.shorten(list(columns))}."
             )
-    if own is not None and others is not None and list(own) != list(others):
-        if set(own) != set(others):
+    if (
+        first_columns is not None
+        and second_columns is not None
+        and list(first_columns) != list(second_columns)
+    ):
+        if set(first_columns) != set(second_columns):
             raise DensityError(
-                f"{sides[1]} has the columns {errors.shorten(list(others))} and {sides[0]} "
-                f"{errors.shorten(list(own))}; they must be the same features."
+                f"{sides[1]} has the columns {errors.shorten(list(second_columns))} and {sides[0]} "
+                f"{errors.shorten(list(first_columns))}; they must be the same features."
             )
-        second = second[list(own)]
+        second = second[list(first_columns)]
     a, b = errors.check_table(sides[0], first), errors.check_table(sides[1], second)
     if a.shape != b.shape:
         raise DensityError(
@@ -331,10 +343,10 @@ def stack_frames(label: str, points: Any) -> tuple[Any, FeatureNames | None]:
         DensityError: as `FeatureNames.to_array`, or frames of different lengths.
     """
     frames = [as_frame(frame) for frame in points] if isinstance(points, list | tuple) else []
-    named = [frame_names(frame) for frame in frames]
-    names = named[0] if named else None
-    if names is None or None in named:
-        if any(named):
+    names_of_frames = [frame_names(frame) for frame in frames]
+    names = names_of_frames[0] if names_of_frames else None
+    if names is None or None in names_of_frames:
+        if any(names_of_frames):
             raise DensityError(f"{label}: some tables have names and others none; name all.")
         return points, None
     parts = [names.to_array(label, frame) for frame in frames]

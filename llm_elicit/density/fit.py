@@ -30,7 +30,7 @@ from llm_elicit.density.utility.gaussian_process import fit_log_odds
 from llm_elicit.density.utility_function import DeferredDraws, Utility
 
 JUDGE_METHODS = ("auto", "utility")
-"""Those that model the judges, and so take log-odds, positions, ties, rankings and categories."""
+"""Methods that model the judges. They take log-odds, positions, ties, rankings and categories."""
 SCORE_METHODS = ("score", "score-constant")
 _REFERENCE_POINTS = 2048
 
@@ -178,23 +178,23 @@ def fit_evidence(
         )
     sampling, names = _match_features(sampling, evidence.features)
     check_rows(evidence, sampling)
-    order, ordered = list(range(evidence.dimension)), sampling
+    feature_order, reordered_sampling = list(range(evidence.dimension)), sampling
     if method in JUDGE_METHODS:
         # The belief does not depend on the order of the features.
-        order = canonical_order(evidence, sampling)
-        ordered = sampling.reorder(order)
-    judgments = merge(evidence.reorder_features(order))
+        feature_order = canonical_order(evidence, sampling)
+        reordered_sampling = sampling.reorder(feature_order)
+    judgments = merge(evidence.reorder_features(feature_order))
     noise, settings = noise or Noise(), settings or FitSettings()
     _check_supported(method, noise, sampling, judgments)
-    latent = make_latent(sampling, judgments.points[:, np.argsort(order)])
-    problem = Problem(judgments, ordered, noise, seed, settings, progress)
-    began = time.perf_counter()
+    latent = make_latent(sampling, judgments.points[:, np.argsort(feature_order)])
+    problem = Problem(judgments, reordered_sampling, noise, seed, settings, progress)
+    start_time = time.perf_counter()
     with one_thread():
-        fitted = _run_method(problem, method)
+        fit = _run_method(problem, method)
         if method in JUDGE_METHODS:
-            fitted = methods.change_coordinates(fitted, latent, order)
-        report = methods.common_diagnostics(latent, fitted.model, fitted.normalizer)
-    total = time.perf_counter() - began
+            fit = methods.change_coordinates(fit, latent, feature_order)
+        report = methods.common_diagnostics(latent, fit.model, fit.normalizer)
+    total_seconds = time.perf_counter() - start_time
     diagnostics = {
         "method": method,
         "seed": seed,
@@ -204,16 +204,16 @@ def fit_evidence(
         "dimension": problem.dimension,
         "device": settings.device,
         "coin_log_likelihood": float(np.log(0.5)),
-        **fitted.diagnostics,
+        **fit.diagnostics,
         **report,
         "seconds": {
-            "utility": round(fitted.utility_seconds, 3),
-            "density": round(total - fitted.utility_seconds, 3),
-            "total": round(total, 3),
+            "utility": round(fit.utility_seconds, 3),
+            "density": round(total_seconds - fit.utility_seconds, 3),
+            "total": round(total_seconds, 3),
         },
     }
-    reference = fitted.normalizer.points(_REFERENCE_POINTS)
-    belief = BeliefDensity(latent, fitted.model, reference, diagnostics, fitted.draws)
+    reference = fit.normalizer.points(_REFERENCE_POINTS)
+    belief = BeliefDensity(latent, fit.model, reference, diagnostics, fit.draws)
     return belief if names is None else belief.named(names.names, names.categories, names.dates)
 
 
@@ -248,32 +248,32 @@ def _check_supported(
     method: str, noise: Noise, sampling: SamplingDensity, judgments: Judgments
 ) -> None:
     """Raise unless the method models these judgments and there is memory for the fit."""
-    context, of_judges = judgments.context, method in JUDGE_METHODS
-    if noise.ties and not of_judges:
+    context, models_judges = judgments.context, method in JUDGE_METHODS
+    if noise.ties and not models_judges:
         raise DensityError(
             f"fit_belief: method {method!r} has no model of ties, and the noise has ties "
             f'= {noise.ties}; use "auto" or "utility", or leave ties out of the noise.'
         )
-    unsupported = None if of_judges else describe_unsupported(sampling)
+    unsupported = None if models_judges else describe_unsupported(sampling)
     if unsupported is not None:
         raise DensityError(
             f"fit_belief: method {method!r} takes only numbers without constraints, and "
             f'{unsupported}; use "auto" or "utility".'
         )
-    if not of_judges and (context or len(judgments.contrasts)):
+    if not models_judges and (context or len(judgments.contrasts)):
         raise DensityError(
             f"fit_evidence: method {method!r} takes only winners and losers, without "
             'log-odds, judges, positions, ties or rankings; use "auto" or "utility", or give '
             "plain comparisons."
         )
-    picks_or_ties = context is not None and (context.tie.any() or (context.pick >= 0).any())
-    if picks_or_ties and noise.family != "gumbel":
+    has_picks_or_ties = context is not None and (context.tie.any() or (context.pick >= 0).any())
+    if has_picks_or_ties and noise.family != "gumbel":
         raise DensityError(
             "fit_evidence: rankings and ties are modelled for gumbel noise, not "
             f"{noise.family}; use gumbel, or give rankings as pairs and a tie as a "
             "preference of 0.5."
         )
-    if of_judges and not len(judgments.contrasts):
+    if models_judges and not len(judgments.contrasts):
         check_memory(judgments.size, sampling)
 
 
@@ -282,43 +282,43 @@ def _run_method(problem: Problem, method: str) -> MethodFit:
         return methods.external_method(method).fit(problem)
     if method in SCORE_METHODS:
         return fit_score(problem, constant=method == "score-constant")
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     if not len(problem.judgments.contrasts):
         utility, draws, report = _fit_choices(problem)
     else:
         progress = problem.progress or (lambda *_: None)
         progress("utility", 0, 1)
-        judged, settings = (problem.judgments, problem.latent, problem.noise), problem.settings
-        fitted, response = fit_log_odds(*judged, problem.generator, settings.utility.process)
+        inputs, settings = (problem.judgments, problem.latent, problem.noise), problem.settings
+        fit, response = fit_log_odds(*inputs, problem.generator, settings.utility.process)
         progress("utility", 1, 1)
-        utility, draws = fitted.utility, DeferredDraws(lambda: fitted.draws, len(fitted.draws))
+        utility, draws = fit.utility, DeferredDraws(lambda: fit.draws, len(fit.draws))
         report = {
             "response": response,
-            "extent": fitted.extension_report,
-            "utility": {"form": "gaussian process", "length_scale": fitted.length_scale},
+            "extent": fit.extension_report,
+            "utility": {"form": "gaussian process", "length_scale": fit.length_scale},
             "reason": "The utility as a Gaussian process about a quadratic form, by regression of "
             "the measured log-odds.",
         }
-    seconds = time.perf_counter() - began
+    utility_seconds = time.perf_counter() - start_time
     if method != "auto":
         del report["reason"]
     utility = utility.to(torch.empty(0, device=problem.settings.device))
     belief = methods.UtilityDensity(problem.latent, utility, problem.settings.annealing)
-    return MethodFit(*belief.normalize(problem.generator), report, draws, seconds)
+    return MethodFit(*belief.normalize(problem.generator), report, draws, utility_seconds)
 
 
 def _fit_choices(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, Any]]:
     """Return the utility by choices, a sum of weighted forms, its draws, and the report."""
-    fitted = fit_choice_utility(problem)
-    report = fitted.diagnostics
+    fit = fit_choice_utility(problem)
+    report = fit.diagnostics
     held_out, separation = report["held_out"], report.pop("separation")
     judgments, sampling = problem.judgments, problem.latent.sampling
     log_density = [
         sampling.log_prob(x) - sampling.log_scale_derivative(x)
         for x in (judgments.winners, judgments.losers)
     ]
-    gap = torch.from_numpy(log_density[0] - log_density[1])
-    by_sampling = choice_log_likelihood(gap, problem.weights, problem.noise)
+    difference = torch.from_numpy(log_density[0] - log_density[1])
+    sampling_log_likelihood = choice_log_likelihood(difference, problem.weights, problem.noise)
     weights = ", ".join(f"{form} {w:.0%}" for form, w in report["weights"].items() if w)
     scores = ", ".join(f"{form} {value:.4f}" for form, value in held_out.items())
     warning = "" if separation is None else f" But {separation['message']}."
@@ -327,7 +327,7 @@ def _fit_choices(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, An
         # Models that a belief should exceed, nats per comparison, cross-validated.
         "null_models": {
             "random choices": float(np.log(0.5)),
-            "sampling density": float(by_sampling),
+            "sampling density": float(sampling_log_likelihood),
             "position": held_out["constant"],
             "quadratic": held_out["quadratic"],
         },
@@ -338,7 +338,7 @@ def _fit_choices(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, An
         "separate methods, which take longer and were not shown to predict comparisons "
         f"better.{warning}",
     }
-    return fitted.utility, fitted.draws, diagnostics
+    return fit.utility, fit.draws, diagnostics
 
 
 def fit_choice_utility(problem: Problem) -> UtilityFit:
@@ -402,11 +402,11 @@ def check_memory(n: int, sampling: SamplingDensity) -> None:
     about eight matrices (P, P), in double precision. A category of K words is K − 1 features, and a
     periodic feature two.
     """
-    most = max(_category_columns(sampling), default=0) + 1
-    if most > _MAX_CATEGORIES:
+    category_count = max(_category_columns(sampling), default=0) + 1
+    if category_count > _MAX_CATEGORIES:
         raise DensityError(
-            f"fit: a feature has {most:,} categories; at most {_MAX_CATEGORIES} can be fitted; "
-            "merge rare ones."
+            f"fit: a feature has {category_count:,} categories; at most {_MAX_CATEGORIES} can be "
+            "fitted; merge rare ones."
         )
     terms = count_terms(sampling)
     memory = 8 * terms * (2 * n + _MATRICES * terms)

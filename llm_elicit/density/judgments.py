@@ -115,54 +115,54 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     kept.
     """
     d = rows.first.shape[1]
-    swap = is_swapped(rows.first, rows.second)
-    asked = np.stack([rows.judge, rows.presentation], axis=1)
-    keys = np.concatenate([asked, *order_points(rows.first, rows.second)], axis=1)
+    is_swapped_order = is_swapped(rows.first, rows.second)
+    cell_columns = np.stack([rows.judge, rows.presentation], axis=1)
+    keys = np.concatenate([cell_columns, *order_points(rows.first, rows.second)], axis=1)
     unique, index = np.unique(keys, axis=0, return_inverse=True)
     pair = index.reshape(-1)
 
-    def total(values: Array | Index | None = None) -> Array:
+    def sum_by_pair(values: Array | Index | None = None) -> Array:
         """Return the sum over the answers of each order, and of each pair (2, n)."""
-        sums = np.bincount(pair + len(unique) * swap, values, 2 * len(unique))
+        sums = np.bincount(pair + len(unique) * is_swapped_order, values, 2 * len(unique))
         return sums.astype(np.float64).reshape(2, -1)
 
     # Mean log-odds, their variance by rounding and the direction of a bound; 0 without answers.
-    count = total()
-    size = np.maximum(count, 1.0)
-    ab, ba = total(rows.value) / size
-    rounding = (total(rows.rounding_sd**2) / size**2).sum(0)
-    ab_cut, ba_cut = np.sign(total(rows.censored))
-    balanced = (count > 0).all(0)
-    value = np.where(balanced, 0.5, 1.0) * (ab - ba)
-    extra = np.where(balanced, 0.25, 1.0) * rounding
+    count = sum_by_pair()
+    answer_count = np.maximum(count, 1.0)
+    ab, ba = sum_by_pair(rows.value) / answer_count
+    rounding = (sum_by_pair(rows.rounding_sd**2) / answer_count**2).sum(0)
+    ab_censored, ba_censored = np.sign(sum_by_pair(rows.censored))
+    both_orders = (count > 0).all(0)
+    value = np.where(both_orders, 0.5, 1.0) * (ab - ba)
+    extra_variance = np.where(both_orders, 0.25, 1.0) * rounding
     # A bound on either order is a bound on the pair; two contradicting bounds give none.
-    cut = np.sign(ab_cut - ba_cut)
-    useless = balanced & (ab_cut != 0) & (ab_cut == ba_cut)
+    censored = np.sign(ab_censored - ba_censored)
+    uninformative = both_orders & (ab_censored != 0) & (ab_censored == ba_censored)
     judge, presentation = unique[:, :2].T.astype(np.int64)
     # A bound on one order, or bounds towards different positions, would pull the half sum to 0.
-    summed = balanced & (ab_cut == ba_cut)
-    position = np.where(summed, 0.5 * (ab + ba), np.nan)
-    side = np.where(balanced, 0.0, np.where(count[1] > 0, -1.0, 1.0))
+    has_half_sum = both_orders & (ab_censored == ba_censored)
+    half_sum = np.where(has_half_sum, 0.5 * (ab + ba), np.nan)
+    position_coefficient = np.where(both_orders, 0.0, np.where(count[1] > 0, -1.0, 1.0))
     # Of the half sums of each row's judge and presentation; unknown without two of them.
-    centre, variance = np.zeros(len(judge)), np.full(len(judge), np.nan)
+    mean_effect, effect_variance = np.zeros(len(judge)), np.full(len(judge), np.nan)
     for cell in np.unique(unique[:, :2], axis=0):
-        within = (unique[:, :2] == cell).all(1)
-        effects = position[within & np.isfinite(position)]
+        in_cell = (unique[:, :2] == cell).all(1)
+        effects = half_sum[in_cell & np.isfinite(half_sum)]
         if len(effects) > 1:
-            centre[within], variance[within] = effects.mean(), effects.var(ddof=1)
-    identified = balanced | np.isfinite(variance)
-    extra = extra + np.where(balanced | ~identified, 0.0, variance)
+            mean_effect[in_cell], effect_variance[in_cell] = effects.mean(), effects.var(ddof=1)
+    identified = both_orders | np.isfinite(effect_variance)
+    extra_variance = extra_variance + np.where(both_orders | ~identified, 0.0, effect_variance)
     return PairContrasts(
         unique[:, 2 : 2 + d],
         unique[:, 2 + d :],
-        np.where(useless, 0.0, value - side * centre),
+        np.where(uninformative, 0.0, value - position_coefficient * mean_effect),
         np.where(identified, 0.5, 1.0),
-        np.where(useless, np.inf, extra),
-        np.where(useless, 0, cut).astype(np.int64),
+        np.where(uninformative, np.inf, extra_variance),
+        np.where(uninformative, 0, censored).astype(np.int64),
         judge,
         presentation,
-        position,
-        side,
+        half_sum,
+        position_coefficient,
     )
 
 
@@ -215,18 +215,18 @@ def canonical_order(evidence: Evidence, sampling: SamplingDensity) -> list[int]:
         covariance = sampling.covariance
         if (covariance != np.diag(np.diagonal(covariance))).any():
             return list(range(evidence.dimension))
-    of_log_odds = evidence.measurements
+    measurements = evidence.measurements
     kinds = [
         (evidence.winners, evidence.losers, evidence.weights),
-        (of_log_odds.first, of_log_odds.second, of_log_odds.value),
+        (measurements.first, measurements.second, measurements.value),
     ]
-    steps = np.concatenate([a - b for a, b, _ in kinds])
-    mass = np.concatenate([weights for *_, weights in kinds])
-    size = np.sqrt(np.square(steps).sum(0))
-    trend = (mass[:, None] * steps).sum(0) / np.where(size > 0.0, size, 1.0)
+    differences = np.concatenate([a - b for a, b, _ in kinds])
+    weights = np.concatenate([weights for *_, weights in kinds])
+    norm = np.sqrt(np.square(differences).sum(0))
+    direction = (weights[:, None] * differences).sum(0) / np.where(norm > 0.0, norm, 1.0)
     points = np.concatenate([a for a, *_ in kinds])
     return sorted(
-        range(len(trend)), key=lambda j: (round(float(trend[j]), 9), points[:, j].tobytes())
+        range(len(direction)), key=lambda j: (round(float(direction[j]), 9), points[:, j].tobytes())
     )
 
 
@@ -239,21 +239,20 @@ def check_rows(evidence: Evidence, sampling: SamplingDensity) -> None:
             "must agree; pass the λ that the pairs were drawn from."
         )
     measured = evidence.measurements
-    named = {"winners": evidence.winners, "losers": evidence.losers}
+    points_by_name = {"winners": evidence.winners, "losers": evidence.losers}
     if len(measured):
-        named |= {"first": measured.first, "second": measured.second}
-    for name, points in named.items():
+        points_by_name |= {"first": measured.first, "second": measured.second}
+    for name, points in points_by_name.items():
         if len(points) or not len(measured):
             check_inside(name, check_table(name, points), sampling)
-    mass = evidence.weights
-    bad = np.flatnonzero((mass < 0) | ((mass > 0) & (mass < _MIN_WEIGHT)) | (mass > _MAX_WEIGHT))
-    if bad.size:
+    weights = evidence.weights
+    usable = (weights == 0) | ((weights >= _MIN_WEIGHT) & (weights <= _MAX_WEIGHT))
+    for i in np.flatnonzero(~usable):
         raise DensityError(
-            f"weights[{bad[0]}] is {mass[bad[0]]}; a weight is how many judgments a row stands "
-            f"for, 0 or from {_MIN_WEIGHT:g} to {_MAX_WEIGHT:g}; give an unwanted comparison "
-            "weight 0."
+            f"weights[{i}] is {weights[i]}; a weight is how many judgments a row stands for, 0 or "
+            f"from {_MIN_WEIGHT:g} to {_MAX_WEIGHT:g}; give an unwanted comparison weight 0."
         )
-    if not mass.any() and not len(measured):
+    if not weights.any() and not len(measured):
         raise DensityError(
             "weights are all 0; at least one comparison must count; leave weights out to count "
             "every comparison once."
@@ -262,7 +261,7 @@ def check_rows(evidence: Evidence, sampling: SamplingDensity) -> None:
 
 def merge(evidence: Evidence) -> Judgments:
     """Return evidence as `Judgments`; there must be as many as features."""
-    counted, d = evidence.weights > 0, evidence.dimension
+    has_weight, d = evidence.weights > 0, evidence.dimension
     measured = pair_contrasts(evidence.measurements)
     labels = (
         evidence.judge,
@@ -273,9 +272,9 @@ def merge(evidence: Evidence) -> Judgments:
     )
     circumstances = np.stack([*labels, evidence.question], axis=1).astype(np.float64)
     points = np.concatenate([evidence.winners, evidence.losers], axis=1)
-    rows = np.concatenate([points, circumstances], axis=1)[counted]
+    rows = np.concatenate([points, circumstances], axis=1)[has_weight]
     unique, index = np.unique(rows, axis=0, return_inverse=True)
-    weights = np.bincount(index.reshape(-1), evidence.weights[counted], len(unique))
+    weights = np.bincount(index.reshape(-1), evidence.weights[has_weight], len(unique))
     a, b = unique[:, :d], unique[:, d : 2 * d]
     # The same pair in either order gets one number, so that its rows are in one fold.
     pairs = np.unique(np.concatenate(order_points(a, b), axis=1), axis=0, return_inverse=True)[1]
@@ -287,33 +286,37 @@ def merge(evidence: Evidence) -> Judgments:
             f"{len(measured)} pairs with log-odds for {d} features; at least as many as "
             "features are needed; ask more questions."
         )
-    judged = context if len(unique) and context.is_needed else None
+    context_or_none = context if len(unique) and context.is_needed else None
     names = evidence.judges, evidence.presentations
-    return Judgments(a, b, weights.astype(np.float64), pairs, judged, measured, *names)
+    return Judgments(a, b, weights.astype(np.float64), pairs, context_or_none, measured, *names)
 
 
 def _make_context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Context:
     judge, winner, loser, size, tie, pick, questions = circumstances.T
-    positioned = np.unique(np.stack([judge, size], axis=1)[winner != UNKNOWN], axis=0)
+    sizes_by_judge = np.unique(np.stack([judge, size], axis=1)[winner != UNKNOWN], axis=0)
     # The last position is the reference of the others.
-    places = [(int(j), int(k), place) for j, k in positioned for place in range(int(k) - 1)]
-    order = np.zeros((len(judge), len(places)))
-    for at, (j, k, place) in enumerate(places):
+    position_terms = [
+        (int(j), int(k), position) for j, k in sizes_by_judge for position in range(int(k) - 1)
+    ]
+    position_columns = np.zeros((len(judge), len(position_terms)))
+    for term, (j, k, position) in enumerate(position_terms):
         rows = (judge == j) & (size == k)
-        order[:, at] = rows * ((winner == place) * 1.0 - (loser == place) * 1.0)
-    named = tuple((judges[j], k, place) for j, k, place in places)
+        position_columns[:, term] = rows * ((winner == position) * 1.0 - (loser == position) * 1.0)
+    named_terms = tuple((judges[j], k, position) for j, k, position in position_terms)
     # Judgments of one pair or of one set of alternatives are one group.
-    groups, sets = pairs.copy(), dict[bytes, int]()
+    groups, group_of_pairs = pairs.copy(), dict[bytes, int]()
     for question in np.unique(questions[questions != UNKNOWN]):
         rows = questions == question
-        alike = np.unique(pairs[rows]).tobytes()
-        groups[rows] = sets.setdefault(alike, int(pairs.max()) + 1 + len(sets))
+        pairs_of_question = np.unique(pairs[rows]).tobytes()
+        groups[rows] = group_of_pairs.setdefault(
+            pairs_of_question, int(pairs.max()) + 1 + len(group_of_pairs)
+        )
     group = np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return Context(judges, judge, named, order, tie > 0, pick, group)
+    return Context(judges, judge, named_terms, position_columns, tie > 0, pick, group)
 
 
 def assign_folds(pairs: Index, folds: int, rng: np.random.Generator) -> Index:
     """Return fold numbers (n,) in 0..count−1, the same for all rows of a pair, sizes balanced."""
     groups = int(pairs.max()) + 1
-    of_group = rng.permutation(np.arange(groups) % folds)
-    return np.asarray(of_group[pairs], dtype=np.int64)
+    fold_of_group = rng.permutation(np.arange(groups) % folds)
+    return np.asarray(fold_of_group[pairs], dtype=np.int64)

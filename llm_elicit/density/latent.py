@@ -224,18 +224,20 @@ class BoxLatent(Latent):
             for j in np.flatnonzero(sampling.categorical)
         }
         self._column_scale = torch.ones(len(self._number_features), dtype=torch.float64)
-        for at, j in enumerate(self._number_features):
+        for column, j in enumerate(self._number_features):
             if not sampling.integer[j]:
                 continue
             # Σ_k w_k³ of the cells' shares of the scale: the share of variance within cells.
             low, high = sampling.low[j], sampling.high[j]
-            within = (high - low + 1.0) ** -2
+            variance_within_cells = (high - low + 1.0) ** -2
             if sampling.log[j]:
                 edges = np.log(np.arange(low - 0.5, min(high, low + _MAX_CELLS) + 1.0))
-                within = np.sum((np.diff(edges) / self._widths[j]) ** 3)
-            self._column_scale[at] = 1.0 / math.sqrt(1.0 - within)
-        few = sampling.integer & (sampling.high - sampling.low < _MIN_WHOLE_NUMBERS)
-        self._has_gradient = torch.from_numpy(np.where(few | sampling.categorical, 0.0, 1.0))
+                variance_within_cells = np.sum((np.diff(edges) / self._widths[j]) ** 3)
+            self._column_scale[column] = 1.0 / math.sqrt(1.0 - variance_within_cells)
+        has_few_values = sampling.integer & (sampling.high - sampling.low < _MIN_WHOLE_NUMBERS)
+        self._has_gradient = torch.from_numpy(
+            np.where(has_few_values | sampling.categorical, 0.0, 1.0)
+        )
 
     @property
     def feature_of_column(self) -> Index:
@@ -263,11 +265,11 @@ class BoxLatent(Latent):
         if not self.sampling.constraints:
             return super().draw(n, generator)
 
-        def within(count: int) -> Array:
+        def draw_inside(count: int) -> Array:
             g = super(BoxLatent, self).draw(count, generator)
             return g[self._violates_constraints(g).logical_not()].numpy()
 
-        return torch.from_numpy(sample_by_rejection(within, n, self.sampling.box_share))
+        return torch.from_numpy(sample_by_rejection(draw_inside, n, self.sampling.box_share))
 
     def draw_sobol(self, n: int, generator: torch.Generator) -> Tensor:
         if self.sampling.constraints:
@@ -282,13 +284,15 @@ class BoxLatent(Latent):
     def features(self, g: Tensor) -> Tensor:
         if self._is_linear:
             return _SQRT_3 * torch.erf(g / _SQRT_2)
-        lines = _SQRT_3 * torch.erf(g[:, self._number_features] / _SQRT_2)
-        for at, j in enumerate(self._number_features):
+        number_columns = _SQRT_3 * torch.erf(g[:, self._number_features] / _SQRT_2)
+        for column, j in enumerate(self._number_features):
             if self.sampling.integer[j]:
                 middle = self._cell_middle(torch.special.ndtr(g[:, j]), j)
-                lines[:, at] = self._column_scale[at] * _SQRT_3 * (2.0 * middle - 1.0)
+                number_columns[:, column] = (
+                    self._column_scale[column] * _SQRT_3 * (2.0 * middle - 1.0)
+                )
         angles = self._angles(g)
-        columns = [lines, _SQRT_2 * torch.cos(angles), _SQRT_2 * torch.sin(angles)]
+        columns = [number_columns, _SQRT_2 * torch.cos(angles), _SQRT_2 * torch.sin(angles)]
         for j, corners in self._category_corners.items():
             category = (torch.special.ndtr(g[:, j]) * len(corners)).long()
             columns.append(corners.to(g)[category.clamp(0, len(corners) - 1)])
@@ -309,20 +313,26 @@ class BoxLatent(Latent):
         """
         if self._is_linear:
             return v * (2.0 * _SQRT_3 / _SQRT_2PI) * torch.exp(-0.5 * g * g)
-        m, c = len(self._number_features), len(self._periodic_features)
-        by_cube = torch.zeros_like(g)
-        by_cube[:, self._number_features] = 2.0 * _SQRT_3 * v[:, :m] * self._column_scale.to(g)
+        number_count, periodic_count = len(self._number_features), len(self._periodic_features)
+        cube_gradient = torch.zeros_like(g)
+        cube_gradient[:, self._number_features] = (
+            2.0 * _SQRT_3 * v[:, :number_count] * self._column_scale.to(g)
+        )
         angles = self._angles(g)
-        turned = v[:, m + c : m + 2 * c] * torch.cos(angles) - v[:, m : m + c] * torch.sin(angles)
-        by_cube[:, self._periodic_features] = 2.0 * math.pi * _SQRT_2 * turned
-        return by_cube * self._has_gradient.to(g) / _SQRT_2PI * torch.exp(-0.5 * g * g)
+        angle_gradient = v[
+            :, number_count + periodic_count : number_count + 2 * periodic_count
+        ] * torch.cos(angles) - v[:, number_count : number_count + periodic_count] * torch.sin(
+            angles
+        )
+        cube_gradient[:, self._periodic_features] = 2.0 * math.pi * _SQRT_2 * angle_gradient
+        return cube_gradient * self._has_gradient.to(g) / _SQRT_2PI * torch.exp(-0.5 * g * g)
 
     def _angles(self, g: Tensor) -> Tensor:
         """Return the angles (n, c) of the periodic features."""
         cube = torch.special.ndtr(g[:, self._periodic_features])
-        for at, j in enumerate(self._periodic_features):
+        for column, j in enumerate(self._periodic_features):
             if self.sampling.integer[j]:
-                cube[:, at] = self._cell_middle(cube[:, at], j)
+                cube[:, column] = self._cell_middle(cube[:, column], j)
         angles: Tensor = 2.0 * math.pi * cube
         return angles
 
@@ -412,11 +422,11 @@ class AffineLatent(_TaperedLatent):
         whiten = np.linalg.inv(self._cholesky)
         covariances = whiten @ sampling.covariances @ whiten.T
         values, vectors = np.linalg.eigh(covariances)
-        keep = sampling.weights > 0
-        self._log_weights = torch.from_numpy(np.log(sampling.weights[keep]))
-        self._means = torch.from_numpy((sampling.means - self._mean)[keep] @ whiten.T)
-        self._values = torch.from_numpy(np.maximum(values[keep], 1e-12))
-        self._vectors = torch.from_numpy(vectors[keep])
+        has_weight = sampling.weights > 0
+        self._log_weights = torch.from_numpy(np.log(sampling.weights[has_weight]))
+        self._means = torch.from_numpy((sampling.means - self._mean)[has_weight] @ whiten.T)
+        self._values = torch.from_numpy(np.maximum(values[has_weight], 1e-12))
+        self._vectors = torch.from_numpy(vectors[has_weight])
         self._log_scale = float(np.log(np.diagonal(self._cholesky)).sum())
 
     def to_latent(self, x: Array) -> Array:
@@ -458,8 +468,8 @@ class AffineLatent(_TaperedLatent):
     def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
         """Return the score of the mixture with σ²I added to every covariance."""
         log_parts, scaled = self._log_parts(g, sigma)
-        share = torch.softmax(log_parts, dim=-1)
-        return -torch.einsum("nk,nkj,kij->ni", share, scaled, self._vectors.to(g.dtype))
+        responsibilities = torch.softmax(log_parts, dim=-1)
+        return -torch.einsum("nk,nkj,kij->ni", responsibilities, scaled, self._vectors.to(g.dtype))
 
     def _log_parts(self, g: Tensor, sigma: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return per component log weight + log density (n, k), and Λ⁻¹Vᵀ(g − μ) (n, k, d)."""
@@ -532,8 +542,8 @@ class CopulaLatent(_TaperedLatent):
 
     def gradient_per_unit(self, g: Array, v: Array) -> Array:
         h = torch.from_numpy(g) @ self._cholesky.T
-        of_scores = np.linalg.solve(self.root.T, v.T).T
-        per_scale = of_scores * np.exp(-self.sampling.marginals.log_derivative(h).numpy())
+        score_gradient = np.linalg.solve(self.root.T, v.T).T
+        per_scale = score_gradient * np.exp(-self.sampling.marginals.log_derivative(h).numpy())
         # On a logarithmic scale z = log x and log|dz/dx| = −log x.
         log = self.sampling.log
         return np.asarray((per_scale - log) / np.where(log, self.from_latent(g), 1.0))
@@ -544,11 +554,11 @@ class CopulaLatent(_TaperedLatent):
     def _normal_scores(self, x: Array) -> Array:
         """Return h (G, d) of natural values, ±∞ where they are."""
         marginals = self.sampling.marginals
-        within = np.clip(self.sampling.to_scale(x), marginals.low, marginals.high)
-        finite = np.isfinite(within)
+        clipped = np.clip(self.sampling.to_scale(x), marginals.low, marginals.high)
+        is_finite = np.isfinite(clipped)
         median = marginals.value(torch.zeros(1, x.shape[1], dtype=torch.float64)).numpy()
-        filled = np.where(finite, within, median)
-        return np.where(finite, marginals.normal_score(filled), within)
+        finite_values = np.where(is_finite, clipped, median)
+        return np.where(is_finite, marginals.normal_score(finite_values), clipped)
 
     @property
     def root(self) -> Array:
@@ -561,14 +571,14 @@ def reordering_matrices(latent: Latent, new: Latent, order: Sequence[int]) -> tu
     g and t are its latent point and features by ``latent``, and g' and t' those by ``new``, which
     has the features numbered ``order``.
     """
-    moved = np.eye(len(order))[list(order)]
-    turn = torch.from_numpy(np.linalg.solve(new.root, moved @ latent.root))
+    permutation = np.eye(len(order))[list(order)]
+    rotation = torch.from_numpy(np.linalg.solve(new.root, permutation @ latent.root))
     owners = np.asarray(order)[new.feature_of_column]
-    columns = torch.zeros(len(owners), len(owners), dtype=torch.float64)
-    columns[
+    column_permutation = torch.zeros(len(owners), len(owners), dtype=torch.float64)
+    column_permutation[
         np.argsort(owners, kind="stable"), np.argsort(latent.feature_of_column, kind="stable")
     ] = 1.0
-    return turn, columns
+    return rotation, column_permutation
 
 
 def make_latent(sampling: SamplingDensity, points: Array | None = None) -> Latent:

@@ -130,8 +130,10 @@ class Noise:
         log_scale = math.log(self.scale)
         if self.ties:
             # F' = F (1 − E[score]), the score of a win 1, of a tie ½, of a loss 0.
-            short = torch.logaddexp(-0.5 * t, t.new_tensor(math.log(0.5 * self.ties)))
-            return 0.5 * t + short - 2.0 * self._log_total(t) - log_scale
+            log_loss_and_half_tie = torch.logaddexp(
+                -0.5 * t, t.new_tensor(math.log(0.5 * self.ties))
+            )
+            return 0.5 * t + log_loss_and_half_tie - 2.0 * self._log_total(t) - log_scale
         if self.family == "gumbel":
             a = -t.abs()
             return a - 2.0 * torch.log1p(torch.exp(a)) - log_scale
@@ -154,8 +156,8 @@ class Noise:
 
     def _log_total(self, t: Tensor) -> Tensor:
         """Return log(e^(t/2) + ν + e^(−t/2)), the normalizing constant of the three answers."""
-        sides = torch.logaddexp(0.5 * t, -0.5 * t)
-        return torch.logaddexp(sides, t.new_tensor(math.log(self.ties)))
+        wins = torch.logaddexp(0.5 * t, -0.5 * t)
+        return torch.logaddexp(wins, t.new_tensor(math.log(self.ties)))
 
     def moderated_log_cdf(self, difference: Tensor, sd: Tensor) -> Tensor:
         """Return log E F(d + s z), z ~ N(0, 1), elementwise: a prediction if d has error s.
@@ -231,8 +233,8 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
         >>> round(estimate_level(np.where(wins, u - v, v - u), "normal").level, 1)
         1.5
     """
-    values = check_column("estimate_level: differences", differences, np.size(differences))
-    difference = torch.as_tensor(values)
+    checked = check_column("estimate_level: differences", differences, np.size(differences))
+    difference = torch.as_tensor(checked)
     if not (bool((difference < 0).any()) and bool((difference > 0).any())):
         raise DensityError(
             "estimate_level: every choice agrees (or disagrees) with the differences given, so no "
@@ -286,8 +288,8 @@ class Response:
 
     def slope(self, difference: Tensor) -> Tensor:
         """Return F'/F, the slope of `log_cdf`, without overflow in either tail."""
-        scaled = self.linear_predictor(difference)
-        slope = torch.exp(self.noise.log_pdf(scaled) - self.noise.log_cdf(scaled))
+        predictor = self.linear_predictor(difference)
+        slope = torch.exp(self.noise.log_pdf(predictor) - self.noise.log_cdf(predictor))
         return slope if self.gain is None else self.gain.to(slope) * slope
 
     def information(self, difference: Tensor) -> Tensor:

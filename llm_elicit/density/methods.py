@@ -288,16 +288,16 @@ class PotentialDensity:
         goes from λ to the belief. The others start from a `Proposal` fitted to its draws, or from λ
         if that took one temperature.
         """
-        first = replace(self, start=None).anneal(_FIRST_PARTICLES, generator)
+        first_run = replace(self, start=None).anneal(_FIRST_PARTICLES, generator)
         start = None
-        if first.temperatures > 1:
-            start = Proposal.fit(first.draws.points, first.step, generator)
+        if first_run.temperatures > 1:
+            start = Proposal.fit(first_run.draws.points, first_run.step, generator)
         model = replace(self, start=start)
         runs = [model.anneal(_RUN_PARTICLES, generator) for _ in range(_RUNS)]
-        logs = torch.tensor([run.log_normalizer for run in runs], dtype=torch.float64)
-        value = float(torch.logsumexp(logs, 0)) - math.log(_RUNS)
+        log_normalizers = torch.tensor([run.log_normalizer for run in runs], dtype=torch.float64)
+        value = float(torch.logsumexp(log_normalizers, 0)) - math.log(_RUNS)
         # Relative spread of Z across runs, by the delta method.
-        error = float(torch.exp(logs - value).std()) / math.sqrt(_RUNS)
+        error = float(torch.exp(log_normalizers - value).std()) / math.sqrt(_RUNS)
         # No two runs have a genealogy in common.
         genealogies = [run.draws.genealogies + i * _RUN_PARTICLES for i, run in enumerate(runs)]
         draws = Draws(torch.cat([run.draws.points for run in runs]), torch.cat(genealogies))
@@ -355,8 +355,8 @@ class UtilityDensity(PotentialDensity):
         """Return the error of single precision; the path has none, the force being a gradient."""
         t = self.latent.features(g)
         # A constant error is left out, because it cancels against log Z.
-        gap = self.utility(t) - self.utility.to(t.double())(t.double())
-        return float(gap.std(correction=0)), 0.0
+        difference = self.utility(t) - self.utility.to(t.double())(t.double())
+        return float(difference.std(correction=0)), 0.0
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the utility and of the start."""
@@ -370,21 +370,24 @@ class UtilityDensity(PotentialDensity):
         return cls.from_parts(latent, Utility.from_tensors(tensors), tensors, config)
 
 
-def change_coordinates(fitted: MethodFit, latent: Latent, order: Sequence[int]) -> MethodFit:
+def change_coordinates(fit: MethodFit, latent: Latent, order: Sequence[int]) -> MethodFit:
     """Return a utility density in other coordinates, of which it has the features ``order``."""
-    model, normalizer = fitted.model, fitted.normalizer
+    model, normalizer = fit.model, fit.normalizer
     assert isinstance(model, UtilityDensity)
-    turn, columns = reordering_matrices(latent, model.latent, order)
-    start = None if model.start is None else model.start.rotate(turn)
-    even = None if normalizer.even_points is None else normalizer.even_points @ turn
-    draws = replace(normalizer.draws, points=normalizer.draws.points @ turn)
+    rotation, column_permutation = reordering_matrices(latent, model.latent, order)
+    start = None if model.start is None else model.start.rotate(rotation)
+    even_points = None if normalizer.even_points is None else normalizer.even_points @ rotation
+    draws = replace(normalizer.draws, points=normalizer.draws.points @ rotation)
     return replace(
-        fitted,
+        fit,
         model=replace(
-            model, latent=latent, utility=model.utility.permute_features(columns), start=start
+            model,
+            latent=latent,
+            utility=model.utility.permute_features(column_permutation),
+            start=start,
         ),
-        normalizer=replace(normalizer, draws=draws, even_points=even),
-        draws=fitted.draws and fitted.draws.map(lambda drawn: drawn.permute_features(columns)),
+        normalizer=replace(normalizer, draws=draws, even_points=even_points),
+        draws=fit.draws and fit.draws.map(lambda drawn: drawn.permute_features(column_permutation)),
     )
 
 
@@ -401,16 +404,18 @@ def effective_size(genealogies: Tensor, values: Tensor) -> float:
     if count == n:
         return float(n)
     sizes = torch.bincount(labels, minlength=count).double()
-    members = n**2 / float(sizes.square().sum())
-    if members <= 1.0:
+    genealogy_size = n**2 / float(sizes.square().sum())
+    if genealogy_size <= 1.0:
         return 1.0
-    sums = torch.zeros(count, centred.shape[1], dtype=torch.float64).index_add_(0, labels, centred)
-    between, within = sums.square().sum(0), centred.square().sum(0)
+    genealogy_sums = torch.zeros(count, centred.shape[1], dtype=torch.float64).index_add_(
+        0, labels, centred
+    )
+    between, within = genealogy_sums.square().sum(0), centred.square().sum(0)
     varies = within > 1e-12 * n
     if not varies.any():
-        return float(members)
-    least = float((within[varies] / between[varies].clamp(min=1e-300)).min())
-    return max(1.0, min(n * least, float(n)) * (1.0 - 1.0 / members))
+        return float(genealogy_size)
+    ratio = float((within[varies] / between[varies].clamp(min=1e-300)).min())
+    return max(1.0, min(n * ratio, float(n)) * (1.0 - 1.0 / genealogy_size))
 
 
 def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
@@ -422,11 +427,11 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     """
     if isinstance(sampling, Uniform):
         cube = sampling.to_cube(x)
-        near = np.minimum(cube, 1.0 - cube) < BOUND_MARGIN
-        ends = np.stack([sampling.low, sampling.high])[..., None].repeat(2, -1)
-        coarse = (np.diff(sampling.box_to_cube(ends))[..., 0] > BOUND_MARGIN).any(0)
-        unbounded = sampling.categorical | sampling.periodic | coarse
-        return np.where(unbounded, np.nan, near.astype(np.float64))
+        is_near = np.minimum(cube, 1.0 - cube) < BOUND_MARGIN
+        bounds = np.stack([sampling.low, sampling.high])[..., None].repeat(2, -1)
+        has_coarse_cells = (np.diff(sampling.box_to_cube(bounds))[..., 0] > BOUND_MARGIN).any(0)
+        unbounded = sampling.categorical | sampling.periodic | has_coarse_cells
+        return np.where(unbounded, np.nan, is_near.astype(np.float64))
     if not isinstance(sampling, Empirical):
         return np.full(x.shape, np.nan)
     low, high = sampling.marginals.low, sampling.marginals.high
@@ -434,9 +439,9 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     first, last = sampling.marginals.value(tails).numpy()
     width = np.where(np.isfinite(high), high, last) - np.where(np.isfinite(low), low, first)
     z = sampling.to_scale(x)
-    near = np.minimum(z - low, high - z) < BOUND_MARGIN * width
+    is_near = np.minimum(z - low, high - z) < BOUND_MARGIN * width
     bounded = np.isfinite(low) | np.isfinite(high)
-    return np.where(bounded, near.astype(np.float64), np.nan)
+    return np.where(bounded, is_near.astype(np.float64), np.nan)
 
 
 def common_diagnostics(
@@ -497,7 +502,7 @@ _MIN_POSITION_GAIN = 1e-3  # nats per comparison by which a position effect is n
 
 
 def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
-    """Return a line on each uncertainty of a belief that its bands do not show.
+    """Return one line about each uncertainty of a belief that its bands do not show.
 
     Args:
         belief: the belief, or its diagnostics.
@@ -511,8 +516,8 @@ def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
     diagnostics = getattr(belief, "diagnostics", belief)
     if not isinstance(diagnostics, Mapping):
         raise DensityError(f"fit_warnings: takes a belief, got {type(belief).__name__}.")
-    facts = (diagnostics.get(name) for name in ("separation", "extent"))
-    warnings = [str(fact["message"]) for fact in facts if isinstance(fact, Mapping)]
+    reports = (diagnostics.get(name) for name in ("separation", "extent"))
+    warnings = [str(report["message"]) for report in reports if isinstance(report, Mapping)]
     if quality and leaves_sharpness_open(diagnostics):
         warnings.append(
             "log-odds leave the sharpness open, so this density may be too wide or too narrow and "
@@ -535,26 +540,26 @@ def leaves_sharpness_open(diagnostics: Mapping[str, Any]) -> bool:
 
 
 def _chance_warning(diagnostics: Mapping[str, Any]) -> list[str]:
-    """Return that held-out answers are not predicted; nothing if they are, or none were held out.
+    """Return a warning if held-out answers are not predicted better than by chance, or none.
 
-    Choices are, if better than by the position and by random choices, of which the better is named.
+    Choices are compared with the better of two null models: random choices, and the position alone.
     """
-    reached = diagnostics.get("held_out_log_likelihood")
+    score = diagnostics.get("held_out_log_likelihood")
     explained = (diagnostics.get("response") or {}).get("held_out_r2")
-    end = "so the belief may show noise alone"
-    if reached is not None:
-        nulls = {"random choices": math.log(0.5)}
+    consequence = "so the belief may show noise alone"
+    if score is not None:
+        null_models = {"random choices": math.log(0.5)}
         position = (diagnostics.get("null_models") or {}).get("position")
-        if position is not None and position > nulls["random choices"] + _MIN_POSITION_GAIN:
-            nulls["the position alone"] = position
-        best = max(nulls, key=lambda name: nulls[name])
-        if reached <= nulls[best]:
+        if position is not None and position > null_models["random choices"] + _MIN_POSITION_GAIN:
+            null_models["the position alone"] = position
+        best_null = max(null_models, key=lambda name: null_models[name])
+        if score <= null_models[best_null]:
             return [
-                f"held-out choices are predicted no better than by {best} ({reached:.3f} against "
-                f"{nulls[best]:.3f} nats per comparison), {end}"
+                f"held-out choices are predicted no better than by {best_null} ({score:.3f} "
+                f"against {null_models[best_null]:.3f} nats per comparison), {consequence}"
             ]
     elif explained is not None and explained <= 0.0:
-        return [f"none of the variation of held-out log-odds is predicted, {end}"]
+        return [f"none of the variation of held-out log-odds is predicted, {consequence}"]
     return []
 
 
@@ -569,8 +574,8 @@ def rescale_level(diagnostics: dict[str, Any], noise: Noise, old_noise: Noise) -
     judging = report.get("utility", {}).get("judging", {})
     for judge in judging.get("judges", {}).values():
         judge["level"] *= noise.level / old_noise.level
-        for places in judge["order_bias"].values():
-            for place in places:
-                place["nats"] *= noise.scale / old_noise.scale
-                place["se"] *= noise.scale / old_noise.scale
+        for effects in judge["order_bias"].values():
+            for effect in effects:
+                effect["nats"] *= noise.scale / old_noise.scale
+                effect["se"] *= noise.scale / old_noise.scale
     return report

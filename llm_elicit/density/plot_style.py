@@ -73,7 +73,7 @@ def set_axis(
     axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis, max_ticks: int = 5
 ) -> None:
     """Set an axis to a feature's range and scale, with at most ``max_ticks`` ticks."""
-    drawn = axes.xaxis if direction == "x" else axes.yaxis
+    matplotlib_axis = axes.xaxis if direction == "x" else axes.yaxis
     if direction == "x":
         axes.set_xscale("log" if axis.log else "linear")
         axes.set_xlim(axis.limits)
@@ -83,7 +83,7 @@ def set_axis(
     if axis.categories:
         _set_category_ticks(axes, direction, axis)
         return
-    drawn.set_minor_locator(NullLocator())
+    matplotlib_axis.set_minor_locator(NullLocator())
     if axis.date:
         # Ticks at round dates; Matplotlib counts days from the same origin.
         low, high = axis.low, axis.high
@@ -93,14 +93,14 @@ def set_axis(
         first, last = low + 0.06 * (high - low), high - 0.06 * (high - low)
         # A label nearer to an end would leave the figure.
         inside = [tick for tick in ticks if first <= tick <= last and tick == round(tick)]
-        drawn.set_major_locator(FixedLocator(inside or [round(0.5 * (low + high))]))
-        drawn.set_major_formatter(formatter(style))
+        matplotlib_axis.set_major_locator(FixedLocator(inside or [round(0.5 * (low + high))]))
+        matplotlib_axis.set_major_formatter(formatter(style))
         return
     if axis.log:
-        drawn.set_major_locator(FixedLocator(log_ticks(axis, max_ticks)))
+        matplotlib_axis.set_major_locator(FixedLocator(log_ticks(axis, max_ticks)))
     else:
-        drawn.set_major_locator(MaxNLocator(max_ticks - 1, integer=axis.whole))
-    drawn.set_major_formatter(_ShortLabels(axis.factor))
+        matplotlib_axis.set_major_locator(MaxNLocator(max_ticks - 1, integer=axis.whole))
+    matplotlib_axis.set_major_formatter(_ShortLabels(axis.factor))
 
 
 class _ShortLabels(Formatter):
@@ -120,18 +120,18 @@ class _ShortLabels(Formatter):
 def _set_category_ticks(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis) -> None:
     """Set ticks at a feature's categories; their names are not parsed as mathematics."""
     # With many categories only some are labelled; tables list all.
-    chosen = range(0, len(axis.categories), -(-len(axis.categories) // _MAX_LABELS))
-    full = [axis.categories[at] for at in chosen]
+    labelled = range(0, len(axis.categories), -(-len(axis.categories) // _MAX_LABELS))
+    full = [axis.categories[at] for at in labelled]
     words = [truncate(word, _MAX_WORD_LETTERS) for word in full]
     if len(set(words)) < len(set(full)):
         # Words that are alike at their beginning are shortened inside.
         half = _MAX_WORD_LETTERS // 2
         words = [w if len(w) <= _MAX_WORD_LETTERS else f"{w[: half - 1]}…{w[-half:]}" for w in full]
-    places = [axis.low + at for at in chosen]
+    positions = [axis.low + at for at in labelled]
     if direction == "y":
-        axes.set_yticks(places, words, parse_math=False)
+        axes.set_yticks(positions, words, parse_math=False)
         return
-    axes.set_xticks(places, words, parse_math=False)
+    axes.set_xticks(positions, words, parse_math=False)
     if len(words) * max(map(len, words)) > _MAX_LETTERS:
         for label in axes.get_xticklabels():
             label.set(rotation=30, ha="right", rotation_mode="anchor")
@@ -195,8 +195,8 @@ def wrap_label(label: str, inches: float, size: float) -> str:
         >>> wrap_label("median income of a block group", 1.3, 8).splitlines()
         ['median income of a', 'block group']
     """
-    room = max(int(inches / (_LETTER_WIDTH * size)), 6)
-    lines = textwrap.wrap(label, room) or [""]
+    letters = max(int(inches / (_LETTER_WIDTH * size)), 6)
+    lines = textwrap.wrap(label, letters) or [""]
     if len(lines) > _MAX_LINES:
-        lines = [*lines[: _MAX_LINES - 1], truncate(" ".join(lines[_MAX_LINES - 1 :]), room)]
+        lines = [*lines[: _MAX_LINES - 1], truncate(" ".join(lines[_MAX_LINES - 1 :]), letters)]
     return "\n".join(lines)

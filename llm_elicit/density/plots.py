@@ -122,17 +122,16 @@ def draw_regions(
     """
     if flat:
         style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
-        text = axes.text(0.5, 0.5, "flat", transform=axes.transAxes, color=theme.belief, **style)
-        return [text]
+        return [axes.text(0.5, 0.5, "flat", transform=axes.transAxes, color=theme.belief, **style)]
     edges, width = pair.edges, smoothing_width(len(points))
     centres = [(e[:-1] + e[1:]) / 2 for e in edges]
-    single = [axis.is_discrete for axis in pair.axes]
+    discrete = [axis.is_discrete for axis in pair.axes]
     density = gaussian_filter(
         histogram(points[:, pair.columns], edges),
-        [0.0 if is_discrete else width for is_discrete in single],
+        [0.0 if is_discrete else width for is_discrete in discrete],
         mode=["wrap" if axis.periodic else "reflect" for axis in pair.axes],
     )
-    if all(single):
+    if all(discrete):
         # A frame for each pair of single values, with an area proportional to its share.
         shares, (x, y) = density / density.sum(), centres
         frames = [
@@ -147,23 +146,25 @@ def draw_regions(
     # The density levels whose regions hold the masses, increasing.
     order = np.sort(density.ravel())[::-1]
     mass = np.cumsum(order) / order.sum()
-    ends = {float(order[np.searchsorted(mass, share)]) for share in _MASSES}
-    levels = sorted(level for level in ends if 0 < level < order[0])
-    if any(single):
+    level_values = {float(order[np.searchsorted(mass, share)]) for share in _MASSES}
+    levels = sorted(level for level in level_values if 0 < level < order[0])
+    if any(discrete):
         # One feature has single values: a line along the other for each value, thick for 50 %.
-        upright, drawn = single[0], list[Artist]()
-        at, rows = (centres[0], density) if upright else (centres[1], density.T)
-        ends_of, draw = (edges[1], axes.vlines) if upright else (edges[0], axes.hlines)
+        vertical, lines = discrete[0], list[Artist]()
+        centres_of_values, density_of_values = (
+            (centres[0], density) if vertical else (centres[1], density.T)
+        )
+        line_edges, draw_lines = (edges[1], axes.vlines) if vertical else (edges[0], axes.hlines)
         for level, thickness in zip(levels, (0.8, 2.6), strict=False):
-            dense = np.pad((rows >= level).astype(int), ((0, 0), (1, 1)))
+            dense = np.pad((density_of_values >= level).astype(int), ((0, 0), (1, 1)))
             (row, start), (_, end) = (np.nonzero(np.diff(dense) == step) for step in (1, -1))
-            spans = at[row], ends_of[start], ends_of[end]
-            drawn.append(draw(*spans, colors=theme.belief, lw=thickness))
-        return drawn
+            spans = centres_of_values[row], line_edges[start], line_edges[end]
+            lines.append(draw_lines(*spans, colors=theme.belief, lw=thickness))
+        return lines
     if not levels:
         return []
-    lines: dict[str, Any] = {"colors": theme.belief, "linewidths": _CONTOUR_WIDTHS[-len(levels) :]}
-    return [axes.contour(*centres, density.T, levels=levels, **lines)]
+    widths = _CONTOUR_WIDTHS[-len(levels) :]
+    return [axes.contour(*centres, density.T, levels, colors=theme.belief, linewidths=widths)]
 
 
 def histogram(points: Array, edges: list[Array]) -> Array:
@@ -214,21 +215,21 @@ def is_within_posterior(pair: PanelPair, plot: PlotData) -> bool:
     if plot.draws is None:
         return False
     reference = pair.shares(plot.sampling)
-    occupied = reference > 0
-    shares = pair.shares(plot.draws)[:, occupied]
-    spread = shares.var(axis=0, ddof=1) - _binomial_variance(
+    has_mass = reference > 0
+    shares = pair.shares(plot.draws)[:, has_mass]
+    variance = shares.var(axis=0, ddof=1) - _binomial_variance(
         shares.mean(axis=0), plot.draws.shape[1]
     )
     return _difference_from_sampling(pair, plot.belief, plot.sampling) < float(
-        (spread / reference[occupied]).sum()
+        (variance / reference[has_mass]).sum()
     )
 
 
 def _difference_from_sampling(pair: PanelPair, points: Array, sampling: Array) -> float:
     """Return ∑ (p − λ)² / λ over a coarse grid, minus its expectation by chance."""
     p, reference = pair.shares(points), pair.shares(sampling)
-    occupied = reference > 0
-    p, reference = p[occupied], reference[occupied]
+    has_mass = reference > 0
+    p, reference = p[has_mass], reference[has_mass]
     chance = _binomial_variance(p, len(points)) + _binomial_variance(reference, len(sampling))
     return float((((p - reference) ** 2 - chance) / reference).sum())
 
@@ -335,9 +336,9 @@ def marginals_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     columns = min(_COLUMNS, plot.dimension)
     rows = -(-plot.dimension // columns)
     handles = legend_handles(theme, plot.data is not None, plot.bands is not None)
-    beside = min(len(handles), max(int(_WIDE * columns / _ENTRY), 1))
-    above = _LEGEND * (1 - (-len(handles) // beside))
-    figure = plot_style.empty_figure(_WIDE * columns, _HIGH * rows + above, theme)
+    handles_per_row = min(len(handles), max(int(_WIDE * columns / _ENTRY), 1))
+    legend_height = _LEGEND * (1 - (-len(handles) // handles_per_row))
+    figure = plot_style.empty_figure(_WIDE * columns, _HIGH * rows + legend_height, theme)
     for column, axis in enumerate(plot.axes):
         axes = figure.add_subplot(rows, columns, column + 1)
         draw_marginal(axes, plot, column, theme)
@@ -345,7 +346,7 @@ def marginals_figure(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
     figure.legend(
         handles=handles,
         loc="outside upper center",
-        ncols=beside,
+        ncols=handles_per_row,
         frameon=False,
         labelcolor=theme.ink,
         fontsize=_SIZE,
@@ -394,19 +395,19 @@ def empty_corner(plot: PlotData, theme: Theme = plot_style.LIGHT) -> Figure:
             _label_outer_panels(axes, plot.axes, (column, row), theme)
     # Panels have a fixed size and margins that fit their labels. Matplotlib's constrained layout
     # would take seconds for this many panels.
-    panels = _panel_side(d) * (d + _SPACE * (d - 1))
-    below = [axes for axes, row, _ in iterate_panels(figure, d) if row == d - 1]
-    beside = [axes for axes, _, column in iterate_panels(figure, d) if column == 0]
-    figure.align_xlabels(below)
-    figure.align_ylabels(beside)
+    panels_size = _panel_side(d) * (d + _SPACE * (d - 1))
+    bottom_row = [axes for axes, row, _ in iterate_panels(figure, d) if row == d - 1]
+    left_column = [axes for axes, _, column in iterate_panels(figure, d) if column == 0]
+    figure.align_xlabels(bottom_row)
+    figure.align_ylabels(left_column)
     # The size of the labels is measured with panels of the final size.
-    figure.set_size_inches(panels, panels)
+    figure.set_size_inches(panels_size, panels_size)
     figure.subplots_adjust(0.0, 0.0, 1.0, 1.0, wspace=_SPACE, hspace=_SPACE)
-    drawn = [*(axes.yaxis for axes in beside), *(axes.xaxis for axes in below)]
-    boxes = [box for axis in drawn if (box := axis.get_tightbbox()) is not None]
-    ends = min(0.0, *(box.x0 for box in boxes)), min(0.0, *(box.y0 for box in boxes))
-    left, bottom = (_EDGE - end / figure.dpi for end in ends)
-    wide, high = panels + left + _EDGE, panels + bottom + _EDGE
+    axes_with_labels = [*(axes.yaxis for axes in left_column), *(axes.xaxis for axes in bottom_row)]
+    boxes = [box for axis in axes_with_labels if (box := axis.get_tightbbox()) is not None]
+    overhang = min(0.0, *(box.x0 for box in boxes)), min(0.0, *(box.y0 for box in boxes))
+    left, bottom = (_EDGE - end / figure.dpi for end in overhang)
+    wide, high = panels_size + left + _EDGE, panels_size + bottom + _EDGE
     figure.set_size_inches(wide, high)
     figure.subplots_adjust(
         left=left / wide, right=1.0 - _EDGE / wide, bottom=bottom / high, top=1.0 - _EDGE / high
@@ -425,24 +426,24 @@ def _panel_side(d: int) -> float:
 
 
 def _label_outer_panels(
-    axes: Axes, features: tuple[FeatureAxis, ...], place: tuple[int, int], theme: Theme
+    axes: Axes, features: tuple[FeatureAxis, ...], panel: tuple[int, int], theme: Theme
 ) -> None:
     """Label the outer panels only."""
-    column, row = place
-    room = _panel_side(len(features))
+    column, row = panel
+    side = _panel_side(len(features))
     axes.tick_params(labelsize=_TICKS, length=2)
     if row == len(features) - 1:
-        _set_label(axes.xaxis, features[column], room, theme)
+        _set_label(axes.xaxis, features[column], side, theme)
         for label in axes.get_xticklabels():
             label.set(rotation=45, ha="right", va="top", rotation_mode="anchor")
     else:
         axes.tick_params(labelbottom=False)
     if column == 0 and row > 0:
-        _set_label(axes.yaxis, features[row], room, theme)
+        _set_label(axes.yaxis, features[row], side, theme)
     else:
         axes.tick_params(labelleft=False)
 
 
-def _set_label(drawn: Axis, axis: FeatureAxis, room: float, theme: Theme) -> None:
-    label = plot_style.wrap_label(axis.label, room, _SIZE)
-    drawn.set_label_text(label, fontsize=_SIZE, color=theme.ink, parse_math=False)
+def _set_label(matplotlib_axis: Axis, axis: FeatureAxis, width: float, theme: Theme) -> None:
+    label = plot_style.wrap_label(axis.label, width, _SIZE)
+    matplotlib_axis.set_label_text(label, fontsize=_SIZE, color=theme.ink, parse_math=False)

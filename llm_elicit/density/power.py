@@ -127,22 +127,22 @@ def fit_power(
         )
     with one_thread():
         family = _PowerFamily(belief, seed)
-        of_ranges, of_fit, curves = None, None, dict[str, Curve]()
+        range_likelihood, fit_curve, curves = None, None, dict[str, Curve]()
         if ranges is not None:
-            of_ranges = RangeLikelihood(ranges, belief, family.path, family.deviations)
+            range_likelihood = RangeLikelihood(ranges, belief, family.path, family.deviations)
         if points is not None:
-            curves["points"], of_fit = family.points_likelihood(points)
+            curves["points"], fit_curve = family.points_likelihood(points)
         if quantiles is not None:
             curves["quantiles"] = family.quantiles_likelihood(quantiles)
-        if of_ranges is not None:
-            curves["ranges"] = of_ranges.log_likelihood
+        if range_likelihood is not None:
+            curves["ranges"] = range_likelihood.log_likelihood
         if ratios is not None:
             curves["ratios"] = family.ratios_likelihood(ratios)
         if not curves:
             raise DensityError(
                 "fit_power: no source was given; pass points, quantiles, ranges or ratios."
             )
-        return _combine_sources(family.powers, curves, of_ranges, of_fit)
+        return _combine_sources(family.powers, curves, range_likelihood, fit_curve)
 
 
 class _PowerFamily:
@@ -154,13 +154,13 @@ class _PowerFamily:
         self.latent, self.seed = self.model.latent, seed
         self.particles = _PARTICLES
         rng = np.random.default_rng([seed, 0x90])
-        spread = float(belief.utility(belief.sampling.sample(4096, rng)).std())
-        if not spread > 0.0:
+        sd = float(belief.utility(belief.sampling.sample(4096, rng)).std())
+        if not sd > 0.0:
             raise DensityError(
                 "fit_power: the belief is flat, so that all its powers are equal; a judge without "
                 "preferences has no scale."
             )
-        self.powers = log_grid(_SHARPNESS[0] / spread, _SHARPNESS[1] / spread, _GRID_SIZE)
+        self.powers = log_grid(_SHARPNESS[0] / sd, _SHARPNESS[1] / sd, _GRID_SIZE)
         self._whole_space: dict[tuple[float, ...], PowerPath] = {}
 
     def path(self, boxes: Array, powers: Array, particles: int) -> PowerPath:
@@ -200,35 +200,39 @@ class _PowerFamily:
         f = evaluate_utility(self.latent, self.model.utility, pool).double().numpy()
         logs = self.powers * f[:, None] - path.log_mass[0]
         proposal = logsumexp(logs, axis=1) - np.log(len(self.powers))
-        apart = self.deviations(pool)
-        some = f + (np.sqrt(len(apart) - 1) * apart)[:: -(-len(apart) // _MAX_DRAWS)]
-        draws, mixed = torch.from_numpy(some), torch.from_numpy(proposal)
+        deviations = self.deviations(pool)
+        utility_draws = (
+            f + (np.sqrt(len(deviations) - 1) * deviations)[:: -(-len(deviations) // _MAX_DRAWS)]
+        )
+        draws, log_proposal = torch.from_numpy(utility_draws), torch.from_numpy(proposal)
         at_points, centred = self.belief.utility(x) - f.mean(), f - f.mean()
         mean, variance = at_points.mean(), at_points.var() + 1e-12 * f.var()
-        stated = np.array([mean, np.log(variance)])
-        off_mean = at_points - mean
+        moments_of_points = np.array([mean, np.log(variance)])
+        residuals = at_points - mean
         # The covariance of both moments of the points, relative to the deviation of the mean.
-        of_point = np.cov(off_mean / np.sqrt(variance), off_mean**2 / variance)
+        point_covariance = np.cov(residuals / np.sqrt(variance), residuals**2 / variance)
 
-        def of_judge(powers: Array) -> Array:
+        def judge_curve(powers: Array) -> Array:
             values = np.empty(len(powers))
-            for at, k in enumerate(powers):
-                weights = torch.softmax(float(k) * draws - mixed, 1).numpy()
+            for index, k in enumerate(powers):
+                weights = torch.softmax(float(k) * draws - log_proposal, 1).numpy()
                 means = weights @ centred
-                within = np.maximum(weights @ centred**2 - means**2, 1e-12 * f.var())
-                moments = np.stack([means, np.log(within)])
-                unit = np.array([np.sqrt(within.mean()), 1.0])
-                covariance = np.cov(moments) + of_point * np.outer(unit, unit) / m
-                off = stated - moments.mean(1)
-                size = np.linalg.slogdet(covariance)[1]
-                values[at] = -0.5 * (off @ np.linalg.solve(covariance, off) + size)
+                variances = np.maximum(weights @ centred**2 - means**2, 1e-12 * f.var())
+                moments = np.stack([means, np.log(variances)])
+                scale = np.array([np.sqrt(variances.mean()), 1.0])
+                covariance = np.cov(moments) + point_covariance * np.outer(scale, scale) / m
+                difference = moments_of_points - moments.mean(1)
+                log_determinant = np.linalg.slogdet(covariance)[1]
+                values[index] = -0.5 * (
+                    difference @ np.linalg.solve(covariance, difference) + log_determinant
+                )
             return values
 
-        def of_fit(powers: Array) -> Array:
+        def fit_curve(powers: Array) -> Array:
             log_z = [logsumexp(k * centred - proposal) for k in powers]
             return np.asarray(m * (powers * mean - log_z))
 
-        return of_judge, of_fit
+        return judge_curve, fit_curve
 
     def quantiles_likelihood(self, quantiles: Mapping[Any, Mapping[float, float]]) -> Curve:
         """Return the multinomial log-likelihood of the shares between stated quantiles."""
@@ -239,20 +243,23 @@ class _PowerFamily:
         stated = [
             _check_quantiles(self.belief, feature, levels) for feature, levels in quantiles.items()
         ]
-        least = sum(float(statement.shares @ np.log(statement.shares)) for statement in stated)
-        free = sum(len(statement.shares) - 1 for statement in stated) - 1
-        deviance = 2.0 * (
-            least - float(self._quantile_log_likelihoods(stated, self.powers).mean(1).max())
+        minimum_entropy = sum(
+            float(statement.shares @ np.log(statement.shares)) for statement in stated
         )
-        size = (
-            float(np.clip(free / max(deviance, 1e-9), _MIN_EFFECTIVE, _MAX_EFFECTIVE))
-            if free
+        degrees_of_freedom = sum(len(statement.shares) - 1 for statement in stated) - 1
+        deviance = 2.0 * (
+            minimum_entropy
+            - float(self._quantile_log_likelihoods(stated, self.powers).mean(1).max())
+        )
+        effective_size = (
+            float(np.clip(degrees_of_freedom / max(deviance, 1e-9), _MIN_EFFECTIVE, _MAX_EFFECTIVE))
+            if degrees_of_freedom
             else 2.0 * _MIN_EFFECTIVE
         )
 
         def curve(powers: Array) -> Array:
             total = self._quantile_log_likelihoods(stated, powers)
-            return np.asarray(logsumexp(size * total, axis=1) - np.log(total.shape[1]))
+            return np.asarray(logsumexp(effective_size * total, axis=1) - np.log(total.shape[1]))
 
         return curve
 
@@ -261,9 +268,9 @@ class _PowerFamily:
         path = self.whole_space(powers)
         x = [self._to_natural(points[0]) for points in path.points]
         return np.array([
-            sum(self._log_shares(x[at], path.points[at][0], statement, k) @ statement.shares
+            sum(self._log_shares(x[index], path.points[index][0], statement, k) @ statement.shares
                 for statement in stated)
-            for at, k in enumerate(powers)
+            for index, k in enumerate(powers)
         ])  # fmt: skip
 
     def _to_natural(self, g: torch.Tensor) -> Array:
@@ -281,15 +288,15 @@ class _PowerFamily:
     ) -> Array:
         """Return log shares (S, B) of mass between quantiles, by draw, to first order."""
         bins = np.searchsorted(stated.values, x[:, stated.feature])
-        member = np.eye(len(stated.shares))[bins]
-        share = member.mean(0)
+        membership = np.eye(len(stated.shares))[bins]
+        share = membership.mean(0)
         delta = self.deviations(g)
         delta = delta * np.sqrt(len(delta) - 1)
-        moved = (delta - delta.mean(1, keepdims=True)) @ member / len(member)
-        least = 0.5 / len(member)
+        share_changes = (delta - delta.mean(1, keepdims=True)) @ membership / len(membership)
+        min_share = 0.5 / len(membership)
         # A first-order change of the shares themselves could make them negative.
-        logs = np.log(np.maximum(share, least)) + np.clip(
-            power * moved / np.maximum(share, least), -5.0, 5.0
+        logs = np.log(np.maximum(share, min_share)) + np.clip(
+            power * share_changes / np.maximum(share, min_share), -5.0, 5.0
         )
         return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
 
@@ -311,14 +318,14 @@ class _PowerFamily:
             )
         f = self.belief.utility(a) - self.belief.utility(b)
         sides = [torch.from_numpy(self.latent.to_latent(side)) for side in (a, b)]
-        apart = (self.deviations(sides[0]) - self.deviations(sides[1])).T
-        values, axes = np.linalg.eigh(apart @ apart.T)
+        deviations = (self.deviations(sides[0]) - self.deviations(sides[1])).T
+        values, axes = np.linalg.eigh(deviations @ deviations.T)
         values, y, f = np.maximum(values, 0.0), axes.T @ y, axes.T @ f
-        sizes = np.sqrt(np.mean(y**2)) * log_grid(0.02, 2.0, _NOISE_GRID)
+        noise_levels = np.sqrt(np.mean(y**2)) * log_grid(0.02, 2.0, _NOISE_GRID)
 
         def curve(powers: Array) -> Array:
             k = powers[:, None, None]
-            variance = k**2 * values + np.square(sizes)[:, None]  # (K, noise, n)
+            variance = k**2 * values + np.square(noise_levels)[:, None]  # (K, noise, n)
             logs = -0.5 * (np.square(y - k * f) / variance + np.log(variance)).sum(-1)
             return np.asarray(logsumexp(logs, axis=1))
 
@@ -346,7 +353,7 @@ def _check_quantiles(
     belief: BeliefDensity, feature: int | str, quantiles: Mapping[float, float]
 ) -> _StatedQuantiles:
     """Return stated quantiles, checked."""
-    place = belief._features.index("fit_power: quantiles", feature)
+    index = belief._features.index("fit_power: quantiles", feature)
     if not isinstance(quantiles, Mapping) or not quantiles:
         raise DensityError(
             f"fit_power: quantiles of feature {feature}: {quantiles!r}; pass {{level: value}}."
@@ -362,7 +369,7 @@ def _check_quantiles(
             "increase with their levels."
         )
     # Medians of several statements need not be whole where values are.
-    low, high = (ends[place] for ends in belief.as_prior().support())
+    low, high = (bounds[index] for bounds in belief.as_prior().support())
     outside = values[(values < low) | (values > high)]
     if outside.size:
         raise DensityError(
@@ -374,35 +381,46 @@ def _check_quantiles(
             f"fit_power: quantile levels {levels.tolist()} must lie strictly between 0 and 1."
         )
     shares = np.diff(np.concatenate([[0.0], levels, [1.0]]))
-    return _StatedQuantiles(place, values, shares)
+    return _StatedQuantiles(index, values, shares)
 
 
 def _combine_sources(
     powers: Array,
     sources: dict[str, Curve],
-    of_ranges: RangeLikelihood | None,
-    of_fit: Curve | None,
+    range_likelihood: RangeLikelihood | None,
+    fit_curve: Curve | None,
 ) -> Power:
     """Return the power by the sum of all log-likelihoods, and by each of them."""
     splines = {name: _fit_spline(powers, curve) for name, curve in sources.items()}
-    coherence = None if of_ranges is None else of_ranges.coherence(splines["ranges"][1])
-    at = np.linspace(np.log(powers[0]), np.log(powers[-1]), _INTERPOLATED_SIZE)
-    curves = {name: np.asarray(spline(at)) for name, (spline, _) in splines.items()}
-    single = [_summarize(at, curve, name) for name, curve in curves.items()]
+    coherence = (
+        None if range_likelihood is None else range_likelihood.coherence(splines["ranges"][1])
+    )
+    log_powers = np.linspace(np.log(powers[0]), np.log(powers[-1]), _INTERPOLATED_SIZE)
+    curves = {name: np.asarray(spline(log_powers)) for name, (spline, _) in splines.items()}
+    estimates = [_summarize(log_powers, curve, name) for name, curve in curves.items()]
     agreement = None
-    if len(single) > 1:
+    if len(estimates) > 1:
         # Cochran's test that all have one log k.
-        logs, weight = np.log([p.value for p in single]), np.array([p.log_sd for p in single]) ** -2
-        off = np.square(logs - weight @ logs / weight.sum())
-        agreement = float(stats.chi2.sf(weight @ off, len(single) - 1))
-    single = [replace(p, coherence=coherence) if p.source == "ranges" else p for p in single]
-    if of_fit is not None:
-        nearest = float(np.exp(at[np.argmax(_fit_spline(powers, of_fit)[0](at))]))
-        single = [replace(p, value=nearest) if p.source == "points" else p for p in single]
-    if len(single) == 1:
-        return replace(single[0], sources=(single[0],))
-    joint = _summarize(at, sum(curves.values(), np.zeros(_INTERPOLATED_SIZE)), " + ".join(sources))
-    return replace(joint, sources=tuple(single), agreement=agreement, coherence=coherence)
+        logs, weight = (
+            np.log([p.value for p in estimates]),
+            np.array([p.log_sd for p in estimates]) ** -2,
+        )
+        squared_differences = np.square(logs - weight @ logs / weight.sum())
+        agreement = float(stats.chi2.sf(weight @ squared_differences, len(estimates) - 1))
+    estimates = [replace(p, coherence=coherence) if p.source == "ranges" else p for p in estimates]
+    if fit_curve is not None:
+        nearest_power = float(
+            np.exp(log_powers[np.argmax(_fit_spline(powers, fit_curve)[0](log_powers))])
+        )
+        estimates = [
+            replace(p, value=nearest_power) if p.source == "points" else p for p in estimates
+        ]
+    if len(estimates) == 1:
+        return replace(estimates[0], sources=(estimates[0],))
+    joint = _summarize(
+        log_powers, sum(curves.values(), np.zeros(_INTERPOLATED_SIZE)), " + ".join(sources)
+    )
+    return replace(joint, sources=tuple(estimates), agreement=agreement, coherence=coherence)
 
 
 def _fit_spline(powers: Array, curve: Curve) -> tuple[CubicSpline, Array]:
@@ -411,26 +429,26 @@ def _fit_spline(powers: Array, curve: Curve) -> tuple[CubicSpline, Array]:
     Also returns the latter.
     """
     values = curve(powers)
-    near = np.flatnonzero(values > values.max() - _MAX_LOSS)
-    first, last = max(near[0] - 1, 0), min(near[-1] + 1, len(powers) - 1)
-    finer = log_grid(powers[first], powers[last], _REFINED_SIZE)
-    closer = curve(finer)
+    likely = np.flatnonzero(values > values.max() - _MAX_LOSS)
+    first, last = max(likely[0] - 1, 0), min(likely[-1] + 1, len(powers) - 1)
+    refined = log_grid(powers[first], powers[last], _REFINED_SIZE)
+    refined_values = curve(refined)
     # Each grid has particles of its own, so the two curves differ by a constant besides noise.
-    within = slice(first, last + 1)
-    matched = CubicSpline(np.log(finer), closer)(np.log(powers[within]))
-    shift = float(np.mean(values[near] - matched[near - first]))
-    outside = np.delete(np.arange(len(powers)), np.r_[within])
-    merged = np.concatenate([powers[outside], finer])
-    heights = np.concatenate([values[outside], closer + shift])
+    refined_range = slice(first, last + 1)
+    interpolated = CubicSpline(np.log(refined), refined_values)(np.log(powers[refined_range]))
+    shift = float(np.mean(values[likely] - interpolated[likely - first]))
+    outside = np.delete(np.arange(len(powers)), np.r_[refined_range])
+    merged = np.concatenate([powers[outside], refined])
+    heights = np.concatenate([values[outside], refined_values + shift])
     order = np.argsort(merged)
-    return CubicSpline(np.log(merged[order]), heights[order]), finer
+    return CubicSpline(np.log(merged[order]), heights[order]), refined
 
 
-def _summarize(at: Array, logs: Array, source: str) -> Power:
+def _summarize(log_powers: Array, log_likelihoods: Array, source: str) -> Power:
     """Return the median and central 90 % of the posterior under a prior flat in log k."""
-    mass = np.exp(logs - logsumexp(logs))
-    reached = np.cumsum(mass) - 0.5 * mass
-    low, value, high = np.exp(np.interp([0.05, 0.5, 0.95], reached, at))
-    sd = float(np.sqrt(mass @ np.square(at - mass @ at)))
-    above_flat = float(logs.max() - logs[0])
+    mass = np.exp(log_likelihoods - logsumexp(log_likelihoods))
+    cumulative = np.cumsum(mass) - 0.5 * mass
+    low, value, high = np.exp(np.interp([0.05, 0.5, 0.95], cumulative, log_powers))
+    sd = float(np.sqrt(mass @ np.square(log_powers - mass @ log_powers)))
+    above_flat = float(log_likelihoods.max() - log_likelihoods[0])
     return Power(float(value), float(low), float(high), source, sd, above_flat=above_flat)

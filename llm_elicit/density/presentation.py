@@ -1,4 +1,4 @@
-"""A belief with draws of its posterior, as others see it: figures, notebooks, frames, arviz."""
+"""Posterior draws, figures, tables and exports of a belief."""
 
 from __future__ import annotations
 
@@ -65,10 +65,14 @@ def belief_html(
             yet.
         diagnostics: the report of the fit.
     """
-    drawn, notes, bands = None if isinstance(draws, bool) else draws, [], None
-    if drawn is not None:
-        notes = [f"Below each number: its 90 % band over {len(drawn)} draws of the posterior."]
-        numbers = np.concatenate([drawn.mean()[:, None], drawn.quantile(_QUANTILES)], axis=1)
+    posterior_draws, notes, bands = None if isinstance(draws, bool) else draws, [], None
+    if posterior_draws is not None:
+        notes = [
+            f"Below each number: its 90 % band over {len(posterior_draws)} draws of the posterior."
+        ]
+        numbers = np.concatenate(
+            [posterior_draws.mean()[:, None], posterior_draws.quantile(_QUANTILES)], axis=1
+        )
         bands = np.stack(band(numbers))  # (2, 1 + L, d)
     elif draws:
         notes = ["For 90 % bands call draws() first; it takes seconds."]
@@ -78,12 +82,12 @@ def belief_html(
     rows = ""
     for j, axis in enumerate(axes[:_MAX_ROWS]):
         if axis.categories:
-            rows += _html_row(axis.label, _format_shares(axis, points[:, j], drawn, j))
+            rows += _html_row(axis.label, _format_shares(axis, points[:, j], posterior_draws, j))
         elif axis.periodic:
-            rows += _html_row(axis.label, _periodic_cells(axis, points[:, j], drawn, j))
+            rows += _html_row(axis.label, _periodic_cells(axis, points[:, j], posterior_draws, j))
         else:
-            ends = None if bands is None else bands[..., j].T
-            rows += _html_row(axis.label, _number_cells(axis, points[:, j], ends))
+            bands_of_feature = None if bands is None else bands[..., j].T
+            rows += _html_row(axis.label, _number_cells(axis, points[:, j], bands_of_feature))
     if len(axes) > _MAX_ROWS:
         rows += _html_row("…", f"{len(axes) - _MAX_ROWS} more features")
     head = "".join(f"<th{_RIGHT}>{heading}</th>" for heading in _HEADINGS)
@@ -99,58 +103,83 @@ def _html_row(label: str, cells: str | list[tuple[str, str]]) -> str:
     row = f"<tr><th{_LEFT}>{escape(feature_axis.truncate(label, _MAX_LETTERS))}</th>"
     if isinstance(cells, str):
         return row + f'<td{_LEFT} colspan="{len(_HEADINGS) - 1}">{escape(cells)}</td></tr>'
-    for text, ends in cells:
-        below = f"<br><small{_SMALL}>{escape(ends)}</small>" if ends else ""
-        row += f"<td{_RIGHT}>{escape(text)}{below}</td>"
+    for text, band_text in cells:
+        band_html = f"<br><small{_SMALL}>{escape(band_text)}</small>" if band_text else ""
+        row += f"<td{_RIGHT}>{escape(text)}{band_html}</td>"
     return row + "</tr>"
 
 
-def _number_cells(axis: FeatureAxis, values: Array, ends: Array | None) -> list[tuple[str, str]]:
+def _number_cells(
+    axis: FeatureAxis, values: Array, bands_of_values: Array | None
+) -> list[tuple[str, str]]:
     """Return mean, standard deviation and quantiles of values (m,), with bands (1 + L, 2)."""
     sd = float(values.std())
-    at = [float(values.mean()), *np.quantile(values, _QUANTILES).tolist()]
-    bands = [""] * len(at)
-    if ends is not None:
-        bands = [" to ".join(_format_value(axis, float(end), sd) for end in pair) for pair in ends]
-    mean, *quantiles = zip((_format_value(axis, value, sd) for value in at), bands, strict=True)
+    values_shown = [float(values.mean()), *np.quantile(values, _QUANTILES).tolist()]
+    bands = [""] * len(values_shown)
+    if bands_of_values is not None:
+        bands = [
+            " to ".join(_format_value(axis, float(end), sd) for end in pair)
+            for pair in bands_of_values
+        ]
+    mean, *quantiles = zip(
+        (_format_value(axis, value, sd) for value in values_shown), bands, strict=True
+    )
     width = f"{_format_number(axis, sd, sd)} days" if axis.date else _format_number(axis, sd, sd)
     return [mean, (width, ""), *quantiles]
 
 
 def _periodic_cells(
-    axis: FeatureAxis, values: Array, drawn: BeliefDraws | None, place: int
+    axis: FeatureAxis, values: Array, posterior_draws: BeliefDraws | None, index: int
 ) -> list[tuple[str, str]]:
     """Return a periodic feature's mean direction and spread; a circle has no quantiles."""
     period = axis.high - axis.low + axis.whole
-    turn, ends = 2.0 * math.pi / period, ""
+    radians_per_unit, band_text = 2.0 * math.pi / period, ""
 
     def text(angle: float) -> str:
-        return _format_number(axis, axis.low + (angle / turn) % period, sd)
+        return _format_number(axis, axis.low + (angle / radians_per_unit) % period, sd)
 
-    middle = complex(np.exp(1j * turn * (values - axis.low)).mean())
-    sd, angle = math.sqrt(max(0.0, 1.0 - abs(middle) ** 2)) / turn, float(np.angle(middle))
-    if drawn is not None:
-        weighted = zip(drawn.points, drawn.weights, strict=True)
-        means = np.array([w @ np.exp(1j * turn * (x[:, place] - axis.low)) for x, w in weighted])
+    resultant = complex(np.exp(1j * radians_per_unit * (values - axis.low)).mean())
+    sd, angle = (
+        math.sqrt(max(0.0, 1.0 - abs(resultant) ** 2)) / radians_per_unit,
+        float(np.angle(resultant)),
+    )
+    if posterior_draws is not None:
+        points_and_weights = zip(posterior_draws.points, posterior_draws.weights, strict=True)
+        means = np.array(
+            [
+                w @ np.exp(1j * radians_per_unit * (x[:, index] - axis.low))
+                for x, w in points_and_weights
+            ]
+        )
         # Measured from the mean, a band may go over the end of the range.
-        around = band(np.angle(means * np.exp(-1j * angle)))
-        ends = " to ".join(text(angle + float(end)) for end in around)
-    return [(text(angle), ends), (_format_number(axis, sd, sd), ""), *[("–", "")] * len(_QUANTILES)]
+        band_angles = band(np.angle(means * np.exp(-1j * angle)))
+        band_text = " to ".join(text(angle + float(end)) for end in band_angles)
+    return [
+        (text(angle), band_text),
+        (_format_number(axis, sd, sd), ""),
+        *[("–", "")] * len(_QUANTILES),
+    ]
 
 
-def _format_shares(axis: FeatureAxis, values: Array, drawn: BeliefDraws | None, place: int) -> str:
+def _format_shares(
+    axis: FeatureAxis, values: Array, posterior_draws: BeliefDraws | None, index: int
+) -> str:
     """Return the shares of categories, the largest first."""
     share = axis.data_histogram(values)
-    ends = None if drawn is None else np.stack(band(drawn.shares(place)))
+    share_bands = None if posterior_draws is None else np.stack(band(posterior_draws.shares(index)))
     order = np.argsort(-share, kind="stable")
-    top, tail = order[:_MAX_CATEGORIES], order[_MAX_CATEGORIES:]
+    largest, others = order[:_MAX_CATEGORIES], order[_MAX_CATEGORIES:]
     parts = []
-    for code in top.tolist():
-        between = "" if ends is None else f" ({ends[0, code]:.0%} to {ends[1, code]:.0%})"
+    for code in largest.tolist():
+        band_text = (
+            ""
+            if share_bands is None
+            else f" ({share_bands[0, code]:.0%} to {share_bands[1, code]:.0%})"
+        )
         category = feature_axis.truncate(axis.categories[code], _MAX_LETTERS)
-        parts.append(f"{category} {share[code]:.0%}{between}")
-    if len(tail):
-        parts.append(f"{len(tail)} others {share[tail].sum():.0%}")
+        parts.append(f"{category} {share[code]:.0%}{band_text}")
+    if len(others):
+        parts.append(f"{len(others)} others {share[others].sum():.0%}")
     return ", ".join(parts)
 
 
@@ -211,11 +240,11 @@ class DensityWithPosterior(Distribution):
     def draws(
         self, *, seed: int = 0, log_level_sd: float | None = None, progress: Progress | None = None
     ) -> BeliefDraws:
-        """Return beliefs that agree with the same choices, equally likely: for credible bands.
+        """Return posterior draws of the belief, for credible bands.
 
-        They are draws of the posterior over utilities at the noise level that the fit assumed (see
-        `llm_elicit.density.utility.posterior`). They take seconds, and are equal for equal seeds.
-        Those of seed 0 and of the last other seed are kept, at the default level.
+        Each is a belief density that agrees with the answers, at the noise level that the fit
+        assumed; see `llm_elicit.density.utility.posterior`. Drawing takes seconds. Equal seeds give
+        equal draws; those of seed 0 and of the last other seed are cached.
 
         Args:
             seed: seed of the draws.
@@ -229,10 +258,10 @@ class DensityWithPosterior(Distribution):
             DensityError: ``log_level_sd`` is negative, or the belief has no draws, because of its
                 method or because it was fitted with ``PosteriorSettings(draws=0)``.
         """
-        by_default = log_level_sd is None
+        is_default_level = log_level_sd is None
         check_callback("draws: progress", progress)
         generator = make_generator(seed)
-        if by_default and seed in self._draws_by_seed and progress is None:
+        if is_default_level and seed in self._draws_by_seed and progress is None:
             return replace(self._draws_by_seed[seed], _feature_names=self._features)
         if log_level_sd is None:
             log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
@@ -242,8 +271,8 @@ class DensityWithPosterior(Distribution):
         utilities = self.utility_draws()
         with one_thread():
             draws = make_draws(belief, utilities, generator, progress, log_level_sd)
-        if by_default:
-            # Of seed 0 for figures; of another for who asks for the same again, as an audit does.
+        if is_default_level:
+            # Figures use seed 0; an audit asks for the draws of another seed several times.
             self._draws_by_seed = {k: v for k, v in self._draws_by_seed.items() if k == 0} | {
                 seed: draws
             }
@@ -324,42 +353,54 @@ class DensityWithPosterior(Distribution):
     def _plot_data(
         self, label: str, features: Features, data: Any, *, bands: bool, n: int, seed: int
     ) -> feature_axis.PlotData:
-        """Return what a figure of some features shows."""
-        places = self._features.indices(label, features)
+        """Return the data of a figure of some features."""
+        indices = self._features.indices(label, features)
         check_integer(f"{label}: n", n, minimum=1)
         check_seed(f"{label}: seed", seed)
         points = None
         if data is not None:
             name = f"{label}: data"
-            selected = self._features.select(places).to_array(name, data)
-            own = selected is data  # an array with all features
-            points = check_points(name, selected, self.dimension if own else len(places))
-            points = points[:, places] if own else points
-        belief, law = self.sample(n, seed=seed)[:, places], self.sampling
+            selected = self._features.select(indices).to_array(name, data)
+            has_all_features = selected is data  # an array with all features
+            points = check_points(
+                name, selected, self.dimension if has_all_features else len(indices)
+            )
+            points = points[:, indices] if has_all_features else points
+        belief, sampling_density = self.sample(n, seed=seed)[:, indices], self.sampling
         rng = np.random.default_rng(seed)
-        if isinstance(law, Uniform) and not law.constraints:
+        if isinstance(sampling_density, Uniform) and not sampling_density.constraints:
             # Exact marginals: lines without noise.
-            sampling = law.from_cube(qmc.LatinHypercube(law.dimension, rng=rng).random(_POINTS))
+            sampling = sampling_density.from_cube(
+                qmc.LatinHypercube(sampling_density.dimension, rng=rng).random(_POINTS)
+            )
         else:
-            sampling = law.sample(_POINTS, rng)
-        sampling = sampling[:, places]
+            sampling = sampling_density.sample(_POINTS, rng)
+        sampling = sampling[:, indices]
         limits = [belief] if points is None else [belief, points]
-        axes = feature_axis.feature_axes(self.sampling, self._features, places, limits)
+        axes = feature_axis.feature_axes(self.sampling, self._features, indices, limits)
         if not bands or not self.has_draws:
             return feature_axis.PlotData(axes, belief, sampling, points)
-        drawn = self.draws()
-        weighted, bounds = list(zip(drawn.points, drawn.weights, strict=True)), []
-        for axis, place in zip(axes, places, strict=True):
-            lines = np.stack([axis.density_line(x[:, place], w) for x, w in weighted])
-            bounds.append(feature_axis.Band(axis.centres, *band(lines)))
+        posterior_draws = self.draws()
+        points_and_weights, band_of_features = (
+            list(zip(posterior_draws.points, posterior_draws.weights, strict=True)),
+            [],
+        )
+        for axis, index in zip(axes, indices, strict=True):
+            lines = np.stack([axis.density_line(x[:, index], w) for x, w in points_and_weights])
+            band_of_features.append(feature_axis.Band(axis.centres, *band(lines)))
         return feature_axis.PlotData(
-            axes, belief, sampling, points, bounds, drawn.sample(_POINTS_PER_DRAW)[..., places]
+            axes,
+            belief,
+            sampling,
+            points,
+            band_of_features,
+            posterior_draws.sample(_POINTS_PER_DRAW)[..., indices],
         )
 
     def _repr_html_(self) -> str:
         """Return a table of the features, which notebooks show."""
-        places, points = list(range(self.dimension)), self._reference_points
-        axes = feature_axis.feature_axes(self.sampling, self._features, places, [points])
+        indices, points = list(range(self.dimension)), self._reference_points
+        axes = feature_axis.feature_axes(self.sampling, self._features, indices, [points])
         draws = self.draws() if 0 in self._draws_by_seed else self.has_draws
         return belief_html(axes, points, draws, self.diagnostics)
 
@@ -386,8 +427,8 @@ class DensityWithPosterior(Distribution):
         """
         # Not imported above: the core works without pandas.
         pandas = import_module("pandas")
-        drawn = self.sample(n, seed=seed) if points is None else self.check_inside("points", points)
-        return pandas.DataFrame(self._features.to_columns(drawn))
+        rows = self.sample(n, seed=seed) if points is None else self.check_inside("points", points)
+        return pandas.DataFrame(self._features.to_columns(rows))
 
     def to_arviz(
         self,
@@ -404,8 +445,8 @@ class DensityWithPosterior(Distribution):
         * ``posterior``: ``x`` (chain, draw, feature), points of the belief, natural units. Each
           chain is sampled separately, so r_hat shows whether the sampler finds the same belief
           every time. The points of a chain are in no particular order, so arviz's effective sample
-          sizes treat them as independent; the attribute ``effective_share`` is the share that they
-          are worth.
+          sizes treat them as independent; the attribute ``effective_share`` is their effective
+          sample size divided by their number.
         * ``beliefs``: the `draws` of the posterior, in one chain: the ``mean`` (chain, draw,
           feature) and ``quantile`` (chain, draw, level, feature) of each. An interval of a mean is
           its uncertainty given the answers. Omitted if the belief has no draws.
@@ -450,18 +491,18 @@ class DensityWithPosterior(Distribution):
         except metadata.PackageNotFoundError:
             version = "unknown"
         names, low = self.feature_names, self.as_prior().support()[0]
-        every = (
+        categories_of = (
             feature_axis.category_names(self.sampling, self._features, j)
             for j in range(self.dimension)
         )
-        words = {j: codes for j, codes in enumerate(every) if codes}
-        numeric = [j for j in range(self.dimension) if j not in words]
-        facts = self.diagnostics
+        categories = {j: codes for j, codes in enumerate(categories_of) if codes}
+        numeric = [j for j in range(self.dimension) if j not in categories]
+        diagnostics = self.diagnostics
         attributes = {
-            "method": facts["method"],
-            "noise_family": facts["noise"]["family"],
-            "noise_level": facts["noise"]["level"],
-            "effective_share": facts["sampler"]["effective_share"],
+            "method": diagnostics["method"],
+            "noise_family": diagnostics["noise"]["family"],
+            "noise_level": diagnostics["noise"]["level"],
+            "effective_share": diagnostics["sampler"]["effective_share"],
             "seed": seed,
             "creation_library": "llm_elicit",
             "creation_library_version": version,
@@ -479,7 +520,7 @@ class DensityWithPosterior(Distribution):
             coordinates: dict[str, Any] = {
                 "feature": [names[j] for j in numeric],
                 "unit": ("feature", [units[j] if units else "" for j in numeric]),
-                **{f"{names[j]}_category": list(codes) for j, codes in words.items()},
+                **{f"{names[j]}_category": list(codes) for j, codes in categories.items()},
                 "chain": np.arange(size[0]),
                 "draw": np.arange(size[1]),
             }
@@ -490,20 +531,25 @@ class DensityWithPosterior(Distribution):
         points = np.stack([self.sample(draws, seed=int(s)) for s in seeds])
         one_hot = {
             j: (points[..., j, None] - low[j] == np.arange(len(codes))).astype(float)
-            for j, codes in words.items()
+            for j, codes in categories.items()
         }
         groups = {"posterior": dataset({"x": points}, one_hot)}
         if self.has_draws:
-            drawn = self.draws(seed=seed)
-            summaries = {"mean": drawn.mean()[None], "quantile": drawn.quantile(LEVELS)[None]}
-            groups["beliefs"] = dataset(summaries, {j: drawn.shares(j)[None] for j in words})
+            posterior_draws = self.draws(seed=seed)
+            summaries = {
+                "mean": posterior_draws.mean()[None],
+                "quantile": posterior_draws.quantile(LEVELS)[None],
+            }
+            groups["beliefs"] = dataset(
+                summaries, {j: posterior_draws.shares(j)[None] for j in categories}
+            )
         if arviz.__version__.startswith("0."):
             return arviz.InferenceData(**groups)
         return xarray.DataTree.from_dict(groups)
 
 
 def _import_optional(label: str, name: str, package: str = "") -> Any:
-    """Return a module of, or one that needs, a package that may be missing."""
+    """Import a module; raise an error that says which package to install if one is missing."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -1,15 +1,14 @@
 """Comparisons of ranges: the likelihood of a belief's power, and a test of the judge's coherence.
 
-A judge with density p_k ∝ exp(k f) finds a range R as plausible as its mass. Its log-odds of R over
-R' are c (L_k(R) − L_k(R')) + noise, with L_k(R) = log ∫_R exp(k f) and some response scale c. The
-log-odds of a judge who attends to typical values, and not to the width of ranges, have another
+A judge with density p_k ∝ exp(k f) judges the plausibility of a range R by its mass. Its log-odds
+of R over R' are c (L_k(R) − L_k(R')) + noise, with L_k(R) = log ∫_R exp(k f) and a response scale c.
+The log-odds of a judge who attends to typical values, and not to the width of ranges, have another
 term: a coefficient of the log-width that cancels the one within L_k.
 
-Masses L_k and particles along the powers k are by annealed sequential Monte Carlo, all boxes at
-once: draws of a normal truncated to each box are carried to exp(k f) for the first power and on to
-every further one, resampled and moved by random-walk Metropolis steps that never leave the box. The
-means of the weights give log ∫ exp(k f) over a box for every power, also where a box holds next to
-nothing of the belief.
+Masses L_k, and particles for every power k, are computed by annealed sequential Monte Carlo for all
+boxes at once. Draws of a normal truncated to each box are moved to exp(k f) for the first power,
+then to each further power, by resampling and random-walk Metropolis steps that never leave the box.
+The mean weights estimate log ∫ exp(k f) over a box for every power, even for a box of tiny mass.
 
 *Truncated normals.* In every kind of latent coordinates, h = L g + m with L triangular, and each
 feature is a function of its own h_j. Under g ~ N(0, I), each coordinate of g given those before it
@@ -63,18 +62,20 @@ class TruncatedNormal:
 
     @classmethod
     def from_boxes(cls, latent: Latent, boxes: Array) -> TruncatedNormal:
-        """Return those of boxes (G, d, 2), natural units; a free feature has (−inf, inf)."""
+        """Return truncated normals for boxes (G, d, 2), natural units.
+
+        A feature without bounds has (−inf, inf).
+        """
         sampling = latent.sampling
-        grouped = np.argwhere(sampling.categorical & np.isfinite(boxes).any(-1))
-        if grouped.size:
+        for i, j in np.argwhere(sampling.categorical & np.isfinite(boxes).any(-1)):
             raise DensityError(
-                f"ranges: {boxes[tuple(grouped[0])].tolist()} bounds feature {grouped[0][1]}, whose"
-                " values are categories; leave it free by (-inf, inf)."
+                f"ranges: {boxes[i, j].tolist()} bounds feature {j}, whose values are categories "
+                "without an order; give (-inf, inf), which means no bounds."
             )
         low, high = latent.box_bounds(boxes)
         root = latent.root
-        most = _MAX_SCORE * np.linalg.norm(root, axis=1)
-        empty = np.flatnonzero(~((low < high) & (low < most) & (high > -most)).all(1))
+        limit = _MAX_SCORE * np.linalg.norm(root, axis=1)
+        empty = np.flatnonzero(~((low < high) & (low < limit) & (high > -limit)).all(1))
         if empty.size:
             raise DensityError(
                 f"ranges: box {boxes[empty[0]].tolist()} has no mass under the sampling density; "
@@ -99,10 +100,10 @@ class TruncatedNormal:
             low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
             below, above = torch.special.ndtr(low), torch.special.ndtr(high)
             # Far out, both may round to one number; then a uniform draw between the bounds serves.
-            drawn = torch.special.ndtri(below + uniform[..., j] * (above - below))
-            drawn = torch.where(drawn.isfinite(), drawn, low + uniform[..., j] * (high - low))
-            drawn = torch.minimum(torch.maximum(drawn, low), high)
-            g[..., j] = torch.where(flip, -drawn, drawn)
+            normal = torch.special.ndtri(below + uniform[..., j] * (above - below))
+            normal = torch.where(normal.isfinite(), normal, low + uniform[..., j] * (high - low))
+            normal = torch.minimum(torch.maximum(normal, low), high)
+            g[..., j] = torch.where(flip, -normal, normal)
         return g
 
     def log_density(self, g: Tensor) -> Tensor:
@@ -114,8 +115,8 @@ class TruncatedNormal:
 
     def _bounds(self, g: Tensor, j: int) -> tuple[Tensor, Tensor]:
         """Return the bounds (G, N) of coordinate j given those before it."""
-        before = g[..., :j] @ self.root[j, :j]
-        a, b = ((side[:, j, None] - before) / self.root[j, j] for side in (self.low, self.high))
+        given = g[..., :j] @ self.root[j, :j]
+        a, b = ((side[:, j, None] - given) / self.root[j, j] for side in (self.low, self.high))
         return a.clamp(-_MAX_SCORE, _MAX_SCORE), b.clamp(-_MAX_SCORE, _MAX_SCORE)
 
 
@@ -124,8 +125,8 @@ def _log_mass(a: Tensor, b: Tensor) -> Tensor:
     flip = a > 0
     low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
     upper, lower = torch.special.log_ndtr(high), torch.special.log_ndtr(low)
-    inside: Tensor = upper + torch.log1p(-torch.exp((lower - upper).clamp(max=-1e-300)))
-    return inside
+    log_mass: Tensor = upper + torch.log1p(-torch.exp((lower - upper).clamp(max=-1e-300)))
+    return log_mass
 
 
 @dataclass(frozen=True)
@@ -145,12 +146,12 @@ def anneal_powers(
     model: PotentialDensity, boxes: Array, powers: Array, particles: int, generator: torch.Generator
 ) -> PowerPath:
     """Return particles in boxes (G, d, 2), natural units, along increasing powers (K,)."""
-    moved = _Particles(model, boxes, particles, generator)
+    particles_in_boxes = _Particles(model, boxes, particles, generator)
     masses, points = [], []
     for power in powers:
-        moved.anneal(float(power))
-        masses.append(moved.log_mass.clone())
-        points.append(moved.points.clone())
+        particles_in_boxes.anneal(float(power))
+        masses.append(particles_in_boxes.log_mass.clone())
+        points.append(particles_in_boxes.points.clone())
     return PowerPath(torch.stack(masses, 1).numpy(), tuple(points))
 
 
@@ -181,23 +182,27 @@ class _Particles:
 
     def _log_densities(self, power: float, values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the log-densities (G, N) at the present power and at the next one."""
-        f, base, start = values
-        present = start if self.power == 0.0 else self.power * f + base
-        return present, power * f + base
+        utility, base, start = values
+        current = start if self.power == 0.0 else self.power * utility + base
+        return current, power * utility + base
 
     def anneal(self, power: float) -> None:
         """Move the particles of all boxes to this power, by steps of weights and moves."""
-        done = torch.zeros(len(self.boxes), dtype=torch.float64)
-        while bool((done < 1.0).any()):
-            active = torch.nonzero(done < 1.0)[:, 0]
+        progress = torch.zeros(len(self.boxes), dtype=torch.float64)
+        while bool((progress < 1.0).any()):
+            active = torch.nonzero(progress < 1.0)[:, 0]
             first, last = self._log_densities(power, [value[active] for value in self.values])
-            part = _next_increments(last - first, 1.0 - done[active])
-            logs = part[:, None] * (last - first)
-            self.log_mass[active] += torch.logsumexp(logs, 1) - math.log(logs.shape[1])
-            done[active] = torch.where(part >= 1.0 - done[active], 1.0, done[active] + part)
+            increment = _next_increments(last - first, 1.0 - progress[active])
+            log_weights = increment[:, None] * (last - first)
+            self.log_mass[active] += torch.logsumexp(log_weights, 1) - math.log(
+                log_weights.shape[1]
+            )
+            progress[active] = torch.where(
+                increment >= 1.0 - progress[active], 1.0, progress[active] + increment
+            )
             # Systematic resampling within each box.
-            size = logs.shape[1]
-            edges = torch.softmax(logs, 1).cumsum(1)
+            size = log_weights.shape[1]
+            edges = torch.softmax(log_weights, 1).cumsum(1)
             offset = torch.rand(1, generator=self.generator, dtype=torch.float64)
             at = (torch.arange(size, dtype=torch.float64) + offset) / size
             index = torch.searchsorted(edges, at.expand_as(edges).contiguous()).clamp(max=size - 1)
@@ -205,7 +210,7 @@ class _Particles:
             for values in self.values:
                 values[active] = torch.take_along_dim(values[active], index, 1)
             for _ in range(_MOVES):
-                self._move(active, done[active], power)
+                self._move(active, progress[active], power)
         self.power = power
 
     def _move(self, active: Tensor, done: Tensor, power: float) -> None:
@@ -226,13 +231,13 @@ class _Particles:
             torch.lerp(*self._log_densities(power, ends), done[:, None])
             for ends in (values, [value[active] for value in self.values])
         )
-        chance = torch.exp((new - old).clamp(max=0.0)).nan_to_num(0.0) * inside
-        draw = torch.rand(chance.shape[1:], generator=self.generator, dtype=torch.float64)
-        accepted = draw < chance
+        acceptance = torch.exp((new - old).clamp(max=0.0)).nan_to_num(0.0) * inside
+        uniform = torch.rand(acceptance.shape[1:], generator=self.generator, dtype=torch.float64)
+        accepted = uniform < acceptance
         self.points[active] = torch.where(accepted[..., None], proposal, points)
-        for present, moved in zip(self.values, values, strict=True):
-            present[active] = torch.where(accepted, moved, present[active])
-        rate = chance.mean(1)
+        for current, moved in zip(self.values, values, strict=True):
+            current[active] = torch.where(accepted, moved, current[active])
+        rate = acceptance.mean(1)
         self.step[active] = (self.step[active] * torch.exp(rate - _TARGET_ACCEPTANCE)).clamp(
             1e-3, 5.0
         )
@@ -241,14 +246,18 @@ class _Particles:
 def _next_increments(ratio: Tensor, remaining: Tensor) -> Tensor:
     """Return for each box (G,) the largest part of ``remaining`` that keeps the effective size."""
 
-    def enough(part: Array) -> Flags:
-        logs = torch.from_numpy(part)[:, None] * ratio
-        twice = 2.0 * torch.logsumexp(logs, 1) - torch.logsumexp(2.0 * logs, 1)
+    def keeps_effective_size(increment: Array) -> Flags:
+        log_weights = torch.from_numpy(increment)[:, None] * ratio
+        twice = 2.0 * torch.logsumexp(log_weights, 1) - torch.logsumexp(2.0 * log_weights, 1)
         return np.asarray((torch.exp(twice) / ratio.shape[1] >= _MIN_EFFECTIVE_SHARE).numpy())
 
-    most = remaining.numpy()
-    part = bisect(enough, np.zeros_like(most), most, _BISECTIONS).clip(1e-9)
-    return torch.from_numpy(np.where(enough(most), most, part))
+    remaining_array = remaining.numpy()
+    increment = bisect(
+        keeps_effective_size, np.zeros_like(remaining_array), remaining_array, _BISECTIONS
+    ).clip(1e-9)
+    return torch.from_numpy(
+        np.where(keeps_effective_size(remaining_array), remaining_array, increment)
+    )
 
 
 def _is_inside(latent: Latent, points: Tensor, boxes: Array) -> Tensor:
@@ -395,20 +404,23 @@ class RangeLikelihood:
         if not (np.isfinite(self.width).all() and float(np.ptp(self.width)) > 1e-9):
             return None
         rows = self._regressions(powers)
-        bound = [row.find_mode().value for row in rows]
+        bound_values = [row.find_mode().value for row in rows]
         maxima = [row.with_free_width().find_mode() for row in rows]
-        free = [maximum.value for maximum in maxima]
-        best = maxima[int(np.argmax(free))]
-        k = powers[int(np.argmax(free))]
-        ratio = 2.0 * max(
-            _interpolate_maximum(powers, free) - _interpolate_maximum(powers, bound), 0.0
+        free_values = [maximum.value for maximum in maxima]
+        best = maxima[int(np.argmax(free_values))]
+        k = powers[int(np.argmax(free_values))]
+        likelihood_ratio = 2.0 * max(
+            _interpolate_maximum(powers, free_values) - _interpolate_maximum(powers, bound_values),
+            0.0,
         )
         freedom = max(len(self.value) - 4, 1)
-        p_value = float(stats.f.sf(freedom * np.expm1(ratio / len(self.value)), 1, freedom))
+        p_value = float(
+            stats.f.sf(freedom * np.expm1(likelihood_ratio / len(self.value)), 1, freedom)
+        )
         expected = float(np.exp(best.theta[0]) / k)
-        half = float(stats.t.ppf(0.975, freedom) * best.standard_errors[-1])
+        half_width = float(stats.t.ppf(0.975, freedom) * best.standard_errors[-1])
         width = expected + float(best.coefficients[-1])
-        return Coherence((width, width - half, width + half), expected, p_value)
+        return Coherence((width, width - half_width, width + half_width), expected, p_value)
 
     def _regressions(self, powers: Array) -> list[_WhitenedRegression]:
         """Return the measurements at each of the powers, computed once for equal powers."""
@@ -417,15 +429,21 @@ class RangeLikelihood:
             return self._cache[key]
         path = self.paths(self.boxes, powers, _PARTICLES)
         rows = self._cache[key] = []
-        for at, points in enumerate(path.points):
-            some = points[:, :_AVERAGED_PARTICLES]
-            flat = self.deviations(some.reshape(-1, some.shape[-1]))
-            mean = flat.reshape(len(flat), *some.shape[:2]).mean(-1)  # (S, G), in each box
-            spread = (mean[:, self.first_index] - mean[:, self.second_index]).T / self.share[
+        for index, points in enumerate(path.points):
+            averaged = points[:, :_AVERAGED_PARTICLES]
+            flat = self.deviations(averaged.reshape(-1, averaged.shape[-1]))
+            mean = flat.reshape(len(flat), *averaged.shape[:2]).mean(-1)  # (S, G), in each box
+            deviations = (mean[:, self.first_index] - mean[:, self.second_index]).T / self.share[
                 :, None
             ]
-            mass = path.log_mass[self.first_index, at] - path.log_mass[self.second_index, at]
-            rows.append(_WhitenedRegression.whiten(self, float(powers[at]), mass, spread))
+            log_mass_difference = (
+                path.log_mass[self.first_index, index] - path.log_mass[self.second_index, index]
+            )
+            rows.append(
+                _WhitenedRegression.whiten(
+                    self, float(powers[index]), log_mass_difference, deviations
+                )
+            )
         return rows
 
 
@@ -484,32 +502,35 @@ class _WhitenedRegression:
         noise = 0.5 * np.log(np.mean(e**2) + np.exp(2.0 * mean[1] - 6))
         theta, curvature = np.array([np.log(scale), noise]), np.eye(2)
         for _ in range(_MAX_NEWTON_STEPS):
-            slope, curvature = self._derivatives(theta)
-            step = np.linalg.solve(curvature, slope)
+            gradient, curvature = self._derivatives(theta)
+            step = np.linalg.solve(curvature, gradient)
             candidates = theta + np.outer(_STEP_LENGTHS, step.clip(-1.0, 1.0))
             best = int(self._log_posteriors(candidates)[0].argmax())
             theta = candidates[best]
             if _STEP_LENGTHS[best] * float(abs(step).max()) < 1e-5:
                 break
-        logs, coefficients, errors = (values[0] for values in self._log_posteriors(theta[None]))
-        integral = logs + np.log(2.0 * np.pi) - 0.5 * np.linalg.slogdet(curvature)[1]
-        return _Mode(theta, float(logs), float(integral), coefficients, errors)
+        log_posterior, coefficients, errors = (
+            values[0] for values in self._log_posteriors(theta[None])
+        )
+        integral = log_posterior + np.log(2.0 * np.pi) - 0.5 * np.linalg.slogdet(curvature)[1]
+        return _Mode(theta, float(log_posterior), float(integral), coefficients, errors)
 
     def _derivatives(self, theta: Array) -> tuple[Array, Array]:
         """Return the gradient (2,) and minus the Hessian (2, 2), made positive definite."""
-        moves = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1]])
-        at = self._log_posteriors(theta + _DIFFERENCE_STEP * moves)[0]
-        slope = np.array([at[1] - at[2], at[3] - at[4]]) / (2.0 * _DIFFERENCE_STEP)
-        twice = 2.0 * at[0] - np.array([at[1] + at[2], at[3] + at[4]])
-        crossed = -0.5 * (at[5] + at[6] - at[1] - at[2] - at[3] - at[4] + 2.0 * at[0])
-        hessian = np.array([[twice[0], crossed], [crossed, twice[1]]]) / _DIFFERENCE_STEP**2
-        values, vectors = np.linalg.eigh(hessian)
-        return slope, (vectors * np.maximum(values, 0.1)) @ vectors.T
+        steps = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1]])
+        values = self._log_posteriors(theta + _DIFFERENCE_STEP * steps)[0]
+        centre, right, left, up, down, both_up, both_down = values
+        gradient = np.array([right - left, up - down]) / (2.0 * _DIFFERENCE_STEP)
+        second = 2.0 * centre - np.array([right + left, up + down])
+        mixed = -0.5 * (both_up + both_down - right - left - up - down + 2.0 * centre)
+        hessian = np.array([[second[0], mixed], [mixed, second[1]]]) / _DIFFERENCE_STEP**2
+        eigenvalues, vectors = np.linalg.eigh(hessian)
+        return gradient, (vectors * np.maximum(eigenvalues, 0.1)) @ vectors.T
 
     def _log_posteriors(self, theta: Array) -> tuple[Array, Array, Array]:
         """Return log-posteriors (m,) at θ (m, 2), and the effects' coefficients and errors (m, q).
 
-        The coefficients are by generalized least squares.
+        The coefficients are generalized least squares estimates.
         """
         scale, noise = np.exp(theta[:, :1]), np.exp(theta[:, 1:])
         variance = scale**2 * self.variance + noise**2  # (m, n)
@@ -520,22 +541,22 @@ class _WhitenedRegression:
         logs = logs - 0.5 * np.square((theta - mean) / sd).sum(1)
         design = self.effects
         information = np.einsum("mr,rp,rq->mpq", weight, design, design)
-        pull = np.einsum("mr,mr,rp->mp", weight, residual, design)
+        weighted_sum = np.einsum("mr,mr,rp->mp", weight, residual, design)
         inverse = np.linalg.pinv(information, hermitian=True)
-        beta = np.einsum("mpq,mq->mp", inverse, pull)
-        logs = logs + 0.5 * np.einsum("mp,mp->m", beta, pull)
+        beta = np.einsum("mpq,mq->mp", inverse, weighted_sum)
+        logs = logs + 0.5 * np.einsum("mp,mp->m", beta, weighted_sum)
         return logs, beta, np.sqrt(np.diagonal(inverse, axis1=1, axis2=2))
 
 
 def _interpolate_maximum(powers: Array, values: list[float]) -> float:
     """Return the maximum of a curve over log-powers, by a parabola through the highest nodes."""
-    at = int(np.clip(np.argmax(values), 1, len(values) - 2))
-    near = slice(at - 1, at + 2)
-    x = np.log(powers[near] / powers[at])
-    bend, slope, height = np.polyfit(x, np.asarray(values)[near], 2)
-    if bend >= 0.0 or not x[0] < -slope / (2.0 * bend) < x[2]:
+    highest = int(np.clip(np.argmax(values), 1, len(values) - 2))
+    neighbours = slice(highest - 1, highest + 2)
+    x = np.log(powers[neighbours] / powers[highest])
+    curvature, slope, height = np.polyfit(x, np.asarray(values)[neighbours], 2)
+    if curvature >= 0.0 or not x[0] < -slope / (2.0 * curvature) < x[2]:
         return float(np.max(values))
-    return float(height - slope**2 / (4.0 * bend))
+    return float(height - slope**2 / (4.0 * curvature))
 
 
 def _check_ranges(ranges: Ranges, sampling: SamplingDensity) -> None:
@@ -549,11 +570,11 @@ def _check_ranges(ranges: Ranges, sampling: SamplingDensity) -> None:
         return
     for name, side in (("first", ranges.first), ("second", ranges.second)):
         slack = 1e-9 * (sampling.high - sampling.low)
-        out = np.isfinite(side) & (
+        is_outside = np.isfinite(side) & (
             (side < (sampling.low - slack)[:, None]) | (side > (sampling.high + slack)[:, None])
         )
-        if out.any():
-            i, j = np.argwhere(out)[0][:2]
+        if is_outside.any():
+            i, j = np.argwhere(is_outside)[0][:2]
             raise DensityError(
                 f"fit_power: ranges.{name}[{i}] has the bounds {side[i, j].tolist()} of feature {j}"
                 f", outside the range asked about, {sampling.low[j]} to {sampling.high[j]}; use "

@@ -104,9 +104,9 @@ class SamplingDensity(ABC):
             return errors.check_points("points", points, self.dimension, infinite=True)
         return errors.check_shape("points", points, self.dimension)
 
-    def _with_names(self, text: dict[str, Any]) -> dict[str, Any]:
+    def _with_names(self, description: dict[str, Any]) -> dict[str, Any]:
         """Return a description with the names, if there are any."""
-        return text if self.names is None else {**text, "names": list(self.names)}
+        return description if self.names is None else {**description, "names": list(self.names)}
 
     def _set_names(self, names: Sequence[str] | None, order: Sequence[int]) -> Self:
         """Take the names of these numbers."""
@@ -116,10 +116,10 @@ class SamplingDensity(ABC):
 
 def sample_by_rejection(draw: Callable[[int], Array], n: int, share: float) -> Array:
     """Return n points by rejection; draw(k) returns the accepted ones of k draws, about k·share."""
-    parts, missing = [draw(0)], n
-    while missing > 0:
-        parts.append(draw(min(int(1.1 * missing / share) + 16, _BATCH)))
-        missing -= len(parts[-1])
+    parts, remaining = [draw(0)], n
+    while remaining > 0:
+        parts.append(draw(min(int(1.1 * remaining / share) + 16, _BATCH)))
+        remaining -= len(parts[-1])
     return np.concatenate(parts)[:n]
 
 
@@ -321,10 +321,10 @@ class Uniform(SamplingDensity):
 
     def __repr__(self) -> str:
         masks = {name: getattr(self, name) for name in _MASKS}
-        marked = "".join(f", {k}={mask.tolist()}" for k, mask in masks.items() if mask.any())
-        marked += f", constraints={list(self.constraints)}" if self.constraints else ""
+        arguments = "".join(f", {k}={mask.tolist()}" for k, mask in masks.items() if mask.any())
+        arguments += f", constraints={list(self.constraints)}" if self.constraints else ""
         return errors.abbreviate(
-            f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{marked})"
+            f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{arguments})"
         )
 
     def _to_scale(self, x: Array) -> Array:
@@ -344,25 +344,25 @@ class Uniform(SamplingDensity):
             [False, True]
         """
         free = np.setdiff1d(np.arange(self.dimension), list(given))
-        remaining = [rule.condition(given, free.tolist()) for rule in self.constraints]
+        conditioned = [rule.condition(given, free.tolist()) for rule in self.constraints]
         point = self.low.copy()
         point[list(given)] = list(given.values())
-        for rule, remainder in zip(self.constraints, remaining, strict=True):
-            if remainder is None and not rule.holds(point[None], self.high - self.low)[0]:
+        for rule, rule_given in zip(self.constraints, conditioned, strict=True):
+            if rule_given is None and not rule.holds(point[None], self.high - self.low)[0]:
                 raise DensityError(f"given: {dict(given)} does not keep {rule}; give other values.")
-        return self._select(free.tolist(), [rule for rule in remaining if rule is not None])
+        return self._select(free.tolist(), [rule for rule in conditioned if rule is not None])
 
     def reorder(self, order: Sequence[int]) -> Uniform:
         """Return λ with the features of these numbers, in this order."""
-        moved = (rule.condition({}, order) for rule in self.constraints)
-        return self._select(order, [rule for rule in moved if rule is not None])
+        reordered = (rule.condition({}, order) for rule in self.constraints)
+        return self._select(order, [rule for rule in reordered if rule is not None])
 
     def _select(self, features: Sequence[int], constraints: Iterable[object]) -> Uniform:
         """Return λ of some features under constraints on them."""
-        at = list(features)
-        masks = {name: getattr(self, name)[at] for name in _MASKS}
-        box = Uniform(self.low[at], self.high[at], constraints=constraints, **masks)
-        return box._set_names(self.names, at)
+        indices = list(features)
+        masks = {name: getattr(self, name)[indices] for name in _MASKS}
+        box = Uniform(self.low[indices], self.high[indices], constraints=constraints, **masks)
+        return box._set_names(self.names, indices)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Return n random points (n, d) in natural units."""
@@ -389,8 +389,8 @@ class Uniform(SamplingDensity):
     def in_box(self, points: Array) -> Flags:
         """Return whether points (n, d) lie in the support but for the constraints, (n,)."""
         size = np.maximum(np.abs(points), 1.0)
-        named = ~self.discrete | (np.abs(points - np.rint(points)) < _WHOLE_TOLERANCE * size)
-        return np.asarray(((points >= self.low) & (points <= self.high) & named).all(axis=1))
+        is_valid = ~self.discrete | (np.abs(points - np.rint(points)) < _WHOLE_TOLERANCE * size)
+        return np.asarray(((points >= self.low) & (points <= self.high) & is_valid).all(axis=1))
 
     def satisfies_constraints(self, x: Array) -> Flags:
         """Return whether points (n, d) of the box keep all constraints, (n,)."""
@@ -405,8 +405,8 @@ class Uniform(SamplingDensity):
         By Sobol points of a fixed seed over the features that the constraints are on, as many as
         bring a hundred thousand accepted ones, or four million.
         """
-        involved = self._constrained
-        sobol = qmc.Sobol(max(len(involved), 1), rng=np.random.default_rng(0))
+        constrained = self._constrained
+        sobol = qmc.Sobol(max(len(constrained), 1), rng=np.random.default_rng(0))
         drawn = hits = 0
         while (
             hits < _MIN_HITS
@@ -414,7 +414,7 @@ class Uniform(SamplingDensity):
             and hits >= _MIN_SHARE * (drawn - _SHARE_BATCH)
         ):
             cube = np.full((_SHARE_BATCH, self.dimension), 0.5)
-            cube[:, involved] = sobol.random(_SHARE_BATCH)[:, : len(involved)]
+            cube[:, constrained] = sobol.random(_SHARE_BATCH)[:, : len(constrained)]
             drawn, hits = (
                 drawn + _SHARE_BATCH,
                 hits + int(self.satisfies_constraints(self.from_cube(cube)).sum()),
@@ -498,23 +498,23 @@ class Uniform(SamplingDensity):
             [[1.0], [23.0]]
         """
         period = self.high - self.low + self.integer
-        turned = self.low + np.mod(x - self.low, period)
+        wrapped = self.low + np.mod(x - self.low, period)
         outside = (x < self.low) | (x > self.high)
-        return np.where(self.periodic & outside, turned, x)
+        return np.where(self.periodic & outside, wrapped, x)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
-        text = {
+        description = {
             "kind": "uniform",
             "low": self.low.tolist(),
             "high": self.high.tolist(),
             "log": self.log.tolist(),
         }
         masks = {name: getattr(self, name) for name in _MASKS[1:]}
-        text |= {name: mask.tolist() for name, mask in masks.items() if mask.any()}
+        description |= {name: mask.tolist() for name, mask in masks.items() if mask.any()}
         if self.constraints:
-            text["constraints"] = [rule.to_dict() for rule in self.constraints]
-        return self._with_names(text)
+            description["constraints"] = [rule.to_dict() for rule in self.constraints]
+        return self._with_names(description)
 
 
 def describe_unsupported(sampling: SamplingDensity) -> str | None:
@@ -524,12 +524,12 @@ def describe_unsupported(sampling: SamplingDensity) -> str | None:
         >>> describe_unsupported(Uniform([0.0, 1.0], [1.0, 12.0], periodic=[False, True]))
         'feature 1 is periodic'
     """
-    kinds = {
+    descriptions = {
         "has categories": sampling.categorical,
         "has whole numbers": sampling.integer,
         "is periodic": sampling.periodic,
     }
-    for name, mask in kinds.items():
+    for name, mask in descriptions.items():
         if mask.any():
             return f"feature {int(mask.argmax())} {name}"
     if isinstance(sampling, Uniform) and sampling.constraints:

@@ -90,8 +90,12 @@ class Tempering:
         grid = torch.linspace(low, high, _GRID, dtype=torch.float64)
         columns: list[list[Tensor]] = [[], [], []]
         for part in torch.split(grid, max(_CACHE_SIZE // len(u), 1)):
-            gap = part[:, None] - u
-            logs = (noise.log_cdf(gap), noise.log_cdf(-gap), noise.log_pdf(gap))
+            differences = part[:, None] - u
+            logs = (
+                noise.log_cdf(differences),
+                noise.log_cdf(-differences),
+                noise.log_pdf(differences),
+            )
             for column, log in zip(columns, logs, strict=True):
                 column.append(torch.logsumexp(log + log_mass, dim=1))
         return cls(grid, *(torch.cat(column) for column in columns))
@@ -109,26 +113,29 @@ class Tempering:
         return self.omega(u) if side == "both" else self.tau(u)
 
     def log_win_at(self, u: Tensor) -> Tensor:
-        """Return log w."""
+        """Return log w at utilities of any shape."""
         return _interpolate(u, self.grid, self.log_win)
 
     def log_odds(self, u: Tensor) -> Tensor:
-        """log(w/(1 − w))."""
+        """Return log(w/(1 − w)) at utilities of any shape."""
         return _interpolate(u, self.grid, self.log_win - self.log_lose)
 
     def utility_from_log_win(self, log_win: Tensor) -> Tensor:
-        """Inverse of log w; values beyond the table go to its ends."""
+        """Return the utilities at which log w has these values, within the ends of the table."""
         return _interpolate(log_win, self.log_win, self.grid)
 
     def utility_from_log_odds(self, log_odds: Tensor) -> Tensor:
-        """Inverse of log(w/(1 − w)), well conditioned in both tails."""
+        """Return the utilities at which log(w/(1 − w)) has these values.
+
+        This is well conditioned in both tails.
+        """
         return _interpolate(log_odds, self.log_win - self.log_lose, self.grid)
 
 
 def _interpolate(x: Tensor, points: Tensor, values: Tensor) -> Tensor:
     """Return values at x, linear between increasing points and constant beyond them."""
-    found = np.interp(x.detach().numpy(), points.numpy(), values.numpy())
-    return torch.as_tensor(found).to(x)
+    interpolated = np.interp(x.detach().numpy(), points.numpy(), values.numpy())
+    return torch.as_tensor(interpolated).to(x)
 
 
 def optimal_constant(tau: Tensor, score: Tensor) -> float:
@@ -182,8 +189,8 @@ class Calibration:
         pieces = pieces - torch.from_numpy(_interval_lengths(sides[1].numpy(), grid))
 
         def loss(log_slope: Tensor) -> Tensor:
-            rough = _ROUGHNESS * (log_slope[1:] - log_slope[:-1]).square().sum()
-            return rough - (weights * noise.log_cdf(pieces @ log_slope.exp())).sum()
+            penalty = _ROUGHNESS * (log_slope[1:] - log_slope[:-1]).square().sum()
+            return penalty - (weights * noise.log_cdf(pieces @ log_slope.exp())).sum()
 
         start = np.full(len(grid) - 1, math.log(noise.scale))
         bounds = [(math.log(noise.scale) - 7.0, math.log(noise.scale) + 7.0)] * len(start)
@@ -208,7 +215,7 @@ class Calibration:
 
 
 def _interval_lengths(values: Array, grid: Array) -> Array:
-    """How much of each interval of the grid lies below each value: (n, G − 1)."""
+    """Return the length of each interval of the grid that lies below each value, (n, G − 1)."""
     low, high = grid[:-1].copy(), grid[1:].copy()
     start = low.copy()
     low[0], high[-1] = -np.inf, np.inf
@@ -311,33 +318,35 @@ def fit_score(problem: methods.Problem, *, constant: bool) -> methods.MethodFit:
     """
     settings, latent, generator = problem.settings.score, problem.latent, problem.generator
     folds = assign_folds(problem.judgments.pairs, settings.networks, problem.rng)
-    trained = train_networks(problem, folds)
-    compared = trained.winners, trained.losers
-    calibration = Calibration.fit(compared, problem.weights, problem.noise, settings.knots)
-    even = latent.draw_sobol(_QUADRATURE, generator)
-    u_sigma = trained.networks.mean(latent.features(even), trained.sigma)[0]
-    of_sampling = calibration.utility(u_sigma) + latent.taper(even)
-    tempering = Tempering.tabulate(of_sampling.numpy(), problem.noise)
-    utility = ScoreUtility(trained.networks, calibration, trained.sigma, tempering)
-    winners, losers = (calibration.utility(side) for side in compared)
+    training = train_networks(problem, folds)
+    held_out_utilities = training.winners, training.losers
+    calibration = Calibration.fit(
+        held_out_utilities, problem.weights, problem.noise, settings.knots
+    )
+    points = latent.draw_sobol(_QUADRATURE, generator)
+    u_sigma = training.networks.mean(latent.features(points), training.sigma)[0]
+    sampling_utilities = calibration.utility(u_sigma) + latent.taper(points)
+    tempering = Tempering.tabulate(sampling_utilities.numpy(), problem.noise)
+    utility = ScoreUtility(training.networks, calibration, training.sigma, tempering)
+    winners, losers = (calibration.utility(side) for side in held_out_utilities)
     density = ScoreDensity(latent, utility, problem.settings.annealing)
     model, normalizer = density.normalize(generator)
     if constant:
         u, slope = methods.evaluate_utility_and_gradient(latent, utility, normalizer.draws.points)
         omega = tempering.omega(u)
-        star = optimal_constant(omega, slope / omega[:, None])
-        winners, losers = (star * tempering.log_odds(side) for side in (winners, losers))
-        density = replace(density, utility=replace(utility, constant=star))
+        constant_omega = optimal_constant(omega, slope / omega[:, None])
+        winners, losers = (constant_omega * tempering.log_odds(side) for side in (winners, losers))
+        density = replace(density, utility=replace(utility, constant=constant_omega))
         model, normalizer = density.normalize(generator)
     held_out = choice_log_likelihood(winners - losers, problem.weights, problem.noise)
-    notes = {
+    diagnostics = {
         "held_out_log_likelihood": float(held_out),
-        "score_start": trained.start,
-        "score_steps": trained.step,
-        "score_sigma": trained.sigma,
+        "score_start": training.start,
+        "score_steps": training.step,
+        "score_sigma": training.sigma,
         "tempering_constant": model.utility.constant,
     }
-    return methods.MethodFit(model, normalizer, notes)
+    return methods.MethodFit(model, normalizer, diagnostics)
 
 
 @dataclass(frozen=True)
@@ -374,11 +383,11 @@ class WinnerDensity:
         latent, g = self.belief._latent, self._latent_points("scores", x)
         with torch_utils.one_thread():
             u, slope = methods.evaluate_utility_and_gradient(latent, self.potential, g)
-        of_sampling = latent.sampling_score(g, 0.0) - latent.log_volume_gradient(g)
-        of_winners = slope / self.tempering.tau(u)[:, None] + of_sampling
+        sampling_score = latent.sampling_score(g, 0.0) - latent.log_volume_gradient(g)
+        winner_score = slope / self.tempering.tau(u)[:, None] + sampling_score
         at = g.numpy()
         return latent.gradient_per_unit(at, slope.numpy()), latent.gradient_per_unit(
-            at, of_winners.numpy()
+            at, winner_score.numpy()
         )
 
     def _latent_points(self, label: str, x: npt.ArrayLike) -> Tensor:

@@ -75,21 +75,21 @@ def fit_initial_form(
     """
     p, count, fold_of = len(category), int(folds.max()) + 1, torch.from_numpy(folds)
     i, j = np.triu_indices(p)
-    apart = (category[i] != category[j]) | (category[i] < 0)
-    i, j = i[apart], j[apart]
+    distinct = (category[i] != category[j]) | (category[i] < 0)
+    i, j = i[distinct], j[distinct]
     winners, losers = (torch.cat([t, t[:, i] * t[:, j]], 1) for t in sides)
     quadratic = {"quadratic": p + len(i)} if p + len(i) <= _MAX_TERMS else {}
     form, best = "constant", torch.zeros(count, p + len(i), dtype=torch.float64)
     likelihood = float(noise.log_cdf(torch.zeros((), dtype=torch.float64)))
     for name, size in {"linear": p, **quadratic}.items():
-        before = -math.inf
+        previous = -math.inf
         for betas, value in _ridge_path((winners - losers)[:, :size], weights, fold_of, noise):
             if value > likelihood:
                 form, likelihood = name, value
                 best = torch.nn.functional.pad(betas, (0, p + len(i) - size)) / noise.scale
-            if value < before:
+            if value < previous:
                 break
-            before = value
+            previous = value
     curvature = torch.zeros(count, p, p, dtype=torch.float64)
     curvature[:, i, j] = best[:, p:]
     return InitialForm(form, best[:, :p], 0.5 * (curvature + curvature.mT), likelihood)
@@ -104,10 +104,10 @@ def _ridge_path(
     for ridge in _RIDGES:
         difference = torch.empty(len(columns), dtype=torch.float64)
         for fold in range(count):
-            held = fold_of == fold
-            training = (~held).nonzero()[:_MAX_ROWS, 0]
+            in_fold = fold_of == fold
+            training = (~in_fold).nonzero()[:_MAX_ROWS, 0]
             betas[fold] = _maximize(columns[training], weights[training], noise, ridge, betas[fold])
-            difference[held] = columns[held] @ betas[fold]
+            difference[in_fold] = columns[in_fold] @ betas[fold]
         yield betas.clone(), float(noise.log_cdf(difference) @ weights / weights.sum())
 
 
@@ -161,7 +161,7 @@ class ScoreNetworks(nn.Module):
         self.quadratic.copy_(start.curvature)
 
     def forward(self, t: Tensor, sigma: Tensor, nets: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """u_σ (K, n) of the networks ``nets`` and its gradient (K, n, p), in units of the noise.
+        """Return u_σ (K, n) of the networks ``nets`` and its gradient (K, n, p), in noise units.
 
         Features are (K, n, p) and levels (K, n, 1).
         """
@@ -173,13 +173,13 @@ class ScoreNetworks(nn.Module):
         hidden, first = _silu(t @ inlet + context @ self.condition[nets] + biases[0])
         hidden, second = _silu(torch.baddbmm(biases[1], hidden, weights[0]))
         hidden, third = _silu(torch.baddbmm(biases[2], hidden, weights[1]))
-        bent = t @ (curvature + curvature.mT)
+        curved = t @ (curvature + curvature.mT)
         linear = self.linear[nets]
-        value = (hidden @ outlet + t @ linear)[..., 0] + 0.5 * (bent * t).sum(-1)
-        back = (third * outlet.mT) @ weights[1].mT
-        back = ((back * second) @ weights[0].mT * first) @ inlet.mT
+        value = (hidden @ outlet + t @ linear)[..., 0] + 0.5 * (curved * t).sum(-1)
+        hidden_gradient = (third * outlet.mT) @ weights[1].mT
+        hidden_gradient = ((hidden_gradient * second) @ weights[0].mT * first) @ inlet.mT
         scale = 1.0 / (1.0 + sigma.square())
-        return scale[..., 0] * value, scale * (back + bent + linear.mT)
+        return scale[..., 0] * value, scale * (hidden_gradient + curved + linear.mT)
 
     @torch.no_grad()
     def mean(self, t: Tensor, sigma: float, nets: slice = slice(None)) -> tuple[Tensor, Tensor]:
@@ -217,13 +217,13 @@ def _silu(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class TrainedNetworks:
-    """What training ends with.
+    """The result of training.
 
     Args:
         networks, sigma: u_σ, and the noise level that it is evaluated at.
         winners, losers: u_σ (n,) of either side, by networks not trained on the pair.
         log_likelihood: of those choices, nats per comparison, at the best multiple of u_σ.
-        step: that the networks are from.
+        step: number of the training step that the networks were taken from.
         start: the form that training started from.
     """
 
@@ -316,19 +316,21 @@ class _Trainer:
     def evaluate(self, step: int) -> TrainedNetworks:
         """Return the averaged networks, at the noise level that predicts held-out choices best."""
         weights, noise = self.problem.weights, self.problem.noise
-        share, candidates = weights / weights.sum(), list[TrainedNetworks]()
+        normalized_weights, candidates = weights / weights.sum(), list[TrainedNetworks]()
         for sigma in self.settings.sigmas:
             winners, losers = self.predict_held_out(sigma)
             difference = noise.scale * (winners - losers)
 
             def loss(log_factor: float, difference: Tensor = difference) -> float:
-                return -float(noise.log_cdf(math.exp(log_factor) * difference) @ share)
+                return -float(noise.log_cdf(math.exp(log_factor) * difference) @ normalized_weights)
 
-            best = minimize_scalar(loss, bounds=_LOG_FACTORS, method="bounded")
+            optimum = minimize_scalar(loss, bounds=_LOG_FACTORS, method="bounded")
             sides, form = (winners, losers), self.start.form
-            candidates.append(TrainedNetworks(self.average, sigma, *sides, -best.fun, step, form))
-        chosen = max(candidates, key=lambda trained: trained.log_likelihood)
-        return replace(chosen, networks=copy.deepcopy(self.average))
+            candidates.append(
+                TrainedNetworks(self.average, sigma, *sides, -optimum.fun, step, form)
+            )
+        best_candidate = max(candidates, key=lambda trained: trained.log_likelihood)
+        return replace(best_candidate, networks=copy.deepcopy(self.average))
 
 
 def train_networks(problem: Problem, folds: Index) -> TrainedNetworks:

@@ -113,11 +113,11 @@ class _Particles:
     def take(self, index: Tensor) -> _Particles:
         return _Particles(self.points[index], self.values[:, index], self.slopes[:, index])
 
-    def replace_where(self, by: _Particles, mask: Tensor) -> _Particles:
-        """Return these particles, replaced by those of ``by`` where the mask (n,) is set."""
-        values, row = torch.where(mask, by.values, self.values), mask[:, None]
-        points = torch.where(row, by.points, self.points)
-        return _Particles(points, values, torch.where(row, by.slopes, self.slopes))
+    def replace_where(self, others: _Particles, mask: Tensor) -> _Particles:
+        """Return these particles, replaced by those of ``others`` where the mask (n,) is set."""
+        values, row = torch.where(mask, others.values, self.values), mask[:, None]
+        points = torch.where(row, others.points, self.points)
+        return _Particles(points, values, torch.where(row, others.slopes, self.slopes))
 
     def bridge(self, beta: float) -> tuple[Tensor, Tensor]:
         """Return log q^(1−β) π^β (n,) and its gradient (n, d)."""
@@ -142,12 +142,12 @@ def anneal(
     """
     particles = _Particles.evaluate(points, start, target)
     values = particles.values[1] - particles.values[0]
-    wrong = int((values.isnan() | (values == math.inf)).sum())
-    if wrong or not values.isfinite().any():
+    invalid_count = int((values.isnan() | (values == math.inf)).sum())
+    if invalid_count or not values.isfinite().any():
         raise DensityError(
-            f"anneal: the log-density is NaN or +∞ at {wrong} of {len(values)} points and finite "
-            f"at {int(values.isfinite().sum())}; it must be a number or −∞ at each, and finite at "
-            "some; fit again, or check the density."
+            f"anneal: the log-density is NaN or +∞ at {invalid_count} of {len(values)} points and "
+            f"finite at {int(values.isfinite().sum())}; it must be a number or −∞ at each, and "
+            "finite at some; fit again, or check the density."
         )
     beta, log_normalizer, temperatures = 0.0, 0.0, 0
     genealogies = torch.arange(len(points))
@@ -182,8 +182,10 @@ class _Distance:
 
     def growth(self, points: Tensor) -> float:
         """Return the relative growth since the last call, in the direction where it is largest."""
-        moved = (points - self.origin).T
-        squared = torch.linalg.solve_triangular(self.factor, moved, upper=False).square().mean(1)
+        displacement = (points - self.origin).T
+        squared = (
+            torch.linalg.solve_triangular(self.factor, displacement, upper=False).square().mean(1)
+        )
         growth = 1.0 - self.squared / squared.clamp(min=1e-30)
         self.squared = squared
         return float(growth.max())
@@ -194,8 +196,10 @@ def _next_increment(ratio: Tensor, remaining: float, share: float) -> float:
 
     def excess(increment: float) -> float:
         log_weights = increment * ratio
-        twice = 2.0 * torch.logsumexp(log_weights, 0) - torch.logsumexp(2.0 * log_weights, 0)
-        return math.exp(float(twice)) / len(ratio) - share
+        log_effective_size = 2.0 * torch.logsumexp(log_weights, 0) - torch.logsumexp(
+            2.0 * log_weights, 0
+        )
+        return math.exp(float(log_effective_size)) / len(ratio) - share
 
     if excess(remaining) >= 0.0:
         return remaining
@@ -231,18 +235,18 @@ def _langevin_move(
     noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
     drift = 0.5 * step * (particles.bridge(beta)[1] @ factor)
     proposal = x + math.sqrt(step) * (noise + drift / math.sqrt(step)) @ factor.T
-    moved = _Particles.evaluate(proposal, *densities)
-    back_drift = 0.5 * step * (moved.bridge(beta)[1] @ factor)
+    proposed = _Particles.evaluate(proposal, *densities)
+    back_drift = 0.5 * step * (proposed.bridge(beta)[1] @ factor)
     # In whitened coordinates the move is √step·noise + drift, and the reverse move undoes it.
     back_noise = -noise - (drift + back_drift) / math.sqrt(step)
     log_accept = (
-        moved.bridge(beta)[0]
+        proposed.bridge(beta)[0]
         - particles.bridge(beta)[0]
         + 0.5 * (noise.square() - back_noise.square()).sum(-1)
     )
     uniform = torch.rand(len(x), generator=generator, dtype=x.dtype)
     rate = float(log_accept.clamp(max=0.0).exp().nan_to_num(0.0).mean())
-    return particles.replace_where(moved, torch.log(uniform) < log_accept), rate
+    return particles.replace_where(proposed, torch.log(uniform) < log_accept), rate
 
 
 def _covariance_factor(x: Tensor) -> Tensor:
@@ -295,21 +299,21 @@ class Proposal:
 
     def draw(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
         """Return n draws (n, d) of q, of which a fixed number comes from λ."""
-        of_sampling = round(_SAMPLING_SHARE * n)
-        count = n - of_sampling
+        sampling_count = round(_SAMPLING_SHARE * n)
+        count = n - sampling_count
         index = torch.multinomial(self.weights, count, replacement=True, generator=generator)
         white = torch.randn(count, self.means.shape[1], generator=generator, dtype=torch.float64)
-        return torch.cat([latent.draw(of_sampling, generator), self._to_gaussians(index, white)])
+        return torch.cat([latent.draw(sampling_count, generator), self._to_gaussians(index, white)])
 
     def draw_sobol(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
         """Return n points (n, d) of q by a Sobol sequence, more even than those of `draw`."""
-        of_sampling = round(_SAMPLING_SHARE * n)
-        cube = sobol_cube(n - of_sampling, 1 + self.means.shape[1], generator)
+        sampling_count = round(_SAMPLING_SHARE * n)
+        cube = sobol_cube(n - sampling_count, 1 + self.means.shape[1], generator)
         edges = self.weights.cumsum(0)
         index = torch.searchsorted(edges, cube[:, 0].contiguous()).clamp(max=len(edges) - 1)
         white = torch.special.ndtri(cube[:, 1:])
-        even = latent.draw_sobol(of_sampling, generator)
-        return torch.cat([even, self._to_gaussians(index, white)])
+        sampling_points = latent.draw_sobol(sampling_count, generator)
+        return torch.cat([sampling_points, self._to_gaussians(index, white)])
 
     def _to_gaussians(self, index: Tensor, white: Tensor) -> Tensor:
         """Return points (n, d) of the Gaussians ``index`` (n,) from standard normal ones (n, d)."""
@@ -322,14 +326,14 @@ class Proposal:
         log_mixture = value + math.log(1.0 - _SAMPLING_SHARE)
         log_sampling = latent.log_sampling(g) + math.log(_SAMPLING_SHARE)
         total = torch.logaddexp(log_mixture, log_sampling)
-        share = torch.exp(log_mixture - total)[:, None]
-        return total, share * slope + (1.0 - share) * latent.sampling_score(g, 0.0)
+        mixture_share = torch.exp(log_mixture - total)[:, None]
+        return total, mixture_share * slope + (1.0 - mixture_share) * latent.sampling_score(g, 0.0)
 
     def _value_and_slope(self, g: Tensor) -> tuple[Tensor, Tensor]:
         logs, white, inverse = self._log_parts(g)
-        share = torch.softmax(logs, 1)
-        pull = (share[..., None] * white).reshape(len(g), -1)
-        return torch.logsumexp(logs, 1), -(pull @ inverse.reshape(-1, g.shape[1]))
+        responsibilities = torch.softmax(logs, 1)
+        weighted = (responsibilities[..., None] * white).reshape(len(g), -1)
+        return torch.logsumexp(logs, 1), -(weighted @ inverse.reshape(-1, g.shape[1]))
 
     def _log_parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log weight + log density (n, k), L⁻¹(g − m) (n, k, d), and L⁻¹ (k, d, d)."""
@@ -393,10 +397,10 @@ def sample_shared_points(
         start: the first mixture; None for λ alone.
         generator: scrambles the sequences.
     """
-    first = weight_points(latent, log_densities, start, _FIRST_POINTS, generator)
-    parents = systematic_resample(first.weights.mean(0).log(), generator)
-    fitted = Proposal.fit(first.points[parents], _STEP, generator)
-    return weight_points(latent, log_densities, fitted, _POINTS, generator)
+    first_points = weight_points(latent, log_densities, start, _FIRST_POINTS, generator)
+    parents = systematic_resample(first_points.weights.mean(0).log(), generator)
+    proposal = Proposal.fit(first_points.points[parents], _STEP, generator)
+    return weight_points(latent, log_densities, proposal, _POINTS, generator)
 
 
 def sample_evenly(
@@ -425,11 +429,11 @@ def _morton_order(points: Array) -> npt.NDArray[np.uint64]:
     n, d = points.shape
     bits = max(1, min(10, 60 // d))
     cells = (points.argsort(axis=0).argsort(axis=0) * 2**bits // n).astype(np.uint64)
-    place = np.zeros(n, dtype=np.uint64)
+    position = np.zeros(n, dtype=np.uint64)
     for bit in reversed(range(bits)):
         for column in cells.T[: 60 // bits]:
-            place = 2 * place + (column >> np.uint64(bit)) % 2
-    return place
+            position = 2 * position + (column >> np.uint64(bit)) % 2
+    return position
 
 
 def weight_points(

@@ -53,7 +53,7 @@ def prefix_tensors(name: str, value: object) -> dict[str, Tensor]:
 
 
 def select_tensors(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return those of ``tensors`` that `prefix_tensors` named, by their own names."""
+    """Return the tensors whose names begin with ``name``, without that prefix."""
     start = f"{name}."
     return {key.removeprefix(start): t for key, t in tensors.items() if key.startswith(start)}
 
@@ -130,10 +130,10 @@ def minimize(
     """
 
     def value_and_gradient(point: Array) -> tuple[float, Array]:
-        at = torch.from_numpy(point).requires_grad_()
-        value = loss(at)
-        (slope,) = torch.autograd.grad(value, [at])
-        return float(value.detach()), slope.numpy()
+        tensor = torch.from_numpy(point).requires_grad_()
+        value = loss(tensor)
+        (gradient,) = torch.autograd.grad(value, [tensor])
+        return float(value.detach()), gradient.numpy()
 
     optimum = optimize.minimize(
         value_and_gradient, start, jac=True, method="L-BFGS-B", bounds=bounds
@@ -170,17 +170,17 @@ def ascend(
         >>> bool(abs(at - 3.0) < 0.01)
         True
     """
-    at, best, damping, rose = start, value(start), 0.1, True
+    point, best_value, damping, improved = start, value(start), 0.1, True
     for _ in range(max_steps):
-        if rose:
-            gradient, curvature = (part.double() for part in derivatives(at))
+        if improved:
+            gradient, curvature = (part.double() for part in derivatives(point))
         scale = curvature.diagonal() + 1e-6 * curvature.diagonal().mean()
         step = torch.linalg.solve(curvature + damping * torch.diag(scale), gradient)
-        proposal = take_step(at, step)
-        proposed = value(proposal)
-        rose = proposed > best
-        if rose:
-            gain, at, best = proposed - best, proposal, proposed
+        proposal = take_step(point, step)
+        proposal_value = value(proposal)
+        improved = proposal_value > best_value
+        if improved:
+            gain, point, best_value = proposal_value - best_value, proposal, proposal_value
             damping = max(damping / 4.0, _DAMPINGS[0])
             if gain < tolerance:
                 break
@@ -188,7 +188,7 @@ def ascend(
             damping *= 6.0
             if damping > _DAMPINGS[1]:
                 break
-    return at, best
+    return point, best_value
 
 
 class Adam:

@@ -84,13 +84,13 @@ class Marginals:
         median = np.median(points, axis=0)
         from_low = _MIN_BOUND_DISTANCE * np.where(above, top - base, median - base)
         from_high = _MIN_BOUND_DISTANCE * np.where(below, top - base, top - median)
-        least = np.where(below, base + from_low, -np.inf)
-        moved = np.clip(points, least, np.where(above, top - from_high, np.inf))
-        y = _to_unbounded(moved, low, high)
+        minimum = np.where(below, base + from_low, -np.inf)
+        clipped = np.clip(points, minimum, np.where(above, top - from_high, np.inf))
+        y = _to_unbounded(clipped, low, high)
         values = np.quantile(y, ndtr(knots), axis=0, method="hazen").T
         # Tied data repeat a quantile; a density needs an increasing one.
-        least = _MIN_SLOPE * y.std(axis=0) * (knots[1] - knots[0])
-        steps = np.maximum(np.diff(values, axis=1), least[:, None])
+        minimum = _MIN_SLOPE * y.std(axis=0) * (knots[1] - knots[0])
+        steps = np.maximum(np.diff(values, axis=1), minimum[:, None])
         middle = count // 2
         rise = np.concatenate([np.zeros((len(values), 1)), np.cumsum(steps, axis=1)], axis=1)
         return cls(knots, values[:, [middle]] + rise - rise[:, [middle]], low, high)
@@ -293,13 +293,16 @@ class Empirical(SamplingDensity):
 
     def reorder(self, order: Sequence[int]) -> Empirical:
         """Return λ with the features of these numbers, in this order."""
-        at = list(order)
-        values, correlation = self.marginals.values[at], self.correlation[np.ix_(at, at)]
-        bounds = self.low[at].tolist(), self.high[at].tolist()
-        joint = Empirical.from_tables(
-            self.marginals.knots, values, correlation, bounds, self.log[at].tolist()
+        indices = list(order)
+        values, correlation = (
+            self.marginals.values[indices],
+            self.correlation[np.ix_(indices, indices)],
         )
-        return joint._set_names(self.names, at)
+        bounds = self.low[indices].tolist(), self.high[indices].tolist()
+        joint = Empirical.from_tables(
+            self.marginals.knots, values, correlation, bounds, self.log[indices].tolist()
+        )
+        return joint._set_names(self.names, indices)
 
     def __repr__(self) -> str:
         middle = self.from_cube(np.full((1, self.dimension), 0.5))[0]
@@ -363,7 +366,7 @@ class Empirical(SamplingDensity):
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description: the tables, not the data."""
         low, high = self.low.tolist(), self.high.tolist()
-        text = {
+        description = {
             "kind": "empirical",
             "knots": self.marginals.knots.tolist(),
             "values": self.marginals.values.tolist(),
@@ -373,7 +376,9 @@ class Empirical(SamplingDensity):
                 [v if np.isfinite(v) else None for v in high],
             ],
         }
-        return self._with_names(text | ({"log": self.log.tolist()} if self.log.any() else {}))
+        return self._with_names(
+            description | ({"log": self.log.tolist()} if self.log.any() else {})
+        )
 
 
 def _bounds(values: npt.ArrayLike | None, d: int, missing: float, name: str) -> Array:
@@ -417,8 +422,8 @@ class GaussianMixture(SamplingDensity):
         self.covariances = check_numbers(label, covariances).copy()
         k = max(self.weights.size, 1)
         d = self.means.shape[-1] if self.means.ndim == 2 else 0
-        fits = self.weights.shape == (k,) and self.means.shape == (k, d)
-        if not fits or d == 0 or self.covariances.shape != (k, d, d):
+        shapes_agree = self.weights.shape == (k,) and self.means.shape == (k, d)
+        if not shapes_agree or d == 0 or self.covariances.shape != (k, d, d):
             raise DensityError(
                 f"GaussianMixture: weights {self.weights.shape}, means {self.means.shape} and "
                 f"covariances {self.covariances.shape} do not fit; the shapes must be (k,), "
@@ -471,10 +476,10 @@ class GaussianMixture(SamplingDensity):
 
     def reorder(self, order: Sequence[int]) -> GaussianMixture:
         """Return λ with the features of these numbers, in this order."""
-        at = list(order)
-        covariances = self.covariances[:, at][:, :, at]
-        return GaussianMixture(self.weights, self.means[:, at], covariances)._set_names(
-            self.names, at
+        indices = list(order)
+        covariances = self.covariances[:, indices][:, :, indices]
+        return GaussianMixture(self.weights, self.means[:, indices], covariances)._set_names(
+            self.names, indices
         )
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
@@ -537,10 +542,10 @@ class GaussianMixture(SamplingDensity):
             centre = self.means[:, j] + np.einsum(
                 "nki,ki->nk", white[..., :j], self.cholesky[:, j, :j]
             )
-            spread = self.cholesky[:, j, j]
-            share = np.exp(self._log_responsibility(white, j))
-            x[:, j] = _invert(cube[:, j], share, centre, spread)
-            white[..., j] = (x[:, j, None] - centre) / spread
+            sd = self.cholesky[:, j, j]
+            responsibilities = np.exp(self._log_responsibility(white, j))
+            x[:, j] = _invert(cube[:, j], responsibilities, centre, sd)
+            white[..., j] = (x[:, j, None] - centre) / sd
         return x
 
     def to_dict(self) -> dict[str, Any]:
@@ -555,16 +560,16 @@ class GaussianMixture(SamplingDensity):
         )
 
 
-def _invert(level: Array, share: Array, centre: Array, spread: Array) -> Array:
+def _invert(level: Array, weights: Array, centre: Array, sd: Array) -> Array:
     """Return x (n,) with Σ_k share_k Φ((x − centre_k)/spread_k) = level, all rows at once."""
-    quantiles = centre + spread * ndtri(level)[:, None]
+    quantiles = centre + sd * ndtri(level)[:, None]
     # The mixture's quantile lies between its components' quantiles.
     low, high = quantiles.min(axis=1), quantiles.max(axis=1)
-    if share.shape[1] == 1:
+    if weights.shape[1] == 1:
         return np.asarray(low)
 
     def below(x: Array) -> Flags:
-        reached = (share * ndtr((x[:, None] - centre) / spread)).sum(axis=1)
-        return np.asarray(reached < level)
+        cdf = (weights * ndtr((x[:, None] - centre) / sd)).sum(axis=1)
+        return np.asarray(cdf < level)
 
     return bisect(below, low, high)

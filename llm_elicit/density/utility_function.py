@@ -160,7 +160,9 @@ class ComponentStack:
 
     def select(self, indices: Sequence[int]) -> ComponentStack:
         """Return copies of the mixtures numbered ``indices``."""
-        whiten, offset, height = (p.detach()[list(indices)].clone() for p in self.parameters)
+        whiten, offset, height = (
+            parameter.detach()[list(indices)].clone() for parameter in self.parameters
+        )
         return replace(self, whiten=whiten, offset=offset, height=height)
 
     def permute_features(self, matrix: Tensor) -> ComponentStack:
@@ -244,11 +246,13 @@ class ComponentStack:
         s, k, d = *self.height.shape, self.dimension
         distances = self._distances(t)
         forms = self._log_terms(distances)
-        share = torch.softmax(forms, -1) * (self.share / s) * self.tail.slope(distances)
-        flat = share.transpose(0, 1).reshape(-1, s * k)
-        pull = (flat @ self._precision.reshape(s * k, d * d)).reshape(-1, d, d)
-        slope = flat @ self._linear.reshape(s * k, d) - (pull @ t[..., None]).squeeze(-1)
-        return self.share * torch.logsumexp(forms, -1).mean(0), slope
+        responsibilities = torch.softmax(forms, -1) * (self.share / s) * self.tail.slope(distances)
+        flat_weights = responsibilities.transpose(0, 1).reshape(-1, s * k)
+        precision_sum = (flat_weights @ self._precision.reshape(s * k, d * d)).reshape(-1, d, d)
+        gradient = flat_weights @ self._linear.reshape(s * k, d) - (
+            precision_sum @ t[..., None]
+        ).squeeze(-1)
+        return self.share * torch.logsumexp(forms, -1).mean(0), gradient
 
 
 def quadratic_features(t: Tensor) -> Tensor:
@@ -341,12 +345,12 @@ class FourierStack:
 
     def mean_and_gradient(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean over the stack (n,) and its gradient (n, d)."""
-        of_cos, of_sin = self.weights.mean(0).chunk(2)
+        cos_weights, sin_weights = self.weights.mean(0).chunk(2)
         root = math.sqrt(self.frequencies.shape[1])
         angle = t @ self.frequencies
         cos, sin = torch.cos(angle) / root, torch.sin(angle) / root
-        slope = (of_sin * cos - of_cos * sin) @ self.frequencies.T
-        return cos @ of_cos + sin @ of_sin, slope
+        gradient = (sin_weights * cos - cos_weights * sin) @ self.frequencies.T
+        return cos @ cos_weights + sin @ sin_weights, gradient
 
 
 # Chunks that fit in the cache: larger ones took up to three times as long.
@@ -384,32 +388,38 @@ class _UtilityTerms:
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
         """Return the inverse of `tensors`; other names are ignored."""
         prefix = f"{cls.prefix}."
-        own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        count = sum(name.endswith(".height") for name in own)
+        own_tensors = {
+            k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)
+        }
+        count = sum(name.endswith(".height") for name in own_tensors)
         stacks = (
             ComponentStack(
-                own[f"{at}.whiten"],
-                own[f"{at}.offset"],
-                own[f"{at}.height"],
-                float(own[f"{at}.share"]),
-                Tail(*own[f"{at}.tail"].tolist()),
+                own_tensors[f"{index}.whiten"],
+                own_tensors[f"{index}.offset"],
+                own_tensors[f"{index}.height"],
+                float(own_tensors[f"{index}.share"]),
+                Tail(*own_tensors[f"{index}.tail"].tolist()),
             )
-            for at in range(count)
+            for index in range(count)
         )
-        fourier = FourierStack(own["frequencies"], own["weights"]) if "weights" in own else None
-        warp = Warp(own["warp"]) if "warp" in own else None
-        return cls(own["linear"], own["curvature"], tuple(stacks), fourier, warp)
+        fourier = (
+            FourierStack(own_tensors["frequencies"], own_tensors["weights"])
+            if "weights" in own_tensors
+            else None
+        )
+        warp = Warp(own_tensors["warp"]) if "warp" in own_tensors else None
+        return cls(own_tensors["linear"], own_tensors["curvature"], tuple(stacks), fourier, warp)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every array by name."""
         named = {"linear": self.linear, "curvature": self.curvature}
-        for at, stack in enumerate(self.components):
+        for index, stack in enumerate(self.components):
             parts = zip(("whiten", "offset", "height"), stack.parameters, strict=True)
-            named |= {f"{at}.{part}": tensor for part, tensor in parts}
+            named |= {f"{index}.{part}": tensor for part, tensor in parts}
             # In double precision, so that it is saved exactly.
-            named[f"{at}.share"] = torch.tensor(stack.share, dtype=torch.float64)
+            named[f"{index}.share"] = torch.tensor(stack.share, dtype=torch.float64)
             tail = [stack.tail.size, stack.tail.power]
-            named[f"{at}.tail"] = torch.tensor(tail, dtype=torch.float64)
+            named[f"{index}.tail"] = torch.tensor(tail, dtype=torch.float64)
         if self.fourier is not None:
             named |= {"frequencies": self.fourier.frequencies, "weights": self.fourier.weights}
         if self.warp is not None:
@@ -498,8 +508,8 @@ class Utility(_UtilityTerms):
         """Return values (n,) and gradients (n, d) at features (n, d)."""
         with torch.no_grad():
             parts = [self._value_and_slope(chunk) for chunk in self._chunks(t)]
-        values, slopes = zip(*parts, strict=True)
-        return torch.cat(values).to(t), torch.cat(slopes).to(t)
+        values, gradients = zip(*parts, strict=True)
+        return torch.cat(values).to(t), torch.cat(gradients).to(t)
 
     def _value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         at = t
@@ -535,13 +545,13 @@ class UtilityDraws(_UtilityTerms):
         return len(self.linear) + sum(stack.count for stack in self.components)
 
     def __iter__(self) -> Iterator[Utility]:
-        for at, (linear, curvature) in enumerate(zip(self.linear, self.curvature, strict=True)):
-            fourier = None if self.fourier is None else self.fourier.select([at])
+        for index, (linear, curvature) in enumerate(zip(self.linear, self.curvature, strict=True)):
+            fourier = None if self.fourier is None else self.fourier.select([index])
             yield Utility(linear, curvature, fourier=fourier, warp=self.warp)
         flat = Utility.flat(self.linear.shape[1])
         for stack in self.components:
-            for at in range(stack.count):
-                yield replace(flat, components=(stack.select([at]),), warp=self.warp)
+            for index in range(stack.count):
+                yield replace(flat, components=(stack.select([index]),), warp=self.warp)
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return values (S, n) at features (n, d)."""
@@ -555,9 +565,9 @@ class UtilityDraws(_UtilityTerms):
             quadratic = quadratic + self.fourier(t)
         return torch.cat([quadratic, *(stack(t) for stack in self.components)])
 
-    def thin(self, most: int) -> UtilityDraws:
-        """Return about ``most`` of the draws, evenly from those of each form."""
-        step = max(1, len(self) // most)
+    def thin(self, max_count: int) -> UtilityDraws:
+        """Return about ``max_count`` of the draws, evenly from those of each form."""
+        step = max(1, len(self) // max_count)
         stacks = (stack.select(range(0, stack.count, step)) for stack in self.components)
         fourier = self.fourier
         if fourier is not None:

@@ -1,12 +1,15 @@
 """Cross-validation: folds of the comparisons, predictions of held-out rows, and weights of forms.
 
-*Weights.* The utility is c Σ_i w_i f_i. The weights of the forms f_i, of which one is a constant,
-are probabilities by the likelihood of held-out choices (`pseudo_bma_weights`), so that one
-surprising answer does not decide between forms. The factor c makes held-out choices most likely
-(`fit_factor`), since of few choices the forms are too steep; it is at most what undoes the weight
-of the constant. The posterior's draws are
-divided among the same forms by the same weights, times the same factor, so that the belief lies
-within its bands.
+A *form* is a candidate model of the utility: a constant, a quadratic form, a quadratic form with a
+smooth remainder, or a log-mixture (`llm_elicit.density.utility.fit`).
+
+*Weights.* The utility is c Σ_i w_i f_i, a weighted sum of the fitted forms f_i. The weights w_i are
+pseudo-BMA weights, computed from the likelihood of held-out choices (`pseudo_bma_weights`), so that
+one surprising answer does not decide between forms. The factor c maximizes the likelihood of
+held-out choices (`fit_factor`), because forms fitted to few choices are too steep. It is at most
+one over the total weight of the forms other than the constant. Posterior draws are divided among
+the forms by the same weights and multiplied by the same factor, so that the belief lies within its
+bands.
 """
 
 from __future__ import annotations
@@ -30,19 +33,24 @@ _SEED = 0
 _MAX_ROWS = 20_000
 _FACTOR_PENALTY = 10.0
 _BOOTSTRAPS = 200
-# Of the forms' likelihoods in their weights; below one, because most choices are between improbable
-# points and say little about the belief's mass.
+# Exponent of each likelihood in the weights: below one, because most choices are between improbable
+# points and have little information on the belief's mass.
 _LIKELIHOOD_POWER = 0.5
-_MIN_WEIGHT = 0.05  # of a form: a chain costs the same for few draws as for many
+_MIN_WEIGHT = 0.05  # smaller weights of forms become 0: each form costs a Markov chain
 _BIN_EDGES = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 
 
 @dataclass(frozen=True)
 class ChoiceData:
-    """Features of winners and losers (n, d), weights (n,), pair numbers (n,), and their context.
+    """The comparisons that a utility is fitted to.
 
-    ``category`` (d,) is the categorical feature that each belongs to, −1 of numbers; see
-    `llm_elicit.density.latent.Latent.category`. None if all are numbers.
+    Attributes:
+        winners, losers: (n, d) features.
+        weights: (n,) number of judgments that each row stands for.
+        pairs: (n,) numbers of the pairs.
+        context: judges, ties, rankings and positions; None for plain comparisons by one judge.
+        category: (d,) the categorical feature that each column belongs to, −1 for numbers; see
+            `llm_elicit.density.latent.Latent.category`. None if all are numbers.
     """
 
     winners: Array
@@ -79,8 +87,8 @@ class HeldOutPredictions:
 class CrossValidation:
     """The folds of one fit.
 
-    Folds and what ``generator`` decides (frequencies, subsets of the rows) are the same for every
-    seed, so that bands do not depend on them; ``rng`` is the seed's.
+    The folds, and the random frequencies and subsets of rows drawn by ``generator``, are the same
+    for every seed, so that bands do not depend on them. ``rng`` depends on the seed.
 
     Attributes:
         points: (2n, d) float32, winners, then losers.
@@ -189,7 +197,7 @@ def fit_form_weights(
     groups, fold_of = validation.data.groups[rows], validation.fold_of[validation.rows].numpy()
     informative = (validation.data.winners != validation.data.losers).any(1)[rows]
     if len(np.unique(groups[informative])) < 2:
-        # Held out, the only pair that there is leaves nothing to fit, so that no form could win.
+        # If there is only one pair, holding it out leaves nothing to fit the forms to.
         return FormWeights({"quadratic": 1.0}, 1.0, forms["quadratic"])
     log_likelihoods = np.stack(
         [

@@ -6,15 +6,16 @@ a quadratic form (a Gaussian belief on the feature scale), a quadratic form with
 and the logarithm of a mixture of each number of components, of the features or of warped ones
 (`choose_warp`). f is their sum, weighted by held-out choices (`fit_form_weights`).
 
-*Separation.* Where no choice contradicts a rule u, and some agree with it, choices are the likelier
-the larger c is in c u: there is no most likely c (Albert and Anderson, 1984). They bound it from
-below only, and that of the fit is due to its prior. The rules looked at are linear and quadratic
-ones, by a linear program (Konis, 2007), and the fitted utility. No choice of a judge without noise
-contradicts its rule, and of a noisy judge none may where answers are few.
+*Separation.* If no choice contradicts a rule u, and some agree with it, the likelihood of c u
+increases with c and has no maximum (Albert and Anderson, 1984). The choices then bound c only from
+below, and the fitted c depends on the prior. Linear and quadratic rules are found by a linear
+program (Konis, 2007); the fitted utility is checked, too. Choices of a judge without noise never
+contradict its rule, and few choices of a noisy judge may agree with it by chance.
 
-*Warps.* First the end of its range, or both, is found at which each feature is stretched, then how
-strongly, so that a quadratic form makes the choices likelier. All features change at once where
-that is likelier, so that their order does not matter.
+*Warps* stretch a feature at the lower end of its range, at the upper end, or at both, where a
+quadratic form of the stretched features makes the choices more likely. First the ends are chosen,
+then the strengths. Features are changed all at once where that is more likely, so that their order
+does not matter.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ _MAX_SWEEPS, _REFINEMENTS = 12, 2
 
 
 def choose_warp(quadratic: QuadraticFit, ridges: Ridges) -> Warp | None:
-    """Return the warp that makes the choices likeliest; None where no feature gains by one.
+    """Return the warp that makes the choices likeliest; None if no feature gains by one.
 
-    Choices say little of strengths beyond some. Each is the mean of its logarithm given the
-    choices: the least that is strong enough would make skewed beliefs too wide.
+    Choices hardly distinguish large strengths. The logarithm of each strength is therefore its
+    posterior mean: the smallest sufficient strength would make skewed beliefs too wide.
     """
     generator = torch.Generator().manual_seed(0)
     subset = torch.randperm(len(quadratic.rows), generator=generator)[:_MAX_WARP_ROWS]
@@ -221,7 +222,9 @@ def find_separation(
 def find_fitted_separation(
     informative: Flags, pairs: Index, differences: Array, parameter_count: float
 ) -> dict[str, Any] | None:
-    """Return the same of the fitted utility; None if a choice contradicts it.
+    """Return the separation by the fitted utility; None if a choice contradicts it.
+
+    The result is that of `find_separation`.
 
     Args:
         informative: (n,) whether a row is of two different points.

@@ -77,7 +77,7 @@ _MIN_RIDGE_GAIN = 2.0  # nats of evidence for a ridge
 _CURVATURE_VARIANCES = slice(2, 5)  # the variances that shrink a ridge
 _MIN_REPORTED_EXTENSION = 1.25  # times as long, from which on the prior is said to matter
 _MAX_EXTENSION = 10.0  # times as long that a belief is said to be under another prior
-# At which the likelihood of the share of presentations is computed, and between which it is smooth.
+# Shares of presentations at which the likelihood is computed; it is interpolated between them.
 _PROFILE_SHARES = np.array(
     [0.0005, 0.02, 0.05, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85]
 )
@@ -603,7 +603,7 @@ def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observa
 def _position_columns(
     pairs: PairContrasts, context: Context | None, choices: int, noise: Noise
 ) -> tuple[Array, Array]:
-    """Columns (n, B) of position effects and their prior standard deviations (B,)."""
+    """Return columns (n, B) of position effects and their prior standard deviations (B,)."""
     columns, sd = [], []
     for cell in range(len(pairs.cells)):
         in_cell = pairs.cell == cell

@@ -257,7 +257,7 @@ class Hyperparameters:
         which stays.
 
         Args:
-            theta, hessian: the maximum (T,), and the second derivatives (T, T) of the loss there.
+            theta, curvature: the maximum (T,), and the second derivatives (T, T) of the loss there.
             count: the number of θ.
         """
         varied = [i for i in range(len(theta)) if i not in (VARIANCE_COUNT, self.interaction_index)]

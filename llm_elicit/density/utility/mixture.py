@@ -2,14 +2,14 @@
 
 The likelihood of a mixture has many local maxima. For each number of components several starts,
 Gaussian mixtures of the winners, compete by successive halving on part of the comparisons. The
-two that are left are maximized, the one that best predicts the validation rows is kept, and so is
-the prior strength that predicts them best. From there the mixture is fitted to all comparisons,
-and once without each fold for its cross-validated score. More components are tried until three
-numbers in a row do not help.
+two remaining starts are maximized, and the one that best predicts the validation rows is kept, with
+the prior strength that predicts them best. From there the mixture is fitted to all comparisons, and
+once without each fold for its cross-validated score. More components are tried until three numbers
+in a row do not improve it.
 
-Starts are clusters of the winners, which are dense where the belief is: by k-means, which finds
-separate components, and by the nearest of several lines through their mean, which finds components
-that cross. Every second start is refined by expectation maximization.
+Starts are clusters of the winners, which are dense where the belief is. Clusters by k-means find
+separate components; clusters by the nearest of several lines through the mean find components that
+cross. Every second start is refined by expectation maximization.
 
 Predictions are moderated by the posterior's uncertainty. Those of the mode are overconfident in the
 tails, where most comparisons lie, so that its score would favour priors that make the belief too

@@ -8,8 +8,8 @@ normal a priori. The remainder is a sum of processes: of single features, of pai
 of at most three, of all features with each of several length scales (Duvenaud, Nickisch and
 Rasmussen, 2011). A process has a lattice of frequencies: it is periodic, with a period beyond the
 range of the features, and the variances of its terms are its spectral density (Hensman, Durrande
-and Solin, 2018). Random frequencies of a few dozen are a kernel of their own, and made the belief
-depend on which they were. The posterior mode is found by Newton's method, and each process's
+and Solin, 2018). With a few dozen random frequencies instead, the belief depended on which ones
+were drawn. The posterior mode is found by Newton's method, and each process's
 variance maximizes Laplace's approximation to the evidence (Rasmussen and Williams, 2006, sections
 3.4 and 5.5), so that those which the choices do not need vanish.
 """
@@ -46,7 +46,7 @@ _SD_SCALE = 10.0  # scale of the prior of a kind's standard deviation, nats
 _RIDGE_FACTORS = tuple(10.0 ** (half / 2) for half in range(-6, 7))  # whole decades are too coarse
 _MAX_STEPS, _MAX_HALVINGS = 50, 12  # of Newton's method
 _TOLERANCE = 1e-3  # nats of the log-posterior
-_ROUGH_TOLERANCE = 0.1  # the same, of modes that are only predicted with, or that variances need
+_ROUGH_TOLERANCE = 0.1  # nats, for modes that serve only predictions or estimates of variances
 _NEGLIGIBLE = 1e-6  # information of choices that are left out of the precision
 
 
