@@ -1,9 +1,9 @@
 """Comparisons of ranges: the likelihood of a belief's power, and a test of the judge's coherence.
 
 A judge with density p_k ∝ exp(k f) judges the plausibility of a range R by its mass. Its log-odds
-of R over R' are c (L_k(R) − L_k(R')) + noise, with L_k(R) = log ∫_R exp(k f) and a response scale c.
-The log-odds of a judge who attends to typical values, and not to the width of ranges, have another
-term: a coefficient of the log-width that cancels the one within L_k.
+of R over R' are c (L_k(R) − L_k(R')) + noise, with L_k(R) = log ∫_R exp(k f) and a response scale
+c. The log-odds of a judge who attends to typical values, and not to the width of ranges, have
+another term: a coefficient of the log-width that cancels the one within L_k.
 
 Masses L_k, and particles for every power k, are computed by annealed sequential Monte Carlo for all
 boxes at once. Draws of a normal truncated to each box are moved to exp(k f) for the first power,
