@@ -137,7 +137,7 @@ class TestTruncatedNormal:
 
     def test_bounds_on_categories_are_refused(self):
         sampling = Uniform([0.0, 0.0], [1.0, 3.0], categorical=[False, True])
-        with pytest.raises(DensityError, match="categories; leave it free"):
+        with pytest.raises(DensityError, match="categories without an order"):
             TruncatedNormal.from_boxes(make_latent(sampling), np.array([[[0.1, 0.2], [0.0, 1.0]]]))
 
 
