@@ -27,6 +27,17 @@ _UNEXPLAINED = 1e-3
 """A letter of less probability than this, of both, was not sampled from the listed tokens."""
 
 
+_TAG = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning)"
+_OPENED = re.compile(
+    rf"\s*(?:<{_TAG}>|\[THINK\]|\u25c1think\u25b7|<\|channel\|>analysis<\|message\|>)",
+    re.IGNORECASE,
+)
+_CLOSED = re.compile(
+    rf"</{_TAG}>|\[/THINK\]|\u25c1/think\u25b7|<\|channel\|>final<\|message\|>", re.IGNORECASE
+)
+"""The beginning and the end of thinking in the text of an answer, as models write them."""
+
+
 class SoftChoice(NamedTuple):
     """A choice by log-probabilities.
 
@@ -91,6 +102,8 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         UpstreamError: it is an error, or was interrupted.
     """
     wire.check_upstream(answer)
+    if isinstance(answer, list) and len(answer) == 1:
+        answer = answer[0]
     if isinstance(answer, Mapping) and answer.get("choices") == []:
         raise MalformedReplyError("no choices; the server may have filtered the prompt")
     completion = wire.validate_answer(wire.Completion, answer)
@@ -98,7 +111,8 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     wire.check_upstream(choice)
     text, thinking, refusal = _spoken(choice)
     finish = "refusal" if refusal else wire.finish_of(choice.finish_reason, text or thinking)
-    tokens = choice.logprobs and choice.logprobs.content
+    logprobs = choice.logprobs or completion.completion_probabilities  # the latter at llama.cpp
+    tokens = logprobs and logprobs.content
     token = deciding_token(text, thinking, tokens, options, finish) if tokens else None
     soft = None if token is None else _soft_choice_of(token, options)
     unscored: Unscored = ""
@@ -143,12 +157,22 @@ def _spoken(choice: wire.Choice) -> wire.MessageParts:
     candidates = (message.reasoning_content, message.reasoning, inner)
     thinking = next((text for text in candidates if isinstance(text, str) and text), "")
     refusal = message.refusal if isinstance(message.refusal, str) else ""
-    thought, closed, answer = text.partition("</think>")
-    if closed:
-        text, thinking = answer.strip(), thought.replace("<think>", "", 1).strip()
-    elif text.lstrip().startswith("<think>"):
-        text, thinking = "", text.replace("<think>", "", 1).strip()  # truncated before the answer
+    text = text or _called_with(message.tool_calls)
+    opened, closed = _OPENED.match(text), [*_CLOSED.finditer(text)]
+    if closed or opened:  # else it was truncated before the answer
+        end = closed[-1] if closed else None
+        begin = opened.end() if opened else 0
+        thinking = text[begin : end.start() if end else None].strip() or thinking
+        text = text[end.end() :].strip() if end else ""
     return wire.MessageParts(text, thinking, refusal or refused)
+
+
+def _called_with(calls: object) -> str:
+    """Return the arguments of a call, as which some servers send an answer in JSON."""
+    call = calls[0] if isinstance(calls, list) and len(calls) == 1 else None
+    function = call.get("function") if isinstance(call, Mapping) else None
+    arguments = function.get("arguments") if isinstance(function, Mapping) else None
+    return arguments if isinstance(arguments, str) else ""
 
 
 def deciding_token(

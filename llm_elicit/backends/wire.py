@@ -15,6 +15,7 @@ from itertools import zip_longest
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -33,8 +34,15 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore", from_attributes=True, protected_namespaces=())
 
 
+_MAX_DIGITS = 18
+
+
 def _count(value: object) -> int | None:
-    """Return a number of tokens; None if the provider sent something else."""
+    """Return a number of tokens, also as 8.0 or "8"; None if the provider sent something else."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_DIGITS:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
@@ -122,6 +130,7 @@ class Turn(_Part):
     refusal: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
+    tool_calls: Any = None
 
 
 class Choice(_Part):
@@ -147,12 +156,17 @@ class CompletionDetails(_Part):
     reasoning_tokens: Count = None
 
 
+def _either(*names: str) -> Any:
+    """Return a field of a count that servers send under one of several names."""
+    return Field(None, validation_alias=AliasChoices(*names))
+
+
 class CompletionUsage(_Part):
     """The tokens of a chat completion; DeepSeek has a name of its own for those of the cache."""
 
-    prompt_tokens: Count = None
+    prompt_tokens: Count = _either("prompt_tokens", "input_tokens")
     prompt_cache_hit_tokens: Count = None
-    completion_tokens: Count = None
+    completion_tokens: Count = _either("completion_tokens", "output_tokens")
     prompt_tokens_details: Annotated[PromptDetails | None, Lenient] = None
     completion_tokens_details: Annotated[CompletionDetails | None, Lenient] = None
 
@@ -164,6 +178,7 @@ class Completion(_Part):
     model: Text = ""
     system_fingerprint: Text = ""
     usage: Annotated[CompletionUsage | None, Lenient] = None
+    completion_probabilities: Annotated[Logprobs | None, BeforeValidator(_logprobs), Lenient] = None
 
 
 class Block(_Part):
@@ -271,7 +286,7 @@ def parse_json(content: bytes | str) -> object:
     try:
         if isinstance(content, bytes):
             content = content.decode(json.detect_encoding(content), "surrogatepass")
-        text = content.strip("\ufeff \t\r\n")
+        text = _COMMENTS.sub("", content.strip("\ufeff \t\r\n"))
         values, end = [], 0
         if not text.startswith(_EVENT):
             value, end = _decode(text)
@@ -281,6 +296,9 @@ def parse_json(content: bytes | str) -> object:
         raise MalformedReplyError(f"not JSON: {error}") from None
     return values[0] if len(values) == 1 else _joined(values)
 
+
+_COMMENTS = re.compile(r"\A(?::[^\n]*\n\s*)+")
+"""Comments with which a server keeps a connection open."""
 
 _EVENT = ("data:", "event:", "id:", "retry:", ":")
 """Beginnings of the lines of server-sent events; a line with a colon alone is a comment."""
@@ -471,10 +489,18 @@ def check_upstream(part: object) -> None:
     Raises:
         UpstreamError: it has an error, or says that the prompt was blocked, which has no answer.
     """
+    if isinstance(part, list) and len(part) == 1:
+        part = part[0]
     error = part.get("error") if isinstance(part, Mapping) else getattr(part, "error", None)
     if error:
         raise UpstreamError.of(error)
     if isinstance(part, Mapping):
+        if part.get("object") == "error":
+            raise UpstreamError.of(part)
+        told = part.get("errors") or part.get("detail")
+        if told and not part.keys() & {"choices", "content"}:
+            first = told[0] if isinstance(told, list) else told
+            raise UpstreamError.of(first if isinstance(first, Mapping) else str(first))
         feedback = _fields(part, "promptFeedback") or _fields(part, "prompt_feedback")
         reason = feedback.get("blockReason") or feedback.get("block_reason")
         if reason:

@@ -26,6 +26,7 @@ def _with(**changes: Any) -> dict[str, Any]:
     """A chat completion with fields of its message, choice or itself replaced by name."""
     whole = _whole(logprobs=SOFT)
     choice = whole["choices"][0]
+    choice["message"].setdefault("tool_calls", None)
     for part in (choice["message"], choice, whole):
         part.update({name: changes.pop(name) for name in list(changes) if name in part})
     return {**whole, **changes}
@@ -285,3 +286,54 @@ def test_a_choice_without_a_message_is_a_failure_if_it_says_why(message: dict[st
         _failure({"choices": [{**message, "finish_reason": reason, "error": error}]})
     with pytest.raises(MalformedReplyError, match=r"choices\.0\.message"):
         _read({"choices": [{**message, "finish_reason": "stop"}]})
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "<think>{}</think>{}", "<Thinking>\n{}\n</Thinking>\n{}", "{}</think>\n{}",
+        "<seed:think>{}</seed:think>{}", "<thought>{}</thought>{}", "<reasoning>{}</reasoning> {}",
+        "[THINK]{}[/THINK]{}", "\u25c1think\u25b7{}\u25c1/think\u25b7{}",
+        "<|channel|>analysis<|message|>{}<|channel|>final<|message|>{}",
+    ],
+)  # fmt: skip
+def test_thinking_in_the_text_is_no_answer(form: str) -> None:
+    reply = _read(_with(content=form.format("B looks odd.", "A")))
+    assert (reply.text, reply.thinking) == ("A", "B looks odd.")
+    cut = _read(_whole(form.format("B looks odd.", "|").partition("odd.")[0], stop="length"))
+    assert cut.text == "" or not form.startswith(("<", "[", "\u25c1"))
+
+
+def test_the_answer_comes_after_the_last_thought() -> None:
+    assert _read(_with(content="<think>B?</think>B!<think>No.</think>A")).text == "A"
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "status"),
+    [
+        ({"object": "error", "message": "overloaded", "code": 503}, "overloaded", 503),
+        ([{"error": {"message": "no capacity", "code": 429}}], "no capacity", 429),
+        ({"detail": "no capacity"}, "no capacity", 502),
+        ({"detail": [{"message": "no capacity"}]}, "no capacity", 502),
+        ({"errors": [{"message": "no capacity", "code": 503}]}, "no capacity", 503),
+    ],
+)
+def test_an_error_of_any_shape_in_place_of_an_answer(body: Any, message: str, status: int) -> None:
+    with pytest.raises(UpstreamError, match=message) as raised:
+        _read(body)
+    assert raised.value.failure.status == status
+
+
+def test_an_answer_in_a_list_after_comments_as_a_call_or_with_counts_of_its_own() -> None:
+    assert _read([_whole()]).text == "A"
+    assert _read(parse_json(": waiting\n\n: waiting\n" + json.dumps(_whole()))).text == "A"
+    call = {"type": "function", "function": {"name": "answer", "arguments": '{"choice": "A"}'}}
+    assert _read(_with(content=None, tool_calls=[call])).text == '{"choice": "A"}'
+    for usage in (
+        {"prompt_tokens": 12.0, "completion_tokens": "3"},
+        {"input_tokens": 12, "output_tokens": 3},
+    ):
+        reply = _read(_with(usage=usage))
+        assert (reply.prompt_tokens, reply.completion_tokens) == (12, 3)
+    server = {"completion_probabilities": [_listed()]}
+    assert _read(_with(logprobs=None, **server)).first == pytest.approx(0.75)
