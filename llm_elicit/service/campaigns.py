@@ -28,8 +28,9 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import estimates
 from llm_elicit.orchestrator.engine import check
 from llm_elicit.orchestrator.estimates import JudgeEstimate
-from llm_elicit.orchestrator.journal.control import Wanted, is_active
+from llm_elicit.orchestrator.journal.control import ENDED, Wanted, is_active
 from llm_elicit.pipeline.campaign_run import CampaignRun
+from llm_elicit.pipeline.repeats import plan_repeats
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.pipeline.stages import check_run
@@ -38,7 +39,7 @@ from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.security import media_type, require
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
 from llm_elicit.service.spaces import library_of
-from llm_elicit.service.state import CampaignName, NamedRun, Service, Shared
+from llm_elicit.service.state import NAME, CampaignName, NamedRun, Service, Shared
 
 WHERE = "campaign"
 """The name of the campaign in messages."""
@@ -369,6 +370,31 @@ async def start(
         return await service.snapshot(name)
     await _check_askable(service, run)
     return service.runtime.start(run, owner="service", retry_failed=retry_failed).snapshot()
+
+
+@router.post(
+    "/{name}/repeat",
+    summary="Ask the same questions again, in a run of its own",
+    status_code=201,
+    dependencies=_ADMIN,
+)
+async def repeat(
+    response: Response,
+    service: Shared,
+    name: CampaignName,
+    repeat_name: Annotated[
+        str | None,
+        Query(alias="as", pattern=NAME, description="Name of the repeat; NAME.repeat-N without."),
+    ] = None,
+) -> RunSnapshot:
+    """Repeat a campaign that has ended, past the cache; an unfinished repeat goes on."""
+    if (await service.snapshot(name)).state not in ENDED:
+        raise ProblemError(409, f"campaign {name!r} is at work; repeat it when it has ended")
+    run = await service.run(name)
+    await _check_askable(service, run)
+    (planned,) = await asyncio.to_thread(plan_repeats, run.folder, repeat_name)
+    response.headers["location"] = f"/api/campaigns/{planned.campaign.name}"
+    return await start(service, planned.campaign.name)
 
 
 @router.post("/{name}/resume", summary="Resume a paused campaign", dependencies=_ADMIN)

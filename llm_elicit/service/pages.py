@@ -210,13 +210,16 @@ async def retune(
 @router.post("/campaigns/{name}/resume")
 @router.post("/campaigns/{name}/start")
 @router.post("/campaigns/{name}/cancel")
+@router.post("/campaigns/{name}/repeat")
 async def act(request: Request, service: Shared, name: CampaignName, caller: Admin) -> Response:
-    """Pause, resume, start or cancel a campaign; answers in flight are awaited."""
+    """Pause, resume, start, cancel or repeat a campaign; answers in flight are awaited."""
     action = request.url.path.rpartition("/")[2]
     if action == "pause":
         done = campaigns.pause(Response(), service, name, _FOLLOW_TIMEOUT)
     elif action == "cancel":
         done = campaigns.cancel(Response(), service, name, True, _FOLLOW_TIMEOUT)
+    elif action == "repeat":
+        done = campaigns.repeat(Response(), service, name)
     else:
         done = (campaigns.resume if action == "resume" else campaigns.start)(service, name)
     return await _respond_to_action(request, name, caller.scope, done)
@@ -229,12 +232,15 @@ async def _respond_to_action(
     action: Awaitable[RunSnapshot],
     stated: dict[str, str] | None = None,
 ) -> Response:
-    """Await an action and redirect to the campaign's page, or show there why it was refused."""
+    """Await an action and redirect to the campaign's page, or show there why it was refused.
+
+    The page of a repeat is that of the new campaign.
+    """
     try:
-        await action
+        snapshot = await action
     except (ElicitError, ProblemError) as error:
         return await _campaign_response(request, name, scope, error=error, stated=stated)
-    return _redirect(f"/campaigns/{name}")
+    return _redirect(f"/campaigns/{snapshot.name}")
 
 
 async def _campaign_response(

@@ -120,6 +120,7 @@ FORMS = {
     "/campaigns/panel/pause": (303, 303, 403, 303),
     "/campaigns/panel/start": (303, 303, 403, 303),
     "/campaigns/panel/resume": (303, 303, 403, 303),
+    "/campaigns/panel/repeat": (303, 303, 403, 409),
     "/campaigns/panel/retune": (401, 401, 403, 422),
     "/campaigns/panel/people": (401, 401, 403, 422),
     "/campaigns/panel/people/none/revoke": (303, 303, 403, 422),

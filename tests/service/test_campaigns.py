@@ -79,6 +79,21 @@ def test_what_a_campaign_found(done: httpx.Client) -> None:
     assert done.get("/api/campaigns/birds/estimate").json()["judges"][0]["requests"] == 0
 
 
+def test_a_campaign_that_has_ended_is_repeated(done: httpx.Client) -> None:
+    at_work = done.post("/api/campaigns/operators/repeat")
+    problem(at_work, 409)
+    assert "is at work; repeat it when it has ended" in at_work.text
+    assert 'action="/campaigns/birds/repeat"' in done.get("/campaigns/birds").text
+    answer = done.post("/api/campaigns/birds/repeat", params={"as": "birds-again"})
+    assert answer.status_code == 201, answer.text
+    assert answer.headers["location"] == "/api/campaigns/birds-again"
+    wait_for(done, "birds-again", lambda now: now["judges"].get("expert", {}).get("done") == 40)
+    assert done.get("/api/campaigns/birds-again").json()["judges"]["expert"]["cached"] == 0
+    done.post("/api/campaigns/birds-again/cancel")
+    problem(done.post("/api/campaigns/birds/repeat", params={"as": "operators"}), 422)
+    problem(done.post("/api/campaigns/birds/repeat", params={"as": "../x"}), 422)
+
+
 def test_comparisons_in_every_format(done: httpx.Client, served: Served) -> None:
     path = "/api/campaigns/birds/comparisons"
     page = done.get(path, params={"offset": 35, "limit": 10}).json()
