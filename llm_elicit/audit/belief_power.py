@@ -36,9 +36,13 @@ UNIDENTIFIED_SOURCES = ("assumed noise level", "convention")
 """Sources of a saved belief's power if no other answers identify it."""
 
 _MAX_FACTOR = 64.0
+"""Largest multiple of the saved power at which the likelihood of the data is evaluated."""
 _POINTS = 4000
+"""Points of the belief at each power."""
 _MIN_EFFECTIVE_POINTS = 400
+"""Effective sample size of importance weights below which the belief is sampled anew."""
 _MIN_FACTOR = 1e-6
+"""Multiple of the saved power that stands for a power of 0, at which beliefs are not defined."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class PowerEvidence:
 
     Attributes:
         saved_power: the belief's own power.
-        saved_source: what that comes from.
+        saved_source: the source of the saved power.
         identified_power: the power by other answers; None if there are none.
         points_by_factor: draws `(m, d)`, natural units, by factor.
         log_normalizers: by factor, the log of the mean of exp(factor · utility) over the box asked
@@ -138,7 +142,7 @@ class _TemperedBelief:
         belief: the belief.
         mean_utility: the mean of its utility over λ.
         log_uniform: log density of a uniform law on the box asked about, on the features' scales.
-        seed: of the samplers.
+        seed: seed of the samplers.
     """
 
     belief: density.BeliefDensity
@@ -150,7 +154,7 @@ class _TemperedBelief:
     def of(
         cls, belief: density.BeliefDensity, space: FeatureSpace, sampled: Floats, seed: int
     ) -> _TemperedBelief:
-        """Return it from draws `(n, d)` of λ."""
+        """Return the belief with the constants that draws `(n, d)` from λ determine."""
         low, high = space.scale_ends
         centre = float(belief.utility(sampled, tapered=False).mean())
         return cls(belief, centre, -float(np.log(high - low).sum()), seed)
@@ -214,9 +218,11 @@ def parse_power(stored: Mapping[str, Any]) -> density.Power:
 
 
 _DISTANCE_POINTS, _DISTANCE_REPEATS = 500, 3
+"""Points on each side of a distance, and subsamples over which it is averaged."""
 _GRID_POINTS = 2001
+"""Powers among which the one that predicts the data best is searched."""
 _MIN_DIFFERENCE_SDS = 2.0
-"""Standard deviations over subsamples by which two distances have to differ to be told apart."""
+"""Smallest difference of two distances that counts, in standard deviations over subsamples."""
 
 
 class DataPower(StrictModel):
@@ -270,7 +276,7 @@ class BeliefPowers(StrictModel):
 
     Attributes:
         saved_power: the saved belief's power, relative to the fitted utility's own.
-        saved_source: what it comes from; "assumed noise level" or "convention" if nothing
+        saved_source: source of the saved power; "assumed noise level" or "convention" if nothing
             identifies it.
         identified_power: the power by answers other than comparisons of points, if there are any,
             relative to the fitted utility's own, with a 90 % interval.
@@ -301,7 +307,10 @@ class BeliefPowers(StrictModel):
 
     @property
     def is_identified(self) -> bool:
-        """Whether the saved belief has the power identified: not if its interval excludes none."""
+        """Whether the saved belief has the identified power.
+
+        It has not if the interval of the identified power excludes no power.
+        """
         return self.saved_source not in UNIDENTIFIED_SOURCES
 
     @property
@@ -325,7 +334,7 @@ class BeliefPowers(StrictModel):
 def measure_powers(
     evidence: PowerEvidence, reference: Reference, rng: np.random.Generator
 ) -> BeliefPowers:
-    """Measure a belief at several powers; see `llm_elicit.audit.belief_power`."""
+    """Measure a belief's distances, likelihood, means and widths at several powers."""
     space, data = reference.space, reference.data
     sampling = space.round(reference.sampling)
     compared = sampling if data is None else space.round(data)

@@ -11,8 +11,9 @@ against simpler models.
 *Boxes* of the feature space have nearly equal shares of the data: all rows are split at the median
 of the feature with the largest variance, each half again in the same way, as in a k-d tree (Bentley
 1975, "Multidimensional binary search trees used for associative searching"). A categorical feature
-is split into its most frequent categories, as near to half of the rows as possible, and the others;
-it is skipped if one side had less than a quarter of the rows, or fewer than 50. The circle of a
+is split into its most frequent categories, which together hold as nearly half of the rows as
+possible, and the rest; it is skipped if one side had less than a quarter of the rows, or fewer
+than 50. The circle of a
 periodic feature is opened opposite the circular mean of the data, and its boxes are arcs. The boxes
 depend on the data only, so different beliefs can be compared on them.
 """
@@ -36,8 +37,11 @@ from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 MASSES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+"""Masses of the highest-density regions that a report shows."""
 _CURVE_POINTS = 51
+"""Masses at which the coverage curve is evaluated."""
 _MAX_ROWS = 4000
+"""Largest number of rows, and of draws, whose densities are compared."""
 
 
 class Region(StrictModel):
@@ -55,8 +59,8 @@ class DataCoverage(StrictModel):
         regions: some of the regions.
         curve: the share of the data in regions of mass 0, 0.02, ..., 1.
         error: mean |share − mass| over the curve; 0 for a perfect belief.
-        p_value: that levels are uniform, by the two-sample Kolmogorov–Smirnov test: the belief is
-            known by its draws only.
+        p_value: p-value of uniform levels, by the two-sample Kolmogorov–Smirnov test, because the
+            belief is known by its draws only.
     """
 
     rows: int
@@ -168,7 +172,7 @@ class CalibrationBin(StrictModel):
     """Held-out choices whose likelier side was predicted with about the same probability.
 
     Attributes:
-        share: of all held-out choices.
+        share: share of all held-out choices that are in this bin.
         predicted: the mean predicted probability.
         observed: how often that side was chosen.
     """
@@ -221,8 +225,11 @@ def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | N
 
 
 _MAX_DEPTH = 4
+"""Largest number of times that a box is halved."""
 _MIN_ROWS = 50
+"""Smallest number of rows in a box."""
 _MIN_SHARE = 0.25
+"""Smallest share of a box's rows on one side of a split by categories."""
 
 
 class BoxBound(StrictModel):
@@ -243,10 +250,10 @@ class Box(StrictModel):
     """A box and the shares of data and belief in it.
 
     Attributes:
-        bounds: of the features that bound it; the others are unrestricted.
-        data: the share of the rows, with Wilson's 95 % interval over rows.
-        belief: the share of the belief.
-        band: its 90 % credible band, if the belief has draws.
+        bounds: ranges of the features that bound the box; other features are unrestricted.
+        data: share of the data's rows in the box, with Wilson's 95 % interval over rows.
+        belief: mass of the belief in the box.
+        band: 90 % credible band of this mass, if the belief has draws.
         outside_band: whether the data's share lies outside the band; None without one.
     """
 
@@ -268,7 +275,7 @@ def measure_boxes(
     """Return at most 16 boxes of 50 rows or more, those where belief and data differ most first.
 
     Args:
-        belief: its samples, `(m, d)`, natural units.
+        belief: samples of the belief, `(m, d)`, natural units.
         reference: the space and the data.
         draws: samples of the posterior's draws, `(S, k, d)`.
 

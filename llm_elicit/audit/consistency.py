@@ -127,9 +127,9 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
 def _measure_order_bias(letters: pd.DataFrame) -> Interval | None:
     """Return the order bias of verdicts, with the two orders of a pair weighted equally.
 
-    Answers to one pair are correlated, so the interval is Wilson's at the effective sample size
-    share (1 − share) / Var(share), with the variance between pairs, but at most the number of
-    answers: zero observed variance does not mean zero uncertainty.
+    Answers to one pair are correlated, so the interval is Wilson's for the effective sample size
+    share (1 − share) / Var(share), with the variance between pairs. The effective sample size is at
+    most the number of answers, because a variance that happens to be 0 does not mean certainty.
     """
     by_pair, answers = _pair_means(letters, "said_a")
     if not answers:
@@ -184,7 +184,7 @@ def _share_interval(same: pd.Series[Any], pair: pd.Series[Any]) -> Interval | No
 def _pair_means(table: pd.DataFrame, column: str) -> tuple[Floats, int]:
     """Return the means of `column` of the pairs asked in both orders, weighted equally.
 
-    And the number of answers they are from.
+    The second value is the number of answers that the means are taken over.
     """
     table = table[table.groupby("pair")["first"].transform("nunique") == 2]
     by_order = table.groupby(["pair", "first"])[column].mean()
@@ -193,14 +193,16 @@ def _pair_means(table: pd.DataFrame, column: str) -> tuple[Floats, int]:
 
 Index = npt.NDArray[np.int64]
 _RANDOM_CYCLE_SHARE = 0.25
+"""Share of triads that are cycles if choices are random."""
 _ROUNDING = 1e-9
+"""Rounding error up to which a sum of probabilities counts as a whole number of cycles."""
 
 
 class Transitivity(StrictModel):
     """Cycles among a judge's triads; None if the questions or the belief for them are missing.
 
     Attributes:
-        triads: their number; no two share a pair.
+        triads: number of triads; no two share a pair.
         cycle_share: the share of triads that are cycles, with one answer drawn for each pair; soft
             judgments and pairs whose answers differ count by the probability of a cycle. 1/4 for
             random choices.
@@ -228,7 +230,7 @@ class Triads:
 
     Attributes:
         corners: the points a, b and c of each, `(t, 3, d)`, natural units.
-        preference: that of a over b, b over c and c over a, averaged over replicates, by
+        preference: preferences for a over b, b over c and c over a, averaged over replicates, by
             presentation order, `(t, 3, 2)` in [0, 1]; NaN for an order that was not answered.
     """
 
@@ -243,8 +245,8 @@ def find_triads(comparisons: Comparisons, judge: str) -> Triads:
     """Find triads that share no pair, from the points alone.
 
     Choices on different pairs are independent given the utility, so cycles of such triads are too.
-    If the pairs allow more triads, those of earlier pairs are taken. Of two pairs of the same two
-    points the first counts.
+    If a pair is in several triads, those of earlier pairs are kept. If two pairs have the same two
+    points, the first one counts.
     """
     choices = comparisons.choices(judge)
     points = np.stack([choices.a, choices.b], axis=1).reshape(-1, len(comparisons.features))
@@ -339,7 +341,7 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
         predictions: from `predict_triads`, for the same triads; None without a belief.
 
     Raises:
-        InputError: if `predictions` is for another number of triads.
+        InputError: if `predictions` does not have one entry for each triad.
 
     Examples:
         >>> corners = np.random.default_rng(0).uniform(size=(40, 3, 2))
@@ -407,9 +409,10 @@ class FeatureNonresponse(StrictModel):
         thirds: nonresponse rate of pairs with a point in the lowest, middle and highest third of
             the feature's range, on its scale; None if no such pair was asked. None for a
             categorical feature.
-        categories: the same by the category of a point; None for a number.
-        p_value: of the permutation test of independence from the feature's values in a pair.
-        p_holm: the same, Holm-adjusted over all features.
+        categories: nonresponse rate of pairs with a point in each category; None for a number.
+        p_value: p-value of the permutation test that nonresponse does not depend on the feature's
+            values in a pair.
+        p_holm: this p-value, Holm-adjusted over all features.
     """
 
     name: str
@@ -423,8 +426,8 @@ class Nonresponse(StrictModel):
     """A judge's questions without a choice: refused, truncated or unparsable.
 
     Attributes:
-        share: of all questions, with Wilson's interval over pairs.
-        features: by feature, in the order of the space.
+        share: share of all questions, with Wilson's interval over pairs.
+        features: nonresponse by each feature, in the order of the space.
     """
 
     share: Interval

@@ -46,18 +46,22 @@ MAX_NEIGHBOURS = 20
 """Similar rows that an answer is compared with besides its own."""
 
 _NULL_DRAWS = 99
+"""Samples of true draws that give the null distribution of a distance."""
 _MAX_COMPARED_POINTS = 1000
+"""Largest number of points that represent the data or the belief."""
 _MAX_DIGITS = 4
+"""Leading digits to which a completed value has to equal the printed one."""
 _MEMORIZATION_LEVEL = 0.01
+"""Level of the test that the judge has memorized the table."""
 
 
 class DistanceTest(StrictModel):
-    """A distance of the generated points, against those of as many true draws.
+    """The distance of generated points from a sample, compared with that of as many true draws.
 
     Attributes:
-        distance: of the points.
-        floor: its mean over true draws.
-        p_value: how often true draws are at least as far.
+        distance: distance of the generated points from the sample.
+        floor: mean distance of samples of as many true draws.
+        p_value: share of these samples that are at least as far from it as the generated points.
     """
 
     distance: float
@@ -66,9 +70,15 @@ class DistanceTest(StrictModel):
 
 
 class GeneratedFeature(StrictModel):
-    """One feature: W1 in standard deviations of the data, on its scale; None without data, belief.
+    """The distances of the generated points in one feature.
 
-    For a categorical feature, the total variation between shares.
+    Wasserstein-1 in standard deviations of the data, on the feature's scale; for a categorical
+    feature, the total variation between shares.
+
+    Attributes:
+        name: the feature.
+        data: distance from the data; None without data.
+        belief: distance from the belief; None without a belief.
     """
 
     name: str
@@ -80,11 +90,11 @@ class GeneratedPoints(StrictModel):
     """The points a judge generated.
 
     Attributes:
-        points: how many lie in the range asked about; distances are of these.
-        outside_range: how many do not.
-        distinct: how many of the points are different.
-        features: by feature, in the order of the space.
-        data, belief: the energy distance over all features jointly.
+        points: number of points in the range asked about; distances are measured on these.
+        outside_range: number of points outside this range.
+        distinct: number of different points in the range.
+        features: distances in each feature, in the order of the space.
+        data, belief: the energy distance from the data and from the belief, over all features.
     """
 
     points: int
@@ -182,8 +192,8 @@ class RowCompletionTest(StrictModel):
         chance_share: the share of answers that equal the value of one of the rows with the most
             similar beginnings, averaged over these rows.
         p_value: probability of as many exact completions if the row's own value is exchanged at
-            random with those of its neighbours.
-        memorized: whether that is below 1 %, which one lucky answer never is.
+            random with the values of its neighbours.
+        memorized: whether this probability is below 1 %; a single lucky answer is not enough.
     """
 
     feature: int
@@ -264,16 +274,16 @@ class DirectEvidence:
     """A judge's parsed answers to direct questions.
 
     Attributes:
-        quantiles: `(t, d, 5)`, natural units: each feature's statements; NaN if there was none, or
-            it could not be parsed.
-        points: generated points, `(n, d)`, natural units, inside the range or not.
+        quantiles: stated quantiles, `(t, d, 5)`, natural units, for each statement and feature;
+            NaN if a statement is missing or could not be parsed.
+        points: generated points, `(n, d)`, natural units; they may lie outside the range.
         completion: the rows to complete; None if none were asked.
         rows: the numbers of the rows that were asked.
         completed_values: the values given for these rows; NaN if the reply could not be parsed.
         answer_counts: number of answers by kind.
         unparsed_counts: number of answers that could not be parsed, by kind and reason.
-        quantiles_by_level: of the belief at other noise levels, from `quantiles_by_noise`; None for
-            a belief with a single level.
+        quantiles_by_level: quantiles of the belief at other noise levels, from
+            `quantiles_by_noise`; None for a belief with a single level.
     """
 
     quantiles: Floats
@@ -295,7 +305,7 @@ class DirectEvidence:
             table: with the columns judge, kind, number, replicate, reply and finish.
             judge: the judge's name.
             space: the space that was asked about.
-            seed: the campaign's.
+            seed: the campaign's seed, which chose the rows to complete.
         """
         if table is None or not (table["judge"] == judge).any():
             return None
@@ -344,7 +354,7 @@ class DirectEvidence:
             belief: a belief that has other noise levels.
             space: the features.
             points: the belief's own draws, `(m, d)`, natural units.
-            seed: of the posterior draws.
+            seed: seed of the posterior draws.
         """
         if not np.isfinite(self.quantiles).any():
             return self
@@ -375,10 +385,10 @@ class DirectAudit(StrictModel):
     """A judge's answers to direct questions.
 
     Attributes:
-        answer_counts: how many could be used, by kind, of the kinds that were asked.
-        stated_quantiles: its quantiles; None if none could be parsed.
-        generated_points: its points; None if fewer than two could be used.
-        row_completion: the rows it completed; None if none were asked.
+        answer_counts: numbers of answers and of unparsed ones, for each kind that was asked.
+        stated_quantiles: the quantiles that the judge stated; None if none could be parsed.
+        generated_points: the points that it generated; None if fewer than two could be used.
+        row_completion: the test of the rows that it completed; None if none were asked.
     """
 
     answer_counts: list[AnswerCounts]
@@ -400,8 +410,8 @@ def measure_direct(
         evidence: the answers.
         reference: the data and λ.
         belief: the belief's draws, `(m, d)`, natural units; None if none was fitted.
-        settings: of the audit.
-        rng: for floors and tests.
+        settings: settings of the audit.
+        rng: generator for floors and tests.
     """
     row_completion = None
     if evidence.completion is not None:

@@ -31,10 +31,15 @@ from llm_elicit.spaces.circles import share_distance
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _MAX_ITERATIONS = 10_000_000
+"""Largest number of iterations of the network simplex."""
 _PROJECTIONS = 256
+"""Random directions of the sliced distance."""
 _MAX_REFERENCE_POINTS = 50
-_QUANTILE_LEVELS = (np.arange(200) + 0.5) / 200  # of quantiles
-_PERIODIC_BINS = 120  # of a circle
+"""Largest number of reference points of PQMass from each sample."""
+_QUANTILE_LEVELS = (np.arange(200) + 0.5) / 200
+"""Levels of the quantiles that represent a marginal."""
+_PERIODIC_BINS = 120
+"""Bins of a periodic feature that is not whole."""
 
 
 def wasserstein(x: Floats, y: Floats, max_iterations: int = _MAX_ITERATIONS) -> float:
@@ -73,7 +78,7 @@ def total_variation(x: Floats, y: Floats, edges: Floats) -> float:
 
 
 def measure_joint(x: Floats, y: Floats, rng: np.random.Generator) -> dict[str, float]:
-    """Return all four by name: sliced, energy, classifier, pqmass.
+    """Return the four joint distances by name: sliced, energy, classifier, pqmass.
 
     Args:
         x, y: samples of equal size, rows in random order.
@@ -237,9 +242,9 @@ class Marginals:
     """Marginals of a sample, or of every draw of a belief (S, ...), standardized.
 
     Attributes:
-        standardizer: of the features.
+        standardizer: standardizes the features.
         quantiles: at even levels (..., L, d); NaN for a categorical or periodic feature.
-        shares: of each categorical feature's categories (..., K), by its index.
+        shares: shares of the categories (..., K) of each categorical feature, by its index.
         periodic_shares: shares in equal bins (..., K) of each periodic feature, by its index.
     """
 
@@ -273,14 +278,14 @@ class Marginals:
     def pairwise_distances(self, other: Marginals) -> Floats:
         """Return the distances (n, d) of all pairs of draws, one of each.
 
-        For a belief and itself, the mean is the average distance of two of its draws. For two
-        beliefs it is at least half the sum of their own, since differences of quantiles and of
-        shares are of negative type (Székely and Rizzo 2013).
+        For a belief compared with itself, the mean is the average distance between two of its
+        draws. For two beliefs, the mean is at least half the sum of these averages, since
+        differences of quantiles and of shares are of negative type (Székely and Rizzo 2013).
         """
         return np.concatenate([self.distance(other[k : k + 1]) for k in range(len(other))])
 
     def __getitem__(self, rows: slice) -> Marginals:
-        """Return some of the draws."""
+        """Return the marginals of some of the draws."""
         shares = {j: values[rows] for j, values in self.shares.items()}
         circles = {j: values[rows] for j, values in self.periodic_shares.items()}
         return replace(self, quantiles=self.quantiles[rows], shares=shares, periodic_shares=circles)
@@ -354,10 +359,10 @@ class FeatureDistance(StrictModel):
 
     Attributes:
         name: the feature.
-        wasserstein: Wasserstein-1 in standard deviations of the data, on the feature's scale; None
-            for categories without an order. Of ordered ones, of their codes; of a periodic feature,
-            along the circle.
-        total_variation: ½∫|p − q|, from 0 (equal) to 1 (disjoint); for shares ½Σ|p − q|.
+        wasserstein: Wasserstein-1 in standard deviations of the data, on the feature's scale; for
+            ordered categories, between their codes; for a periodic feature, along the circle. None
+            for categories without an order.
+        total_variation: ½∫|p − q|, or ½Σ|p − q| between shares, from 0 (equal) to 1 (disjoint).
     """
 
     name: str
@@ -366,7 +371,7 @@ class FeatureDistance(StrictModel):
 
 
 class JointDistance(StrictModel):
-    """Joint distances of two samples, on the points of the Wasserstein distance.
+    """Joint distances of two samples, measured on the same subsamples as `Distance.wasserstein`.
 
     Attributes:
         sliced: Wasserstein-1 of projections, averaged over random directions.
@@ -387,7 +392,7 @@ class JointIntervals(StrictModel):
     They include the sampling variation of the subsamples.
 
     Attributes:
-        sliced, energy: as in `JointDistance`.
+        sliced, energy: intervals of the distances of `JointDistance`.
     """
 
     sliced: Band
@@ -395,16 +400,16 @@ class JointIntervals(StrictModel):
 
 
 class Distance(StrictModel):
-    """Everything measured between two samples.
+    """All distances between two samples.
 
     Attributes:
         wasserstein: Wasserstein-1, Euclidean, between standardized features.
-        joint: other joint distances of the same points.
-        intervals: posterior uncertainty of these, if the belief has draws.
-        size: points on each side of these.
+        joint: other joint distances, measured on the same points.
+        intervals: posterior uncertainty of the joint distances, if the belief has draws.
+        size: number of points on each side of the joint distances.
         mmtv: mean marginal total variation, in [0, 1].
-        marginal_size: points on each side of the one-dimensional distances.
-        features: the marginals, in the order of the space.
+        marginal_size: number of points on each side of the one-dimensional distances.
+        features: distances between the marginals, in the order of the space.
     """
 
     wasserstein: Estimate
@@ -417,9 +422,9 @@ class Distance(StrictModel):
 
 
 def common_size(max_size: int, *samples: Floats) -> int:
-    """Return the size that all distances of an audit share: at most half of the smallest sample.
+    """Return the sample size of all distances of an audit: at most half of the smallest sample.
 
-    Half, so that every floor can be measured between two disjoint samples of that size.
+    With half of it, every floor can be measured between two disjoint samples of this size.
     """
     return max(1, min(max_size, *(len(points) // 2 for points in samples)))
 
@@ -428,14 +433,14 @@ def common_size(max_size: int, *samples: Floats) -> int:
 class DistanceEstimator:
     """Estimates distances between samples of one space, always with the same sizes.
 
-    Points are first rounded as the questions word them: otherwise a table of
-    whole numbers and a continuous belief would differ by the rounding alone.
+    Points are first rounded as the questions state them. Otherwise a table of whole numbers and a
+    continuous belief would differ by the rounding alone.
 
     Attributes:
         standardizer: standardizes the features.
         settings: repeats and bins.
-        size: points on each side of a Wasserstein distance.
-        marginal_size: points on each side of a one-dimensional distance.
+        size: number of points on each side of a Wasserstein distance.
+        marginal_size: number of points on each side of a one-dimensional distance.
     """
 
     standardizer: Standardizer

@@ -46,7 +46,7 @@ def wilson_interval(share: float, n: float) -> Interval:
 def t_interval(values: Floats, inflation: float = 1.0) -> Interval:
     """Return the mean of at least two values `(n,)` with Student's 95 % interval.
 
-    `inflation` is the factor of the standard error by which values resemble each other.
+    `inflation` multiplies the standard error; it is above 1 if the values are autocorrelated.
     """
     mean, error, freedom = _mean_and_error(values, inflation)
     half = float(stats.t.ppf(0.975, freedom)) * error
@@ -109,7 +109,7 @@ AnyTest = TypeVar("AnyTest", bound=AdjustedTest)
 def adjust_tests(
     tests: Sequence[AnyTest | None], in_family: Sequence[bool] | None = None
 ) -> list[AnyTest | None]:
-    """Return the tests with Holm-adjusted p-values; what was not tested counts as p = 1."""
+    """Return the tests with Holm-adjusted p-values; a test that is None counts as p = 1."""
     p_values = holm_adjust(
         np.array([1.0 if test is None else test.p_value for test in tests]), in_family
     )
@@ -122,7 +122,7 @@ def adjust_tests(
 def holm_adjust(p_values: Floats, in_family: Sequence[bool] | None = None) -> Floats:
     """Return p-values `(m,)` adjusted for multiple testing by Holm's (1979) step-down method.
 
-    Those outside the family are neither adjusted nor counted; by default all are in it.
+    p-values outside the family are neither adjusted nor counted; by default all are in it.
 
     Examples:
         >>> holm_adjust(np.array([0.01, 0.04, 0.03])).tolist()
@@ -158,10 +158,10 @@ def format_p_value(p_value: float, is_bound: bool) -> str:
 
 
 def is_outside_band(band: Band | None, data: Interval | None) -> bool | None:
-    """Return whether the data's value lies outside a belief's band; None without either."""
+    """Return whether the data's value lies outside a belief's band; None if one is missing."""
     return None if band is None or data is None else not band[0] <= data.value <= band[1]
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return a number as JSON has it: None for infinity and not-a-number."""
+    """Return a number for JSON: None instead of infinity or not-a-number."""
     return float(value) if math.isfinite(value) else None

@@ -7,9 +7,9 @@ All intervals are over draws of the beliefs' posteriors (`llm_elicit.density.Bel
 judges are compared over all pairs of draws, one of each. p-values of several comparisons are
 Holm-adjusted (1979).
 
-Every judge is held against the data of its own run, in their standard deviations. Beliefs are
-compared with each other in standard deviations of the data of all runs together. The result does
-not depend on the order of the judges.
+Every judge is compared with the data of its own run, in standard deviations of these data. Beliefs
+are compared with each other in standard deviations of the data of all runs together. The result
+does not depend on the order of the judges.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Progress = Callable[[str, int, int], None]
-_CREDIBLE_LEVEL = 0.9  # of intervals
-_TEST_LEVEL = 0.05  # of tests
+_CREDIBLE_LEVEL = 0.9
+"""Probability of the credible intervals of distances and differences."""
+_TEST_LEVEL = 0.05
+"""Level of the tests of features and ranks."""
 _SAMPLING_POINTS = 2000
+"""Number of draws from λ at which utilities are ranked."""
 
 
 class JudgeAgreement(StrictModel):
@@ -49,11 +52,11 @@ class JudgeAgreement(StrictModel):
         pairs: number of pairs in which both have a preference.
         same_choice_share: share of these pairs in which both prefer the same point, with Wilson's
             95 % interval; 1/2 for unrelated judges. None without a pair.
-        rank_correlation: Spearman's, of the two utilities over draws from λ: the mean over pairs of
-            posterior draws, and their central 95 %.
-        self_correlation: the geometric mean, over the two judges, of the same between draws of one
-            judge's own utility: the highest mean that this uncertainty allows, which equal
-            utilities have.
+        rank_correlation: Spearman's correlation of the two utilities over draws from λ: the mean
+            over pairs of posterior draws, and their central 95 %.
+        self_correlation: the same correlation between posterior draws of one judge's own utility,
+            as the geometric mean over the two judges. It is the highest mean correlation that the
+            posterior uncertainty allows, and equal utilities reach it.
     """
 
     first: str
@@ -76,8 +79,8 @@ class FeatureDifference(StrictModel):
         distance: Wasserstein-1 between the marginals, standard deviations of the reference; for a
             categorical feature, total variation times the distance between any two categories
             (see `llm_elicit.audit.reference`).
-        p_holm: that neither mean nor width differs, or no share, or no mean direction, adjusted
-            over all features.
+        p_holm: p-value that mean and width are equal (for a categorical feature all shares, for a
+            periodic one the mean direction), Holm-adjusted over all features.
     """
 
     name: str
@@ -95,9 +98,10 @@ class BeliefDifference(StrictModel):
         first, second: the judges.
         distance: Wasserstein-1 between marginals, averaged over features: the mean over pairs of
             posterior draws, and their central 90 %.
-        floor: the mean, over the two judges, of the same between draws of one judge's own belief:
-            the least mean that this uncertainty allows, which equal beliefs have.
-        features: those that differ most first.
+        floor: the same distance between posterior draws of one judge's own belief, as the mean over
+            the two judges. It is the smallest mean distance that the posterior uncertainty allows,
+            and equal beliefs reach it.
+        features: differences in each feature, the largest first.
     """
 
     first: str
@@ -138,7 +142,7 @@ class RankedJudge(StrictModel):
 
     @property
     def remark(self) -> str:
-        """The reason, or what is not shown of a judge with a rank."""
+        """Why the judge is not ranked, or that it is not shown to be nearer to the data than λ."""
         if self.reason or self.distance is None or self.sampling_distance is None:
             return self.reason
         near = self.distance.high < self.sampling_distance
@@ -149,11 +153,11 @@ class JudgeComparison(StrictModel):
     """Several judges compared.
 
     Attributes:
-        judges: their names.
+        judges: names of the judges.
         agreements, differences: one per pair of judges with beliefs.
-        ranking: by distance from the data, nearest first: judges with a preference whose belief is
-            nearer to the data than λ. None if no run has data.
-        unranked: the others.
+        ranking: judges with a preference whose belief is nearer to the data than λ, the nearest
+            first. None if no run has data.
+        unranked: the judges that are not ranked.
     """
 
     judges: list[str]
@@ -198,12 +202,12 @@ class JudgeBelief:
     """One judge to compare.
 
     Attributes:
-        name: the judge's name, different from the others'.
+        name: the judge's name, which no other judge has.
         verdict: the kind of judge, as in the report of its run.
-        choices: its choices.
-        belief: None if it answered too little for one.
+        choices: the judge's choices.
+        belief: the judge's belief; None if it answered too few pairs for one.
         reference: the feature space, λ and the data of its run.
-        control: whether it is simulated beside judges that are not, see `Campaign.controls`.
+        control: whether the judge is a simulated one beside real judges, see `Campaign.controls`.
     """
 
     name: str
@@ -221,19 +225,19 @@ def compare_judges(
 
     Args:
         judges: at least two, of different names, over the same features.
-        seed: of the beliefs' draws.
+        seed: seed of the posterior draws.
         progress: called as progress(judge, done, total) while beliefs are drawn.
 
     Raises:
-        InputError: if there are fewer than two judges, or two of one name.
+        InputError: if there are fewer than two judges, or two have the same name.
         DensityError: if a belief has no posterior draws.
     """
     judges = sorted(judges, key=lambda judge: judge.name)
     names = [judge.name for judge in judges]
     if len(names) < 2 or len(set(names)) < len(names):
         raise InputError(f"compare: {', '.join(names) or 'no judge'}; name two or more judges")
-    # All are compared over the data of all runs together, and points of every λ, in the support of
-    # all. Runs with the same data, or the same λ, count once.
+    # Judges are compared over the data of all runs together and over draws from the λ of every run
+    # that lie in the support of all. Runs with the same data, or the same λ, count once.
     references = [judge.reference for judge in judges]
     data = _drop_duplicates(
         [reference.data for reference in references if reference.data is not None]
@@ -274,7 +278,7 @@ def compare_judges(
 
 
 def _drop_duplicates(arrays: Sequence[Floats]) -> list[Floats]:
-    """Return arrays without repetitions, in an order that does not depend on theirs."""
+    """Return arrays without duplicates, in an order that does not depend on their order."""
     by_content = {array.tobytes(): array for array in arrays}
     return [by_content[content] for content in sorted(by_content)]
 
@@ -413,7 +417,7 @@ def _two_sided_p_values(difference: Floats) -> Floats:
 def _rank_judges(
     judges: Sequence[JudgeBelief], draws: Mapping[str, density.BeliefDraws], seed: int
 ) -> tuple[list[RankedJudge], list[RankedJudge]]:
-    """Return the judges by rank, and those below, both from the nearest to the farthest.
+    """Return the ranked and the unranked judges, each from the nearest to the farthest.
 
     Judges are separated if they differ at 5 %, adjusted as by `order_p_values`.
     """
@@ -452,7 +456,7 @@ def order_p_values(
 ) -> dict[tuple[str, str], float]:
     """Return p-values of the order of every two distances, Holm-adjusted over all pairs.
 
-    Pairs without a control are adjusted over such pairs alone.
+    Pairs without a control are adjusted over the pairs without a control alone.
     """
     pairs = list(itertools.combinations(distances, 2))
     p_values = np.array([_order_p_value(distances[a], distances[b]) for a, b in pairs])
@@ -464,7 +468,7 @@ def order_p_values(
 def _measure_data_distance(
     judge: JudgeBelief, draws: density.BeliefDraws | None, seed: int
 ) -> tuple[RankedJudge, Floats | None]:
-    """Return a judge's line without its rank, and the distance of every draw from its data."""
+    """Return a judge's entry without its rank, and the distance of every draw from its data."""
     reference, data, distance = judge.reference, judge.reference.data, None
     fields: dict[str, Any] = {"judge": judge.name, "verdict": judge.verdict}
     if data is not None:

@@ -1,10 +1,10 @@
 """The audit of people as judges: agreement between raters, attention and response times.
 
 A *rater* is a person or a model. Raters are compared over the pairs that both have judged, by the
-point preferred, whichever was shown first. Where a rater has several answers about a pair (both
-orders, or replicates), agreement is the expectation over one of them drawn at random. Log-odds and
-stated probabilities count as the choice that they imply. Answers without a choice are left out;
-"equal" is a choice of its own.
+point preferred, whichever was shown first. If a rater gave several answers about a pair (in both
+orders, or as replicates), agreement is the expectation over one answer drawn at random. Log-odds
+and stated probabilities count as the choice that they imply. Answers without a choice do not count;
+"equal" is a third choice beside the two points.
 
 Chance is corrected for by Cohen's (1960) kappa for two raters, and by Krippendorff's (2004) alpha
 for any number of raters with missing answers, both nominal: 1 for raters that always agree, 0 for
@@ -30,7 +30,7 @@ FAST_SECONDS = 1.0
 """Seconds below which an answer counts as too fast to have read two cards."""
 
 PersonKey = tuple[str, str]
-"""A judge and an expert."""
+"""The name of a judge with backend human, and the name of a person who answers for it."""
 AgreementMeasure = Callable[[Floats], Floats]
 """A measure of agreement of tables of answers; NaN where it is undefined."""
 
@@ -39,19 +39,22 @@ _FIRST_PREFERENCE = {
     "b": 0.0,
     "equal": 0.5,
 }  # P(first shown preferred), by what was chosen
-_RESAMPLES = 1_000  # of a bootstrap
-_MIN_PAIRS = 5  # pairs of which such an agreement is given
-_MIN_DISAGREEMENT = 1e-12  # disagreement by chance for which agreement can be corrected
+_RESAMPLES = 1_000
+"""Number of bootstrap resamples."""
+_MIN_PAIRS = 5
+"""Smallest number of common pairs for which chance-corrected agreement is reported."""
+_MIN_DISAGREEMENT = 1e-12
+"""Expected disagreement below which agreement cannot be corrected for chance."""
 
 
 class RaterAgreement(StrictModel):
     """Agreement of two raters, or of a person with earlier answers of their own.
 
     Attributes:
-        first, second: the raters.
-        pairs: number of pairs that both judged; of one person, number of repeated questions.
-        share: share of pairs on which they agree.
-        kappa: Cohen's; None if all answers of both are the same.
+        first, second: names of the raters.
+        pairs: number of pairs that both judged; for one person, number of repeated questions.
+        share: share of these on which the answers agree.
+        kappa: Cohen's kappa; None if all answers of both are the same.
     """
 
     first: str
@@ -65,9 +68,9 @@ class GroupAgreement(StrictModel):
     """Agreement of several raters.
 
     Attributes:
-        raters: their names.
-        pairs: number of pairs that at least two of them judged.
-        alpha: Krippendorff's; None if all answers are the same.
+        raters: names of the raters.
+        pairs: number of pairs that at least two raters judged.
+        alpha: Krippendorff's alpha; None if all answers are the same.
     """
 
     raters: list[str]
@@ -77,7 +80,7 @@ class GroupAgreement(StrictModel):
 
 @dataclass(frozen=True)
 class Ratings:
-    """What raters chose about pairs.
+    """The choices of raters about pairs.
 
     Attributes:
         names: the raters.
@@ -129,7 +132,7 @@ def measure_rater_agreement(
         names: the raters.
         first, second: the shares of each rater's answers in each category, `(pairs, k)`; a row
             of zeros is a pair that the rater has not judged.
-        rng: for the bootstrap.
+        rng: generator of the bootstrap.
 
     Examples:
         >>> ada = choice_indicators(np.array([0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]))
@@ -212,17 +215,17 @@ def _bootstrap_interval(
     """Return a measure of the sum of tables, with its bootstrap interval over them.
 
     Args:
-        tables: one a pair, `(pairs, k, k)`.
-        measure: of such tables.
-        rng: for the bootstrap.
+        tables: one table of answers for each pair, `(pairs, k, k)`.
+        measure: measure of the agreement in a table.
+        rng: generator of the bootstrap.
 
     Returns:
-        None if the measure is undefined, or of fewer than five pairs.
+        None if the measure is undefined, or if there are fewer than five pairs.
     """
     value = float(measure(tables.sum(axis=0)))
     if np.isnan(value) or len(tables) < _MIN_PAIRS:
         return None
-    # Equal tables are drawn together, so that the time does not grow with their number.
+    # Equal tables are resampled together, so that the time depends on the number of different ones.
     distinct_tables, counts = np.unique(tables.reshape(len(tables), -1), axis=0, return_counts=True)
     resample_counts = rng.multinomial(len(tables), counts / len(tables), size=_RESAMPLES)
     resampled = measure((resample_counts @ distinct_tables).reshape(-1, *tables.shape[1:]))
@@ -241,9 +244,9 @@ class PersonAudit(StrictModel):
             position effect, None without a choice.
         retest: agreement with the person's own earlier answers to the same questions, over repeats,
             in either order, and replicates; None without any.
-        attention_questions: number of attention questions answered.
-        attention_share: share of them that were answered as asked; None without any.
-        median_seconds: median response time.
+        attention_questions: number of attention questions that were answered.
+        attention_share: share of them that were answered correctly; None without any.
+        median_seconds: median response time in seconds.
         fast_share: share of answers in less than a second.
         mean_confidence: mean of the stated confidence, 0 to 1; None if none was stated.
     """
@@ -280,7 +283,7 @@ class PeopleAudit(StrictModel):
 
 @dataclass(frozen=True)
 class PeopleEvidence:
-    """What the audit of people is based on.
+    """The answers that the audit of people is based on.
 
     Attributes:
         comparisons: the judgments of the run.
@@ -296,8 +299,8 @@ def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
     """Measure people's agreement, attention and response times; None without their answers.
 
     Args:
-        evidence: their answers, and those of models.
-        seed: of the bootstrap.
+        evidence: the answers of people and of models.
+        seed: seed of the bootstrap.
     """
     cards, frame = evidence.cards, evidence.comparisons.frame
     answered_cards = cards[cards["state"] == "answered"]
@@ -330,7 +333,7 @@ def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
 
 
 def _name_people(cards: pd.DataFrame, judges: Sequence[str]) -> dict[PersonKey, str]:
-    """Return the name of each person: the expert's, with the judge's if that is not unique."""
+    """Return a unique name for each person, with the judge's name where two people share one."""
     keys = list(dict.fromkeys(zip(cards["judge"], cards["expert"], strict=True)))
     judges_of_people = {judge for judge, _ in keys}
     all_names = [expert for _, expert in keys] + [

@@ -1,11 +1,11 @@
-"""Whether a judge has a preference and how reliable it is: the verdict.
+"""The verdict on a judge: whether it has a preference, and how reliable the preference is.
 
 1. *No usable answers*: no question has an answer that could be read.
 2. *Too few answers*: so few pairs were answered that no preference between the points could have
    been found, however the judge had answered.
 3. *Position only*: the answers depend on which option is shown first; no dependence on the points
    was shown.
-4. *No consistent preference*: neither was shown.
+4. *No consistent preference*: a dependence neither on the points nor on the position was shown.
 5. *Repeatable, not described by these features*: answers to a pair agree between its two orders,
    but no linear or quadratic rule is shown to predict them.
 6. *Consistent preference*: the answers depend on the points. The shape of the utility is
@@ -14,14 +14,15 @@
    utility at which the judge's density lies.
 
 The test is `llm_elicit.audit.randomization`, with Holm's (1979) adjustment over the judges of a run
-that answered. A simulated judge beside others is a control, whose answers are known to us and no
-hypothesis: it is tested by itself and does not count for the others. Verdicts 3 and 5 are given at
-a fifth of its level, so that a judge who answers at random gets another one than 4 hardly more
-often than the level says. Agreement of the orders is tested by sign flips of `Response.agreement`:
-positive if a pair's answers agree beyond what answers to different pairs asked equally far apart
-do. *Reliability* is the share of the responses' mean square that is predicted for held-out pairs;
-its *ceiling*, which no prediction can exceed, is the share that answers to the same pair have in
-common. None of these changes when all log-odds are multiplied by a constant.
+that answered. A simulated judge beside real ones is a control: how it answers is known, so its test
+is no hypothesis of the study, is not adjusted, and does not count in the adjustment of the other
+judges. Verdicts 3 and 5 are given at a fifth of the level, so that a judge who answers at random
+gets another verdict than 4 hardly more often than the level says. Agreement of the orders is tested
+by sign flips of `Response.agreement`: positive if a pair's answers agree beyond what answers to
+different pairs asked equally far apart do. *Reliability* is the share of the responses' mean square
+that is predicted for held-out pairs; its *ceiling*, which no prediction can exceed, is the share
+that answers to the same pair have in common. None of these changes when all log-odds are multiplied
+by a constant.
 
 *The position effect* is what being shown first adds to an option. Half the sum of a pair's answers
 in its two orders is its position effect plus noise; their mean is the order bias. Averaging the
@@ -66,16 +67,16 @@ from llm_elicit.planning.detectable import fewest_pairs, smallest_p
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-# Standard errors of the autocorrelation that show it, and the largest that is allowed for.
+# Smallest z-score at which half sums count as autocorrelated, and largest autocorrelation assumed.
 _MIN_AUTOCORRELATION_Z, _MAX_AUTOCORRELATION = 2.0, 0.99
 _MIN_POSITION_PAIRS = 10
-"""Least number of pairs in both orders for a test of the dependence on the points."""
+"""Smallest number of pairs in both orders for which the interaction is tested."""
 
 
 class PositionInteraction(AdjustedTest):
-    """Whether the position effect depends on the points shown.
+    """The test of whether the position effect depends on the points shown.
 
-    By permutations of half sums over pairs; adjusted over the judges.
+    By permutations of half sums over pairs; p-values are adjusted over the judges.
 
     Attributes:
         loo_r2: leave-one-out share of the variance of half sums that the pair's points predict.
@@ -85,19 +86,20 @@ class PositionInteraction(AdjustedTest):
 
 
 class PositionEffect(AdjustedTest):
-    """What being shown first adds, in the unit of the response (nats, or probability).
+    """The effect of being shown first, in the unit of the response (nats, or probability).
 
-    The test is that the mean is 0, by sign flips, but by Student's test if half sums resemble those
-    asked before; adjusted over the judges.
+    The hypothesis that the mean is 0 is tested by sign flips, or by Student's test with a corrected
+    standard error if half sums are autocorrelated; p-values are adjusted over the judges.
 
     Attributes:
         orders: "both" if pairs were asked in both, so that the effect is averaged out of the
             response; "one" if it was estimated from pairs asked once and subtracted.
         pairs: number of pairs it was estimated from.
-        mean: with its 95 % interval over pairs.
+        mean: mean effect, with its 95 % interval over pairs.
         sd: standard deviation over pairs beyond the noise; None if not measurable.
         explained_share: share of the answers' mean square that mean and sd account for.
-        interaction: how it depends on the points; None if too few pairs were asked in both orders.
+        interaction: whether the effect depends on the points; None if too few pairs were asked in
+            both orders.
     """
 
     orders: Literal["both", "one"]
@@ -118,11 +120,12 @@ def measure_position(
     """Measure the position effect; None with fewer than two pairs.
 
     Args:
-        response: the judge's.
-        noise_variance: of a half sum, if known: that of a half difference about the utility.
+        response: the judge's responses.
+        noise_variance: variance of the noise in a half sum, which equals that in a half difference;
+            None if unknown.
         space: the feature space.
         flips: number of randomizations of each test.
-        rng: draws them.
+        rng: generator of the randomizations.
     """
     in_both_orders = np.isfinite(response.position)
     effects = (
@@ -170,10 +173,10 @@ def measure_position(
 
 
 def _estimate_inflation(values: Floats) -> float:
-    """Return how many times as large as of independent values `(n,)` their mean's error is.
+    """Return the factor by which autocorrelation of values `(n,)` inflates their mean's error.
 
-    One, unless each is shown to resemble the one before. As for a first-order autoregression, whose
-    coefficient is corrected for its bias (Kendall 1954).
+    It is 1 unless the autocorrelation of successive values is significant. The values are taken as
+    a first-order autoregression, whose coefficient is corrected for its bias (Kendall 1954).
     """
     centred, n = values - values.mean(), len(values)
     total = float(centred @ centred)
@@ -194,23 +197,26 @@ Verdict = Literal[
     "belief with a scale",
 ]
 CONSISTENT_VERDICTS: tuple[Verdict, Verdict] = ("consistent preference", "belief with a scale")
-"""The verdicts that find a preference."""
+"""The verdicts of judges with a preference."""
 REPEATABLE: Verdict = "repeatable, not described by these features"
 
-# The part of the level at which what is said of judges without a preference is tested, so that one
-# who answers at random is called anything else in hardly more than the level's share.
+# Share of the level at which position effects and agreement are tested in judges without a
+# preference, so that a judge who answers at random gets these verdicts hardly more often than the
+# level says.
 _SECONDARY_LEVEL_SHARE = 0.2
-# Standard errors beyond which answers depend on those before them: once in a thousand by chance.
+# z-score beyond which answers depend on earlier answers: once in a thousand by chance.
 _MAX_SERIAL_Z = 3.3
 _SERIAL_LAGS = (1, 2, 3, 4)
-# Share of log-odds known as bounds beyond which no ceiling is given: predictions are of others.
+# Share of censored log-odds beyond which no ceiling is estimated.
 _MAX_CENSORED_SHARE = 0.25
-# The part of its ceiling, that of a normal utility, below which a rule for choices is called worse.
+# A rule for choices counts as worse than its ceiling only below this share of it, because the
+# ceiling assumes a normal utility.
 _CEILING_TOLERANCE = 0.95
-_POWER = 0.8  # with which the required number of pairs finds a preference
+# Power of the test with the estimated number of pairs.
+_POWER = 0.8
 _MIN_EXCESS = 1e-9
 MIN_PAIRS = 10
-"""Pairs needed for a reliability or a ceiling, of which fewer say next to nothing."""
+"""Smallest number of pairs for which a reliability or a ceiling is estimated."""
 
 
 class SampleSize(StrictModel):
@@ -219,8 +225,8 @@ class SampleSize(StrictModel):
     Attributes:
         excess: the leave-one-out gain minus its expectation under the null hypothesis.
         se: standard deviation of the gain under the null hypothesis.
-        pairs: how many would find a dependence of this size with a power of 80 %; None if the
-            excess is within its standard error, so that no number can be given.
+        pairs: number of pairs with which the test finds a dependence of this size with a power of
+            80 %; None if the excess is within its standard error, so that it cannot be estimated.
     """
 
     excess: float
@@ -231,19 +237,19 @@ class SampleSize(StrictModel):
 def estimate_sample_size(
     loo_r2: float, null: Floats, pairs: int, level: float = 0.05
 ) -> SampleSize:
-    """Return how many pairs would find a dependence as strong as the one measured.
+    """Return how many pairs the test needs to find a dependence as strong as the measured one.
 
     With N pairs the gain is about normal around excess + μ n/N with variance
     σ² (n/N)² + 4 excess/N, and the test's critical value is q n/N: μ, σ and q are mean, standard
     deviation and 1 − `level` quantile of the gain under the null hypothesis with n pairs, and
-    4 excess/N is the variance of a squared correlation. The prediction is assumed to keep its
-    columns.
+    4 excess/N is the variance of a squared correlation. The columns of the prediction are assumed
+    to stay the same.
 
     Args:
-        loo_r2: leave-one-out gain of n answered pairs.
-        null: the same after random exchanges of winners and losers, `(flips,)`.
-        pairs: n.
-        level: size of the test.
+        loo_r2: leave-one-out R² of n answered pairs.
+        null: this R² after random exchanges of winners and losers, `(flips,)`.
+        pairs: the number n of answered pairs.
+        level: significance level of the test.
 
     Examples:
         >>> null = (np.random.default_rng(0).chisquare(1, 2000) - 1) / 100
@@ -290,37 +296,40 @@ class Ceiling(Interval):
 
 
 class PairAgreement(AdjustedTest):
-    """Whether a pair's answers agree beyond what answers depend on those before them.
+    """The test of whether answers to the same pair agree.
 
-    By sign flips of `Response.agreement`; adjusted over the judges.
+    By sign flips of `Response.agreement`, which corrects for dependence on earlier answers;
+    p-values are adjusted over the judges.
 
     Attributes:
-        source: the two "orders", or "repeats" of the same question if all pairs have one order.
+        source: "orders": the two orders of a pair; "repeats": answers to the same question, if all
+            pairs were asked in one order.
     """
 
     source: Literal["orders", "repeats"]
 
 
 class Preference(AdjustedTest):
-    """Whether a judge's answers depend on the points, and how reliably.
+    """The test of whether a judge's answers depend on the points, and how reliable they are.
 
-    By the randomization test, adjusted over the judges of the run.
+    By the randomization test; p-values are adjusted over the judges of the run.
 
     Attributes:
         verdict: the kind of judge.
         response: whether the answers are measured log-odds or choices.
         pairs: number of answered pairs; the sample size.
         family_size: number of judges that the tests are adjusted for; 1 for a control.
-        agreement: of answers to the same pair; None if every pair was asked once, or if answers
-            take turns, so that nothing separates it from their order.
-        smallest_p: the smallest p that so many pairs can give; None with several rounds.
-        flips: random sign flips, in every round; fewer where few pairs have fewer patterns.
+        agreement: agreement of answers to the same pair; None if every pair was asked once, or if
+            answers alternate, so that agreement cannot be separated from their order in time.
+        smallest_p: smallest p-value that this number of pairs can give; None with several rounds.
+        flips: number of random sign flips in every round; fewer if there are so few pairs that all
+            patterns can be tried.
         reliability: None if fewer than ten pairs were answered, or nothing was preferred.
         ceiling: None if every pair was asked once, or answers depend on those before or are bounds.
         position: the position effect; None if fewer than two pairs were answered.
-        sample_size: how many pairs would find the dependence measured, if the test found none;
-            None with several rounds, for which there is no such rule.
-        reason: the grounds of the verdict in one sentence.
+        sample_size: number of pairs needed to find the measured dependence, if the test did not
+            find it; None with several rounds, for which there is no such rule.
+        reason: the reason for the verdict in one sentence.
     """
 
     verdict: Verdict
@@ -338,11 +347,11 @@ class Preference(AdjustedTest):
 
     @property
     def consistent(self) -> bool:
-        """Whether the verdict finds a preference."""
+        """Whether the verdict says that the judge has a preference."""
         return self.verdict in CONSISTENT_VERDICTS
 
     def describe_p_value(self, level: float) -> str:
-        """Return p, what it is adjusted for, and the judge's own if that alone would do."""
+        """Return p and its adjustment as text, and the unadjusted p if only that is significant."""
         if self.family_size == 1:
             return self.p_text
         alone = f"; {format_p_value(self.p_value, self.p_is_bound)} alone"
@@ -351,7 +360,7 @@ class Preference(AdjustedTest):
 
     @property
     def explained_share(self) -> float:
-        """The share of the variation that repeats which is predicted; 1 unless clearly less."""
+        """The share of the reproducible variation that is predicted; 1 if not clearly less."""
         reliability, ceiling = self.reliability, self.ceiling
         if reliability is None or ceiling is None:
             return 1.0
@@ -372,15 +381,15 @@ def measure_preference(
     schedule: Schedule | None = None,
     diagnostics: Mapping[str, Any] | None = None,
 ) -> Preference:
-    """Measure one judge alone; `decide_verdicts` adjusts for the others and adds the verdict.
+    """Measure one judge; `decide_verdicts` then adjusts the p-values and adds the verdict.
 
     Args:
         response: the judge's answers.
         space: the feature space.
-        settings: the flips and the level.
-        rng: draws the flips.
-        schedule: which pairs belong to which round.
-        diagnostics: of the fit of its belief; `response` is read from them.
+        settings: the number of flips and the level.
+        rng: generator of the flips.
+        schedule: the pairs of each round.
+        diagnostics: diagnostics of the fit of its belief, of which `response` is used.
     """
     test = RandomizationTest(response, space, schedule).run(settings.flips, rng)
     sample_size = None
@@ -433,10 +442,10 @@ def decide_verdicts(
     """Return the judges of a run with Holm-adjusted p-values, verdicts and reasons.
 
     Args:
-        preferences: the judges, each tested alone.
-        scales: what identifies the power of each judge's belief; None if nothing does.
+        preferences: the judges, with unadjusted p-values.
+        scales: the sources that identify the power of each judge's belief; None if there are none.
         level: significance level of the tests.
-        controls: which judges are no hypotheses and are tested by themselves; none by default.
+        controls: whether each judge is a control, which is not adjusted; none is by default.
     """
     controls = controls or [False] * len(preferences)
     in_family = [
@@ -475,7 +484,7 @@ def _decide_verdict(preference: Preference, scale: str | None, level: float) -> 
     ):
         return REPEATABLE
     position = preference.position
-    # So few answers may show no more of an effect than the smallest p of their test.
+    # With few answers, the smallest possible p may be above this share of the level.
     if position is not None and (
         position.p_holm <= _SECONDARY_LEVEL_SHARE * level
         or (position.p_is_bound and position.p_holm < level)
@@ -488,7 +497,7 @@ def _decide_verdict(preference: Preference, scale: str | None, level: float) -> 
 
 
 def is_repeatable(preference: Preference, level: float) -> bool:
-    """Return whether answers to the same pair are shown to agree."""
+    """Return whether agreement of answers to the same pair is significant."""
     return (
         preference.agreement is not None
         and preference.agreement.p_holm <= _SECONDARY_LEVEL_SHARE * level
@@ -498,7 +507,7 @@ def is_repeatable(preference: Preference, level: float) -> bool:
 def _explain_verdict(
     preference: Preference, verdict: Verdict, scale: str | None, level: float
 ) -> str:
-    """Return the grounds of the verdict in one sentence."""
+    """Return the reason for the verdict in one sentence."""
     if verdict == "no usable answers":
         return "No question has an answer that could be used."
     p = preference.describe_p_value(level)
@@ -510,7 +519,10 @@ def _explain_verdict(
             f"{sources}."
         )
     if verdict == "too few answers":
-        return f"With so few pairs ({preference.pairs}) no preference could have been found ({p})."
+        return (
+            f"With {preference.pairs} answered pairs no preference could have been found, whatever "
+            f"the answers ({p})."
+        )
     if verdict == REPEATABLE and preference.agreement is not None:
         return (
             f"No linear or quadratic rule on the features is shown to describe the answers ({p}); "
@@ -527,7 +539,7 @@ def _test_agreement(
     response: Response, flips: int, rng: np.random.Generator
 ) -> PairAgreement | None:
     products = response.agreement[np.isfinite(response.agreement)]
-    # Which point is a and which b says nothing, so responses a few places apart are independent.
+    # Which point is called a is random, so responses to different pairs should be uncorrelated.
     values = response.value
     takes_turns = any(
         _z_score(values[lag:] * values[:-lag]) > _MAX_SERIAL_Z for lag in _SERIAL_LAGS
@@ -542,7 +554,7 @@ def _test_agreement(
 
 
 def _z_score(values: Floats) -> float:
-    """Return the size of the sum of values `(n,)` in standard errors about 0."""
+    """Return the absolute sum of values `(n,)` divided by its standard error if their mean is 0."""
     scale = math.sqrt(float(values @ values))
     return abs(float(values.sum())) / scale if scale > 0.0 else 0.0
 

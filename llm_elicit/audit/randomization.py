@@ -6,9 +6,9 @@ where only one was, because the two points of a pair are exchangeable. An exchan
 the pair's response (`llm_elicit.audit.responses`), so the observed statistic is one of equally
 likely values under random sign flips, whatever the position effect and the noise.
 
-Where few pairs were asked, all exchanges are tried. Exchanging the points of every pair changes no
-statistic here, so p is at least 2/2ⁿ with n pairs (`llm_elicit.planning.detectable`): five cannot
-show a preference.
+If few pairs were asked, all exchanges are tried. Exchanging the points of every pair changes no
+statistic here, so p is at least 2/2ⁿ with n pairs (`llm_elicit.planning.detectable`): five pairs
+cannot show a preference.
 
 The statistic is the largest leave-one-out gain, over a fixed grid of ridge penalties, of a linear
 prediction of the responses from differences of linear and quadratic features: the log density of a
@@ -59,17 +59,18 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 Index = npt.NDArray[np.int64]
 Responses = Sequence[Floats]
 
-# Ridge penalty per column: noise variance over the variance that all columns explain together.
+# Ridge penalties per column: noise variance divided by the variance that all columns explain.
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
+# Sign flips evaluated at once, which limits memory.
 _FLIPS_PER_CHUNK = 256
-# What the statistic of robust responses is reduced by, divided by the number of pairs: so the test
-# loses no power where no answer is wild. Of 120 faint judges with normal errors it finds 77; 77
-# without robust responses, 71 without a handicap.
+# The statistic of robust responses is reduced by this number divided by the number of pairs, so
+# that the test loses no power without outliers. Of 120 judges with weak preferences and normal
+# errors it finds 77; 77 without robust responses, 71 without a handicap.
 _HANDICAP = 2.0
 _MAX_ENUMERATED_PAIRS = 20
-"""Pairs whose exchanges are all tried, if there are no more of them than flips."""
+"""Largest number of pairs for which all exchanges are tried, if there are no more than flips."""
 _PAIRS_PER_COLUMN = 3
-"""Pairs per column of the other features that a partial test needs."""
+"""Smallest number of pairs per column of the other features for a partial test."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,12 @@ class RandomizationResult:
 
     @property
     def _tolerance(self) -> float:
-        """A flip that repeats the observed pattern must count as reached despite rounding."""
+        """Rounding error up to which a randomized statistic counts as equal to the observed one."""
         return 1e-9 * max(1.0, abs(self.statistic))
 
 
 def draw_signs(count: int, flips: int, rng: np.random.Generator) -> Floats:
-    """Return `(count, flips)` random signs; all patterns but the observed where they are fewer."""
+    """Return `(count, flips)` random signs, or all patterns but the observed one if fewer."""
     if count < _MAX_ENUMERATED_PAIRS and 2**count <= flips + 1:
         patterns = np.arange(1, 2**count)
         return np.asarray(1.0 - 2.0 * (patterns >> np.arange(count)[:, None] & 1))
@@ -118,10 +119,11 @@ def draw_signs(count: int, flips: int, rng: np.random.Generator) -> Floats:
 def sign_flip_test(
     design: Floats, responses: Responses, flips: int, rng: np.random.Generator, start: int = 0
 ) -> RandomizationResult:
-    """Test whether columns `(n, p)` predict responses `(n,)`, or, less a handicap, robust ones.
+    """Test whether columns `(n, p)` predict responses `(n,)`.
 
+    The statistic is the larger one of the responses and, less a handicap, of the robust responses.
     Only rows from `start` on are flipped and evaluated; earlier rows keep their signs, and the
-    prediction is fitted to them too.
+    prediction is fitted to them, too.
     """
     if not responses[0][start:].any():
         return RandomizationResult(0.0, np.zeros(flips))
@@ -158,9 +160,9 @@ def _combine_statistics(statistics: list[Floats], count: int) -> Floats:
 def sign_test(
     values: Floats, flips: int, rng: np.random.Generator, *, positive: bool = False
 ) -> tuple[float, bool]:
-    """Return p of the mean of values `(n,)` under random signs, and whether it is the smallest.
+    """Return p of the mean of values `(n,)` under random signs, and whether p is only a bound.
 
-    Of its size, or of a mean above 0 alone if `positive`.
+    The test is two-sided, or of a mean above 0 if `positive`.
     """
     if not values.any():
         return 1.0, False
@@ -212,7 +214,7 @@ def permutation_test(
 ) -> RandomizationResult:
     """Test whether columns `(n, p)` predict a response that is symmetric in a pair's points.
 
-    Both are centred, and responses are permuted over pairs.
+    Columns and responses are centred, and responses are permuted over pairs.
     """
     design, centred = design - design.mean(axis=0), response - response.mean()
     if float(centred @ centred) <= 1e-18 * float(response @ response):
@@ -229,10 +231,10 @@ class Significance:
     """The result of a randomization test of a judge.
 
     Attributes:
-        p_value: with one round at least `smallest_p`; 1 if the judge preferred nothing.
+        p_value: p-value; with one round at least `smallest_p`, 1 if the judge preferred nothing.
         loo_r2: leave-one-out R² over all responses; 0 if the judge preferred nothing.
-        smallest_p: the smallest p that this number of flips of one round can give.
-        null_r2: the same after random exchanges, `(flips,)`; None with several rounds.
+        smallest_p: smallest p that this number of flips of one round can give.
+        null_r2: this R² after random exchanges, `(flips,)`; None with several rounds.
     """
 
     p_value: float
@@ -242,7 +244,7 @@ class Significance:
 
     @property
     def p_is_bound(self) -> bool:
-        """Whether p is the smallest that the number of flips can give."""
+        """Whether p is only an upper bound: the smallest that this number of flips can give."""
         return self.p_value <= self.smallest_p * (1.0 + 1e-12)
 
 
@@ -251,9 +253,9 @@ class RandomizationTest:
     """The test of a judge's responses, by all features or by one.
 
     Attributes:
-        response: in the order of the pairs' numbers.
+        response: the judge's responses, in the order of the pairs' numbers.
         space: the feature space.
-        schedule: which pairs belong to which round; None for one round.
+        schedule: the pairs of each round; None for one round.
 
     Examples:
         >>> from llm_elicit.comparisons.table import Choices
@@ -297,7 +299,8 @@ class RandomizationTest:
     def run_partial(self, flips: int, rng: np.random.Generator, feature: int) -> Significance:
         """Test one feature given the others, by linear and quadratic columns without products.
 
-        With several rounds, or too few pairs for the others' columns, the feature is tested alone.
+        With several rounds, or too few pairs for the columns of the other features, the feature is
+        tested alone.
         """
         n = len(self.response)
         several_rounds = self.schedule is not None and len(self.schedule.pairs) > 1
@@ -316,8 +319,8 @@ class RandomizationTest:
     def spans(self) -> list[tuple[int, int]]:
         """First row and end of each round; a round in which nothing is preferred joins the next.
 
-        Such rounds at the end are left out: their points depend on answers that are exchanged, and
-        they have no preferences of their own to test.
+        If the last rounds have no preference, they are not tested: there is nothing to test in
+        them, and their points depend on answers that are exchanged.
         """
         ends = self._round_ends
         if len(ends) < 2:

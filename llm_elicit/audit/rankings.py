@@ -1,11 +1,12 @@
 """Rankings of several points: whether the judge uses the points, their positions, or neither.
 
-The answers are compared with nested Plackett–Luce models: all orders equally likely; positions
-only; positions and points. Two tests are exact, because they exchange within each question only
-what their null hypothesis makes exchangeable:
+Rankings are compared with nested Plackett–Luce models (Plackett 1975): all orders equally likely;
+positions only; positions and points. Two tests are exact, because they exchange within each
+question only what their null hypothesis makes exchangeable:
 
-* *places*: if the position in the list does not matter, neither does the order of presentation;
-* *points*: if only positions matter, it does not matter which point was at which position.
+* *positions*: if the position in the list does not matter, the order of presentation is
+  exchangeable;
+* *points*: if only positions matter, the points are exchangeable between positions.
 
 Both use the score statistic of the next larger model, standardized by its covariance under the
 exchanges.
@@ -27,8 +28,10 @@ from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 
 Index = npt.NDArray[np.int64]
-_PRIOR_SD = 1.0  # of a feature's effect, in nats per standard deviation of λ
+_PRIOR_SD = 1.0
+"""Prior standard deviation of a feature's effect, in nats per standard deviation of λ."""
 _FOLDS = 10
+"""Folds of the cross-validation."""
 _ZERO_EFFECT = Interval(value=0.0, low=0.0, high=0.0)
 
 
@@ -50,8 +53,8 @@ class FeatureEffect(StrictModel):
         name: the feature.
         slope: nats per standard deviation.
         curvature: nats per unit of z² − 1; below 0 if the middle is preferred to both ends.
-        p_value: of the exchange of points, for both terms of this feature.
-        p_holm: the same, Holm-adjusted over all features.
+        p_value: p-value of both terms of this feature, by exchanging points.
+        p_holm: this p-value, Holm-adjusted over all features.
     """
 
     name: str
@@ -99,9 +102,9 @@ def audit_rankings(
         points: `(n, k, d)`, each question's points in the order of presentation.
         ranking: `(n, k)`, their indices, best first.
         names: the features' names.
-        exchanges: of each exact test.
-        resamples: of the bootstrap.
-        seed: of exchanges, folds and resamples.
+        exchanges: number of random exchanges of each exact test.
+        resamples: number of bootstrap resamples.
+        seed: seed of exchanges, folds and resamples.
 
     Raises:
         InputError: if shapes do not match, a row is not a ranking, or there are fewer than 20
@@ -172,8 +175,11 @@ def audit_rankings(
 class _Rankings:
     """Rankings with the covariates of the models.
 
-    ``terms`` (n, k, k − 1 + 2 d): indicators of all positions but the last, features in standard
-    deviations, and their squares; in the order of presentation.
+    Attributes:
+        terms: indicators of all positions except the last, features in standard deviations, and
+            their squares, `(n, k, k − 1 + 2 d)`, in the order of presentation.
+        ranking: the alternatives of each question, best first, `(n, k)`.
+        d: number of features.
     """
 
     terms: Floats
@@ -185,15 +191,17 @@ class _Rankings:
         points, ranking = np.asarray(points, dtype=np.float64), np.asarray(ranking)
         if points.ndim != 3 or points.shape[2] != len(names):
             raise InputError(
-                f"rankings: points have shape {points.shape}, expected (n, k, {len(names)})"
+                f"rankings: points have shape {points.shape}; give (n, k, {len(names)}), a value "
+                "for each of the named features"
             )
         n, k, d = points.shape
         if ranking.shape != (n, k) or (np.sort(ranking, axis=1) != np.arange(k)).any():
             raise InputError(
-                f"rankings: each of {n} rows must hold the numbers 0 to {k - 1}, best first"
+                f"rankings: every row must be a permutation of 0 to {k - 1}, best first, and there "
+                f"must be {n} rows, one for each question"
             )
         if n < 2 * _FOLDS:
-            raise InputError(f"rankings: {n} questions; at least {2 * _FOLDS} are needed")
+            raise InputError(f"rankings: {n} questions; at least {2 * _FOLDS} are needed; ask more")
         flat = points.reshape(-1, d)
         scale = flat.std(0)
         standard = (points - flat.mean(0)) / np.where(scale > 0, scale, 1.0)
@@ -236,7 +244,7 @@ class _Rankings:
         return np.take_along_axis(self.terms[rows], self.ranking[rows][..., None], axis=1)
 
     def fit(self, rows: Index, *, features: bool) -> Floats:
-        """Return maximum a posteriori coefficients (p,); without features, theirs are zero."""
+        """Return maximum a posteriori coefficients (p,); those of features are 0 without them."""
         count = self.terms.shape[2] if features else self.k - 1
         terms = self.ranked_terms(rows)[..., :count]
         flat = terms.reshape(-1, count)
@@ -284,7 +292,7 @@ def _exchange_test(
 ) -> list[float]:
     """Return the p-values of statistics of scores `(n, k)`, by permuting these within questions.
 
-    Exchanging scores between positions is equivalent to exchanging points.
+    Exchanging the scores of two positions is equivalent to exchanging their points.
     """
     observed = statistics(scores) - 1e-9
     exceedances = np.zeros(len(observed))

@@ -49,7 +49,7 @@ _FITTED_PARTS = {
     "auto": "utility", "utility": "utility", "score": "score network",
     "score-constant": "score network",
 }  # fmt: skip
-"""What each method fits to the answers; a method that is not listed shares nothing."""
+"""The part that each method fits to the answers; other methods share no part."""
 
 
 def fitted_parts(method: str, diagnostics: Mapping[str, Any]) -> set[str]:
@@ -72,7 +72,7 @@ def is_cross_check(
 
     Args:
         first_method, second_method: names of methods.
-        diagnostics: of their fits, by method.
+        diagnostics: diagnostics of the fits, by method.
 
     Examples:
         >>> is_cross_check("auto", "score", {}), is_cross_check("auto", "utility", {})
@@ -92,18 +92,18 @@ class JudgeEvidence:
         comparisons: the judgments of the run.
         beliefs: samples by method, each `(m, d)` in natural units. The first method is the belief.
             Empty if no belief could be fitted.
-        diagnostics: of each fit, by method; stored in the record as they are.
-        bands: the belief's, if its method has them.
+        diagnostics: diagnostics of each fit, by method; stored in the record unchanged.
+        bands: credible bands of the belief, if its method has them.
         data_levels: levels of the data's rows under the belief, from `evaluate_data_levels`.
         utility_draws: posterior draws of the belief's utility, from `evaluate_utility`.
         powers: the belief at other powers, from `evaluate_powers`; None for a method without a
             utility.
-        triads: among the answers, from `find_triads`.
-        triad_predictions: of the belief, from `predict_triads` of the same.
-        draws: points of the posterior's draws, `(S, m, d)`, natural units, from `read_draws`.
+        triads: triads among the answers, from `find_triads`.
+        triad_predictions: predictions of the belief for these triads, from `predict_triads`.
+        draws: points of the posterior draws, `(S, m, d)`, natural units, from `read_draws`.
         direct: the answers to direct questions; None if there are none.
-        schedule: which pairs belong to which round; None for one round.
-        control: whether it is no hypothesis and is tested by itself, see `Campaign.controls`.
+        schedule: the pairs of each round; None for one round.
+        control: whether it is a control, whose p-values are not adjusted, see `Campaign.controls`.
     """
 
     judge: str
@@ -143,24 +143,25 @@ class JudgeAudit(StrictModel):
         name: the judge's name.
         method: how its belief was estimated; None if it could not be.
         consistency: the consistency of its answers.
-        nonresponse: where it gave no choice; None if it always did, or never.
+        nonresponse: nonresponse by region; None if it always gave a choice, or never.
         transitivity: cycles among its choices, if any pairs form triads.
         preference: whether its answers depend on the points, how reliably, and the verdict.
         discrimination: whether its preference agrees with the data; None without data or a belief.
-        effects: of each feature, in the order of the space.
-        powers: what depends on the power of the utility; None for a belief without one.
+        effects: effect of each feature, in the order of the space.
+        powers: the belief at several powers; None for a belief without a utility.
         predictive_check: predictions of held-out choices, if the fit has them.
         coverage: the share of the data in the belief's highest-density regions.
         direct: its answers to direct questions, if there are any.
         belief_summary: marginal summaries of the belief.
-        bands: their 90 % credible bands, if the method has them.
-        band_precision: the width of these, and how many more pairs would halve it.
+        bands: 90 % credible bands of these summaries, if the method has them.
+        band_precision: the width of the bands, and how many more pairs would halve it.
         shape: the belief's correlations and tails against the data's.
-        boxes: where belief and data differ most, if there are enough rows.
+        boxes: shares of belief and data in boxes, those that differ most first; None with too few
+            rows.
         data_distance, sampling_distance: distances of the belief from the data and from λ.
         belief_floor: distance between disjoint samples of the belief.
         method_distances: distance of each other method's belief from this one, by method.
-        diagnostics: of each fit, by method.
+        diagnostics: diagnostics of each fit, by method.
     """
 
     name: str
@@ -188,7 +189,7 @@ class JudgeAudit(StrictModel):
 
     @property
     def verdict(self) -> Verdict:
-        """What kind of judge it is, see `llm_elicit.audit.preference`."""
+        """The verdict on the judge, see `llm_elicit.audit.preference`."""
         return self.preference.verdict
 
     @property
@@ -208,14 +209,14 @@ def audit_judge(
 ) -> JudgeAudit:
     """Measure everything that a judge's evidence allows.
 
-    Each group of measurements has its own generator, so that adding one leaves the others' numbers
-    as they are.
+    Each group of measurements has its own random generator, so that a new measurement does not
+    change the numbers of other groups.
 
     Args:
-        evidence: the judge's.
+        evidence: the judge's answers and beliefs.
         reference: the feature space, λ and the data.
-        estimator: of distances, which all judges of the run share.
-        seed: of all that is random.
+        estimator: estimator of distances, which all judges of the run share.
+        seed: seed of all random numbers.
     """
     rng, effects_rng, later_rng, data_rng = (
         np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
@@ -296,11 +297,11 @@ Progress = Callable[[int, int], None]
 
 
 class ReferenceAudit(StrictModel):
-    """What every judge is compared with.
+    """The summaries and distances of the data and λ, with which every judge is compared.
 
     Attributes:
         rows: points of the reference table in the range asked; None without a table.
-        table_rows: how many rows the table has, and why others are not used; None if not counted.
+        table_rows: number of rows of the table, and why some are not used; None if not counted.
         half_split: whether the table was too small for the size asked for, so that distances
             are measured on half of it.
         data_summary, sampling_summary: marginal summaries of the data and of λ.
@@ -319,15 +320,15 @@ class ReferenceAudit(StrictModel):
 
 
 class Audit(StrictModel):
-    """The audit of a run, as kept in audit.json.
+    """The audit of a run, as stored in audit.json.
 
     Attributes:
-        version: of the keys.
+        version: version of the format; it is raised when a key changes.
         space: the feature space.
-        settings, seed: sizes and repeats, and the seed of all that is random.
-        reference: what every judge is compared with.
-        judges: one record a judge.
-        people: people as judges; None in runs without people.
+        settings, seed: sizes and repeats, and the seed of all random numbers.
+        reference: the data and λ, with which every judge is compared.
+        judges: one audit for each judge.
+        people: the audit of people as judges; None in runs without people.
     """
 
     version: Literal[4] = 4
@@ -342,7 +343,7 @@ class Audit(StrictModel):
         """Return one judge's audit.
 
         Raises:
-            UnknownNameError: if there is none.
+            UnknownNameError: if the run has no judge of this name.
         """
         by_name = {audited.name: audited for audited in self.judges}
         if judge not in by_name:
@@ -378,9 +379,13 @@ class Audit(StrictModel):
         try:
             return cls.model_validate_json(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); run the audit") from None
+            raise InputError(
+                f"{path}: cannot be read ({error.strerror}); write it with llm-elicit audit RUN"
+            ) from None
         except (ValidationError, UnicodeDecodeError):
-            raise InputError(f"{path}: not an audit of this version; run the audit again") from None
+            raise InputError(
+                f"{path}: not an audit of this version; write it anew with llm-elicit audit RUN"
+            ) from None
 
 
 def audit_run(
@@ -397,9 +402,9 @@ def audit_run(
     judges, except for Holm-adjusted p-values and the verdicts based on them.
 
     Args:
-        evidence: one record a judge, with unique names.
+        evidence: the evidence of each judge; names are unique.
         reference: the feature space, λ and the data.
-        seed: of all subsamples and randomization tests.
+        seed: seed of all subsamples and randomization tests.
         progress: called with (steps done, total steps).
         settings: sizes and repeats.
         people: the answers of people, if any.
@@ -421,7 +426,7 @@ def audit_run(
     tables = [sampling] if data is None else [sampling, data]
     for item in evidence:
         tables.extend(item.validate_beliefs(space).values())
-    # One size for all distances of the run, so that they compare.
+    # All distances of the run are measured with the same size, so that they can be compared.
     size, marginal_size = (
         common_size(max_size, *tables) for max_size in (settings.size, settings.marginal_size)
     )

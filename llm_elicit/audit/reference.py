@@ -45,9 +45,10 @@ class Standardizer:
 
     Attributes:
         space: the feature space.
-        mean, sd: of each feature, `(d,)`; of a categorical one 0 and √(1 − Σ p²).
-        vertices: `(K, K − 1)` of each categorical feature, by its index.
-        circles: of each periodic feature, by its index.
+        mean, sd: mean and standard deviation of each feature, `(d,)`; 0 and √(1 − Σ p²) for a
+            categorical one.
+        vertices: vertices of the simplex of each categorical feature, `(K, K − 1)`, by its index.
+        circles: the circle of each periodic feature, by its index.
 
     Examples:
         >>> space = FeatureSpace.load("california_housing")
@@ -111,8 +112,8 @@ class Standardizer:
     def marginal_distance(self, j: int, x: Floats, y: Floats) -> float:
         """Return Wasserstein-1 of one feature between samples `(n,)` and `(m,)`, natural units.
 
-        In standard deviations; of a periodic feature, along the circle; NaN for categories without
-        an order.
+        The unit is standard deviations. Distances of a periodic feature are along the circle; the
+        result is NaN for categories without an order.
         """
         if j in self.vertices:
             return math.nan
@@ -156,7 +157,7 @@ def _simplex_vertices(shares: Floats) -> Floats:
 
 
 def feature_axis(feature: Feature) -> FeatureAxis:
-    """Return the axis of a feature in figures, and the bins of its histograms: its whole range.
+    """Return the axis of a feature's whole range, for figures and for the bins of histograms.
 
     Examples:
         >>> rooms = Feature(name="rooms", label="rooms", kind="integer", low=1, high=9)
@@ -197,12 +198,12 @@ class AuditSettings(StrictModel):
     """How finely an audit measures. The defaults take about ten seconds per judge.
 
     Attributes:
-        size: points on each side of a Wasserstein distance.
-        marginal_size: points on each side of a one-dimensional distance.
-        repeats: how often each distance is measured, on fresh subsamples.
-        bins: histogram bins per feature, for total variation.
-        flips: random sign flips of each randomization test.
-        level: size of the tests that verdicts rest on.
+        size: number of points on each side of a Wasserstein distance.
+        marginal_size: number of points on each side of a one-dimensional distance.
+        repeats: number of subsamples on which each distance is measured.
+        bins: number of histogram bins per feature, for total variation.
+        flips: number of random sign flips of each randomization test.
+        level: significance level of the tests that verdicts depend on.
     """
 
     size: Annotated[int, Field(ge=2, le=20_000)] = 1000
@@ -215,13 +216,13 @@ class AuditSettings(StrictModel):
 
 @dataclass(frozen=True)
 class Reference:
-    """What every judge of a run is compared with.
+    """The data and λ, with which every judge of a run is compared.
 
     Attributes:
         space: the feature space.
         sampling: draws from the sampling density λ, `(k, d)`, natural units.
         data: the reference table's points, `(n, d)`; None for a space without a table.
-        table_rows: how many rows of the table these are, and why others are not used.
+        table_rows: number of rows of the table, and why some are not used.
 
     Raises:
         InputError: if points have the wrong shape, number fewer than two, are NaN, are not
@@ -253,7 +254,8 @@ def validate_points(points: ArrayLike, space: FeatureSpace, name: str) -> Floats
     Categories are given by their codes.
 
     Raises:
-        InputError: if they do not; the message starts with `name`, the row and the feature.
+        InputError: if the shape is wrong or a value does not fit; the message starts with `name`
+            and states the row, from 1, and the feature.
     """
     array = np.asarray(points, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != space.dimension:
@@ -270,5 +272,5 @@ def validate_points(points: ArrayLike, space: FeatureSpace, name: str) -> Floats
             if np.isfinite(array[row, column]) and space.categorical[column]:
                 rule = f"the code of a category, 0 to {space.high[column]:g}"
             value = f"{space.names[column]} = {array[row, column]:g}"
-            raise InputError(f"{name}: row {row}, {value}; it must be {rule}")
+            raise InputError(f"{name}: row {row + 1}, {value}; it must be {rule}; correct it")
     return array

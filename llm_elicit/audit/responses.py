@@ -1,4 +1,4 @@
-"""A judge's answers to each pair as one number, the response that tests of its preference use.
+"""The response to each pair: a judge's answers as one number, which tests of preference use.
 
 Soft answers are log-odds ℓ of the option shown first. With the pair (a, b) asked in both orders
 
@@ -7,16 +7,16 @@ Soft answers are log-odds ℓ of the option shown first. With the pair (a, b) as
 half the difference is the response and half the sum is the pair's position effect m. For choices,
 ℓ = P − 1/2. A pair asked in one order only has ℓ minus the mean position effect.
 
-A log-odds that is a bound counts as the bound: exchanging the points keeps that, so that tests stay
-exact, and a response is at least as large as it is taken.
+A log-odds of which only a bound is known counts as the bound. Exchanging the points exchanges the
+bounds, too, so tests stay exact; the true response is at least as large as the one used.
 
 If the answers ignore the points, exchanging the points of a pair leaves the joint distribution of
 points and answers unchanged and flips the sign of the pair's response. Multiplying all log-odds by
 a constant multiplies all responses by it; nothing here goes through probabilities, which saturate.
 
 *Agreement.* Answers that ignore the points may depend on the answers before them: they drift, or
-take turns. Both orders of a pair are asked next to each other, so their product says as much of
-that as of the points. Hence a pair's agreement is the product of its two answers less the product
+alternate. Both orders of a pair are asked next to each other, so their product depends on that as
+much as on the points. Hence a pair's agreement is the product of its two answers less the product
 of two answers about different pairs that were asked equally far apart: without content its mean is
 0, however answers depend on time, as long as they do so in the same way throughout.
 """
@@ -40,7 +40,7 @@ ResponseKind = Literal["log-odds", "choices"]
 _ROUNDING = 1e-9
 """Half differences this small relative to the answers are rounding error, not a preference."""
 
-# Standard deviation, in medians of the sizes of log-odds, of the kernel of robust responses.
+# Standard deviation of the kernel of robust responses, in median absolute log-odds.
 _ROBUST_WIDTH = 2.0
 
 
@@ -54,16 +54,19 @@ class Response:
         value: preference for a over b without the position effect, `(n,)`.
         pair: the pairs' numbers, `(n,)`.
         position: half sums of pairs asked in both orders, else NaN, `(n,)`.
-        single_order: of pairs asked in one order, the answer for the option shown first, else NaN,
-            `(n,)`.
+        single_order: the answer for the option shown first, of pairs asked in one order; NaN for
+            other pairs, `(n,)`.
         noise: variance of `value` from repeated questions; NaN if no question of the pair was
             repeated, `(n,)`.
-        robust_value: as `value`, of log-odds of which the larger count less; 0 for choices, `(n,)`.
+        robust_value: as `value`, with outlying log-odds downweighted; 0 for choices, `(n,)`.
         is_censored: whether a log-odds of the pair is known only as a bound, `(n,)`.
-        side: of pairs asked in one order, 1 if a was shown first and −1 if b was, else 0, `(n,)`.
-        agreement: of answers in the two orders about the preferred point; of repeated answers, if
-            all pairs were asked in one order; NaN for a pair without two such answers, `(n,)`.
-        agreement_control: the products that were subtracted in these, `(n,)`.
+        side: 1 if a was shown first and −1 if b was, of pairs asked in one order; 0 for other
+            pairs, `(n,)`.
+        agreement: agreement of the answers in the two orders about the preferred point, or of
+            repeated answers if all pairs were asked in one order; NaN for a pair without two such
+            answers, `(n,)`.
+        agreement_control: the products of answers about different pairs that were subtracted in
+            `agreement`, `(n,)`.
     """
 
     kind: ResponseKind
@@ -85,7 +88,7 @@ class Response:
 
     @property
     def mean_position(self) -> float:
-        """The mean position effect: of pairs asked in both orders if any, else of the others.
+        """The mean position effect: over pairs asked in both orders, or else over all pairs.
 
         Examples:
             >>> points = np.zeros((2, 1))
@@ -113,7 +116,7 @@ class Response:
 
     @property
     def squares(self) -> Floats:
-        """Squares of `value`, less the position effect of the other pairs, `(n,)`."""
+        """Squares of `value` less the position effect estimated from the other pairs, `(n,)`."""
         side = self.estimated_side
         count = float(side @ side)
         return np.square(self.value * np.where(side == 0.0, 1.0, count / max(count - 1.0, 1.0)))
@@ -150,7 +153,7 @@ def build_response(comparisons: Comparisons, judge: str) -> Response:
     rows = rows[is_used]
     all_rows = comparisons.answers_of(judge)
     answered_rows = all_rows[all_rows["probability"].notna()][is_used].reset_index(drop=True)
-    # Answers of the same time, as in a table without times, were asked in the order of the plan.
+    # Answers with the same time, as in a table without times, were asked in the planned order.
     keys = ["asked_at", "pair", "replicate", "order"]
     in_time = answered_rows.fillna({"asked_at": ""}).sort_values(keys).index.to_numpy()
     by_question = rows.groupby(["pair", "first"])["shown"].agg(["mean", "var", "count"])
@@ -171,7 +174,7 @@ def build_response(comparisons: Comparisons, judge: str) -> Response:
     position = 0.5 * (ab + ba)
     in_both_orders = np.isfinite(position)
     single = np.where(in_both_orders, np.nan, np.where(np.isfinite(ab), ab, ba))
-    # A question asked once has no variance estimate, so that of the other order is used for both.
+    # A question asked once has no variance estimate; the estimate of the other order is used.
     variances = np.stack([column("var", side) / column("count", side) for side in (True, False)])
     has_repeats = np.isfinite(variances)
     repeats = np.where(has_repeats, variances, 0.0).sum(0) / np.maximum(has_repeats.sum(0), 1)
@@ -189,10 +192,10 @@ def build_response(comparisons: Comparisons, judge: str) -> Response:
 
 
 def _robust_differences(answers: Floats) -> Floats:
-    """Return half differences `(n,)` of log-odds `(2, n)` of which the larger count less.
+    """Return half differences `(n,)` of log-odds `(2, n)`, with outliers downweighted.
 
     The log-odds less their median are multiplied by a normal kernel (Holland and Welsch 1977), so
-    that the few wild ones of a judge do not hide what the others say.
+    that a few outliers do not hide the preference of the other answers.
     """
     centred = (answers - np.nanmedian(answers)) * np.array([[1.0], [-1.0]])
     width = _ROBUST_WIDTH * float(np.nanmedian(np.abs(centred)))
@@ -222,7 +225,8 @@ def _measure_agreement(pair: Index, first: Index, answers: Floats) -> tuple[Floa
     answer_pairs = answer_pairs[:, opposite == opposite.any()]
     control = np.full(answer_pairs.shape[1], np.nan)
     shifts = [*range(1, max_answers + 1), *range(-1, -max_answers - 1, -1)]
-    # If all pairs were asked once and then all again, none is as far apart: one step further.
+    # If all pairs were asked once and then all again, no two answers about different pairs are
+    # equally far apart; then answers one step further apart are used.
     for shift in [*((step, step) for step in shifts), *((0, step) for step in shifts)]:
         shifted = answer_pairs + np.array(shift)[:, None]
         is_available = (

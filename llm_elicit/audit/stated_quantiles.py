@@ -1,4 +1,4 @@
-"""Stated quantiles: their distances from the belief's and the data's, and the noise level they fit.
+"""Stated quantiles: distances from belief and data, and the noise level that fits them best.
 
 A feature's five quantiles define a monotone quantile function, linear on the feature's scale from
 the lower end of its range through the five to the upper end. Wasserstein-1 between two of them is
@@ -30,11 +30,17 @@ NOISE_FACTORS = tuple(2.0 ** (k / 2) for k in range(-6, 7))
 """The noise levels evaluated, as multiples of the assumed one."""
 
 _NODES = np.array([0, *LEVELS, 100]) / 100
+"""Levels at which quantile functions are stored."""
 _RESAMPLES = 999
+"""Resamples for the interval of the noise level."""
 _FLOOR_PAIRS = 10
+"""Pairs of bootstrap samples over which the floor is averaged."""
 _MAX_INTERVAL_RATIO = 8.0
+"""Largest ratio of the ends of the interval at which the noise level counts as identified."""
 _POINTS = 4000
+"""Points of the belief, and as many from λ, that are weighted to other noise levels."""
 _MIN_EFFECTIVE_POINTS = 200
+"""Effective sample size of weights below which the belief is sampled anew."""
 
 
 class StatedFeature(StrictModel):
@@ -44,11 +50,11 @@ class StatedFeature(StrictModel):
         name: the feature.
         times: number of statements that could be parsed.
         quantiles: at 5, 25, 50, 75 and 95 %, natural units; medians over statements; None without.
-        outside: number of stated values outside the range; they count as its ends.
-        spread: mean distance of a statement from the median of all; None for one statement.
+        outside: number of stated values outside the range, which are moved to its ends.
+        spread: mean distance of a statement from the median of all statements; None for one.
         data, belief: distances from the quantiles of the data and of the belief.
-        belief_data: distance of the belief's from the data's.
-        floor: the same distance between two bootstrap samples of the data.
+        belief_data: distance between the quantiles of the belief and of the data.
+        floor: mean distance between the quantiles of two bootstrap samples of the data.
     """
 
     name: str
@@ -87,7 +93,7 @@ class StatedQuantiles(StrictModel):
     """A judge's stated quantiles.
 
     Attributes:
-        features: those that are numbers and not periodic, in the order of the space.
+        features: the features that are numbers and not periodic, in the order of the space.
         noise_level: the noise level at which the belief fits them best; None for a belief with a
             single level, or with statements for fewer than two features.
     """
@@ -106,12 +112,12 @@ def measure_stated_quantiles(
     """Compare a judge's quantiles with belief and data; None if none of them is finite.
 
     Args:
-        quantiles: of each statement, `(t, d, 5)`, natural units.
+        quantiles: stated quantiles, `(t, d, 5)`, natural units, for each statement and feature.
         reference: the data and λ.
         belief: the belief's draws, `(m, d)`, natural units; None if none was fitted.
         by_level: the belief's quantiles at other noise levels and those of draws of its posterior,
             `(1 + S, c, d, 5)`, from `quantiles_by_noise`; None for a belief with a single level.
-        rng: for floors and intervals.
+        rng: generator for floors and intervals.
     """
     if not np.isfinite(quantiles).any():
         return None
@@ -126,7 +132,7 @@ def measure_stated_quantiles(
     functions = partial(_quantile_functions, reference.standardizer)
 
     def functions_of_points(points: Floats) -> Floats:
-        # Rounded as they would be worded.
+        # Points are rounded as the questions state them.
         return functions(np.quantile(space.round(points), np.array(LEVELS) / 100, axis=0).T)
 
     stated, single = functions(median), functions(clipped)
@@ -188,7 +194,7 @@ def quantile_distance(x: Floats, y: Floats) -> Floats:
 def _fit_noise_level(
     single: Floats, by_level: Floats, rng: np.random.Generator
 ) -> NoiseLevel | None:
-    """Return the best level for statements `(t, d, 7)` and beliefs `(1 + S, c, d, 7)`.
+    """Return the noise level that fits statements `(t, d, 7)` best, of `(1 + S, c, d, 7)` beliefs.
 
     Each resample draws a belief from the posterior, features with replacement, and one statement
     for each of these features.
@@ -228,9 +234,10 @@ def quantiles_by_noise(
 ) -> Floats:
     """Return five quantiles per feature at each of `NOISE_FACTORS`, `(1 + S, c, d, 5)`.
 
-    In natural units; NaN for categorical and periodic features. The first entry is the belief, the
-    other S are draws of its posterior, if it has any. Points of the belief and as many from λ are
-    importance-weighted to each; if too few have weight for the belief itself, it is sampled anew.
+    Quantiles are in natural units, NaN for categorical and periodic features. The first entry is
+    the belief, the other S are draws of its posterior, if it has any. Points of the belief and as
+    many from λ are importance-weighted to each noise level; if the effective sample size is too
+    small for the belief itself, it is sampled anew.
     """
     rng = np.random.default_rng([seed, 0x1E7E1])
     belief_points = points[rng.permutation(len(points))[:_POINTS]]

@@ -1,7 +1,7 @@
 """Marginals, correlations and tails of a belief, with credible bands, beside those of the data.
 
-A band holds the central part of the posterior (`llm_elicit.density.BeliefDraws`) of one number at a
-time; all bands together hold the truth less often than each does.
+A band is the central interval of the posterior (`llm_elicit.density.BeliefDraws`) of one number.
+The probability that all bands hold at once is lower than that of each.
 
 *Correlations* are Pearson's, each feature on its scale, categories dummy-coded. *Tails* are of
 numbers with many values only. The belief's values have credible bands, from its posterior; the
@@ -10,10 +10,10 @@ chance, even if the belief is right.
 
 *More pairs* narrow bands with 1/√n, n the number of pairs, once the answers outweigh the prior of
 the fit (the Bernstein–von Mises theorem: van der Vaart 1998, "Asymptotic Statistics", chapter 10).
-No sharper prediction is made because cheap alternatives are no better: a refit to half of the pairs
-takes longer than the rest of an audit and gives one noisy ratio, and the information that new
-answers would add according to the posterior (as in `llm_elicit.density.design`) was off by a factor
-of 1.6 (root mean square) over thirty simulated judges asked four times the pairs. Over eight
+A more exact prediction is not made, because cheap alternatives are no better: a refit to half of
+the pairs takes longer than the rest of an audit and gives one noisy ratio, and the information that
+new answers would add according to the posterior (as in `llm_elicit.density.design`) was off by a
+factor of 1.6 (root mean square) over thirty simulated judges asked four times the pairs. Over eight
 targets (docs/benchmarks.md) ten times the pairs made bands 2.0 times as narrow in the geometric
 mean, range 0.6 to 3.3, where the root predicts 3.2.
 """
@@ -43,7 +43,7 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 Value = TypeVar("Value", float, Band)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 POINTS_PER_DRAW = 1000
-"""Points stored of each draw: as many as distances between densities are measured on."""
+"""Number of points stored for each posterior draw: the default size of distances."""
 
 
 class _Statistics(StrictModel, Generic[Value]):
@@ -90,7 +90,7 @@ class FeatureBands(_Statistics[Band]):
 
 
 class CircularBands(StrictModel):
-    """Band of a periodic feature's mean, natural units; it may go over the end of the range."""
+    """Band of a periodic feature's mean, natural units; the first end may be above the second."""
 
     name: str
     mean: Band
@@ -186,12 +186,11 @@ _QUANTILE_KEYS = [f"q{round(100 * q):02d}" for q in QUANTILES]
 def summary_table(summaries: Mapping[str, list[Summary]]) -> pd.DataFrame:
     """Return a tidy table with columns feature, sample, mean, sd, q05 ... q95.
 
-    There is one row per feature and sample; that of a periodic feature has no quantiles. A
-    categorical feature has one row per category and
-    sample instead, with columns category and share.
+    There is one row for each feature and sample; the row of a periodic feature has no quantiles. A
+    categorical feature has one row for each category and sample, with columns category and share.
 
     Args:
-        summaries: by the sample's name ("data", "belief", ...).
+        summaries: the summaries of each sample, by its name ("data", "belief", ...).
     """
     records: list[dict[str, object]] = []
     for sample, rows in summaries.items():
@@ -251,7 +250,7 @@ def measure_bands(
 
 
 def _circular_band(draws: density.BeliefDraws, circle: Circle, column: int, level: float) -> Band:
-    """Return a band of the circular mean: that of its offsets from the mean of all draws."""
+    """Return a band of the circular mean, from its offsets to the mean over all draws."""
     weighted = zip(draws.points, draws.weights, strict=True)
     means = np.array([circle.resultant(x[:, column], w) for x, w in weighted])
     middle = float(circle.direction(means.mean(axis=0)))
@@ -269,7 +268,8 @@ def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> 
 def read_draws(path: Path) -> Floats | None:
     """Return points `(S, POINTS_PER_DRAW, d)`, natural units, of the posterior's draws.
 
-    None if there is no such file: the method has no draws, or the fit is older than they are.
+    None if there is no such file, because the method has no draws or the fit is of an older
+    version.
     """
     if not path.is_file():
         return None
@@ -281,7 +281,7 @@ def correlation_columns(space: FeatureSpace, points: Floats) -> Floats:
     """Return columns `(n, c)` of points `(n, d)`: numbers on their scale, categories dummy-coded.
 
     A feature with two categories has one column, the indicator of the second. Ordered categories
-    are their codes. A periodic feature has no column: no line through a circle is its scale.
+    are their codes. A periodic feature has no column, because its values have no order.
     """
     scaled, columns = space.to_scale(points), [np.empty((len(points), 0))]
     for name, category in _correlation_column_names(space):
@@ -341,11 +341,12 @@ class Correlation(FeaturePair):
     """The correlation of two features in the belief, the data and λ.
 
     Attributes:
-        belief: of the belief's samples.
-        band: the belief's 90 % credible band, if its method has one.
-        data: with its 95 % interval over rows; None without data.
-        sampling: of λ's samples.
-        outside_band: whether the data's lies outside the belief's band; None without either.
+        belief: correlation in the belief.
+        band: 90 % credible band of the belief's correlation, if its method has one.
+        data: correlation in the data, with its 95 % interval over rows; None without data.
+        sampling: correlation in λ.
+        outside_band: whether the data's correlation lies outside the band; None without band or
+            data.
         difference: belief minus data, with a 90 % interval for the uncertainty of both; see
             `correlation_difference`. None without a band or data.
     """
@@ -370,7 +371,7 @@ class Tails(StrictModel):
         name: the feature.
         below, above: the share below the belief's 5 % quantile and above its 95 % quantile, with
             Wilson's 95 % interval over rows.
-        below_band, above_band: the same at the ends of the quantile's 90 % credible band.
+        below_band, above_band: the shares at the two ends of the quantile's 90 % credible band.
     """
 
     name: str
@@ -385,8 +386,8 @@ class Shape(StrictModel):
 
     Attributes:
         correlations: one per pair of columns of `correlation_columns`.
-        tails: one per number, but for periodic ones and those with few values, whose quantiles
-            hold a share of their own; None without data.
+        tails: one per number, except periodic ones and those with few values, of which each value
+            has a share of its own; None without data.
     """
 
     correlations: list[Correlation]
@@ -449,7 +450,7 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
 def correlation_difference(belief: float, band: Band, data: Interval) -> Interval | None:
     """Return belief minus data, from the intervals of both, of the same level.
 
-    None if the belief lies outside its band, as it may if it has parts that the posterior has not.
+    None if the belief lies outside its band, which is possible if a method adds to the utility.
 
     The distance of each end from the difference is the root of the sum of squared distances of the
     corresponding ends (Zou 2007, "Toward using confidence intervals to compare correlations"): the
@@ -477,7 +478,7 @@ def correlation_intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list
 
     Args:
         u, v: columns of mean 0 and variance 1.
-        levels: of the intervals.
+        levels: confidence levels of the intervals.
 
     Examples:
         >>> x, noise = np.random.default_rng(0).normal(size=(2, 400))
@@ -517,6 +518,7 @@ With 15 to 50 per feature, four times as many left bands 0.3 to 1.7 times as wid
 simulated judges, geometric mean 0.7), with 100 per feature 0.2 to 0.65 times (12, mean 0.45).
 """
 _PAIRS_FACTOR = 4
+"""Factor of the number of pairs that halves the width of bands."""
 
 
 class BandWidth(StrictModel):
@@ -538,13 +540,14 @@ class BandPrecision(StrictModel):
     """The widths of a belief's bands, and how many more pairs would halve them.
 
     Attributes:
-        pairs: how many were answered.
-        more_pairs: how many more, drawn and answered in the same way, would halve every width.
-        prior_dominated: whether there are so few pairs that the prior still dominates, and
+        pairs: number of answered pairs.
+        more_pairs: number of additional pairs, drawn and answered in the same way, that would halve
+            every width.
+        prior_dominated: whether the prior still dominates because there are few pairs, so that
             `more_pairs` is too low.
-        widths: of the bands of mean and median, in the order of the space; for numbers that are
-            not periodic.
-        shares: of the bands of shares, in the order of the space; for categorical features.
+        widths: widths of the bands of mean and median of numbers that are not periodic, in the
+            order of the space.
+        shares: widths of the bands of shares of categorical features, in the order of the space.
     """
 
     pairs: int
@@ -557,7 +560,7 @@ class BandPrecision(StrictModel):
 def measure_band_precision(
     bands: BeliefBands, belief: Floats, space: FeatureSpace, pairs: int
 ) -> BandPrecision:
-    """Measure from a belief's bands and its samples `(m, d)`, natural units.
+    """Measure the widths of a belief's bands; `belief` are its samples `(m, d)`, natural units.
 
     Examples:
         >>> x = {"name": "x", "label": "x", "low": -5, "high": 5}

@@ -56,6 +56,7 @@ _GRID_WEIGHTS = np.diff(np.concatenate([[0.0], 0.5 * (GRID[1:] + GRID[:-1]), [1.
 """The share of the range that each point of `GRID` represents."""
 
 _NORMAL_QUANTILES = ndtri((np.arange(200) + 0.5) / 200)
+"""Quantiles that represent a normal distribution when an error is added to posterior draws."""
 _PERIODIC_VALUES = 12
 """Number of values of a periodic feature at which its effect is evaluated."""
 
@@ -69,7 +70,7 @@ _EFFECT_POINTS = 200
 """Number of draws from λ that an effect is averaged over."""
 
 _LEVEL_SET_VOLUME = 0.1
-"""Share of λ in the region of highest utility whose share of the data is reported."""
+"""Share of λ in the level set, the region of highest utility."""
 
 _BANDWIDTH_FACTORS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)
 """Bandwidths tried, as multiples of Scott's (1992)."""
@@ -81,8 +82,8 @@ _TIE_TOLERANCE = 1e-9
 """Relative difference up to which two values count as equal."""
 
 EQUIVALENCE_MARGIN = 0.15
-"""Equivalence margin of a preference that is practically unrelated to the data, as a share of what
-the data's own density reaches. If the ceiling of the AUC is .83, this is a difference of .05 from
+"""Margin within which a preference is practically unrelated to the data, as a share of what the
+data's own density reaches. If the ceiling of the AUC is .83, this is a difference of .05 from
 one half. With the rows and draws used, 95 % intervals of a rank correlation are about ±.08, so a
 much smaller share could never be shown.
 """
@@ -120,7 +121,7 @@ class UtilityDraws:
 
     @property
     def unexplained_sd(self) -> float:
-        """The standard deviation over λ of the variation that the fit leaves out, log-odds."""
+        """The standard deviation over λ of the variation that the fit does not explain."""
         if self.explained_share <= 0.0:
             return math.inf
         return float(np.median(self.at_sampling, axis=0).std()) * math.sqrt(
@@ -137,7 +138,7 @@ def evaluate_utility(
     rows = None if data is None else data[rng.permutation(len(data))[:_MAX_ROWS]]
     fitted_response = belief.diagnostics.get("response") or {}
     is_log_odds = fitted_response.get("scale") == "log-odds"
-    # Nats of log density per nat of log-odds.
+    # Nats of log density per nat of log-odds: the power, and for choices the noise level.
     unit = belief.power * (1.0 if is_log_odds else belief.noise.scale)
 
     def evaluate(points: Floats, tapered: bool = True) -> Floats:
@@ -147,11 +148,13 @@ def evaluate_utility(
             return belief.utility(points, tapered=tapered)[None] / unit
         return (belief.log_prob(points) - belief.sampling.log_scale_derivative(points))[None] / unit
 
-    # Effects describe the answers, so they leave out the taper beyond the compared points.
+    # Effects describe the answers, so they are measured without the taper, a factor that lowers the
+    # belief beyond the compared points.
     untapered = partial(evaluate, tapered=False)
 
     base_points = space.sample(_EFFECT_POINTS, rng)
-    # Integers are rounded from positions in the range of their cells; halves go to the nearer end.
+    # An integer k stands for the interval from k − ½ to k + ½; a position between two integers is
+    # rounded to the one nearer to the end of the range.
     low, high = space.scale_ends
     grid_points = space.from_scale(low + GRID[:, None] * (high - low))
     outward = np.where(
@@ -175,7 +178,7 @@ def evaluate_utility(
 
 
 def has_discrete_values(feature: Feature) -> bool:
-    """Return whether a feature is categorical or periodic: its values are compared one by one."""
+    """Return whether a feature is categorical or periodic, so that single values are compared."""
     return bool(feature.categories) or feature.periodic
 
 
@@ -202,8 +205,8 @@ def _average_other_features(
 ) -> Floats:
     """Return the means `(S, T)` over base points `(m, d)` with one feature set to each of T values.
 
-    The mean is over the points that satisfy the space's constraints. If none does at a value, the
-    mean at the nearest value is returned.
+    The mean is over the points that satisfy the space's constraints. If no point does at a value,
+    the mean at the nearest value is returned.
     """
     points = np.repeat(base_points[None], len(grid), axis=0)
     points[:, :, feature] = grid[:, None]
@@ -227,26 +230,26 @@ def _average_other_features(
 class Effect(AdjustedTest):
     """One feature's effect on the utility, averaged over the other features.
 
-    The randomization test is of the feature given the others (alone with several rounds, or if
-    there are few pairs), adjusted over all features.
+    The randomization test is of the feature given the other features (of the feature alone with
+    several rounds or few pairs); p-values are adjusted over all features.
 
     Attributes:
         name: the feature.
         value: log-odds over the middle half of the range: of the upper quartile against the lower
             if higher or lower values are preferred, of the median against the quartiles if the
             middle or the ends are, of the best category or periodic value against the worst.
-            The median over draws of the posterior; None without a belief.
-        low, high: its 95 % interval over these draws, and over what the fit leaves out of the
-            answers, if that is shown; None if the fit predicts nothing of what repeats.
-        open_ended: whether the choices bound sizes from below only: there is no value then, nor the
-            end of the interval that lies farther from 0.
+            The median over posterior draws; None without a belief.
+        low, high: 95 % interval of the value over posterior draws and over the variation that the
+            fit does not explain; None if the fit explains none of the reproducible variation.
+        open_ended: whether the choices bound effects from below only, because no answer contradicts
+            a rule; then the value and the end of the interval farther from 0 are unknown.
         direction: what is preferred: "higher" or "lower" values, those in the "middle" or at the
             "ends" of the range, or a "category".
-        categories: of a categorical feature, the best and the worst; of a periodic one, the best
-            and the worst value; else None.
+        categories: the best and the worst category, or value of a periodic feature; None for other
+            features.
         sd: standard deviation of the averaged utility over λ, log-odds.
-        loo_r2: leave-one-out share of the responses' mean square that the feature predicts alone,
-            by linear and square terms, or by category; at or below 0 if it predicts nothing.
+        loo_r2: leave-one-out R² of the responses on this feature alone, by linear and square terms,
+            or by category; at or below 0 if it predicts nothing.
     """
 
     name: str
@@ -261,7 +264,7 @@ class Effect(AdjustedTest):
 
     @property
     def has_direction(self) -> bool:
-        """Whether the interval excludes no effect, so that the direction is known."""
+        """Whether the interval excludes 0, so that the direction of the effect is known."""
         above = self.low is not None and self.low > 0.0
         return above or (self.high is not None and self.high < 0.0)
 
@@ -281,9 +284,9 @@ def measure_effects(
         response: the judge's answers.
         space: the feature space.
         settings: the number of random sign flips.
-        rng: draws the sign flips.
-        schedule: which pairs belong to which round.
-        utility: the utility of the belief, if there is one.
+        rng: generator of the sign flips.
+        schedule: the pairs of each round.
+        utility: posterior draws of the belief's utility, if there is a belief.
         open_ended: whether the choices bound the belief's sharpness from below only.
 
     Examples:
@@ -316,7 +319,7 @@ def measure_effects(
 def _curve_fields(
     utility: UtilityDraws, column: int, feature: Feature, open_ended: bool
 ) -> dict[str, Any]:
-    """Return the fields of `Effect` that the draws of the averaged utility determine."""
+    """Return the fields of `Effect` that follow from draws of the averaged utility."""
     draws = utility.effect_curves[column]
     mean = np.median(draws, axis=0)
     if has_discrete_values(feature):
@@ -367,17 +370,17 @@ def _choose_contrast(curve: Floats) -> tuple[Direction, Floats]:
 
 
 class Discrimination(StrictModel):
-    """A judge's utility against the data; 95 % intervals over rows and draws of the posterior.
+    """The agreement of a judge's utility with the data; 95 % intervals over rows and draws.
 
     Attributes:
         rows: number of rows of the data used.
         auc: probability that the utility of a row of the data is higher than that of a draw from
             λ (area under the ROC curve); 1/2 if the utility does not separate them.
-        ceiling: the same for the data's own density.
-        rank_correlation: Spearman's, of the utility with the logarithm of that density, over draws
-            from λ.
+        ceiling: the AUC of the data's own density.
+        rank_correlation: Spearman's correlation of the utility with the logarithm of the data's
+            density, over draws from λ.
         level_set: the share of the data within the tenth of λ with the highest utility.
-        level_set_ceiling: the same for the data's own density.
+        level_set_ceiling: this share for the data's own density.
     """
 
     rows: int
@@ -394,12 +397,12 @@ class Discrimination(StrictModel):
 
     @property
     def signs(self) -> tuple[int, int]:
-        """The signs of the AUC minus one half and of the rank correlation; 0 if not shown."""
+        """The signs of AUC − 1/2 and of the rank correlation; 0 if the interval includes 0."""
         return _sign(self.auc, 0.5), _sign(self.rank_correlation, 0.0)
 
     @property
     def relation(self) -> Relation:
-        """What is shown of the preference and the data.
+        """The relation of the preference to the data.
 
         "follows": both intervals are above no relation; "opposite": both below; "partly": one of
         them, or one above and one below. "practically unrelated": both lie within
@@ -433,7 +436,7 @@ def measure_discrimination(
 ) -> Discrimination | None:
     """Compare a utility with the data, at rows of the data and draws from λ.
 
-    Returns None without a table, or if the fit captures nothing of the variation that repeats.
+    Returns None without a table, or if the fit explains none of the reproducible variation.
     """
     if utility.at_rows is None or utility.row_points is None or utility.explained_share <= 0.0:
         return None
@@ -509,7 +512,7 @@ def spearman(x: Floats, y: Floats) -> float:
 def level_set_share(rows: Floats, sampling: Floats, volume: float = _LEVEL_SET_VOLUME) -> float:
     """Return the share of rows in the part of λ of this volume with the highest values.
 
-    Rows tied at the edge count in proportion, so that the region has exactly this volume.
+    Rows with the lowest value in the region count in part, so that its volume is exact.
 
     Examples:
         >>> level_set_share(np.array([9.0, 0.0]), np.arange(10.0))

@@ -1,6 +1,6 @@
-"""The questions and answers shown on the page: a systematic sample, with filters.
+"""The questions and answers shown on the page, a systematic sample with filters.
 
-And how far people who answered agree, in words.
+Also the sentences about people as judges: agreement and inattention.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Answer:
         rows: a feature's label, and its value in option A and in option B, as worded.
         reply: the text of the reply.
         verdict: how it was parsed.
-        probability: of option A, if the answer is soft.
-        bound: 1 if the probability is only known to be at least that, -1 if at most, else 0.
+        probability: probability of option A, if the answer is soft.
+        bound: 1 if the probability is only a lower bound, −1 if it is an upper bound, else 0.
         orders: whether the judge chose the same point in both orders of the pair.
     """
 
@@ -52,7 +52,7 @@ class Answer:
 
     @property
     def probability_text(self) -> str:
-        """The probability of option A after its name; a bound is rounded to where it holds."""
+        """The probability of option A as text; a bound is rounded away from the bounded value."""
         p = self.probability
         if p is None:
             return ""
@@ -65,11 +65,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class AnswerSample:
-    """The answers of one judge that a page shows.
+    """The answers of one judge that are on the page.
 
     Attributes:
-        expanded: those expanded initially, with at least one of every verdict.
-        collapsed: the others.
+        expanded: answers that are expanded initially, at least one of every verdict.
+        collapsed: further answers, which a reader can expand.
         total: number of all answers of the judge.
     """
 
@@ -85,7 +85,7 @@ class AnswerSample:
 
 @dataclass(frozen=True)
 class FilterOption:
-    """One choice of a filter: its index, its label, and the number of answers it selects."""
+    """One option of a filter: its index, its label, and the number of answers that it selects."""
 
     index: int
     label: str
@@ -109,10 +109,7 @@ def sample_answers(
 
 
 def select_rows(rows: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Pick `count` answers: at least 5 % of `count` of every verdict, the others systematically.
-
-    All are evenly spaced over the run.
-    """
+    """Return `count` answers, evenly spaced over the run, with at least 5 % of every verdict."""
     min_per_verdict = max(1, count // 20)
     selected = [
         index
@@ -125,7 +122,7 @@ def select_rows(rows: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def _space_evenly(index: pd.Index[Any], count: int) -> list[Any]:
-    """Return `count` of them, or all, evenly spaced from the first to the last."""
+    """Return `count` entries, or all, evenly spaced from the first to the last."""
     size = max(min(count, len(index)), 0)
     return list(index[np.linspace(0, len(index) - 1, size).round().astype(int)])
 
@@ -192,7 +189,7 @@ def _filter_options(labels: Sequence[str], values: Sequence[str]) -> list[Filter
 
 
 _MIN_FAST_SHARE = 0.1
-"""The share of answers in less than a second from which the page mentions it."""
+"""Smallest share of answers given in less than a second that the page mentions."""
 
 
 def agreement_sentences(people: PeopleAudit) -> tuple[str, ...]:
@@ -240,14 +237,14 @@ def _alpha_clause(raters: str, group: GroupAgreement | None) -> str:
 
 
 def inattention_sentences(people: PeopleAudit) -> tuple[str, ...]:
-    """Return whose answers may have been given without reading the question, and why."""
+    """Return which people may have answered without reading the question, and the reason."""
     sentences = []
     for person in people.people:
         reasons = []
         if person.attention_share is not None and person.attention_share.value < 1.0:
             passed = round(person.attention_share.value * person.attention_questions)
             reasons.append(
-                f"answered {passed} of {person.attention_questions} attention questions as asked"
+                f"answered {passed} of {person.attention_questions} attention questions correctly"
             )
         if person.fast_share >= _MIN_FAST_SHARE:
             reasons.append(

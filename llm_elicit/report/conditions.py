@@ -36,8 +36,8 @@ class Condition:
     """One condition.
 
     Attributes:
-        label: the features given, with their values.
-        value: the values alone.
+        label: the given features, with their values.
+        value: the given values alone.
         audit: the audit of its run.
         report: the address of its report, relative to the page.
     """
@@ -81,7 +81,7 @@ def write_conditions(title: str, conditions: Sequence[Condition], path: Path) ->
     """Write the page of the conditions of one feature space.
 
     Args:
-        title: of the feature space.
+        title: title of the feature space.
         conditions: two or more, over the same features and judges.
         path: the page's path.
     """

@@ -57,8 +57,10 @@ from llm_elicit.report.layers import (
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-_MARGINAL_SIZE = 3.0, 1.6  # inches, on a page
-_TICK_MARGIN, _CATEGORY_MARGIN = 0.25, 0.7  # inches below, for ticks and for rotated category names
+_MARGINAL_SIZE = 3.0, 1.6
+"""Width and height of a marginal on the page, in inches."""
+_TICK_MARGIN, _CATEGORY_MARGIN = 0.25, 0.7
+"""Height below a marginal for ticks, and for rotated names of categories, in inches."""
 
 
 def marginal_layers(samples: Samples, judge: str, column: int) -> LayeredFigure:
@@ -167,7 +169,7 @@ class Samples:
         return dict(sorted(points.items()))
 
     def plot_data(self, judge: str) -> PlotData:
-        """Return what figures show of a judge; data beyond a feature's range are at its end."""
+        """Return the points to plot; data beyond a feature's range are moved to its end."""
         axes, bands = tuple(map(feature_axis, self.space.features)), self.bands.get(judge)
         ends = np.transpose([(axis.low, axis.high) for axis in axes])
         return PlotData(
@@ -355,6 +357,7 @@ def map_figure(plot_data: PlotData, map_axes: PanelPair, theme: Theme) -> Figure
 
 
 _CURVE_SIZE = 3.1
+"""Width and height of a calibration curve, in inches."""
 
 
 def draw_curves(judge: JudgeAudit) -> Picture | None:

@@ -1,4 +1,4 @@
-"""What each number of a report means: its definition in one place, and its references."""
+"""The glossary of a report: the definition of each number, and its references."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Entry:
     """One term.
 
     Attributes:
-        term: what the page calls it.
-        definition: what it means, for a reader who knows none of the methods.
+        term: the term as the page prints it.
+        definition: its meaning, for a reader who knows none of the methods.
         references: the publications that introduce it, in full.
     """
 

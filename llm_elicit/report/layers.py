@@ -33,8 +33,10 @@ _DARK_COLOURS = {
     for part in fields(Theme)
     if part.name != "name"
 }
-_DPI = 130  # of PNG
-_COMPRESSION = 6  # to optimize takes six times as long and saves a tenth
+_DPI = 130
+"""Resolution of PNG files."""
+_COMPRESSION = 6
+"""Compression level of PNG files; the highest takes six times as long and saves a tenth."""
 _COLOUR = re.compile(rb"(?<=: )#[0-9a-f]{6}")
 
 
@@ -109,13 +111,13 @@ def paint_grey(light: Figure, title: str, alt: str) -> Picture:
 def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
     """Return a figure as the bytes of an image file, reproducibly.
 
-    Its parts are laid out once: they stay where the first rendering puts them.
+    The layout is computed at the first rendering and kept for later ones.
     """
     buffer = io.BytesIO()
     with svg_settings():
         if (layout := figure.get_layout_engine()) is not None:
             layout.execute(figure)
-            # With an engine, and be it "none", Matplotlib draws every rendering twice.
+            # With any layout engine, even "none", Matplotlib draws every rendering twice.
             figure.set_layout_engine(None)
         if kind == "svg":
             figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -123,16 +125,17 @@ def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
         figure.savefig(buffer, format="rgba", dpi=_DPI)
     wide, high = (int(_DPI * inches) for inches in figure.get_size_inches())
     image, small = Image.frombytes("RGBA", (wide, high), buffer.getvalue()), io.BytesIO()
-    # A palette takes a third of the size; maximum coverage keeps rare colours, as a thin line's.
+    # A palette takes a third of the size; maximum coverage keeps rare colours (thin lines).
     palette = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
     palette.save(small, "png", compress_level=_COMPRESSION)
     return small.getvalue()
 
 
 Kind = Literal["data", "sampling", "band", "belief", "axis"]
-_PIXELS = 96  # CSS pixels in an inch
-_POINTS = 72
+_PIXELS, _POINTS = 96, 72
+"""CSS pixels and points in an inch."""
 _TICK_LENGTH, _LABEL_OFFSET = 3.0, 15.0
+"""Length of ticks, and distance of labels from the axis, in CSS pixels."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,9 @@ class Shape:
     """An SVG path, or a text.
 
     Attributes:
-        kind: what it shows; determines its colour.
-        path: its outline; empty for a text.
-        width: of its line; 0 if it is filled.
+        kind: what the shape shows; determines its colour.
+        path: the SVG outline; empty for a text.
+        width: line width; 0 if the shape is filled.
         step: index of the power at which it is shown; None for all.
         text, x, y, angle: the text and the position of its middle (of its end, if rotated).
     """
@@ -178,9 +181,9 @@ class LayeredFigure:
         title: a short description.
         alt: the alternative text.
         width, height: in CSS pixels.
-        shapes: those that are not rescaled.
-        rescaled: the others, by panel.
-        backdrop: the image under them.
+        shapes: shapes that are not rescaled.
+        rescaled: shapes that are rescaled with the density axis, by panel.
+        backdrop: the image under the shapes.
         flat_steps: the powers at which a panel is labelled flat.
     """
 
@@ -195,7 +198,7 @@ class LayeredFigure:
 
     @property
     def shapes_by_step(self) -> list[tuple[int | None, list[Shape]]]:
-        """The shapes always shown, then those of each power; paths of one kind are joined."""
+        """The shapes shown at all powers, then those of each power; paths of a kind are joined."""
         steps = {shape.step for shape in self.shapes}
         order = sorted(steps, key=lambda step: -1 if step is None else step)
         return [(step, _join_paths(s for s in self.shapes if s.step == step)) for step in order]

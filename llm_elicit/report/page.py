@@ -44,11 +44,11 @@ class Study:
         comparisons: the judgments.
         samples: points for the figures: data, λ, and each judge's belief.
         versions: software versions by name.
-        prompts: rendered questions by hash, as far as they can be shown.
+        prompts: rendered questions by hash, of those that can be shown.
         created: the time of creation, as text.
         missing: number of unanswered questions, for judges with any.
         questions: total number of questions of each judge in `missing`.
-        log_odds: what judges were found to give, log-odds or choices, in one line.
+        log_odds: one line for each judge: whether it gives log-odds or choices.
     """
 
     audit: Audit
@@ -67,7 +67,7 @@ def write_report(study: Study, folder: Path) -> Path:
     """Write `report.html` and `figures/` into `folder`.
 
     Args:
-        study: what to report on.
+        study: the inputs of the report.
         folder: an existing folder.
 
     Returns:

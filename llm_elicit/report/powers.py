@@ -183,15 +183,15 @@ def sources_text(source: str) -> str:
 
 
 def _saved_power_sentence(powers: BeliefPowers) -> str:
-    """Return what the saved power is if it is not identified."""
-    return {
+    """Return the meaning of a saved power that is not identified."""
+    source = f"the power by {sources_text(powers.saved_source)}"
+    sentences = {
         "convention": (
-            "By convention, the figures show the power at which the log density has a standard "
-            "deviation of one nat over λ."
+            "By convention, the figures show the belief at the power at which the log density has "
+            "a standard deviation of one nat over λ."
         ),
         "assumed noise level": (
-            "The figures show the power that follows from the noise level assumed for choices."
+            "The figures show the belief at the power that follows from the assumed noise level."
         ),
-    }.get(
-        powers.saved_source, f"The figures show the power by {sources_text(powers.saved_source)}."
-    )
+    }
+    return sentences.get(powers.saved_source, f"The figures show the belief at {source}.")

@@ -22,7 +22,8 @@ from llm_elicit.report.figures import file_stem
 from llm_elicit.report.verdicts import reaches_ceiling, usable_ceiling
 from llm_elicit.spaces.features import Feature
 
-_NAME_COLUMNS = 2  # columns of a table that name what the numbers are of
+_NAME_COLUMNS = 2
+"""First columns of a table, which hold names; the rest are numbers."""
 
 
 def write_tables(audit: Audit, folder: Path) -> list[Path]:
@@ -188,7 +189,7 @@ def _share_interval(interval: Interval | None) -> str:
 def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     """Return summaries of data, belief and λ, in the units of the questions.
 
-    For features that are numbers; `share_table` has the others.
+    The table has the features that are numbers; `share_table` has the categorical ones.
     """
     samples = audit.summaries(judge.name)
     heads = {"mean": "mean", "sd": "sd", "q05": "5 %", "q25": "25 %", "q50": "median"}

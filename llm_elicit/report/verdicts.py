@@ -1,4 +1,4 @@
-"""The findings about a judge, and what to do next, in sentences for a reader new to the methods."""
+"""The sentences of a report about a judge: the verdict, its qualifications, and the next steps."""
 
 from __future__ import annotations
 
@@ -31,13 +31,17 @@ from llm_elicit.report.powers import (
 from llm_elicit.spaces.features import FeatureSpace
 
 _MAX_NAMED_FEATURES = 4
+"""Largest number of features that a verdict names."""
 _STRONG_SHARE = 0.25
+"""Smallest relative AUC, or share of a position effect, that is not called weak."""
 _CHANCE_AUC = 0.5
 _MIN_UNUSABLE_SHARE = 0.05
+"""Smallest share of unusable answers that is mentioned."""
 _MIN_EXPLAINED_SHARE = 0.95
+"""Share of the reproducible variation below which a misfit is mentioned."""
 _MAX_DECIMALS = 6
 _UNUSABLE = {"refusal": "refused", "truncated": "truncated", "unparsable": "unparsable"}
-# The end of the noun phrase that names the subject.
+# Where the short name of a subject ends: "a country | in some year".
 _SUBJECT_END = re.compile(
     r"[,(;:]|\s(?:in|near|of|sold|between|with|from|for|at|on|by|that|who|which|made|built)\s"
 )
@@ -45,7 +49,7 @@ _MAX_SUBJECT_WORDS = 4
 
 
 def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
-    """Return what a judge prefers, how reliably, whether the data agree, and the scale."""
+    """Return the sentence on a judge's preference, its reliability, the data and the scale."""
     preference, level = judge.preference, audit.settings.level
     if preference.pairs == 0:
         counts, total = unusable_counts(judge.consistency), judge.consistency.answers
@@ -140,7 +144,7 @@ def usable_ceiling(preference: Preference) -> Ceiling | None:
 
 
 def data_clause(discrimination: Discrimination | None, subject: str) -> str:
-    """Return what is shown of a preference and the data; empty without data.
+    """Return the clause on the preference and the data; empty without data.
 
     A preference is said to follow the data if both the AUC and the rank correlation show it.
     """
@@ -211,7 +215,7 @@ def _interval_ends(interval: Interval, null: float, word: Callable[[float, int],
 
 
 def short_subject(subject: str) -> str:
-    """Return what a subject is called in short, without its article.
+    """Return a short name of the subject, without its article.
 
     Examples:
         >>> short_subject("a country in some year between 1952 and 2007")
@@ -294,7 +298,7 @@ def unusable_counts(answers: Consistency) -> str:
 
 
 def _repeatable_sentence(preference: Preference, level: float) -> str:
-    """Return what is known of a preference that the features do not describe; empty if nothing."""
+    """Return a sentence on a preference that the features do not describe; empty if unknown."""
     if preference.verdict not in ("position only", "no consistent preference"):
         return ""
     agreement = preference.agreement
@@ -313,7 +317,7 @@ def _repeatable_sentence(preference: Preference, level: float) -> str:
 
 
 def _misfit_sentence(preference: Preference) -> str:
-    """Return that a fit leaves out variation that repeats, and what follows; empty if it is all."""
+    """Return a sentence on reproducible variation that the fit misses; empty if there is little."""
     reliability, ceiling = preference.reliability, preference.ceiling
     if preference.explained_share >= _MIN_EXPLAINED_SHARE or reliability is None or ceiling is None:
         return ""
@@ -334,7 +338,8 @@ def _count_unusable(answers: Consistency) -> int:
 def position_sentence(position: PositionEffect | None, level: float) -> str:
     """Return the size of the position effect, and whether it depends on the content.
 
-    Empty if it is less than a quarter of the answers' variation and not shown to depend on it.
+    Empty if the effect is less than a quarter of the answers' variation and not shown to depend on
+    the content.
     """
     if position is None:
         return ""
@@ -372,7 +377,7 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
 
 
 def fit_sentences(judge: JudgeAudit) -> list[str]:
-    """Return what the fit of the judge's belief warns of."""
+    """Return the warnings of the fit of the judge's belief as sentences."""
     warnings = fit_warnings(judge.diagnostics.get(judge.method or "", {}), quality=False)
     return [f"{warning[0].upper()}{warning[1:]}." for warning in warnings]
 
@@ -444,7 +449,7 @@ _MORE_PAIRS_FACTOR = 4
 
 
 def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
-    """Return what to change or ask next; empty if there is nothing to improve."""
+    """Return what to change or to ask next; empty if there is nothing to improve."""
     steps = next_steps(judge, audit, campaign)
     all_needed = judge.preference.consistent or judge.verdict == "too few answers"
     return f"Next: {join_names(steps, 'and' if all_needed else 'or')}." if steps else ""
@@ -487,7 +492,7 @@ def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]
 def no_answers_clause(judge: JudgeAudit) -> str:
     """Return why a judge has no usable answers, and what to do; empty if it has some.
 
-    The end of the line that a command prints of its verdict.
+    The text ends the line that a command prints about the verdict.
     """
     if judge.verdict != "no usable answers":
         return ""

@@ -156,7 +156,7 @@ def test_generated_categories_are_compared_by_shares():
 def test_numbers_that_are_no_category_codes_are_refused():
     points = trees(9, 0)
     points[3, 0] = 1.5
-    with pytest.raises(InputError, match=r"row 3, kind = 1.5; it must be the code of a category"):
+    with pytest.raises(InputError, match=r"row 4, kind = 1.5; it must be the code of a category"):
         Reference(SPACE, points)
     reference = Reference(SPACE, trees(9, 0))
     with pytest.raises(InputError, match=r"kind = 4"):

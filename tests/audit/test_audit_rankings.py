@@ -102,8 +102,8 @@ def test_claude_3_haiku_goes_by_places_and_by_points() -> None:
 @pytest.mark.parametrize(
     ("points", "ranking", "message"),
     [
-        (np.zeros((20, 3, 1)), np.zeros((20, 3), dtype=int), "numbers 0 to 2"),
-        (np.zeros((20, 3, 2)), np.tile(np.arange(3), (20, 1)), "expected"),
+        (np.zeros((20, 3, 1)), np.zeros((20, 3), dtype=int), "a permutation of 0 to 2"),
+        (np.zeros((20, 3, 2)), np.tile(np.arange(3), (20, 1)), r"give \(n, k, 1\)"),
         (np.zeros((5, 3, 1)), np.tile(np.arange(3), (5, 1)), "at least 20"),
     ],
 )

@@ -190,7 +190,7 @@ def test_a_small_table_is_split_in_half_and_says_so():
         (np.zeros((5, 3)), r"shape \(5, 3\), expected \(n, 2\)"),
         (np.zeros(5), "shape"),
         (np.zeros((1, 2)), "at least 2"),
-        (np.array([[0.0, 0.0], [np.nan, 1.0]]), "row 1, x0 = nan"),
+        (np.array([[0.0, 0.0], [np.nan, 1.0]]), "row 2, x0 = nan"),
     ],
 )
 def test_points_that_cannot_be_used_are_named(points, rule):
@@ -204,7 +204,7 @@ def test_unknown_judges_and_files_are_named(audit, tmp_path):
         JudgeEvidence("nobody", evidence[0].comparisons)
     with pytest.raises(InputError, match="no judge 'nobody'"):
         audit.of("nobody")
-    with pytest.raises(InputError, match="run the audit"):
+    with pytest.raises(InputError, match="write it with llm-elicit audit"):
         Audit.load(tmp_path / "none.json")
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(InputError, match="not an audit"):

@@ -370,7 +370,7 @@ def test_people_are_compared_and_answers_given_unread_are_named(study, reader):
     assert "A person and a model prefer the same point in " in text
     assert "Asked again, people give their earlier answer in 100% of cases." in text
     assert (
-        "cleo <b> answered 0 of 6 attention questions as asked and gave 100% of the answers in "
+        "cleo <b> answered 0 of 6 attention questions correctly and gave 100% of the answers in "
         "less than a second." in text
     )
     assert "ben answered" not in text
