@@ -55,7 +55,8 @@ def test_a_wheel_works_in_an_empty_directory(installed, tmp_path):
 def test_a_wheel_holds_no_paths_or_caches(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert "llm_elicit/_data/prompts/v1/zero-shot.md" in names
+    for name in ("v1/zero-shot.md", "v2/zh/typical.md", "v2/examples.yaml"):
+        assert f"llm_elicit/_data/prompts/{name}" in names
     assert "llm_elicit/_data/datasets/california_housing.csv.gz" in names
     assert "llm_elicit/py.typed" in names
     assert "llm_elicit/backends/models.yaml" in names

@@ -170,7 +170,8 @@ class Run:
     def plan(self) -> Plan:
         """The pairs: those of the first round, and those of later rounds from the journal."""
         campaign, first = self.campaign, self.first_round
-        direct = direct_queries(campaign.direct, self.space, campaign.seed, len(first.a))
+        pairs, repeated = len(first.a), first.repeated if campaign.direct else ()
+        direct = direct_queries(campaign.direct, self.space, campaign.seed, pairs, repeated)
         first = replace(first, direct=direct)
         if self.campaign.design.rounds is None:
             return first

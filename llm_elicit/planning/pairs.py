@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from typing import Literal
 
 import numpy as np
@@ -126,6 +126,15 @@ class Plan:
     def of(self, judge: str) -> Iterator[Query]:
         """Yield a judge's queries: those about pairs, then the direct ones."""
         return chain(self._queries(self._pairs_of(judge)), self.direct)
+
+    @property
+    def repeated(self) -> frozenset[int]:
+        """The pairs that ask about an earlier pair again, in another presentation."""
+        if self.presentations is None:
+            return frozenset()
+        points = np.hstack([self.a, self.b])
+        first = np.unique(points, axis=0, return_index=True)[1]
+        return frozenset(range(len(points))) - frozenset(first.tolist())
 
     def by_presentation(self, judge: str) -> Iterator[Query]:
         """Yield a judge's queries about pairs, those of one presentation in groups of ten pairs.
@@ -256,7 +265,11 @@ def _differ(groups: Floats) -> NDArray[np.bool_]:
 
 
 def direct_queries(
-    direct: Direct | None, space: FeatureSpace, seed: int, pairs: int
+    direct: Direct | None,
+    space: FeatureSpace,
+    seed: int,
+    pairs: int,
+    repeated: Collection[int] = (),
 ) -> tuple[Query, ...]:
     """Return the direct questions of a campaign, kind by kind.
 
@@ -267,6 +280,7 @@ def direct_queries(
         space: the feature space.
         seed: the campaign's.
         pairs: the number of pairs of the first round, for the ratios.
+        repeated: those that ask about an earlier pair again, of which no ratio is asked.
 
     Raises:
         InputError: rows are asked for without a suitable table, or quantiles or ranges if no
@@ -296,6 +310,7 @@ def direct_queries(
     ranges = (
         Query(number, order, 0) for number in range(direct.ranges) for order in FORMS["range"]
     )
-    ratios = (Query(pair, "ratio", 0) for pair in ratio_pairs(pairs, direct.ratios, seed).tolist())
+    several = (pair for pair in ratio_pairs(pairs, pairs, seed).tolist() if pair not in repeated)
+    ratios = (Query(pair, "ratio", 0) for pair in islice(several, direct.ratios))
     completions = (Query(row, "row", 0) for row in range(rows))
     return (*quantiles, *samples, *completions, *ranges, *ratios)

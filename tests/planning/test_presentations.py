@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.design import Design
+from llm_elicit.config.design import Design, Direct
 from llm_elicit.errors import InputError
-from llm_elicit.planning.pairs import make_plan
+from llm_elicit.planning.pairs import direct_queries, make_plan
 from llm_elicit.planning.presentations import fraction, presentation_note, spread
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -72,6 +72,10 @@ def test_a_plan_has_the_number_of_questions_that_the_campaign_says_and_one_wordi
     assert (several.a[:5] == alone.a[:5]).all(), "the campaign's first pairs"
     assert len(np.unique(np.hstack([several.a, several.b]), axis=0)) == 50
     assert make_plan(space, design(wordings=["v2/typical"]), 1).presentations is None
+    assert alone.repeated == frozenset()
+    assert several.repeated == set(range(5, 60, 6))
+    ratios = direct_queries(Direct(ratios=60), space, 1, 60, several.repeated)
+    assert sorted(query.pair for query in ratios) == sorted(set(range(60)) - several.repeated)
     triads = make_plan(space, design(36, wordings=["v2/*"]).model_copy(update={"triads": 4}), 1)
     of_triads = triads.presentations[-12:].reshape(4, 3)
     assert (of_triads == of_triads[:, :1]).all(), "a triad is asked in one presentation"
@@ -127,6 +131,18 @@ def test_a_setting_that_cannot_be_is_one_clear_line(tmp_path, space, facets, mes
     with pytest.raises(InputError, match=message) as error:
         presentations_of(campaign.design, campaign.load_space(), 1)
     assert "\n" not in str(error.value)
+
+
+def test_a_grid_names_its_templates_once():
+    settings = {
+        "name": "c", "space": "penguins", "judges": [{"name": "j", "backend": "simulated"}],
+        "design": {"presentations": {"wordings": ["v2/*"]}},
+        "grid": {"templates": ["v1/zero-shot"]},
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="names the templates of every cell"):
+        Campaign.model_validate(settings)
+    settings["design"] = {"presentations": {"labels": ["A/B", "1/2"]}}
+    assert Campaign.model_validate(settings).grid is not None
 
 
 @pytest.mark.parametrize(
