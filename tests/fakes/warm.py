@@ -334,7 +334,10 @@ def _execute(words: list[str]) -> int:
 
 def main(connection: int) -> None:
     """Be the first nursery: import this package, and fork whenever asked."""
+    # What the package imports only when it first asks is half of a worker's collection, too.
+    import anthropic  # noqa: F401
     import matplotlib.backends.backend_agg  # noqa: F401
+    import openai  # noqa: F401
     import uvicorn.lifespan.on
     import uvicorn.loops.auto
     import uvicorn.protocols.http.auto  # noqa: F401
