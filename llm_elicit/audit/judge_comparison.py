@@ -102,6 +102,7 @@ class BeliefDifference(StrictModel):
             the two judges. It is the smallest mean distance that the posterior uncertainty allows,
             and equal beliefs reach it.
         features: differences in each feature, the largest first.
+        wordings_differ: whether the two were asked in different wordings, which may be why.
     """
 
     first: str
@@ -109,6 +110,7 @@ class BeliefDifference(StrictModel):
     distance: Interval
     floor: float
     features: list[FeatureDifference]
+    wordings_differ: bool = False
 
     @property
     def differing_features(self) -> list[str]:
@@ -208,6 +210,7 @@ class JudgeBelief:
         belief: the judge's belief; None if it answered too few pairs for one.
         reference: the feature space, λ and the data of its run.
         control: whether the judge is a simulated one beside real judges, see `Campaign.controls`.
+        wordings: templates and presentations in which it was asked.
     """
 
     name: str
@@ -216,6 +219,7 @@ class JudgeBelief:
     belief: density.BeliefDensity | None
     reference: Reference
     control: bool = False
+    wordings: frozenset[str] = frozenset()
 
 
 def compare_judges(
@@ -261,6 +265,7 @@ def compare_judges(
     }
     pairs = list(itertools.combinations(judges_with_belief, 2))
     ranking, unranked = _rank_judges(judges, draws, seed)
+    wordings = {judge.name: judge.wordings for judge in judges}
     return JudgeComparison(
         judges=names,
         agreements=[
@@ -270,7 +275,10 @@ def compare_judges(
             for first, second in pairs
         ],
         differences=[
-            _measure_difference(first, second, marginals, pooled.space) for first, second in pairs
+            _measure_difference(first, second, marginals, pooled.space).model_copy(
+                update={"wordings_differ": wordings[first] != wordings[second]}
+            )
+            for first, second in pairs
         ],
         ranking=None if all(judge.reference.data is None for judge in judges) else ranking,
         unranked=unranked,

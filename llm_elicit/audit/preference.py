@@ -10,7 +10,11 @@
    but no linear or quadratic rule is shown to predict them.
 6. *Consistent preference*: the answers depend on the points. The shape of the utility is
    identified, its scale is not.
-7. *Belief with a scale*: as 6, and ranges, ratios, quantiles or points identify the power of the
+7. *Depends on the wording*: the answers depend on the points, and on how the question is put, and
+   are not shown to have a preference over wordings (`llm_elicit.audit.presentations`).
+8. *Surface of the text*: they depend on the length and digits of the text that shows the points,
+   and on the points themselves not beyond it (`llm_elicit.audit.surface`).
+9. *Belief with a scale*: as 6, and ranges, ratios, quantiles or points identify the power of the
    utility at which the judge's density lies.
 
 The test is `llm_elicit.audit.randomization`, with Holm's (1979) adjustment over the judges of a run
@@ -39,6 +43,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -193,11 +198,15 @@ Verdict = Literal[
     "repeatable, not described by these features",
     "position only",
     "no consistent preference",
+    "depends on the wording",
+    "surface of the text",
     "consistent preference",
     "belief with a scale",
 ]
 CONSISTENT_VERDICTS: tuple[Verdict, Verdict] = ("consistent preference", "belief with a scale")
 """The verdicts of judges with a preference."""
+WORDING: Verdict = "depends on the wording"
+SURFACE: Verdict = "surface of the text"
 REPEATABLE: Verdict = "repeatable, not described by these features"
 
 # Share of the level at which position effects and agreement are tested in judges without a
@@ -433,11 +442,27 @@ def measure_preference(
     )
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """What answers depend on beside the content of the points.
+
+    Attributes:
+        wording: the test that the preference depends on the wording, if it is not shown to hold
+            over wordings.
+        surface: the test that the surface of the text predicts the answers beyond the content, if
+            the content is not shown to predict them beyond it.
+    """
+
+    wording: AdjustedTest | None = None
+    surface: AdjustedTest | None = None
+
+
 def decide_verdicts(
     preferences: Sequence[Preference],
     scales: Sequence[str | None],
     level: float,
     controls: Sequence[bool] | None = None,
+    doubts: Sequence[Doubt] | None = None,
 ) -> list[Preference]:
     """Return the judges of a run with Holm-adjusted p-values, verdicts and reasons.
 
@@ -446,7 +471,9 @@ def decide_verdicts(
         scales: the sources that identify the power of each judge's belief; None if there are none.
         level: significance level of the tests.
         controls: whether each judge is a control, which is not adjusted; none is by default.
+        doubts: what else the answers of each depend on; nothing by default.
     """
+    doubts = doubts or [Doubt()] * len(preferences)
     controls = controls or [False] * len(preferences)
     in_family = [
         preference.pairs > 0 and not control
@@ -460,14 +487,15 @@ def decide_verdicts(
     results = []
     for i, preference in enumerate(adjust_tests(preferences, in_family)):
         assert preference is not None
-        position, scale = positions[i], scales[i]
+        position, scale, doubt = positions[i], scales[i], doubts[i]
         if position is not None:
             position = position.model_copy(update={"interaction": interactions[i]})
         family_size = 1 if controls[i] else max(sum(in_family), 1)
         updates = {"position": position, "agreement": agreements[i], "family_size": family_size}
         with_tests = preference.model_copy(update=updates)
-        verdict = _decide_verdict(with_tests, scale, level)
-        reason = _explain_verdict(with_tests, verdict, scale, level)
+        verdict = _apply_doubt(_decide_verdict(with_tests, scale, level), doubt, level)
+        reason = _explain_doubt(verdict, doubt)
+        reason = reason or _explain_verdict(with_tests, verdict, scale, level)
         results.append(with_tests.model_copy(update={"verdict": verdict, "reason": reason}))
     return results
 
@@ -496,12 +524,38 @@ def _decide_verdict(preference: Preference, scale: str | None, level: float) -> 
     return "no consistent preference"
 
 
+def _apply_doubt(verdict: Verdict, doubt: Doubt, level: float) -> Verdict:
+    """Return the verdict on a judge whose answers may depend on more than the points."""
+    if verdict in ("no usable answers", "too few answers"):
+        return verdict
+    if doubt.surface is not None and doubt.surface.p_holm < _SECONDARY_LEVEL_SHARE * level:
+        return SURFACE
+    of_wording = level if verdict in CONSISTENT_VERDICTS else _SECONDARY_LEVEL_SHARE * level
+    depends = doubt.wording is not None and doubt.wording.p_holm < of_wording
+    return WORDING if depends else verdict
+
+
 def is_repeatable(preference: Preference, level: float) -> bool:
     """Return whether agreement of answers to the same pair is significant."""
     return (
         preference.agreement is not None
         and preference.agreement.p_holm <= _SECONDARY_LEVEL_SHARE * level
     )
+
+
+def _explain_doubt(verdict: Verdict, doubt: Doubt) -> str:
+    """Return the grounds of a verdict that answers depend on more than the points; empty if not."""
+    if verdict == SURFACE and doubt.surface is not None:
+        return (
+            f"The answers depend on the length and digits of the text ({doubt.surface.p_text}), "
+            "and are not shown to depend on the content beyond it."
+        )
+    if verdict == WORDING and doubt.wording is not None:
+        return (
+            f"The answers depend on how the question is put ({doubt.wording.p_text}); what they "
+            "have in common over wordings is not shown to be a preference."
+        )
+    return ""
 
 
 def _explain_verdict(

@@ -30,9 +30,22 @@ from llm_elicit.audit.consistency import (
 from llm_elicit.audit.direct_answers import DirectAudit, DirectEvidence, measure_direct
 from llm_elicit.audit.distances import Distance, DistanceEstimator, common_size
 from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
-from llm_elicit.audit.preference import Preference, Verdict, decide_verdicts, measure_preference
+from llm_elicit.audit.preference import (
+    Doubt,
+    Preference,
+    Verdict,
+    decide_verdicts,
+    measure_preference,
+)
+from llm_elicit.audit.presentations import (
+    PresentationAudit,
+    PresentedResponse,
+    adjust_presentations,
+    measure_presentations,
+)
 from llm_elicit.audit.reference import AuditSettings, Reference, validate_points
 from llm_elicit.audit.responses import build_response
+from llm_elicit.audit.surface import ShownText, SurfaceAudit, adjust_surfaces, measure_surface
 from llm_elicit.audit.utility import (
     Discrimination,
     Effect,
@@ -104,6 +117,7 @@ class JudgeEvidence:
         direct: the answers to direct questions; None if there are none.
         schedule: the pairs of each round; None for one round.
         control: whether it is a control, whose p-values are not adjusted, see `Campaign.controls`.
+        shown: the text that showed the points; None for the space's own words.
     """
 
     judge: str
@@ -120,6 +134,7 @@ class JudgeEvidence:
     direct: DirectEvidence | None = None
     schedule: Schedule | None = None
     control: bool = False
+    shown: ShownText | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:
@@ -152,6 +167,8 @@ class JudgeAudit(StrictModel):
         predictive_check: predictions of held-out choices, if the fit has them.
         coverage: the share of the data in the belief's highest-density regions.
         direct: its answers to direct questions, if there are any.
+        presentations: how far its preference depends on how questions are put; None if in one way.
+        surface: whether it prefers the content or the text that shows it; None with few pairs.
         belief_summary: marginal summaries of the belief.
         bands: 90 % credible bands of these summaries, if the method has them.
         band_precision: the width of the bands, and how many more pairs would halve it.
@@ -176,6 +193,8 @@ class JudgeAudit(StrictModel):
     predictive_check: calibration.PredictiveCheck | None = None
     coverage: calibration.DataCoverage | None = None
     direct: DirectAudit | None = None
+    presentations: PresentationAudit | None = None
+    surface: SurfaceAudit | None = None
     belief_summary: list[summaries.Summary] | None = None
     bands: list[summaries.Bands] | None = None
     band_precision: summaries.BandPrecision | None = None
@@ -218,9 +237,9 @@ def audit_judge(
         estimator: estimator of distances, which all judges of the run share.
         seed: seed of all random numbers.
     """
-    rng, effects_rng, later_rng, data_rng = (
+    rng, effects_rng, later_rng, data_rng, presentations_rng, surface_rng = (
         np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
-        for stream in (2, 3, 4, 5)
+        for stream in (2, 3, 4, 5, 6, 7)
     )
     settings, space, data = estimator.settings, reference.space, reference.data
     comparisons, judge, schedule = evidence.comparisons, evidence.judge, evidence.schedule
@@ -240,6 +259,15 @@ def audit_judge(
         ),
         "predictive_check": calibration.read_predictive_check(fit),
     }
+    presented = PresentedResponse.of(comparisons, judge)
+    if len(presented.label):
+        measurements["presentations"] = measure_presentations(
+            presented, judge, space, settings, presentations_rng, fit
+        )
+        first = None if schedule is None else schedule.pairs[0].stop
+        measurements["surface"] = measure_surface(
+            presented, space, evidence.shown or ShownText({}), settings, surface_rng, first
+        )
     if evidence.triads is not None:
         measurements["transitivity"] = measure_transitivity(
             evidence.triads, evidence.triad_predictions
@@ -331,7 +359,7 @@ class Audit(StrictModel):
         people: the audit of people as judges; None in runs without people.
     """
 
-    version: Literal[4] = 4
+    version: Literal[5] = 5
     space: FeatureSpace
     settings: AuditSettings
     seed: int
@@ -452,11 +480,18 @@ def audit_run(
     if progress is not None:
         progress(steps, steps)
     scales = [None if judge.powers is None else judge.powers.scale_sources for judge in judges]
+    controls, level = [item.control for item in evidence], settings.level
+    presented = adjust_presentations([judge.presentations for judge in judges], controls)
+    surfaces = adjust_surfaces([judge.surface for judge in judges], controls, level)
+    doubts = [
+        Doubt(
+            None if asked is None or asked.holds(level) else asked.interaction,
+            None if text is None or text.relation != "surface" else text.surface_beyond,
+        )
+        for asked, text in zip(presented, surfaces, strict=True)
+    ]
     preferences = decide_verdicts(
-        [judge.preference for judge in judges],
-        scales,
-        settings.level,
-        [item.control for item in evidence],
+        [judge.preference for judge in judges], scales, level, controls, doubts
     )
     return Audit(
         space=space,
@@ -464,8 +499,12 @@ def audit_run(
         seed=seed,
         reference=shared,
         judges=[
-            judge.model_copy(update={"preference": preference})
-            for judge, preference in zip(judges, preferences, strict=True)
+            judge.model_copy(
+                update={"preference": preference, "presentations": asked, "surface": text}
+            )
+            for judge, preference, asked, text in zip(
+                judges, preferences, presented, surfaces, strict=True
+            )
         ],
         people=None if people is None else audit_people(people, seed),
     )

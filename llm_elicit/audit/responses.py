@@ -7,6 +7,9 @@ Soft answers are log-odds ℓ of the option shown first. With the pair (a, b) as
 half the difference is the response and half the sum is the pair's position effect m. For choices,
 ℓ = P − 1/2. A pair asked in one order only has ℓ minus the mean position effect.
 
+Questions may be put in several presentations, each with a position effect of its own. What it adds
+to the mean effect is subtracted first: half sums do not change when a pair's points are exchanged.
+
 A log-odds of which only a bound is known counts as the bound. Exchanging the points exchanges the
 bounds, too, so tests stay exact; the true response is at least as large as the one used.
 
@@ -123,8 +126,12 @@ class Response:
 
     def head(self, end: int) -> Response:
         """Return the first `end` pairs."""
+        return self.rows(slice(end))
+
+    def rows(self, rows: slice | Index | npt.NDArray[np.bool_]) -> Response:
+        """Return these rows."""
         _, *columns = fields(self)
-        return Response(self.kind, *(getattr(self, column.name)[:end] for column in columns))
+        return Response(self.kind, *(getattr(self, column.name)[rows] for column in columns))
 
     @classmethod
     def from_choices(cls, choices: Choices) -> Response:
@@ -137,20 +144,30 @@ class Response:
         return cls("choices", choices.a, choices.b, value, *columns)
 
 
-def build_response(comparisons: Comparisons, judge: str) -> Response:
-    """Return a judge's response: from its log-odds if most answers have them, else its choices."""
+def build_response(
+    comparisons: Comparisons, judge: str, presentation: str | None = None
+) -> Response:
+    """Return a judge's response: from its log-odds if most answers have them, else its choices.
+
+    With a `presentation`, it is that of the questions that were put in this way alone.
+    """
     judgments = comparisons.judgments(judge)
     kind: ResponseKind = "log-odds" if judgments.measured else "choices"
-    is_used = np.ones(len(judgments.soft), dtype=bool)
+    is_asked = np.ones(len(judgments.soft), dtype=bool)
+    if presentation is not None:
+        is_asked = judgments.presentation == presentation
+    is_used = is_asked
     answers = (judgments.preference - 0.5) * judgments.sign
     if kind == "log-odds":  # a stated 0 or 100 % counts half a step inside
         p = np.clip(
             judgments.first_shown, 0.5 * PROBABILITY_ROUNDING, 1.0 - 0.5 * PROBABILITY_ROUNDING
         )
         is_stated = judgments.format == "probability"
-        is_used, answers = judgments.soft, np.where(is_stated, logit(p), judgments.log_odds)
+        is_used = is_asked & judgments.soft
+        answers = np.where(is_stated, logit(p), judgments.log_odds)
     rows = pd.DataFrame({"pair": judgments.pair, "first": judgments.first, "shown": answers})
-    rows = rows[is_used]
+    rows = rows.assign(presentation=judgments.presentation)[is_used]
+    rows["shown"] = answers = rows["shown"].to_numpy() - _of_presentations(rows)
     all_rows = comparisons.answers_of(judge)
     answered_rows = all_rows[all_rows["probability"].notna()][is_used].reset_index(drop=True)
     # Answers with the same time, as in a table without times, were asked in the planned order.
@@ -160,7 +177,7 @@ def build_response(comparisons: Comparisons, judge: str) -> Response:
     by_order = pd.DataFrame(by_question.unstack())
     _, row, number = np.unique(judgments.pair[is_used], return_index=True, return_inverse=True)
     agreement = _measure_agreement(
-        number[in_time], rows["first"].to_numpy()[in_time], answers[is_used][in_time]
+        number[in_time], rows["first"].to_numpy()[in_time], answers[in_time]
     )
     bound = np.bincount(number, judgments.censored[is_used] != 0) > 0
     points = judgments.a[is_used][row], judgments.b[is_used][row]
@@ -189,6 +206,22 @@ def build_response(comparisons: Comparisons, judge: str) -> Response:
     value = np.where(in_both_orders, 0.5 * (ab - ba), side * (single - response.mean_position))
     rounding = _ROUNDING * np.fmax(np.abs(ab), np.abs(ba))
     return replace(response, value=np.where(np.abs(value) <= rounding, 0.0, value))
+
+
+def _of_presentations(rows: pd.DataFrame) -> Floats:
+    """Return the position effect of each answer's presentation less their mean `(n,)`.
+
+    It is the mean half sum of the presentation's pairs, or answer where none has both orders.
+    """
+    if rows["presentation"].nunique() < 2:
+        return np.zeros(len(rows))
+    by_question = rows.groupby(["presentation", "pair", "first"])["shown"].mean().unstack()
+    means = by_question.mean(axis=1)
+    in_both_orders = by_question.notna().all(axis=1) & (by_question.shape[1] == 2)
+    effects = means.where(in_both_orders).groupby("presentation").mean()
+    effects = effects.fillna(means.groupby("presentation").mean())
+    of_rows = rows["presentation"].map(effects).to_numpy(np.float64)
+    return np.asarray(of_rows - of_rows.mean())
 
 
 def _robust_differences(answers: Floats) -> Floats:

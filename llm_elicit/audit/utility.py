@@ -323,10 +323,8 @@ def _curve_fields(
     draws = utility.effect_curves[column]
     mean = np.median(draws, axis=0)
     if has_discrete_values(feature):
+        direction, contrast = "category", contrast_of(mean, feature)
         best, worst = int(mean.argmax()), int(mean.argmin())
-        direction, contrast = "category", np.zeros(len(mean))
-        contrast[best] += 1.0
-        contrast[worst] -= 1.0
         weights = np.full(len(mean), 1.0 / len(mean))
         values = discrete_values(feature)
         categories = feature.word(float(values[best])), feature.word(float(values[worst]))
@@ -350,6 +348,16 @@ def _curve_fields(
         "categories": categories,
         "sd": float(np.sqrt(weights @ centred**2)),
     }
+
+
+def contrast_of(curve: Floats, feature: Feature) -> Floats:
+    """Return the contrast of a feature's values that its curve suggests; see `Effect.value`."""
+    if not has_discrete_values(feature):
+        return _choose_contrast(curve)[1]
+    contrast = np.zeros(len(curve))
+    contrast[int(curve.argmax())] += 1.0
+    contrast[int(curve.argmin())] -= 1.0
+    return contrast
 
 
 def _choose_contrast(curve: Floats) -> tuple[Direction, Floats]:

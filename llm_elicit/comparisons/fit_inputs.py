@@ -65,7 +65,8 @@ def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evide
     """Return a judge's answers as evidence: log-odds if most answers have them, else choices.
 
     Choices among log-odds are left out, since they add little information. Stated probabilities
-    are rounded to a per cent. How choices enter is set by `Fit.position_effect`.
+    are rounded to a per cent. How choices enter is set by `Fit.position_effect`. If questions were
+    put in several ways, the belief is what these presentations have in common.
     """
     judgments = comparisons.judgments(judge)
     if judgments.measured:
@@ -94,6 +95,7 @@ def _measured(judgments: Judgments, judge: str) -> density.Evidence:
                 second[measured],
                 lower=np.where(cut < 0, -np.inf, log_odds),
                 upper=np.where(cut > 0, np.inf, log_odds),
+                presentation=judgments.presentation[measured],
                 judge=judge,
             )
         )
@@ -101,7 +103,12 @@ def _measured(judgments: Judgments, judge: str) -> density.Evidence:
         shares = judgments.first_shown[stated]
         parts.append(
             density.Evidence.probabilities(
-                first[stated], second[stated], shares, rounding=PROBABILITY_ROUNDING, judge=judge
+                first[stated],
+                second[stated],
+                shares,
+                rounding=PROBABILITY_ROUNDING,
+                presentation=judgments.presentation[stated],
+                judge=judge,
             )
         )
     return reduce(add, parts)

@@ -24,6 +24,7 @@ from llm_elicit.audit.people import PeopleEvidence
 from llm_elicit.audit.record import JudgeEvidence, audit_run
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.repeats import RepeatComparison, RepeatedJudge, adjust, measure_repeats
+from llm_elicit.audit.surface import ShownText
 from llm_elicit.audit.utility import evaluate_utility
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import axis_word
@@ -107,7 +108,14 @@ def compare_runs(runs: Sequence[Run], progress: Progress) -> JudgeComparison:
             belief = beliefs.get(name)
             verdict = verdicts.get(name, "no answers")
             choices, control = table.choices(name), judge in controls
-            sides.append(JudgeBelief(full, verdict, choices, belief, reference, control))
+            rows = table.answers_of(name)
+            asked = (
+                rows.get("presentation", rows["template"])
+                .fillna("")
+                .mask(lambda label: label == "", rows["template"])
+            )
+            wordings = frozenset(asked.tolist())
+            sides.append(JudgeBelief(full, verdict, choices, belief, reference, control, wordings))
     seed = min((run.campaign.seed for run in runs), default=0)
     return compare_judges(sides, seed, partial(progress.stage, "compare"))
 
@@ -156,6 +164,7 @@ def _evidence(
         direct=direct,
         schedule=schedule,
         control=judge in result.campaign.controls,
+        shown=_shown_text(result),
     )
     if judge not in samples.beliefs:
         return evidence
@@ -190,6 +199,16 @@ def _evidence(
         if direct is not None and belief.has_noise_levels
         else direct,
     )
+
+
+def _shown_text(result: Run) -> ShownText:
+    """Return how the run's points were shown."""
+    facets, varied = result.campaign.design.presentations, set()
+    if facets is not None:
+        varied = {"units"} if facets.units == "varied" else set()
+        varied |= {"digits"} if len(facets.digits) > 1 else set()
+    words = {asked.label: asked.word for asked in result.study.presentations}
+    return ShownText(words, frozenset(varied))
 
 
 def report_reads(result: Run) -> dict[str, dict[str, str]]:

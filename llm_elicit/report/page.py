@@ -27,7 +27,7 @@ from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.comparisons.versions import VersionLog, VersionSpan, version_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
-from llm_elicit.report import answers, formatting, powers, verdicts
+from llm_elicit.report import answers, formatting, powers, verdicts, wordings
 from llm_elicit.report.answers import ORDERS, build_filters, sample_answers
 from llm_elicit.report.figures import Portrait, Samples, draw_curves, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
@@ -207,7 +207,7 @@ def template_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for module in (answers, formatting, powers, verdicts):
+    for module in (answers, formatting, powers, verdicts, wordings):
         environment.filters |= dict(inspect.getmembers(module, inspect.isfunction))
     environment.filters |= {"axis_label": axis_label, "data_uri": data_uri, "visible": visible}
     environment.tests["by_value"] = has_few_values

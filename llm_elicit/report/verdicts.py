@@ -12,6 +12,8 @@ from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.preference import (
     MIN_PAIRS,
     REPEATABLE,
+    SURFACE,
+    WORDING,
     Ceiling,
     PositionEffect,
     Preference,
@@ -28,6 +30,7 @@ from llm_elicit.report.powers import (
     sources_disagree,
     sources_text,
 )
+from llm_elicit.report.wordings import presentation_sentence, surface_sentence
 from llm_elicit.spaces.features import FeatureSpace
 
 _MAX_NAMED_FEATURES = 4
@@ -252,6 +255,8 @@ def _no_preference_sentence(judge: JudgeAudit, level: float, p: str) -> str:
         return f"{name} answered {pairs}, so few that no preference could have been found ({p})."
     if answers.verdict_counts["tie"] == answers.answers - _count_unusable(answers):
         return f"{name} called every pair a tie: no preference was found ({p})."
+    if preference.verdict in (WORDING, SURFACE):
+        return f"{name} has no preference for the content that is shown: {preference.reason}"
     agreement, position = preference.agreement, preference.position
     if preference.verdict == REPEATABLE and agreement is not None:
         ceiling = preference.ceiling
@@ -367,6 +372,7 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
         ]  # fmt: skip
     else:
         sentences = [_repeatable_sentence(preference, level)]
+    sentences += [presentation_sentence(judge.presentations), surface_sentence(judge.surface)]
     answers, unusable = judge.consistency, _count_unusable(judge.consistency)
     if preference.pairs and unusable >= _MIN_UNUSABLE_SHARE * max(answers.answers, 1):
         sentences.append(
@@ -455,6 +461,21 @@ def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
     return f"Next: {join_names(steps, 'and' if all_needed else 'or')}." if steps else ""
 
 
+_STEPS = {
+    REPEATABLE: (
+        "describe the options by more features, such as properties of the text (digits, length, "
+        "roundness)",
+        "compare templates with `llm-elicit pilot`",
+    ),
+    WORDING: ("ask in more wordings", "compare templates with `llm-elicit pilot`"),
+    SURFACE: (
+        "vary `units` and `digits` in `design.presentations`, which show the same content by "
+        "other text",
+        "use a larger model",
+    ),
+}
+
+
 def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]:
     """Return the things to change or ask next, what helps most first."""
     preference, level = judge.preference, audit.settings.level
@@ -469,12 +490,8 @@ def next_steps(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> list[str]
         ]
         has_lost_pairs = preference.pairs < campaign.design.pairs
         return [_reading_advice(judge.consistency), *steps] if has_lost_pairs else steps
-    if preference.verdict == REPEATABLE:
-        return [
-            "describe the options by more features, such as properties of the text (digits, "
-            "length, roundness)",
-            "compare templates with `llm-elicit pilot`",
-        ]
+    if preference.verdict in _STEPS:
+        return list(_STEPS[preference.verdict])
     if not preference.consistent:
         return _steps_without_preference(judge, campaign)
     steps = []

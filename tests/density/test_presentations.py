@@ -129,7 +129,7 @@ def test_a_preference_that_depends_on_the_wording_is_told_from_one_that_does_not
     assert all(response["p_value"] > 0.05 for response in interactions[0.0])
     assert all(response["share"] < 0.1 for response in interactions[0.0])
     assert all(response["share_interval"][0] == 0.0 for response in interactions[0.0])
-    assert all(response["p_value"] < 1e-3 for response in interactions[0.7])
+    assert all(response["p_value"] <= 0.005 for response in interactions[0.7])  # of 1000
     assert all(0.1 < response["share"] < 0.7 for response in interactions[0.7])
     for response in interactions[0.0] + interactions[0.7]:
         odds = response["share"] / (1.0 - response["share"])

@@ -16,9 +16,8 @@ and get a variance of their own where that has more evidence, with u of the form
 *Presentations.* Log-odds asked in several wordings z measure κ_z [(f + δ_z)(a) − (f + δ_z)(b)]:
 what is particular to a wording, δ_z, has the prior of f with every variance times ρ². The posterior
 of f, with every δ_z integrated out, is the belief over wordings like these, and its bands are wider
-by what the wordings leave open (generalizability theory; Brennan, 2001). The share of a wording,
-ρ²/(1 + ρ²), is uniform a priori, its likelihood the largest over the other variances; the belief's
-mean is that at its posterior mean, and the draws are those at its quantiles.
+by what the wordings leave open (generalizability theory; Brennan, 2001). The belief's mean is that
+at the posterior mean of ρ²/(1 + ρ²), and the draws are those at its quantiles; see `Interaction`.
 
 Choices and censored answers enter by their local normal approximations, found together with f
 (penalized quasi-likelihood; Breslow and Clayton, 1993).
@@ -38,7 +37,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy import stats
-from scipy.interpolate import PchipInterpolator
 from torch import Tensor
 
 from llm_elicit.density.errors import Array, Flags
@@ -47,6 +45,7 @@ from llm_elicit.density.judgments import Context, Judgments, PairContrasts
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.settings import GaussianProcessSettings
+from llm_elicit.density.utility.interaction import SHARES, Interaction, PresentedRows
 from llm_elicit.density.utility.marginal_likelihood import (
     VARIANCE_COUNT,
     Hyperparameters,
@@ -77,66 +76,6 @@ _MIN_RIDGE_GAIN = 2.0  # nats of evidence for a ridge
 _CURVATURE_VARIANCES = slice(2, 5)  # the variances that shrink a ridge
 _MIN_REPORTED_EXTENSION = 1.25  # times as long, from which on the prior is said to matter
 _MAX_EXTENSION = 10.0  # times as long that a belief is said to be under another prior
-# Shares of presentations at which the likelihood is computed; it is interpolated between them.
-_PROFILE_SHARES = np.array(
-    [0.0005, 0.02, 0.05, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85]
-)
-_TARGET_GENERALIZABILITY = 0.8  # the generalizability that is aimed at
-
-
-@dataclass(frozen=True)
-class Interaction:
-    """How far a preference depends on the presentation, from log-odds.
-
-    Attributes:
-        share: of the variance of the content, what is particular to one presentation: posterior
-            mean.
-        share_interval: 90 %, the shortest by the posterior.
-        p_value: of the likelihood ratio test that nothing depends on the presentation.
-        presentations: their number W.
-        generalizability: the share of the variance of the content, averaged over W presentations,
-            that is common to presentations like these: 1 / (1 + ρ²/W).
-        generalizability_interval: 90 %.
-        needed: presentations of which the average would have a generalizability of .8.
-    """
-
-    share: float
-    share_interval: tuple[float, float]
-    p_value: float
-    presentations: int
-    generalizability: float
-    generalizability_interval: tuple[float, float]
-    needed: int
-
-    @classmethod
-    def from_profile(cls, log_likelihood: Array, presentations: int) -> tuple[Interaction, Array]:
-        """Return the estimates from log-likelihoods at `_PROFILE_SHARES`, and quantiles (16,)."""
-        grid = np.linspace(_PROFILE_SHARES[0], _PROFILE_SHARES[-1], 400)
-        values = PchipInterpolator(_PROFILE_SHARES, log_likelihood)(grid)
-        weight = np.exp(values - values.max())
-        weight /= weight.sum()
-        order = np.argsort(-weight)
-        shortest = grid[order[: np.searchsorted(np.cumsum(weight[order]), 0.9) + 1]]
-        low = 0.0 if shortest.min() == grid[0] else float(shortest.min())
-        high, share = float(shortest.max()), float(grid @ weight)
-        likelihood_ratio = max(2.0 * float(values.max() - values[0]), 0.0)
-        odds = _TARGET_GENERALIZABILITY / (1.0 - _TARGET_GENERALIZABILITY)
-
-        def generalizability_at(share: float) -> float:
-            return 1.0 / (1.0 + share / (1.0 - share) / presentations)
-
-        interaction = cls(
-            share,
-            (low, high),
-            # The share lies at the end of its range under the hypothesis.
-            0.5 * float(stats.chi2.sf(likelihood_ratio, 1)),
-            presentations,
-            generalizability_at(share),
-            (generalizability_at(high), generalizability_at(low)),
-            max(math.ceil(odds * share / (1.0 - share)), 1),
-        )
-        levels = (np.arange(_THETA_DRAWS) + 0.5) / _THETA_DRAWS
-        return interaction, grid[np.searchsorted(np.cumsum(weight), levels)]
 
 
 @dataclass(frozen=True)
@@ -230,6 +169,8 @@ class _Posterior(NamedTuple):
 class _GaussianProcess:
     """The posterior of the coefficients at the variances that maximize the marginal likelihood."""
 
+    likelihood: MarginalLikelihood
+
     def __init__(
         self,
         rows: Observations,
@@ -260,7 +201,6 @@ class _GaussianProcess:
         self.target = torch.from_numpy(np.where(is_exact, rows.value, 0.0))
         self.fixed_variance = torch.full((len(rows),), math.inf, dtype=torch.float64)
         self.interaction: Interaction | None = None
-        self.shares = np.zeros(0)
 
     def maximize(self) -> None:
         """Estimate the variances, in turns with normal approximations where rows need them."""
@@ -277,14 +217,15 @@ class _GaussianProcess:
 
     def add_ridge(self) -> None:
         """Give the products with the form's outermost direction a variance, if evidence rises."""
-        rows, theta, evidence = self.rows, self.theta, self.log_evidence
+        rows = self.rows
+        before = rows, self.theta, self.log_evidence, self.likelihood
         curvatures = rows.terms.linear_and_curvature(self.mean[None, : len(rows.terms)])[1][0]
         eigenvalues, axes = torch.linalg.eigh(curvatures.double())
         outermost = (eigenvalues - eigenvalues.median()).abs().argmax()
         self.rows = replace(rows, ridge_direction=axes[:, outermost])
         self.maximize()
-        if self.log_evidence < evidence + _MIN_RIDGE_GAIN:
-            self.rows, self.theta, self.log_evidence = rows, theta, evidence
+        if self.log_evidence < before[2] + _MIN_RIDGE_GAIN:
+            self.rows, self.theta, self.log_evidence, self.likelihood = before
             self._solve()
 
     def estimate_interaction(self, presentations: int) -> None:
@@ -292,19 +233,50 @@ class _GaussianProcess:
         index = self.hyperparameters.interaction_index
         if index is None:
             return
+        # With the variances of the common part as they are: see the module of `Interaction`.
+        fixed, unit = [*range(VARIANCE_COUNT + 1), index], math.log(self._content_over_prior())
+
+        def maximize(theta: Array, share: float) -> tuple[Array, float]:
+            theta[index] = math.log(share / (1.0 - share)) + unit
+            return self.likelihood.maximize(theta, self.settings.iterations, fixed)
+
         theta, profile = self.theta.copy(), []
-        for share in _PROFILE_SHARES:
-            theta[index] = math.log(share / (1.0 - share))
-            theta, value = self.likelihood.maximize(
-                theta, self.settings.iterations, fixed_index=index
-            )
+        for share in SHARES:
+            theta, value = maximize(theta, share)
             profile.append(value)
-        self.interaction, self.shares = Interaction.from_profile(np.array(profile), presentations)
-        share = self.interaction.share
-        self.theta[index] = math.log(share / (1.0 - share))
-        optimum = self.likelihood.maximize(self.theta, self.settings.iterations, fixed_index=index)
-        self.theta, self.log_evidence = optimum
+        p_value = self._presented_rows().interaction_p_value(np.random.default_rng(0))
+        self.interaction = Interaction.from_profile(np.array(profile), presentations, p_value)
+        self.theta, self.log_evidence = maximize(theta, self.interaction.share)
         self._solve()
+
+    def _content_over_prior(self) -> float:
+        """Return the mean square of the common part over rows, over that of its prior."""
+        parameters = self.hyperparameters.unpack(torch.from_numpy(self.theta))
+        quadratic, count = self.rows.quadratic_columns, self.rows.quadratic_columns.shape[1]
+        smooth = self.utility_columns[:, count:].square() @ self.spectrum
+        parts = [(quadratic @ root).square().sum(1) for root in self.rows.prior_roots]
+        prior = sum(
+            v * part.mean() for v, part in zip(parameters.variances, [*parts, smooth], strict=True)
+        )
+        plain = self.utility_columns.shape[1]
+        spread = (self.utility_columns @ self.root[:plain]).square().sum(1)
+        content = (self.utility_columns @ self.mean[:plain]).square() + spread
+        return float(content.mean() / prior)
+
+    def _presented_rows(self) -> PresentedRows:
+        """Return the log-odds that are not censored, by linear and square terms."""
+        rows, used = self.rows, self.exact.numpy()
+        linear = np.ones(rows.terms.dimension, dtype=bool)
+        columns = rows.quadratic_columns.numpy()[:, np.concatenate([linear, rows.terms.squares])]
+        size = np.sqrt(np.square(columns[used]).mean(axis=0))
+        parameters = self.hyperparameters.unpack(torch.from_numpy(self.theta))
+        return PresentedRows.of(
+            columns[used] / np.where(size > 0.0, size, 1.0),
+            self.target.numpy()[used],
+            parameters.measurement_variance.numpy()[used],
+            np.unique(rows.cell[used], return_inverse=True)[1].reshape(-1).astype(np.int64),
+            rows.group[used],
+        )
 
     def _approximate_rows(self, eta: Tensor) -> None:
         """Set normal approximations of choices and censored rows about ``eta``."""
@@ -460,10 +432,12 @@ class _GaussianProcess:
         if self.hyperparameters.sources_with_gain:
             curvature = self.likelihood.hessian(self.theta)
             thetas = self.hyperparameters.vary_gains(self.theta, curvature, len(parts))
-        if index is not None:
+        if index is not None and self.interaction is not None:
             # In an order that does not go with that of the gains.
-            shares = self.shares[7 * np.arange(len(parts)) % _THETA_DRAWS]
-            thetas[:, index] = np.log(shares / (1.0 - shares))
+            shares = np.array(self.interaction.quantiles)[7 * np.arange(len(parts)) % _THETA_DRAWS]
+            odds = shares / (1.0 - shares)
+            mean = self.interaction.share
+            thetas[:, index] += np.log(odds) - math.log(mean / (1.0 - mean))
         posteriors = [self._posterior(theta) for theta in thetas]
         return torch.cat(
             [p.mean[:, None] + p.root @ z for p, z in zip(posteriors, parts, strict=True)], 1

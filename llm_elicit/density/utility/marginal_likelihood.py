@@ -10,6 +10,7 @@ and dispersion relative to the judge's.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -369,21 +370,19 @@ class MarginalLikelihood:
         )
 
     def maximize(
-        self, theta: Array, max_iterations: int, fixed_index: int | None = None
+        self, theta: Array, max_iterations: int, fixed: Sequence[int] = ()
     ) -> tuple[Array, float]:
         """Return the maximum (T,) found from θ, and its log marginal likelihood and log prior.
 
         Args:
             theta: the start (T,).
             max_iterations: the most of them.
-            fixed_index: the place of an element of θ that stays as it is.
+            fixed: the places of elements of θ that stay as they are.
         """
-        bounds, tolerance = list(self._hyperparameters.bounds), None
-        if fixed_index is not None:
-            bounds[fixed_index], tolerance = (
-                (theta[fixed_index], theta[fixed_index]),
-                _PROFILE_TOLERANCE,
-            )
+        bounds = list(self._hyperparameters.bounds)
+        tolerance = _PROFILE_TOLERANCE if fixed else None
+        for index in fixed:
+            bounds[index] = (theta[index], theta[index])
         optimum = minimize(
             self.loss_and_gradient, theta, jac=True, method="L-BFGS-B", bounds=bounds,
             tol=tolerance, options={"maxiter": max_iterations},

@@ -1,0 +1,255 @@
+"""Whether a judge prefers the content, or the surface of the text that shows it.
+
+Characters, digits, words, leading digits and trailing zeros of a point's text are functions of its
+features, so that a judge of the longer text prefers large values. Their differences between the two
+options, and the signs of these, are nuisance covariates of the responses.
+
+Three randomization tests: of the surface alone (`sign_flip_test`), of the content's linear and
+square columns given the surface, and of the surface given these (`partial_sign_flip_test`). Content
+that predicts nothing beyond the surface, where that predicts beyond the content, is *surface*. If
+neither predicts beyond the other they cannot be told apart in this design: units and numbers of
+digits that vary from pair to pair show the same content by other text. Responses of a presentation
+are divided by their root mean square, which no exchange of a pair's points changes. With several
+rounds, only the first round's pairs are used: later ones depend on earlier answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from llm_elicit._util.settings import StrictModel
+from llm_elicit.audit.inference import AdjustedTest, Interval, adjust_tests
+from llm_elicit.audit.preference import MIN_PAIRS, estimate_explained_share
+from llm_elicit.audit.presentations import PresentedResponse
+from llm_elicit.audit.randomization import (
+    Responses,
+    feature_differences,
+    leave_one_out_residuals,
+    partial_sign_flip_test,
+    sign_flip_test,
+)
+from llm_elicit.audit.reference import AuditSettings
+from llm_elicit.spaces.features import FeatureSpace, Floats
+
+Wording = Callable[[Floats], Sequence[tuple[str, str]]]
+"""Returns the labels and texts of a point's values, as a judge is shown them."""
+
+Relation = Literal["content", "surface", "both", "not told apart", "not shown"]
+
+MEASURES = ("characters", "digits", "words", "leading digits", "trailing zeros")
+
+_NUMBER = re.compile(r"\d[\d.,  ]*")
+_PAIRS_PER_COLUMN = 2
+_ALIKE = 0.8  # R² of a measure by the content, from which on a design hardly tells them apart
+# The part of the level at which the surface is tested, so that a judge of the content is rarely
+# said to prefer the surface.
+_PART = 0.2
+
+
+def measures_of(values: Sequence[tuple[str, str]]) -> list[float]:
+    """Return the `MEASURES` of a point's text, summed over its values.
+
+    Examples:
+        >>> measures_of([("area", "1,200 km²"), ("kind", "island")])
+        [15.0, 4.0, 3.0, 1.0, 2.0]
+    """
+    texts = [text for _, text in values]
+    numbers = ["".join(filter(str.isdigit, run)) for text in texts for run in _NUMBER.findall(text)]
+    significant = [number.lstrip("0") for number in numbers]
+    return [
+        float(sum(map(len, texts))),
+        float(sum(map(len, numbers))),
+        float(sum(len(text.split()) for text in texts)),
+        float(sum(int(number[0]) for number in significant if number)),
+        float(sum(len(number) - len(number.rstrip("0")) for number in significant)),
+    ]
+
+
+class SurfaceAudit(StrictModel):
+    """What the surface of the text says of a judge's answers, and what the content does beyond it.
+
+    Attributes:
+        version: of the keys.
+        pairs: number of responses, one per pair and presentation.
+        relation: "content" that predicts beyond the surface, "surface" that alone does, "both",
+            "not told apart" in this design, or neither "not shown" to predict anything.
+        surface, content: the share of the responses' mean square that either predicts for left-out
+            pairs, with 95 % interval.
+        surface_alone: the test that the surface predicts; adjusted over the judges.
+        surface_beyond: the test that it predicts beyond the content; likewise.
+        content_beyond: the test that the content predicts beyond the surface.
+        explained: R² of every measure's differences by the content's columns; 1 where the design
+            cannot tell them apart.
+        facets: those of `units` and `digits` that do not vary and would tell them apart.
+    """
+
+    version: Literal[1] = 1
+    pairs: int
+    relation: Relation = "not shown"
+    surface: Interval
+    content: Interval
+    surface_alone: AdjustedTest
+    surface_beyond: AdjustedTest
+    content_beyond: AdjustedTest
+    explained: dict[str, float]
+    facets: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """What the surface predicts, of all that content or surface predict."""
+        most = max(self.surface.value, self.content.value)
+        return min(max(self.surface.value, 0.0) / most, 1.0) if most > 0.0 else 0.0
+
+    @property
+    def alike(self) -> list[str]:
+        """The measures that follow from the content in this design."""
+        return [name for name, share in self.explained.items() if share >= _ALIKE]
+
+    def decided(self, level: float) -> SurfaceAudit:
+        """Return the audit with its relation at this level of the tests."""
+        alone = self.surface_alone.p_holm < _PART * level
+        beyond = self.surface_beyond.p_holm < _PART * level
+        content = self.content_beyond.p_value < level
+        relation: Relation = "not shown"
+        if content:
+            relation = "both" if beyond and alone else "content"
+        elif alone:
+            relation = "surface" if beyond else "not told apart"
+        return self.model_copy(update={"relation": relation})
+
+
+@dataclass(frozen=True)
+class ShownText:
+    """How the points of a campaign's pairs are shown.
+
+    Attributes:
+        words: by presentation; the space's own words for others.
+        varied: which of `units` and `digits` vary between presentations.
+    """
+
+    words: Mapping[str, Wording]
+    varied: frozenset[str] = frozenset()
+
+
+def measure_surface(
+    response: PresentedResponse,
+    space: FeatureSpace,
+    shown: ShownText,
+    settings: AuditSettings,
+    rng: np.random.Generator,
+    pairs: int | None = None,
+) -> SurfaceAudit | None:
+    """Measure what the surface predicts; None with too few pairs for a test, or without numbers.
+
+    Args:
+        response: a judge's.
+        space: the feature space.
+        shown: how its points were shown.
+        settings: number of randomizations.
+        rng: draws them.
+        pairs: the number of pairs of the first round; None if there is one round.
+    """
+    used = np.ones(len(response.label), dtype=bool)
+    if pairs is not None:
+        used = response.column("pair") < pairs
+    a, b = (
+        np.concatenate([
+            np.array([measures_of(words(point)) for point in getattr(part, side)])
+            for words, part in zip(
+                (shown.words.get(name, space.word) for name in response.names),
+                response.parts,
+                strict=True,
+            )
+        ])
+        for side in "ab"
+    )  # fmt: skip
+    differences = (a - b)[used]
+    columns, names = _surface_columns(differences), []
+    together = response.together().rows(used)
+    content, owners = feature_differences(together, space)
+    content = content[:, owners >= 0]
+    n = len(together)
+    if not columns.shape[1] or n < max(MIN_PAIRS, _PAIRS_PER_COLUMN * sum(content.shape[1:])):
+        return None
+    responses = _scaled(response, used)
+    if not responses[0].any():
+        return None
+
+    def share(design: Floats) -> Interval:
+        residual = leave_one_out_residuals(design, responses[0], np.zeros(n))
+        return estimate_explained_share(np.square(residual), np.square(responses[0]))
+
+    def test(own: Floats, others: Floats | None = None) -> AdjustedTest:
+        if others is None:
+            result = sign_flip_test(own, responses, settings.flips, rng)
+        else:
+            result = partial_sign_flip_test(own, others, responses, settings.flips, rng)
+        p_value = result.p_value
+        p_is_bound = p_value <= (1.0 + 1e-12) / (1 + settings.flips)
+        return AdjustedTest(p_value=p_value, p_holm=p_value, p_is_bound=p_is_bound)
+
+    explained = {}
+    for name, column in zip(MEASURES, differences.T, strict=True):
+        if column.any():
+            names.append(name)
+            explained[name] = _r2(column, content)
+    facets = tuple(facet for facet in ("units", "digits") if facet not in shown.varied)
+    audit = SurfaceAudit(
+        pairs=n,
+        surface=share(columns),
+        content=share(content),
+        surface_alone=test(columns),
+        surface_beyond=test(columns, content),
+        content_beyond=test(content, columns),
+        explained=explained,
+        facets=facets,
+    )
+    return audit.decided(settings.level)
+
+
+def _surface_columns(differences: Floats) -> Floats:
+    """Return differences `(n, m)` of the measures and their signs, those that vary, scaled."""
+    columns = np.concatenate([differences, np.sign(differences)], axis=1)
+    size = np.sqrt(np.square(columns).mean(axis=0))
+    return np.asarray(columns[:, size > 0.0] / size[size > 0.0])
+
+
+def _scaled(response: PresentedResponse, used: Any) -> Responses:
+    """Return the responses, and robust ones if known, over each presentation's root mean square."""
+    value, robust = response.column("value")[used], response.column("robust_value")[used]
+    label = response.label[used]
+    squares = np.bincount(label, value**2) / np.maximum(np.bincount(label), 1)
+    size = np.sqrt(np.where(squares > 0.0, squares, 1.0))[label]
+    return [value / size, robust / size] if robust.any() else [value / size]
+
+
+def _r2(values: Floats, columns: Floats) -> float:
+    """Return the share of the mean square of values `(n,)` that columns `(n, p)` fit, adjusted."""
+    n, p = columns.shape
+    residual = values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]
+    lost = float(residual @ residual) / float(values @ values) * n / max(n - p, 1)
+    return float(max(1.0 - lost, 0.0))
+
+
+def adjust_surfaces(
+    audits: Sequence[SurfaceAudit | None], controls: Sequence[bool], level: float
+) -> list[SurfaceAudit | None]:
+    """Return the audits with p-values of the surface, Holm-adjusted over the judges."""
+    family = [
+        audit is not None and not control for audit, control in zip(audits, controls, strict=True)
+    ]
+    tests = {
+        name: adjust_tests([getattr(audit, name, None) for audit in audits], family)
+        for name in ("surface_alone", "surface_beyond")
+    }
+    return [
+        None
+        if audit is None
+        else audit.model_copy(update={name: of[at] for name, of in tests.items()}).decided(level)
+        for at, audit in enumerate(audits)
+    ]
