@@ -268,6 +268,20 @@ def test_heavy_tails_of_an_elliptical_belief_are_found(freedom: float) -> None:
     assert ((low < own) & (own < high)).all()
 
 
+def test_chance_gives_tails_little_weight() -> None:
+    """The five of them had nearly half of the weight of a normal belief, after a few choices."""
+    weights = []
+    for seed in range(4):
+        box = Uniform([-2.0, -2.0], [2.0, 2.0])
+        asked = ask(lambda x: -1.4 * np.square(x - [0.5, -0.3]).sum(1), box, 50, seed=seed)
+        judgments = check_judgments(*asked, None, box)
+        data = ChoiceData(judgments.winners, judgments.losers, judgments.weights, judgments.pairs)
+        fit = fit_utility(data, Noise(), np.random.default_rng(0), QUICK.utility)
+        of_form = fit.diagnostics["weights"]
+        weights.append(sum(of_form[form] for form in of_form if "t of" in form or "exp" in form))
+    assert np.mean(weights) < 0.2
+
+
 def test_a_mixture_is_left_out_where_comparisons_are_too_few() -> None:
     winners, losers = _pairs(40)
     judgments = check_judgments(winners, losers, None, Uniform([-1.0, -1.0], [1.0, 1.0]))

@@ -137,6 +137,18 @@ class CrossValidation:
         log_likelihoods = held_out.log_likelihood(self.response.select(self.rows))
         return float(np.average(log_likelihoods, weights=weights))
 
+    def mean_gain(self, held_out: HeldOutPredictions, base: HeldOutPredictions) -> dict[str, float]:
+        """Return by how much predictions have a higher score than others, and its standard error.
+
+        The standard error is over groups; both are in nats per comparison.
+        """
+        rows, response = self.rows.numpy(), self.response.select(self.rows)
+        weights = self.data.weights[rows]
+        gains = held_out.log_likelihood(response) - base.log_likelihood(response)
+        mean = float(np.average(gains, weights=weights))
+        group_sums = np.bincount(self.data.groups[rows], weights * (gains - mean))
+        return {"mean": mean, "se": float(np.sqrt((group_sums**2).sum()) / weights.sum())}
+
 
 def measure_calibration(
     held_out: HeldOutPredictions, weights: Array, response: Response

@@ -408,16 +408,10 @@ def _fit_forms(
     warp = choose_warp(forms.quadratic, forms.ridge_fits[0].ridges)
     if warp is not None:
         warped = _FormFits(warp_features(validation, warp), settings, warp)
-        rows = validation.rows.numpy()
-        response, weights = (
-            validation.response.select(validation.rows),
-            validation.data.weights[rows],
+        best_warped, best = (
+            max(fits.held_out.values(), key=validation.score) for fits in (warped, forms)
         )
-        warped_logs, logs = (
-            max((f.log_likelihood(response) for f in fits.held_out.values()), key=weights.dot)
-            for fits in (warped, forms)
-        )
-        gain = _mean_gain(warped_logs - logs, weights, validation.data.groups[rows])
+        gain = validation.mean_gain(best_warped, best)
         if gain["mean"] > _MIN_WARP_GAIN_SE * gain["se"]:
             forms = warped
     forms.fit_mixtures(settings, on_step)
@@ -447,8 +441,9 @@ class _FormFits:
 
     def fit_mixtures(self, settings: UtilitySettings, on_step: StepCallback | None) -> None:
         """Fit mixtures, until three numbers in a row do not help."""
-        quadratic_score = self.validation.score(self.held_out["quadratic"])
-        self.mixtures = fit_tails(self.validation, settings.mixture, quadratic_score) | {
+        quadratic = self.held_out["quadratic"]
+        quadratic_score = self.validation.score(quadratic)
+        self.mixtures = fit_tails(self.validation, settings.mixture, quadratic) | {
             f"mixture of {fit.count}": fit
             for fit in fit_mixtures(self.validation, settings.mixture, quadratic_score, on_step)
         }
@@ -494,23 +489,12 @@ class _FormFits:
 def _scores(validation: CrossValidation, forms: Mapping[str, HeldOutPredictions]) -> dict[str, Any]:
     """Return the held-out likelihoods of the forms, and gains and calibration of their sum."""
     rows = validation.rows.numpy()
-    weights, groups = validation.data.weights[rows], validation.data.groups[rows]
-    response = validation.response.select(validation.rows)
-    scores = {form: held_out.log_likelihood(response) for form, held_out in forms.items()}
+    weights, response = validation.data.weights[rows], validation.response.select(validation.rows)
     return {
-        "held_out": {
-            form: float(np.average(score, weights=weights)) for form, score in scores.items()
-        },
+        "held_out": {form: validation.score(held_out) for form, held_out in forms.items()},
         "gains": {
-            base: _mean_gain(scores[WEIGHTED_SUM] - scores[base], weights, groups)
+            base: validation.mean_gain(forms[WEIGHTED_SUM], forms[base])
             for base in ("constant", "quadratic")
         },
         "calibration": measure_calibration(forms[WEIGHTED_SUM], weights, response),
     }
-
-
-def _mean_gain(gains: Array, weights: Array, groups: Index) -> dict[str, float]:
-    """Return the mean of gains (m,), nats per comparison, and its standard error over groups."""
-    mean = float(np.average(gains, weights=weights))
-    group_sums = np.bincount(groups, weights * (gains - mean))
-    return {"mean": mean, "se": float(np.sqrt((group_sums**2).sum()) / weights.sum())}

@@ -44,6 +44,7 @@ _PATIENCE = 3
 _MAX_SEARCH_ROWS = 6000  # most comparisons that the starts are compared on
 _PRIOR_STRENGTHS = (0.3, 1.0, 3.0)  # of the prior, of which the one that predicts best is kept
 _HALVINGS = ((3, 3), (4, 2))  # steps, then the divisor of the number of starts kept
+_MIN_TAIL_GAIN_SE = 2.0  # standard errors by which a tail must predict better
 _TAILS = ("exponential", 1.0, 1 / 2), ("stretched exponential", 0.1, 1 / 3)
 _MAX_CLUSTERED_ROWS = 1500
 _EM_SWEEPS = 10
@@ -124,17 +125,19 @@ def fit_mixtures(
 
 
 def fit_tails(
-    validation: CrossValidation, settings: MixtureSettings, quadratic_score: float
+    validation: CrossValidation, settings: MixtureSettings, quadratic: HeldOutPredictions
 ) -> dict[str, MixtureFit]:
-    """Fit one component with each kind of tail, if the lightest of them helps.
+    """Fit one component with each kind of tail, if the lightest of them clearly helps.
 
-    None does where mixtures are left out, or a feature has categories. Its width is in doubt
-    (`MixturePrior`), since the core of a belief with heavy tails may be a hundredth as wide as λ.
+    They are many forms that are alike, and by chance would take most of the weight of a normal
+    belief. None is tried where mixtures are left out, or a feature has categories. The width is in
+    doubt (`MixturePrior`), since the core of a belief with heavy tails may be a hundredth as wide
+    as λ.
 
     Args:
         validation: the data and their folds.
         settings: of the mixtures.
-        quadratic_score: the score of the quadratic form.
+        quadratic: predictions of the quadratic form.
     """
     d, fits, category = validation.dimension, dict[str, MixtureFit](), validation.data.category
     numbers = category is None or bool((category < 0).all())
@@ -149,7 +152,8 @@ def fit_tails(
     mode = _fit_gaussian_mixture(validation.data.winners, np.ones((validation.size, 1)), 1)
     for name, size, power in (*_TAILS, *((f"Student t of {v}", d + v, 0.0) for v in (8, 4, 2))):
         tail_fit = fitter.refine(replace(mode, tail=Tail(size, power)))
-        if not fits and tail_fit.score < quadratic_score:
+        gain = validation.mean_gain(tail_fit.held_out, quadratic)
+        if not fits and gain["mean"] < _MIN_TAIL_GAIN_SE * gain["se"]:
             break
         fits[name], mode = tail_fit, tail_fit.mode
     return fits
