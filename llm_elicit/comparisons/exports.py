@@ -38,7 +38,7 @@ def to_arviz(
         space: the feature space it was asked in; the belief's own names without it.
         chains: number of chains of points.
         draws: points per chain.
-        seed: of the points and of the posterior draws.
+        seed: seed of the points and of the posterior draws.
 
     Returns:
         `arviz.InferenceData`, or `xarray.DataTree` for arviz 1.0 and later.
@@ -207,7 +207,9 @@ def _bounds(function: str, belief: BeliefDensity) -> tuple[Floats, Floats]:
     """Return the bounds (d,) of a belief with a gradient on a bounded support."""
     low, high = belief.as_prior().support()
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise InputError(f"{function}: the belief's support has no bounds; fit it over ranges")
+        raise InputError(
+            f"{function}: the belief is not bounded; fit it with a sampling density over ranges"
+        )
     try:
         belief.as_prior().logpdf_and_gradient(belief.sample(1))
     except ValueError as error:

@@ -61,8 +61,8 @@ class RowCompletion:
         """Read the rows of a space's table, in an order that follows from the seed.
 
         Raises:
-            InputError: there is no table, it is missing or was changed, or no number follows its
-                first column.
+            InputError: the space has no table, its file is missing or was changed, or no column
+                after its first one holds numbers.
 
         Examples:
             >>> completion = RowCompletion.of(FeatureSpace.load("penguins"), seed=1)

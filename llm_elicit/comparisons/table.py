@@ -131,7 +131,7 @@ class Judgments:
 
     @property
     def measured(self) -> bool:
-        """Whether the log-odds are the evidence, and not the choices: most answers have them."""
+        """Whether log-odds are used instead of choices, because most answers have them."""
         return bool(self.soft.sum() * 2 > len(self.soft))
 
     @property

@@ -82,7 +82,7 @@ async def ask(
         progress: receives every change.
         design: plans the rounds after the first, if any;
             `llm_elicit.planning.rounds.Informative` by default.
-        options: see `AskOptions`.
+        options: options of asking, see `AskOptions`.
 
     Returns:
         The run, with the problems that stopped some judges.

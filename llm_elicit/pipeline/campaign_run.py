@@ -32,7 +32,7 @@ _EVENT_OF = {"fit": "fitted", "audit": "audited", "report": "reported"}
 
 @dataclass(frozen=True)
 class Sharing:
-    """What the runs of a `Runtime` share.
+    """The resources that the runs of a `Runtime` share.
 
     Attributes:
         fits: limits how many processes fit at the same time.
@@ -101,7 +101,7 @@ class CampaignRun:
 
     @property
     def state(self) -> journal.RunState:
-        """What the run does."""
+        """The current step of the run."""
         return journal.visible_state(self._now)
 
     @property
@@ -110,7 +110,7 @@ class CampaignRun:
         return self._now.stage
 
     def snapshot(self) -> RunSnapshot:
-        """Return what the run does now."""
+        """Return the current step of the run."""
         judges = {name: counts.snapshot() for name, counts in self._progress.counts.items()}
         return RunSnapshot.of(
             self.folder,
@@ -181,7 +181,7 @@ class CampaignRun:
                 what was given up or set aside.
 
         Raises:
-            ConflictError: it is done, or it is being deleted.
+            ConflictError: the run is done, or is being deleted.
         """
         self._check_kept()
         if self.state in journal.ENDED:
@@ -237,7 +237,7 @@ class CampaignRun:
         """Cancel the run, and remove its folder and its journal; nothing else can be done then.
 
         Raises:
-            InputError: they cannot be removed.
+            InputError: the files of the run cannot be removed.
         """
 
         async def remove() -> None:

@@ -49,7 +49,7 @@ def export_run(run: Run, folder: Path, format: Format, license: str | None = Non
     Args:
         run: a run that was asked; its results are added if it was audited.
         folder: the folder to write to, new or empty.
-        format: see the top of this module.
+        format: name of the format, see the docstring of this module.
         license: the licence of the data set, an SPDX identifier or an address; for Croissant only.
 
     Returns:
@@ -418,7 +418,7 @@ def _write_croissant(run: Run, folder: Path, license: str | None) -> list[Path]:
 
 
 def _column_description(run: Run, column: str) -> str:
-    """Return what a column of the table holds."""
+    """Return a description of a column of the table."""
     labels = {feature.name: feature.label for feature in run.space.features}
     side, _, name = column.partition("_")
     if side in ("a", "b") and name in labels:

@@ -71,7 +71,7 @@ class Manifest:
 
     @property
     def log_odds(self) -> dict[str, str]:
-        """What each judge was found to give, log-odds or choices, in one line."""
+        """Whether each judge gives log-odds or choices, in one line for each."""
         return dict(self._read().get("log_odds", {}))
 
     def record_log_odds(self, lines: Mapping[str, str]) -> None:

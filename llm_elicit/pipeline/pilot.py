@@ -74,18 +74,19 @@ class Protocol(StrictModel):
     """One judge's answers to one template.
 
     Attributes:
-        judge, template: their names.
+        judge, template: names of the judge and of the template.
         answer: the template's answer format.
         response: whether its answers are measured log-odds or choices; None without answers.
         pairs: number of pairs with an answer in both orders.
-        reliability: of one answer, a share of its variance, so that a negative correlation counts
+        reliability: share of the variance of one answer that repeats; a negative correlation counts
             as 0; None if the answers in one order are all the same, or fewer than four pairs have
             both.
-        p_value: that the two answers to a pair are unrelated, by random exchanges; None likewise.
+        p_value: p-value that the two answers to a pair are unrelated, by random exchanges; None
+            likewise.
         both_orders: reliability of the two orders together, by the Spearman-Brown formula.
         predicted: the share of the mean square of half the difference between a pair's two answers
             that a quadratic rule on the features predicts for left-out pairs.
-        p_predicted: that it does not depend on the points, by random exchanges.
+        p_predicted: p-value that answers do not depend on the points, by random exchanges.
         position: the mean position effect, log-odds (choices: P(first shown) − 1/2).
         position_sd: the standard deviation of half the sum of a pair's two answers.
         refused, unparsable, unanswered: questions without a usable answer, by reason.
@@ -137,7 +138,7 @@ class Pilot(StrictModel):
     Attributes:
         campaign: the name of the campaign whose first pairs were asked.
         pairs: number of pairs.
-        protocols: by judge, then by template.
+        protocols: the protocols, sorted by judge, then by template.
         recommended: one per judge.
         spent: USD paid for these answers; answers from the cache cost nothing.
     """
@@ -293,7 +294,7 @@ def measure(judge: Judge, run: Run) -> Protocol:
 
 
 def measure_orders(response: Response, space: FeatureSpace) -> dict[str, Any]:
-    """Return what follows from pairs with an answer in both orders, as fields of a protocol."""
+    """Return the fields of a protocol that follow from pairs answered in both orders."""
     is_known = np.isfinite(response.position)
     if is_known.sum() < 2:
         return {}

@@ -173,7 +173,7 @@ class EstimatedPower:
     """The power of a belief by a judge's direct answers.
 
     Attributes:
-        power: by all sources that could be used; None without any.
+        power: the power by all sources that could be used; None without any.
         used: whether it is precise enough, see `is_identified`.
         notes: a line for each kind of answers left out, with the reason.
     """
@@ -249,10 +249,10 @@ def scale_to_power(
     """Scale a fitted belief to its power, whose source its diagnostics name.
 
     Args:
-        belief: as fitted.
+        belief: the fitted belief.
         pinned: the power by direct answers.
         measured: whether it was fitted to log-odds.
-        seed: of the normalizing constant.
+        seed: seed of the normalizing constant.
     """
     source = ASSUMED
     if pinned.used and pinned.power is not None:

@@ -149,7 +149,7 @@ def _evidence(
 
     Args:
         result: the run.
-        comparisons: its judgments.
+        comparisons: the judgments of the run.
         judge: the judge's name.
         samples: the points of the beliefs by the first method.
     """

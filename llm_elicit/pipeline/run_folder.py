@@ -104,7 +104,7 @@ class Run:
 
     Attributes:
         folder: the folder.
-        campaign: its campaign.
+        campaign: the campaign of the run.
         space: the feature space.
         problems: errors that left questions without an answer or stopped a judge.
         remarks: lines about the answers that a user of the result should know.
@@ -140,7 +140,7 @@ class Run:
         """Open a run by its folder, its name under runs/, or its campaign.
 
         Raises:
-            InputError: none of the three exists, or it is a grid of several runs.
+            InputError: nothing of this name exists, or it is a grid of several runs.
         """
         runs = open_runs(where)
         if len(runs) > 1:
@@ -184,7 +184,7 @@ class Run:
 
     @property
     def study(self) -> Study:
-        """What the orchestrator asks: the campaign, its space and plan, and the folder."""
+        """The study for the orchestrator: the campaign, its space and plan, and the folder."""
         return Study(self.campaign, self.space, self.plan, self.folder)
 
     def write_pairs(self, folder: Path | None = None) -> None:
@@ -373,7 +373,7 @@ class Run:
 
     @property
     def batched(self) -> bool:
-        """Whether it was asked through a provider's batch endpoint."""
+        """Whether the run was asked through a provider's batch endpoint."""
         with reading(self.location) as db:
             return any(batch_rows(db, judge.name) for judge in self.campaign.judges)
 
@@ -389,7 +389,8 @@ class Run:
         """Check that the journal still holds the answers that the tables were made from.
 
         Raises:
-            InputError: it is missing or holds fewer answers, which would be paid for again.
+            InputError: the journal is missing or holds fewer answers than before, which would be
+                paid for again.
         """
         entry, table = self.manifest.entry("ask"), self.folder / COMPARISONS
         if entry is not None:
@@ -533,7 +534,7 @@ class Beliefs(Mapping[str, "density.BeliefDensity"]):
     """The beliefs of a run by judge; each is loaded when it is looked up.
 
     Raises:
-        UnknownNameError: there is no belief of this judge.
+        UnknownNameError: the run has no belief of this judge.
     """
 
     def __repr__(self) -> str:

@@ -149,7 +149,7 @@ class JudgeCounts:
     Attributes:
         tally: the counts, which the engine changes in place. Those of requests and of answers from
             the cache begin at 0 whenever asking begins.
-        requests, cached, failures: the same before this tally.
+        requests, cached, failures: counts before this tally.
         rate: answers per second over the last seconds.
         reported: the numbers that the last events gave.
     """
@@ -211,7 +211,7 @@ class RunProgress:
 
     Attributes:
         counts: the judges' counts by name.
-        step: what a stage does, in a few words.
+        step: the current step of the stage, in a few words.
     """
 
     def __init__(self, judges: Mapping[str, Judge], log: EventLog, progress: Progress) -> None:
@@ -236,9 +236,9 @@ class RunProgress:
 
         Args:
             judge: the judge's name.
-            totals: its counts by the journal.
-            failures: its failed requests by kind.
-            choices: how many of its choices have log-odds, see `LogOdds.of`.
+            totals: the judge's counts in the journal.
+            failures: the judge's failed requests by kind.
+            choices: number of its choices with log-odds, see `LogOdds.of`.
         """
         counts = self.counts[judge]
         counts.requests, counts.cached = totals.requests, totals.cached

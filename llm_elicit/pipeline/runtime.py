@@ -157,9 +157,9 @@ class Runtime:
         live_every: float | None = None,
     ) -> None:
         if fits < 1:
-            raise InputError(f"fits = {fits}; at least 1 is needed")
+            raise InputError(f"fits = {fits}; it must be at least 1")
         if at_once is not None and at_once < 1:
-            raise InputError(f"at_once = {at_once}; at least 1 is needed")
+            raise InputError(f"at_once = {at_once}; it must be at least 1")
         self.folder = folder
         self._max_cost = max_cost
         self._journal = journal
@@ -181,7 +181,7 @@ class Runtime:
         return self
 
     def _new_sharing(self) -> Sharing:
-        """Return what the runs of one event loop share."""
+        """Return the resources that the runs of one event loop share."""
         fits = asyncio.Semaphore(self._fits)
         turns = Turns(self._at_once)
         return Sharing(fits, live_every=self._live_every, turns=turns)
@@ -275,11 +275,11 @@ class Runtime:
         """Cancel a run, and remove its folder and its journal.
 
         Raises:
-            InputError: there is no such run here.
+            InputError: this runtime has no run of this name.
         """
         run = self._runs.get(name)
         if run is None:
-            raise InputError(f"{name}: there is no such run here")
+            raise InputError(f"{name}: this Runtime has no run of this name; start it first")
         await run.delete()
         if self._runs.get(name) is run:
             del self._runs[name]
@@ -353,7 +353,7 @@ def repeat(
     Args:
         run: the run to repeat: its folder, name or campaign.
         name: the name of the repeat; by default that of the first run with a number.
-        progress, options: as of `run`, but for `cache`.
+        progress, options: as in `run`, except `cache`.
 
     Raises:
         InputError: the run has no answers, is a grid, or its files were changed.
@@ -414,7 +414,7 @@ async def arun(
     other stages it ends after the current step. Calls with the same folder run one after the other.
 
     Args:
-        campaign, progress: as of `run`.
+        campaign, progress: as in `run`.
         options: `max_cost`, `cache`, `limiters`, `retry_failed` and `strict_version`, as of `run`.
     """
     result = campaign if isinstance(campaign, Run) else await in_thread(partial(Run.open, campaign))
@@ -436,7 +436,7 @@ def run_grid(
     campaign without a grid is its only cell.
 
     Args:
-        campaign, progress: as of `run`.
+        campaign, progress: as in `run`.
         options: `max_cost`, `cache`, `limiters`, `retry_failed` and `strict_version`, as of `run`.
 
     Returns:

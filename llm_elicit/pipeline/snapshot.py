@@ -83,13 +83,13 @@ class JudgeSnapshot(StrictModel):
 
 
 class RunSnapshot(StrictModel):
-    """What a run does at one moment.
+    """The state of a run at one moment.
 
     Attributes:
         name: the campaign's name.
         state, stage: see `llm_elicit.orchestrator.journal.control.Control`; "unreadable" if a
             list cannot say.
-        step: what the stage does, in a few words; empty if it does not say.
+        step: the current step of the stage, in a few words; empty if it reports none.
         judges: the judges' counts by name.
         cost: USD; None if the price of a judge is unknown.
         max_cost, concurrency: the limits in force; None for none, or for the judges' own.
@@ -158,18 +158,18 @@ def failures_of(summary: journal.JournalSummary) -> dict[str, dict[str, int]]:
 
 
 def stored_snapshot(run: Run) -> RunSnapshot:
-    """Return what a run of another process does, or did last, by its journal."""
+    """Return the current or last state of a run of another process, from its journal."""
     return read_snapshot(run.folder, run.campaign, lambda: run.empty_totals)
 
 
 def read_snapshot(
     folder: Path, campaign: Campaign, empty: Callable[[], dict[str, Totals]]
 ) -> RunSnapshot:
-    """Return what a run does, or did last, by its campaign and its journal.
+    """Return the current or last state of a run, from its campaign and its journal.
 
     Args:
         folder: the run's folder.
-        campaign: its campaign.
+        campaign: the campaign of the run.
         empty: returns the counts before the first question.
     """
     names = [judge.name for judge in campaign.judges]
@@ -223,7 +223,7 @@ _SETTLED_ELSEWHERE = 60.0
 """The same of a run whose journal is on a server: its start changes its campaign's file first."""
 
 State = tuple[tuple[int, int, int], ...]
-"""What changes with the files of a run."""
+"""A fingerprint of the files of a run."""
 
 
 class _Entry(StrictModel):
@@ -247,7 +247,7 @@ class RunIndex:
         self._lock = threading.Lock()
 
     def snapshots(self, left_out: Collection[str] = ()) -> list[RunSnapshot]:
-        """Return what the runs do, or did last; one that cannot be read says why.
+        """Return the current or last state of all runs; an unreadable one has the reason.
 
         Args:
             left_out: names of runs that are not looked at.
@@ -310,7 +310,7 @@ class RunIndex:
 
 
 def state_of(folder: Path) -> State:
-    """Return what changes whenever one of the files of a run does."""
+    """Return a fingerprint, which changes whenever a file of the run changes."""
     states = dict.fromkeys(_FILES, _NONE)
     for name in _FILES:
         with contextlib.suppress(OSError):
@@ -337,8 +337,8 @@ class LiveShape(StrictModel):
 
     Attributes:
         kind: "data", "sampling", "band", "belief" or "axis"; determines its colour.
-        path: its outline; empty for a text.
-        width: of its line; 0 if it is filled.
+        path: the SVG outline; empty for a text.
+        width: line width; 0 if the shape is filled.
         text, x, y, angle: the text and the position of its middle (of its end, if rotated).
     """
 
@@ -356,9 +356,9 @@ class LiveChart(StrictModel):
 
     Attributes:
         title: the feature with its unit.
-        words: the same in words.
+        words: the content of the chart in words.
         width, height: in CSS pixels.
-        shapes: what is drawn.
+        shapes: the shapes of the figure.
     """
 
     title: str
@@ -378,7 +378,7 @@ class LiveFeature(StrictModel):
         shares: whether they are shares.
         at: values, natural units; of categories, their codes.
         belief: the belief at each of them.
-        low, high: its 90 % band; empty for a method without one.
+        low, high: ends of the 90 % band; empty for a method without one.
         data: the table; empty without one.
         chart: the chart.
     """
@@ -420,7 +420,7 @@ class LiveJudge(StrictModel):
 
 
 class LiveView(StrictModel):
-    """What is known of a run's beliefs at one moment.
+    """The beliefs of a run at one moment.
 
     Attributes:
         created: the UTC time, ISO 8601.

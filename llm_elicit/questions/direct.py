@@ -50,8 +50,9 @@ class DirectQuestion:
         feature: the feature of quantiles or of the hidden value of a row; None otherwise.
         template: the template.
         prompt: the rendered question.
-        points: for a ratio, the two points in the order they are shown.
-        ranges: for ranges, the two boxes in the order they are shown, `(d, 2)` each.
+        points: the two points of a ratio, in the order in which they are shown.
+        ranges: the two boxes of a question about ranges, in the order in which they are shown,
+            `(d, 2)` each.
     """
 
     kind: DirectKind
@@ -101,7 +102,7 @@ class DirectWording:
             direct: the campaign's section; None for no questions.
             space: the feature space.
             seed: the campaign's.
-            plan: its pairs, for the ratios.
+            plan: the plan of the campaign, whose pairs are used for ratios.
             answer: the answer format of its own template, which ranges share.
 
         Raises:

@@ -65,7 +65,7 @@ def read_numbers(
 
     Args:
         reply: the judge's text.
-        count: how many numbers were asked for.
+        count: number of numbers that were asked for.
         finish: why the judge stopped: "stop", "length" or "refusal".
         ignore: texts with digits that are not part of the answer, such as labels.
 

@@ -49,7 +49,7 @@ class Presentation:
         space: the feature space.
         features: its features in the order in which they are shown, with their units and digits.
         order: the numbers of these features.
-        options: what the first and the second option are called.
+        options: the names of the first and the second option.
         examples: worked examples, asked before the question.
 
     Examples:
@@ -138,8 +138,8 @@ def presentations_of(design: Design, space: FeatureSpace, seed: int) -> tuple[Pr
     answers = {template.answer for template in wordings.values()}
     if len(answers) > 1:
         raise InputError(
-            f"design.presentations: wordings: they ask for a {' and a '.join(sorted(answers))}; "
-            "list templates of one form of answer"
+            "design.presentations: wordings: the templates ask for a "
+            f"{' and a '.join(sorted(answers))}; list templates of one form of answer"
         )
     chosen = [
         {name: values[number] for (name, values), number in zip(levels.items(), row, strict=True)}
@@ -205,7 +205,7 @@ def _worked_examples(name: str, template: Template) -> tuple[WorkedExample, ...]
     """Return a set of worked examples in the language of a template.
 
     Raises:
-        InputError: there is none.
+        InputError: there are no worked examples of this name in the template's language.
     """
     path = files.find("prompts", EXAMPLES, ".yaml")
     sets = validate(_Sets, {"sets": read_yaml(path)}, str(path)).sets[name]

@@ -85,10 +85,10 @@ def _render_in_child(request: str) -> list[list[str]]:
         )
     except subprocess.TimeoutExpired:
         raise TrialError(
-            f"it takes more than {_TIMEOUT:.0f} s to fill in; check its loops"
+            f"filling it in takes more than {_TIMEOUT:.0f} s; check its loops"
         ) from None
     if process.returncode or not process.stdout:
-        raise TrialError(f"it takes more than {MAX_SECONDS} s or 1 GB to fill in; check its loops")
+        raise TrialError(f"filling it in takes more than {MAX_SECONDS} s or 1 GB; check its loops")
     answer = json.loads(process.stdout)
     if "error" in answer:
         raise TrialError(answer["error"])
@@ -97,7 +97,7 @@ def _render_in_child(request: str) -> list[list[str]]:
 
 
 def _serve() -> None:
-    """In the child process: render the templates given on standard input."""
+    """Render the templates given on standard input; runs in the child process."""
     _limit()
     request = json.load(sys.stdin)
     try:
@@ -115,7 +115,9 @@ def _text(source: jinja2.Template, sample: Mapping[str, Any]) -> str:
     for piece in source.generate(sample):
         length += len(piece)
         if length > MAX_CHARACTERS:
-            raise ValueError(f"the question has more than {MAX_CHARACTERS:,} characters")
+            raise ValueError(
+                f"the question has more than {MAX_CHARACTERS:,} characters; shorten it"
+            )
         pieces.append(piece)
     return "".join(pieces).strip()
 

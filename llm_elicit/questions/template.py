@@ -158,7 +158,7 @@ class Template:
         id: the name it is recorded under, such as "v1/zero-shot".
         wording: a description in a sentence.
         options: the letters of the first and the second option shown.
-        max_tokens: how many tokens an answer needs.
+        max_tokens: number of tokens that an answer needs.
         parts: the turns as Jinja2 source.
         where: the file, for messages.
         answer: the answer format.
@@ -190,7 +190,7 @@ class Template:
             answers: the allowed answer formats.
 
         Raises:
-            InputError: no such file, or not a valid template with such an answer.
+            InputError: the file does not exist, is no valid template, or asks for another answer.
         """
         path = files.find("prompts", name, ".md")
         template = cls.read(path)
@@ -224,11 +224,15 @@ class Template:
             raise InputError(f"{where}: no front matter; start the file with --- id: ... ---")
         data = parse_yaml(match[1], f"{where}: front matter")
         if not isinstance(data, dict):
-            raise InputError(f"{where}: front matter must be a mapping with id and wording")
+            raise InputError(
+                f"{where}: front matter must be a mapping; write id and wording as `key: value`"
+            )
         front = validate(_FrontMatter, data, where)
         sections = _HEADING.split(match[2])
         if sections[0].strip():
-            raise InputError(f"{where}: text before the first heading; put it under # user")
+            raise InputError(
+                f"{where}: there is text before the first heading; put it under # user"
+            )
         parts = tuple(zip(sections[1::2], sections[2::2], strict=True))
         if not parts or parts[-1][0] == "system":
             raise InputError(f"{where}: the last part must be # user (or # assistant, to prefill)")
@@ -280,7 +284,7 @@ class Template:
 
     @property
     def names(self) -> frozenset[str]:
-        """The variables that it uses."""
+        """The variables that the template uses."""
         return frozenset(name for part in self._compiled for name in part.names)
 
     def render(
@@ -290,7 +294,7 @@ class Template:
 
         Args:
             variables: the values.
-            examples: of each worked example the variables that differ, and its answer.
+            examples: for each worked example, the variables that differ and its answer.
 
         Raises:
             InputError: the template names a variable that does not exist, or fails otherwise.
