@@ -497,9 +497,9 @@ def check_upstream(part: object) -> None:
     if isinstance(part, Mapping):
         if part.get("object") == "error":
             raise UpstreamError.of(part)
-        told = part.get("errors") or part.get("detail")
-        if told and not part.keys() & {"choices", "content"}:
-            first = told[0] if isinstance(told, list) else told
+        errors = part.get("errors") or part.get("detail")
+        if errors and not part.keys() & {"choices", "content"}:
+            first = errors[0] if isinstance(errors, list) else errors
             raise UpstreamError.of(first if isinstance(first, Mapping) else str(first))
         feedback = _fields(part, "promptFeedback") or _fields(part, "prompt_feedback")
         reason = feedback.get("blockReason") or feedback.get("block_reason")

@@ -22,7 +22,7 @@ from llm_elicit.backends.anthropic import AnthropicBatchClient
 from llm_elicit.backends.batches import BatchLimits, BatchRequest
 from llm_elicit.backends.openai import OpenAIBatchClient
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.errors import CapError, InputError, JudgeError
+from llm_elicit.errors import CapError, InputError, JudgeError, VersionChangedError
 from llm_elicit.orchestrator import batches
 from llm_elicit.orchestrator.batches import (
     Entry,
@@ -149,6 +149,35 @@ def test_handed_in_and_collected_apart(judge: Any, tmp_path: Path) -> None:
     whole = sum(price.cost(p, 2) for p in frame["prompt_tokens"])
     assert frame["cost"].sum() == pytest.approx(whole / 2)
     assert done.spent == pytest.approx(whole / 2)
+
+
+@WIRES
+def test_a_second_version_stops_a_strict_judge_before_it_submits_more(
+    judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _small(monkeypatch, BatchLimits(10, 10**9))
+    versions: dict[str, str | None] = {}
+
+    def answer(body: dict[str, Any]) -> Says | None:
+        """Seven of one version, ten of the next, and three that expire."""
+        version = "m-1" if len(versions) < 7 else "m-2" if len(versions) < 17 else None
+        version = versions.setdefault(str(body["messages"][-1]["content"]), version)
+        if version is None:
+            return None
+        body["model"] = version
+        return Says(_letter(body))
+
+    with BatchProvider(answer, at_once=True) as provider:
+        study = _study(judge, provider.url)
+        folder, notes = tmp_path / "try", Notes()
+        asked = Study(study, space_of(study), plan_of(study), folder, strict_version=True)
+        for _ in range(2):
+            summary = asyncio.run(ask_in_batches(asked, "wait", notes, every=0.02))
+            (problem,) = summary.problems
+            assert isinstance(problem, VersionChangedError)
+            assert len(provider.batches) == 2, "what was submitted is collected, and nothing more"
+    assert notes.said.count("the version that answers changed: m-1") == 1
+    assert len(table(study, folder)) == 17, "and every answer is kept"
 
 
 @WIRES

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from fakes.batches import BatchProvider
 
 from llm_elicit.audit.repeats import (
     Answers,
@@ -26,7 +27,8 @@ from llm_elicit.audit.repeats import (
 )
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline import stages
-from llm_elicit.pipeline.repeats import plan_repeats, series_of
+from llm_elicit.pipeline.ask import ask_in_batches
+from llm_elicit.pipeline.repeats import asked_in_batches, plan_repeats, series_of
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.spaces.features import Floats
 from llm_elicit.testing.provider import Action, Provider, Says, Sends, completion
@@ -92,6 +94,43 @@ def test_a_repeat_asks_the_same_questions_past_the_cache_and_only_once() -> None
     series = series_of([again])
     assert series is not None
     assert [one.campaign.name for one in series] == ["first", "first.repeat-1", "first.repeat-2"]
+
+
+def test_what_was_asked_in_batches_is_repeated_in_batches() -> None:
+    with BatchProvider(at_once=True) as provider:
+        Path("first.yaml").write_text(yaml.safe_dump({
+            "name": "first", "space": "penguins", "design": {"pairs": 5},
+            "judges": [gpt(provider.url + "/v1")],
+        }))  # fmt: skip
+        run = asyncio.run(ask_in_batches(stages.plan("first.yaml"), "wait"))
+        (repeat,) = plan_repeats("first")
+        assert asked_in_batches(repeat)
+        assert not asked_in_batches(run)
+        again = asyncio.run(ask_in_batches(repeat, "wait"))
+        assert len(provider.batches) == 2
+        assert all(len(batch.requests) == 10 for batch in provider.batches), "past the cache"
+    assert list(run.comparisons.frame["prompt_hash"]) == list(
+        again.comparisons.frame["prompt_hash"]
+    )
+
+
+def test_direct_questions_are_repeated_too_and_people_are_asked_again() -> None:
+    run = asked("direct", pairs=5, direct={"quantiles": 1})
+    repeat = ask(plan_repeats("direct")[0])
+    assert run.direct is not None
+    assert repeat.direct is not None
+    assert list(repeat.direct["prompt_hash"]) == list(run.direct["prompt_hash"])
+    settings = {
+        "name": "people", "space": "penguins", "design": {"pairs": 5},
+        "judges": [{"name": "expert", "backend": "simulated"},
+                   {"name": "panel", "backend": "human", "experts": ["ada"]}],
+        "limits": {"deadline": 2},
+    }  # fmt: skip
+    Path("people.yaml").write_text(yaml.safe_dump(settings))
+    both = ask(stages.plan("people.yaml"))
+    (again,) = plan_repeats(both.folder)
+    assert [judge.name for judge in again.campaign.judges] == ["expert", "panel"]
+    assert again.campaign.people["panel"].experts == ("ada",)
 
 
 def test_rounds_are_repeated_as_they_were_planned() -> None:
