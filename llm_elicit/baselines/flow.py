@@ -124,7 +124,7 @@ class BeliefFlow(torch.nn.Module):
         return [self.centre, self.linear, *([self.share] if self.shape.stretched else [])]
 
     @torch.no_grad()
-    def start_at(self, points: Tensor, weights: Tensor) -> None:
+    def standardize_to(self, points: Tensor, weights: Tensor) -> None:
         """Set the linear layer so that weighted latent points (n, d) become standard."""
         y, _ = self._stretch(points.to(self.centre.dtype))
         share = (weights / weights.sum()).to(y.dtype)
@@ -263,7 +263,7 @@ Groups = list[tuple[list[torch.nn.Parameter], float]]
 class FlowSettings:
     """Settings of the preferential normalizing flow; the defaults serve every target.
 
-    Args:
+    Attributes:
         members: flows in the mixture; each holds out its own fold of the pairs, of ``folds``.
         transforms, bins, width: spline layers, bins of each spline, hidden units of each network.
         batch: comparisons per step.
@@ -361,7 +361,7 @@ class FlowTrainer:
         """
         settings, flow = self.settings, self.flow
         first, last = settings.prior_weight
-        flow.start_at(self.train.winners, self.train.weights)
+        flow.standardize_to(self.train.winners, self.train.weights)
         moments = copy.deepcopy(flow.state_dict())
         flow.with_splines = False
         groups: Groups = [(flow.affine_parameters(), settings.affine_rate)]

@@ -119,11 +119,11 @@ class BeliefDraws:
             DensityError: an unknown feature, or edges that do not increase.
         """
         column = self._features.index("marginal", feature)
-        limits = errors.check_finite(
-            "marginal: edges", errors.check_numbers("marginal: edges", edges)
-        )
+        limits = errors.check_finite("marginal: edges", edges)
         if limits.ndim != 1 or limits.size < 2 or not (np.diff(limits) > 0).all():
-            raise DensityError("marginal: edges must be two or more numbers that increase.")
+            raise DensityError(
+                "marginal: edges must be two or more numbers that increase; sort them."
+            )
         bins = limits.size - 1
 
         def masses(x: Array, weights: Array) -> Array:

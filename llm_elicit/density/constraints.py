@@ -30,7 +30,7 @@ _CHUNK = 2**20
 class LinearConstraint:
     """The region where Σ_j a_j x_j <= bound, in natural units.
 
-    Args:
+    Attributes:
         coefficients: a (d,), one of each feature, 0 where the feature does not matter; or a mapping
             or Series of those that do, by name, for a λ with names.
         bound: the largest value allowed.
@@ -87,7 +87,7 @@ class LinearConstraint:
 class PolygonConstraint:
     """The region of two features within a polygon, in natural units.
 
-    Args:
+    Attributes:
         features: the numbers of the two features, such as those of longitude and latitude.
         vertices: (v, 2) corners in order, three or more; the last is joined to the first. Where the
             outline crosses itself, a point is inside by the even–odd rule.
@@ -164,7 +164,7 @@ class IntervalConstraint:
 
     A polygon is this for one of its features given the other.
 
-    Args:
+    Attributes:
         feature: the feature's number.
         intervals: (m, 2) ends, one interval or more.
 

@@ -63,7 +63,7 @@ BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(smooth=SmoothSettings(frequ
 class SuggestSettings:
     """Settings of `suggest_pairs`.
 
-    Args:
+    Attributes:
         uniform: share of the pairs that are drawn from λ.
         candidates: number of pairs that the others are chosen from. Their points are drawn from the
             belief, from the flatter belief ∝ exp(f/temperature), and from λ.
@@ -149,7 +149,7 @@ def suggest_pairs(
 class Candidates:
     """Points that pairs may be made of.
 
-    Args:
+    Attributes:
         points: (M, d) in natural units.
         values: (S, M) utilities by every draw of the posterior, nats.
         log_density: (M,) log density that the points were drawn from; both are per unit of the

@@ -48,7 +48,7 @@ class Marginal:
 class Coherence:
     """How a judge reacts to the width of ranges.
 
-    Args:
+    Attributes:
         width: (value, low, high), the coefficient of the difference of log-widths in the log-odds,
             beside that of the mean density within the ranges, with its 95 % interval.
         expected: the coefficient of a judge who has a density and otherwise answers alike.
@@ -69,7 +69,7 @@ class Coherence:
 class Power:
     """A power k with its 90 % credible interval, under a prior flat in log k.
 
-    Args:
+    Attributes:
         value: the posterior median; by points alone, the power at which the fit is nearest to them.
         low: lower end of the 90 % interval; by points alone, of the judge's own power.
         high: upper end of the interval.

@@ -67,7 +67,9 @@ def check_numbers(label: str, values: object) -> Array:
             return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         # From NumPy, or from PyTorch if a tensor has a gradient.
-        raise DensityError(f"{label} cannot be read as numbers ({shorten(error)}).") from None
+        raise DensityError(
+            f"{label} cannot be read as numbers ({shorten(error)}); convert it to floats first."
+        ) from None
     raise DensityError(
         f"{label} cannot be read as numbers (it is {shorten(repr(values))}); convert it to floats "
         "first."

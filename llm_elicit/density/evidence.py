@@ -29,7 +29,7 @@ UNKNOWN = -1
 class LogOdds:
     """m measured log-odds, one row per question: log P(first shown) / P(second shown).
 
-    Args:
+    Attributes:
         first: (m, d) points in natural units.
         second: (m, d) points in natural units.
         value: (m,) nats.
@@ -99,7 +99,7 @@ class Evidence:
 
     It is made by `comparisons`, `rankings`, `log_odds` and `probabilities`.
 
-    Args:
+    Attributes:
         winners: (n, d) points in natural units.
         losers: (n, d) points in natural units.
         weights: (n,) >= 0.
@@ -448,7 +448,9 @@ class Evidence:
     def __add__(self, other: Evidence) -> Evidence:
         """Return the judgments of both; judges of one name are one judge."""
         if not isinstance(other, Evidence):
-            raise DensityError(f"Evidence cannot be joined with a {type(other).__name__}.")
+            raise DensityError(
+                f"Evidence cannot be joined with a {type(other).__name__}; add only Evidence to it."
+            )
         if self.dimension != other.dimension:
             raise DensityError(
                 f"Evidence: points of {self.dimension} features cannot be joined with points of "

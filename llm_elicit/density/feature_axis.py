@@ -36,7 +36,7 @@ _MAX_WIDTHS, _MAX_REFINEMENT = (
 class FeatureAxis:
     """The axis of one feature.
 
-    Args:
+    Attributes:
         label: its name, with the unit if it has one.
         low, high: the lowest and the highest value shown, natural units.
         log: whether the scale is logarithmic.
@@ -238,7 +238,7 @@ def truncate(text: str, max_length: int) -> str:
 class Band:
     """The band of one feature's density, per unit of its scale, or of its shares.
 
-    Args:
+    Attributes:
         centres: (B,) where, natural units.
         low, high: (B,) its ends.
     """
@@ -252,7 +252,7 @@ class Band:
 class PlotData:
     """A belief beside λ and data; columns are features.
 
-    Args:
+    Attributes:
         axes: one for each of d features.
         belief, sampling: (n, d) points of the belief and of λ.
         data: (m, d) points drawn beside them, or None.

@@ -18,7 +18,7 @@ _MAX_SHOWN = 8
 class FeatureNames:
     """The names of d features.
 
-    Args:
+    Attributes:
         names: one name for each feature, no two alike.
         categories: the words of a feature's codes 0, 1, ..., by its number.
         dates: the numbers of features that are days since 1 January 1970.
@@ -192,7 +192,9 @@ def as_frame(x: Any) -> Any:
         try:
             return x.to_pandas()
         except (ImportError, ValueError) as error:
-            raise DensityError(f"a {type(x).__name__} cannot be read ({error}).") from None
+            raise DensityError(
+                f"a {type(x).__name__} cannot be read ({error}); convert it to pandas first."
+            ) from None
     return x
 
 
@@ -314,7 +316,8 @@ def check_sides(
     for label, columns in zip(sides, (first_columns, second_columns), strict=True):
         if columns is not None and len(set(columns)) < len(columns):
             raise DensityError(
-                f"{label} has two columns of one name among {errors.shorten(list(columns))}."
+                f"{label} has two columns of one name among {errors.shorten(list(columns))}; "
+                "rename one of them."
             )
     if (
         first_columns is not None

@@ -30,7 +30,7 @@ _MIN_WEIGHT, _MAX_WEIGHT = 1e-9, 1e12
 class Context:
     """The circumstances of n comparisons, if there are any to model.
 
-    Args:
+    Attributes:
         judges: names of the judges.
         judge: (n,) numbers of ``judges``.
         position_terms: (judge, points shown, position) of each of B position effects.
@@ -59,7 +59,7 @@ class Context:
 class PairContrasts:
     """n measurements of g(a) − g(b), one for each pair, judge and presentation.
 
-    Args:
+    Attributes:
         a, b: (n, d) points in natural units.
         value: (n,) nats. If only one order was asked, the mean position effect of the judge in
             this presentation is subtracted, if other pairs determine it.
@@ -174,7 +174,7 @@ class Judgments:
     twice equals a row of weight two, and a soft judgment of probability one equals a hard one,
     exactly.
 
-    Args:
+    Attributes:
         winners, losers: (n, d) points in natural units.
         weights: (n,) > 0.
         pairs: (n,) numbers of the pairs, the same in either order.

@@ -49,11 +49,11 @@ from llm_elicit.density.errors import (
     check_instance,
     check_number,
 )
+from llm_elicit.density.sampling import LOG_SQRT_2PI
 
 FAMILIES = ("gumbel", "exponential", "normal")
 UNIT_VARIANCE_LEVEL = math.sqrt(6.0) / math.pi
 _LOG_2 = math.log(2.0)
-_LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _QUADRATURE_NODES = 16
 
 
@@ -61,7 +61,7 @@ _QUADRATURE_NODES = 16
 class Noise:
     """The noise of a judge's choices: its family and level (see the table above).
 
-    Args:
+    Attributes:
         family: ``"gumbel"`` (Bradley–Terry), ``"exponential"`` or ``"normal"``
             (Thurstone–Mosteller).
         level: s > 0, in nats of log-density (in 1/nats for ``exponential``, where it is a rate).
@@ -138,7 +138,7 @@ class Noise:
             a = -t.abs()
             return a - 2.0 * torch.log1p(torch.exp(a)) - log_scale
         if self.family == "normal":
-            return -0.5 * t * t - _LOG_SQRT_2PI - log_scale
+            return -0.5 * t * t - LOG_SQRT_2PI - log_scale
         return -t.abs() - _LOG_2 - log_scale
 
     def information(self, difference: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class Noise:
         nodes, masses = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
         z, log_mass = difference.new_tensor(nodes), difference.new_tensor(np.log(masses))
         shifted = difference[..., None] + sd[..., None] * z
-        return torch.logsumexp(self.log_cdf(shifted) + log_mass, -1) - _LOG_SQRT_2PI
+        return torch.logsumexp(self.log_cdf(shifted) + log_mass, -1) - LOG_SQRT_2PI
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
         """Return random W of this shape, in nats."""
@@ -262,7 +262,7 @@ class Response:
 
     Differences are (..., n). Without gain and offset it is the `Noise` itself, bit for bit.
 
-    Args:
+    Attributes:
         gain, offset: (n,) g and o, nats, of F(g (u − u') + o).
     """
 

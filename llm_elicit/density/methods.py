@@ -146,7 +146,7 @@ class LogNormalizer:
 class MethodFit:
     """What a method returns.
 
-    Args:
+    Attributes:
         model, normalizer: the density, and its log Z with draws.
         diagnostics: JSON-able.
         draws: of the posterior over utilities; None for a method without.
@@ -240,7 +240,7 @@ def evaluate_utility_and_gradient(
 class PotentialDensity:
     """The density p ∝ exp(u) per scale unit, u being a potential with the taper of `Latent.taper`.
 
-    Args:
+    Attributes:
         latent, utility: the coordinates, and the potential in their features.
         annealing: settings of the sampler.
         log_normalizer: log ∫ exp(u) dz, nats.
@@ -515,7 +515,9 @@ def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
     """
     diagnostics = getattr(belief, "diagnostics", belief)
     if not isinstance(diagnostics, Mapping):
-        raise DensityError(f"fit_warnings: takes a belief, got {type(belief).__name__}.")
+        raise DensityError(
+            f"fit_warnings: takes a belief, got {type(belief).__name__}; pass that of fit_belief."
+        )
     reports = (diagnostics.get(name) for name in ("separation", "extent"))
     warnings = [str(report["message"]) for report in reports if isinstance(report, Mapping)]
     if quality and leaves_sharpness_open(diagnostics):

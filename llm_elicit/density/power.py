@@ -303,7 +303,9 @@ class _PowerFamily:
     def ratios_likelihood(self, ratios: Sequence[npt.ArrayLike]) -> Curve:
         """Return log p(log-ratios | k), with f and the dispersion integrated out."""
         if not isinstance(ratios, list | tuple) or len(ratios) != 3:
-            raise DensityError("fit_power: ratios must be the three arrays (a, b, log_ratio).")
+            raise DensityError(
+                "fit_power: ratios must be the three arrays (a, b, log_ratio); pass a tuple."
+            )
         a, b = (_check_points(self.belief, side, "ratios") for side in ratios[:2])
         y = check_finite("fit_power: ratios", ratios[2])
         if not (a.shape == b.shape and y.shape == (len(a),)):
@@ -378,7 +380,8 @@ def _check_quantiles(
         )
     if levels[0] <= 0.0 or levels[-1] >= 1.0:
         raise DensityError(
-            f"fit_power: quantile levels {levels.tolist()} must lie strictly between 0 and 1."
+            f"fit_power: quantile levels {levels.tolist()} must lie strictly between 0 "
+            "and 1; leave out the ends of the range."
         )
     shares = np.diff(np.concatenate([[0.0], levels, [1.0]]))
     return _StatedQuantiles(index, values, shares)

@@ -51,7 +51,7 @@ _JITTER = 1e-9
 class TruncatedNormal:
     """A truncated normal for each of G boxes.
 
-    Args:
+    Attributes:
         low, high: (G, d) bounds of h; see `Latent.box`.
         root: L (d, d).
     """
@@ -133,7 +133,7 @@ def _log_mass(a: Tensor, b: Tensor) -> Tensor:
 class PowerPath:
     """Masses and particles of exp(k f) within G boxes, at K powers.
 
-    Args:
+    Attributes:
         log_mass: (G, K) log ∫ exp(k f) dz over each box, nats.
         points: K tensors (G, N, d) of latent particles.
     """

@@ -24,6 +24,7 @@ from llm_elicit.density.errors import Array, DensityError, Flags
 from llm_elicit.density.feature_names import FeatureNames, as_frame, feature_labels, match_order
 
 LOG_2PI = math.log(2.0 * math.pi)
+LOG_SQRT_2PI = 0.5 * LOG_2PI
 _BATCH = 2**16  # draws at once
 
 
@@ -91,6 +92,10 @@ class SamplingDensity(ABC):
         points = self._points(x)
         logs = np.log(np.where(self.log & (points > 0), points, 1.0))
         return -np.asarray(logs.sum(axis=1))
+
+    def from_scale(self, z: Array) -> Array:
+        """Return natural values (..., d) of values on the features' scales."""
+        return np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
 
     def _set_numbers(self, low: Array, high: Array, log: Flags) -> None:
         """Set the bounds and scales of features that are all continuous numbers."""
@@ -473,8 +478,7 @@ class Uniform(SamplingDensity):
             [[0.5], [2.0], [4.5]]
         """
         cube = self._points(y)
-        z = self.scale_low + cube * (self.scale_high - self.scale_low)
-        return np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
+        return self.from_scale(self.scale_low + cube * (self.scale_high - self.scale_low))
 
     def box_to_cube(self, boxes: Array) -> Array:
         """Return cube coordinates (G, d, 2) of the bounds of boxes (G, d, 2), ±∞ included.

@@ -226,7 +226,7 @@ def _interval_lengths(values: Array, grid: Array) -> Array:
 class ScoreUtility:
     """u = m(u_σ) on features, nats, or ω* log(w/(1 − w)) in its place: a `Potential`.
 
-    Args:
+    Attributes:
         networks, calibration, sigma: u_σ, m and σ.
         tempering: the field at u.
         constant: ω* of ``score-constant``; None for u itself.

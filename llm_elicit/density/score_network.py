@@ -44,7 +44,7 @@ _STEPS, _TOLERANCE = 30, 1e-3
 class InitialForm:
     """A form for each fold, fitted without that fold's pairs.
 
-    Args:
+    Attributes:
         form: "constant", "linear" or "quadratic".
         linear, curvature: b (K, p) and A (K, p, p) of b·t + tᵀA t, in units of the noise's scale.
         log_likelihood: of the held-out choices, nats per comparison.
@@ -219,7 +219,7 @@ def _silu(x: Tensor) -> tuple[Tensor, Tensor]:
 class TrainedNetworks:
     """The result of training.
 
-    Args:
+    Attributes:
         networks, sigma: u_σ, and the noise level that it is evaluated at.
         winners, losers: u_σ (n,) of either side, by networks not trained on the pair.
         log_likelihood: of those choices, nats per comparison, at the best multiple of u_σ.

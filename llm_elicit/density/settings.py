@@ -17,7 +17,7 @@ Progress = Callable[[str, int, int], None]
 class AnnealingSettings:
     """Settings of annealed sequential Monte Carlo.
 
-    Args:
+    Attributes:
         ess: effective share of particles that each temperature keeps, between 0 and 1.
         moves: Langevin moves at each temperature.
         final_moves: moves at the last temperature, at most.
@@ -46,15 +46,15 @@ class AnnealingSettings:
 class MixturePrior:
     """Prior of a mixture's components; features have variance one under λ.
 
-    Args:
+    Attributes:
         concentration: parameter of the symmetric Dirichlet prior of the masses, as a density of
             their logarithms (its mode is at equal masses).
         strength: degrees of freedom of the Wishart-like prior of the precisions.
         width: standard deviation of the components around which that prior is centred.
         centring: precision of the normal prior of the centres.
-        width_doubt: each component's squared width is multiplied by a gamma variable of mean 1 and
-            1/``width_doubt`` degrees of freedom, which is integrated out. At 0 thin components are
-            all but excluded.
+        width_uncertainty: each component's squared width is multiplied by a gamma variable of mean
+            1 and 1/``width_uncertainty`` degrees of freedom, which is integrated out. At 0 thin
+            components are nearly excluded.
         size_power: the Dirichlet prior is of each mass over its component's size (the geometric
             mean of its standard deviations) to this power, so that thin components are expected to
             hold less mass.
@@ -64,7 +64,7 @@ class MixturePrior:
     strength: float = 1.0
     width: float = 0.5
     centring: float = 0.1
-    width_doubt: float = 0.0
+    width_uncertainty: float = 0.0
     size_power: float = 0.0
 
 
@@ -72,12 +72,12 @@ class MixturePrior:
 class MixtureSettings:
     """Settings of the mixtures' fit.
 
-    Args:
+    Attributes:
         counts: numbers of components that are tried.
         starts: starts for each of them.
-        search_steps: most Newton steps of the starts that are left.
-        steps: most Newton steps of every later fit.
-        most_categories: with more columns of categories, mixtures are left out: with 50 categories
+        search_steps: maximum number of Newton steps for the remaining starts.
+        steps: maximum number of Newton steps for every later fit.
+        max_categories: with more columns of categories, mixtures are left out: with 50 categories
             they took a hundred times as long and the shares were not more accurate.
         prior: of the components; its strength is chosen by held-out choices.
     """
@@ -86,7 +86,7 @@ class MixtureSettings:
     starts: int = 16
     search_steps: int = 12
     steps: int = 30
-    most_categories: int = 24
+    max_categories: int = 24
     prior: MixturePrior = field(default_factory=MixturePrior)
 
     def __post_init__(self) -> None:
@@ -101,16 +101,16 @@ class MixtureSettings:
 class SmoothSettings:
     """Settings of the smooth remainder.
 
-    Args:
-        frequencies: about their number in each process, fewer where comparisons are few; 0 for no
-            such form.
-        search_rows: most comparisons that the variances are estimated from.
-        most_features: with more features there is one process of each feature only.
+    Attributes:
+        frequencies: about the number of frequencies in each process, fewer for few comparisons;
+            0 leaves the smooth form out.
+        search_rows: maximum number of comparisons that the variances are estimated from.
+        max_features: with more features there is one process of each feature only.
     """
 
     frequencies: int = 128
     search_rows: int = 2000
-    most_features: int = 6
+    max_features: int = 6
 
     def __post_init__(self) -> None:
         errors.check_integer("SmoothSettings: frequencies", self.frequencies)
@@ -131,9 +131,12 @@ class PosteriorSettings:
 class GaussianProcessSettings:
     """Settings of the fit to log-odds.
 
-    At most ``frequencies`` M of the process; ``draws`` of the posterior; at most ``rounds`` of
-    normal approximations where there are choices; ``rows`` and ``iterations`` bound the search for
-    the variances.
+    Attributes:
+        frequencies: maximum number M of frequencies of the process.
+        draws: number of posterior draws.
+        rounds: maximum number of rounds of normal approximations, if there are choices.
+        rows: maximum number of rows that the variances are estimated from.
+        iterations: maximum number of iterations of that search.
     """
 
     frequencies: int = 256
@@ -147,7 +150,7 @@ class GaussianProcessSettings:
 class UtilitySettings:
     """Settings of the utility fit.
 
-    Args:
+    Attributes:
         folds: of the cross-validation.
         mixture, smooth, posterior: of the forms and the draws.
         process: of the fit to log-odds; the others are for choices.
@@ -170,7 +173,7 @@ class UtilitySettings:
 class ScoreSettings:
     """Settings of the score method; the defaults serve every target.
 
-    Args:
+    Attributes:
         networks: number of networks. Each is trained without one fold of the pairs, of as many
             folds; the held-out pairs select the start, the step and the noise level, and calibrate
             u.
@@ -240,7 +243,7 @@ class ScoreSettings:
 class FitSettings:
     """All settings of a fit, a group for each part; the defaults serve every target.
 
-    Args:
+    Attributes:
         utility, annealing, score: settings of the utility, of its sampler, and of the score method.
         external: settings of an external method, such as the baseline "flow"; None takes the
             defaults of that method.

@@ -262,7 +262,7 @@ def _covariance_factor(x: Tensor) -> Tensor:
 class Proposal:
     """q = 0.1 λ + 0.9 Σ_k w_k N(m_k, L_k L_kᵀ) in latent coordinates.
 
-    Args:
+    Attributes:
         weights, means, factors: w (k,), m (k, d) and L (k, d, d), double precision.
         step: () the adapted Langevin step of the draws that the mixture was fitted to.
     """

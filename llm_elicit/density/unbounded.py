@@ -27,12 +27,11 @@ from llm_elicit.density.errors import (
     check_numbers,
 )
 from llm_elicit.density.feature_names import match_order
-from llm_elicit.density.sampling import LOG_2PI, SamplingDensity, bisect, check_draw
+from llm_elicit.density.sampling import LOG_2PI, LOG_SQRT_2PI, SamplingDensity, bisect, check_draw
 
 _MIN_POINTS = 20
 _SHRINKAGE = 1e-3
 _CUBE_LOW, _CUBE_HIGH = 1e-300, 1.0 - 1e-16
-_LOG_SQRT_2PI = 0.5 * LOG_2PI
 _MIN_BOUND_DISTANCE = (
     1e-3  # how near a bound data may come, a share of the width or of the median's distance
 )
@@ -114,7 +113,7 @@ class Marginals:
         y, slope, _ = self._evaluate_spline(h)
         two_sided = self._below & self._above
         width = np.log(np.where(two_sided, self.high - self.low, 1.0))
-        normal = torch.from_numpy(width) - 0.5 * y * y - _LOG_SQRT_2PI
+        normal = torch.from_numpy(width) - 0.5 * y * y - LOG_SQRT_2PI
         tilt = torch.from_numpy(self._below.astype(float) - self._above.astype(float))
         of_line = torch.where(torch.from_numpy(two_sided), normal, tilt * y)  # log dT/dy
         return torch.log(slope) + of_line
@@ -320,10 +319,6 @@ class Empirical(SamplingDensity):
         """Return values (..., d) on the features' scales; the logarithm of 0 is −∞."""
         with np.errstate(divide="ignore"):
             return np.where(self.log, np.log(np.where(self.log, np.maximum(x, 0.0), 1.0)), x)
-
-    def from_scale(self, z: Array) -> Array:
-        """Return the inverse of `to_scale`."""
-        return np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Return n random points (n, d) in natural units."""

@@ -40,7 +40,7 @@ class Warp:
     are, and others are standardized. A utility of warped features is still a function of t, so that
     no Jacobian enters.
 
-    Args:
+    Attributes:
         parameters: (6, p) lower end, range, a, b, mean and standard deviation of each feature.
 
     Examples:
@@ -96,7 +96,7 @@ class Tail:
     With γ = 1 it is Gaussian, with γ = ½ it falls as exp(−c√q), and with γ = 0, where ρ is
     b log(1 + q/b), as a Student t with b − d degrees of freedom.
 
-    Args:
+    Attributes:
         size: b, squared standard deviations within which it falls as a Gaussian does.
         power: γ from 0 to 1.
     """
@@ -131,7 +131,7 @@ class ComponentStack:
     Component k has its centre where t W = o, precision W Wᵀ, and log-mass h − log|det W| up to a
     constant.
 
-    Args:
+    Attributes:
         whiten, offset, height: W (S, K, d, d), o (S, K, d) and h (S, K).
         share: the factor a of the logarithm.
         tail: of all components.
@@ -453,7 +453,7 @@ class _UtilityTerms:
 class Utility(_UtilityTerms):
     """f(t) = b·t + tᵀA t + means of mixtures and Fourier terms, up to a constant.
 
-    Args:
+    Attributes:
         linear, curvature: b (d,) and A (d, d), symmetric.
         components: stacks of mixtures, each of which adds its mean.
         fourier: None if there are none.
@@ -526,7 +526,7 @@ class Utility(_UtilityTerms):
 class UtilityDraws(_UtilityTerms):
     """S draws of the posterior over utilities: quadratic forms, then mixtures.
 
-    Args:
+    Attributes:
         linear, curvature: (Q, d) and (Q, d, d) coefficients of the quadratic forms.
         components: mixtures; each stack has those with one number of components.
         fourier: Q functions that are added to the quadratic forms, or None.

@@ -84,7 +84,7 @@ def test_a_fresh_flow_starts_at_the_moments_of_the_winners() -> None:
     points = torch.randn(20_000, 2, generator=generator) @ low.T + torch.tensor([2.0, -1.0])
     weights = torch.ones(len(points))
     flow = BeliefFlow(FlowShape(2, 2, 5, 8, stretched=False), seed=0)
-    flow.start_at(points, weights)
+    flow.standardize_to(points, weights)
     draws = flow.push(torch.randn(20_000, 2, generator=generator))
     np.testing.assert_allclose(draws.mean(0), [2.0, -1.0], atol=0.05)
     np.testing.assert_allclose(torch.cov(draws.T), low @ low.T, atol=0.05)

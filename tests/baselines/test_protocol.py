@@ -72,7 +72,9 @@ SHORT = LangevinSettings(levels=4, steps=3, final_steps=4)
 class _KnownField(ScoreParts):
     """Learned field = ∇ of −g²/2, right at σ = 0.1 and five times too steep elsewhere."""
 
-    def learned(self, g: torch.Tensor, masked: torch.Tensor, sigma: float) -> torch.Tensor:
+    def field_times_score(
+        self, g: torch.Tensor, masked: torch.Tensor, sigma: float
+    ) -> torch.Tensor:
         return -g * (1.0 if sigma == 0.1 else 5.0)
 
 
@@ -253,8 +255,8 @@ def test_steps_too_long_for_the_score_are_said() -> None:
 def test_steps_in_units_of_the_field_keep_their_noise_levels_from_a_start_at_the_belief() -> None:
     """From twice the last level on, steps of ε·(σ/σ_start)² would be a thousand times too long."""
     settings = paper_protocol(2, ["start"]).langevin
-    assert settings.ending_at(0.05) == settings
-    assert LangevinSettings().ending_at(0.2).sigma_start == 0.4
+    assert settings.truncate_at(0.05) == settings
+    assert LangevinSettings().truncate_at(0.2).sigma_start == 0.4
 
 
 def test_the_field_s_gradient_is_its_derivative() -> None:

@@ -15,8 +15,8 @@ from llm_elicit.baselines.protocol.network import (
     PairData,
     ScoreNetwork,
     cosine_schedule,
-    draw_seen,
-    hide_unseen,
+    draw_visibility,
+    mask_hidden,
     power_decay,
     train_score,
 )
@@ -64,8 +64,8 @@ def test_masking_replaces_only_the_unseen_half_by_noise_of_size_sigma() -> None:
     generator = torch.Generator().manual_seed(0)
     n = 20_000
     pair = torch.full((n, 4), 7.0)
-    seen = draw_seen(n, 0.5, generator)
-    masked = hide_unseen(pair, seen) + 0.25 * torch.randn(n, 4, generator=generator)
+    seen = draw_visibility(n, 0.5, generator)
+    masked = mask_hidden(pair, seen) + 0.25 * torch.randn(n, 4, generator=generator)
     both, winner = seen.sum(1) == 2, (seen[:, 0] == 1) & (seen[:, 1] == 0)
     assert both.float().mean().item() == pytest.approx(0.5, abs=0.02)
     assert winner.float().mean().item() == pytest.approx(0.25, abs=0.02)

@@ -35,12 +35,12 @@ def _posterior(generator: torch.Generator, noise: Noise, prior: MixturePrior) ->
 
 @pytest.mark.parametrize("tail", [Tail(), Tail(4.0, 0.0), Tail(0.5, 0.3)])
 @pytest.mark.parametrize("family", ["gumbel", "exponential", "normal"])
-@pytest.mark.parametrize(("width_doubt", "size_power"), [(0.0, 0.0), (0.4, 1.4)])
+@pytest.mark.parametrize(("width_uncertainty", "size_power"), [(0.0, 0.0), (0.4, 1.4)])
 def test_gradient_is_that_of_the_log_posterior_along_a_step(
-    family: str, width_doubt: float, size_power: float, tail: Tail
+    family: str, width_uncertainty: float, size_power: float, tail: Tail
 ) -> None:
     generator = torch.Generator().manual_seed(0)
-    prior = MixturePrior(1.5, 0.8, 0.6, 0.3, width_doubt, size_power)
+    prior = MixturePrior(1.5, 0.8, 0.6, 0.3, width_uncertainty, size_power)
     posterior = _posterior(generator, Noise(family), prior)
     mixture = replace(_mixture(generator), tail=tail)
     gradient, curvature = posterior.derivatives(mixture)
@@ -60,16 +60,18 @@ def test_gradient_is_that_of_the_log_posterior_along_a_step(
     assert lowest[1] > 1e-2
 
 
-@pytest.mark.parametrize("width_doubt", [1e-4, 0.1, 1.0])
-def test_a_width_in_doubt_is_integrated_out(width_doubt: float) -> None:
+@pytest.mark.parametrize("width_uncertainty", [1e-4, 0.1, 1.0])
+def test_a_width_in_doubt_is_integrated_out(width_uncertainty: float) -> None:
     """Thin against round, by quadrature over the gamma variable that the squared width is given."""
     strength, width, d = 0.8, 0.6, 2
-    prior = MixturePrior(0.0, strength, width, 0.0, width_doubt)
+    prior = MixturePrior(0.0, strength, width, 0.0, width_uncertainty)
     whiten = torch.stack([torch.diag(torch.tensor([20.0, 3.0])), torch.eye(2)])
 
     def by_quadrature(w: np.ndarray) -> float:
-        trace, half = width**2 * np.trace(w.T @ w), 0.5 / width_doubt
-        log_widths = np.linspace(-12 * np.sqrt(width_doubt), 12 * np.sqrt(width_doubt), 20_001)
+        trace, half = width**2 * np.trace(w.T @ w), 0.5 / width_uncertainty
+        log_widths = np.linspace(
+            -12 * np.sqrt(width_uncertainty), 12 * np.sqrt(width_uncertainty), 20_001
+        )
         scale = np.exp(log_widths)
         # A gamma's density with respect to its logarithm, the constants left out.
         law = half * (log_widths - scale) + 0.5 * strength * (d * log_widths - scale * trace)

@@ -176,7 +176,7 @@ def _in_double(kind: str, tail: Tail) -> MixtureDensity:
         mixture = FactorMixture.of(
             elongated, near.height, near.centre, near.log_scale, near.loading + 0.1
         )
-    prior = replace(posterior.prior, width_doubt=0.2, size_power=2.0, concentration=0.5)
+    prior = replace(posterior.prior, width_uncertainty=0.2, size_power=2.0, concentration=0.5)
     effects = torch.linspace(0.5, 2.0, 1600), torch.linspace(-1.0, 1.0, 1600)
     weights = torch.linspace(0.1, 1.0, 1600, dtype=torch.float64)
     of_choices = MixturePosterior(points, weights, Response(Noise(), *effects), prior)

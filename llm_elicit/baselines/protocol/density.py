@@ -152,22 +152,22 @@ class ScoreParts:
         """Return outer latent points in the coordinates the score was learned in."""
         return self.latent.from_outer(g) if isinstance(self.latent, CubeLatent) else g
 
-    def within(self, g: Tensor) -> Tensor:
+    def clip_to_sphere(self, g: Tensor) -> Tensor:
         """Return points (n, d) brought back to the sphere of the compared points from beyond."""
         shrink: Tensor = self.latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)
         return g * shrink.clamp(max=1.0)
 
     def field(self, g: Tensor) -> Tensor:
         """Return ω or τ at latent points (n, d), capped, or the constant; (n,)."""
-        return self._field_at(methods.evaluate_utility(self.latent, self.utility, g))
+        return self._field_of_utility(methods.evaluate_utility(self.latent, self.utility, g))
 
     def field_and_slope(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return the field (n,) and its gradient (n, d), which is along that of the utility."""
         u, slope = methods.evaluate_utility_and_gradient(self.latent, self.utility, g)
-        ahead, behind = self._field_at(u + _STEP), self._field_at(u - _STEP)
-        return self._field_at(u), ((ahead - behind) / (2.0 * _STEP))[:, None] * slope
+        ahead, behind = self._field_of_utility(u + _STEP), self._field_of_utility(u - _STEP)
+        return self._field_of_utility(u), ((ahead - behind) / (2.0 * _STEP))[:, None] * slope
 
-    def _field_at(self, u: Tensor) -> Tensor:
+    def _field_of_utility(self, u: Tensor) -> Tensor:
         if self.mode.constant is not None:
             return torch.full_like(u, self.mode.constant)
         return self.tempering.field_of_side(u, self.mode.side).clamp(self.mode.floor, self.mode.cap)
@@ -178,7 +178,7 @@ class ScoreParts:
         winner, loser = self.network.side_scores(g.to(like), masked.to(like), sigma)
         return winner.to(g), loser.to(g)
 
-    def learned(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
+    def field_times_score(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
         """Return the field times the network's score (n, d); zero beyond the compared points."""
         with torch.no_grad():
             winner, loser = self.scores(g, masked, sigma)
@@ -193,7 +193,7 @@ class ScoreParts:
             chunks = zip(torch.split(g, _CHUNK), torch.split(masked, _CHUNK), strict=True)
             return torch.cat([self.force(points, mask, sigma) for points, mask in chunks])
         latent, jacobian = self.latent, self.mode.jacobian
-        force = self.learned(g, masked, sigma) + latent.taper_gradient(g)
+        force = self.field_times_score(g, masked, sigma) + latent.taper_gradient(g)
         if not isinstance(latent.sampling, Uniform):
             # A pull towards λ, without which noisy levels would be flat. On a box the volume term
             # keeps points in the bulk of λ.
@@ -210,13 +210,13 @@ class ScoreParts:
         still = self.still(self.mode.sigma)
         pieces = [
             path_integral(still, torch.zeros_like(part), part, nodes)
-            for part in torch.split(self.within(g), _CHUNK)
+            for part in torch.split(self.clip_to_sphere(g), _CHUNK)
         ]
         return torch.cat(pieces) + self.latent.taper(g)
 
     def still(self, sigma: float) -> Callable[[Tensor], Tensor]:
         """Return the learned field with a fixed draw of the mask, a deterministic function of g."""
-        return lambda g: self.learned(g, fixed_mask(g, sigma), sigma)
+        return lambda g: self.field_times_score(g, fixed_mask(g, sigma), sigma)
 
 
 def fixed_mask(g: Tensor, sigma: float) -> Tensor:
@@ -355,9 +355,9 @@ class ScoreDensity:
 
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""
-        return self.unnormalized(g) - self.log_normalizer
+        return self.log_unnormalized_density(g) - self.log_normalizer
 
-    def unnormalized(self, g: Tensor) -> Tensor:
+    def log_unnormalized_density(self, g: Tensor) -> Tensor:
         """log-density (n,) per scale unit up to a constant, at outer latent points (n, d)."""
         latent = self.parts.latent
         if self.resampler is not None:
@@ -376,7 +376,7 @@ class ScoreDensity:
         parts, mode, latent = self.parts, self.parts.mode, self.parts.latent
         if not self.by_flow:
             return parts.along_rays(g)
-        two_sided, inner = mode.side == "both", parts.within(g)
+        two_sided, inner = mode.side == "both", parts.clip_to_sphere(g)
         base = self.log_flow(inner, 1) if two_sided else latent.log_sampling(inner)
         ratio = self.log_flow(inner, 0) - base
         if mode.constant is not None:

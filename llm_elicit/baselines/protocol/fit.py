@@ -122,7 +122,7 @@ def fit_protocol(problem: Problem) -> MethodFit:
     points = _points_of_sampling(problem)
     u = methods.evaluate_utility(problem.latent, utility, points)
     tempering = Tempering.tabulate(u.numpy(), problem.noise)
-    parts, data = _untrained(problem, settings, utility, tempering)
+    parts, data = _initial_parts(problem, settings, utility, tempering)
     trained = _train(problem, settings, parts, data)
     parts = replace(parts, network=trained.network)
     if trained.choice.sigma is not None:
@@ -142,7 +142,7 @@ def fit_protocol(problem: Problem) -> MethodFit:
     mode = replace(parts.mode, cap=cap, constant=constant)
     parts = replace(parts, tempering=tempering, mode=mode)
     belief = replace(belief, start=density.start)
-    model, normalizer = _normalized(problem, settings, parts, belief)
+    model, normalizer = _normalize(problem, settings, parts, belief)
     notes = {
         "held_out_log_likelihood": report["held_out"][report["form"]],
         "utility": report,
@@ -172,7 +172,7 @@ def _points_of_sampling(problem: Problem) -> Tensor:
     return torch.cat([compared, torch.from_numpy(quasi)])
 
 
-def _untrained(
+def _initial_parts(
     problem: Problem, settings: ProtocolSettings, utility: Utility, tempering: Tempering
 ) -> tuple[ScoreParts, PairData]:
     """Return the parts, in the problem's latent coordinates or the paper's cube, and the pairs."""
@@ -230,7 +230,7 @@ def _estimate_field(
     return Tempering.tabulate(utilities.numpy(), problem.noise, weights.numpy())
 
 
-def _normalized(
+def _normalize(
     problem: Problem, settings: ProtocolSettings, parts: ScoreParts, belief: UtilityDensity
 ) -> tuple[ScoreDensity, methods.LogNormalizer]:
     """Return the model, its second network if there is one, and log Z."""
@@ -238,7 +238,7 @@ def _normalized(
     model = ScoreDensity(
         parts,
         belief,
-        settings.langevin.ending_at(sigma),
+        settings.langevin.truncate_at(sigma),
         replace(settings.likelihood, sigma_min=sigma),
         settings.density == "flow",
     )
@@ -249,5 +249,7 @@ def _normalized(
         second = Resampler.train(learned_from, settings.heun, ends, seed, problem.settings.device)
         model = replace(model, resampler=second)
     draws = model.sample_latent(_REFERENCE, generator)
-    normalizer = importance_log_normalizer(problem.latent, model.unnormalized, draws, generator)
+    normalizer = importance_log_normalizer(
+        problem.latent, model.log_unnormalized_density, draws, generator
+    )
     return replace(model, log_normalizer=normalizer.value), normalizer

@@ -204,7 +204,9 @@ def power_decay(step: int, relative_sd: float) -> float:
     return float((1.0 - 1.0 / step) ** (gamma + 1.0))
 
 
-def draw_seen(n: int, joint: float, generator: torch.Generator, alone: str = "either") -> Tensor:
+def draw_visibility(
+    n: int, joint: float, generator: torch.Generator, alone: str = "either"
+) -> Tensor:
     """Return which halves (winner, loser) each row sees, (n, 2): both with probability ``joint``,
     else one of them: either, equally likely, or always the winner."""
     draw = torch.rand(n, 1, generator=generator)
@@ -215,12 +217,12 @@ def draw_seen(n: int, joint: float, generator: torch.Generator, alone: str = "ei
     return torch.cat([winner, loser], dim=1)
 
 
-def hide_unseen(pair: Tensor, visible: Tensor) -> Tensor:
+def mask_hidden(pair: Tensor, visible: Tensor) -> Tensor:
     """Zero the unseen half of pairs (n, 2d): with noise added it is N(0, σ²I), the mask."""
-    return _spread_flags(visible, pair) * pair
+    return _expand_mask(visible, pair) * pair
 
 
-def _spread_flags(visible: Tensor, pair: Tensor) -> Tensor:
+def _expand_mask(visible: Tensor, pair: Tensor) -> Tensor:
     return visible.repeat_interleave(pair.shape[1] // 2, dim=1)
 
 
@@ -268,9 +270,9 @@ class _Trainer:
         """Noise and mask pairs (n, 2d); mirrored noise returns 2n rows."""
         n = len(pair)
         sigma = self.draw_sigma(n, generator)
-        visible = draw_seen(n, self.settings.joint, generator, self.settings.alone)
+        visible = draw_visibility(n, self.settings.joint, generator, self.settings.alone)
         noise = sigma * torch.randn(pair.shape, generator=generator)
-        clean = hide_unseen(pair, visible)
+        clean = mask_hidden(pair, visible)
         noisy = clean + noise
         if self.settings.mirrored:
             noisy = torch.cat([noisy, clean - noise])
@@ -280,7 +282,7 @@ class _Trainer:
     def loss(self, network: ScoreNetwork, rows: _Noisy) -> Tensor:
         """EDM-weighted denoising loss of each row (n,), on the CPU as the rows are."""
         rows = _Noisy(*(part.to(network.gain) for part in rows))
-        counts = _spread_flags(rows.visible, rows.clean)
+        counts = _expand_mask(rows.visible, rows.clean)
         variance = network.sigma_data**2
         weight = (rows.sigma.square() + variance) / (rows.sigma.square() * variance)
         denoised = network(rows.noisy, rows.sigma, rows.visible)

@@ -57,7 +57,7 @@ CORRECTIONS = (
 _SIGMA_MIN = 0.002
 
 
-def one_of(label: str, value: object, choices: Sequence[object]) -> None:
+def check_choice(label: str, value: object, choices: Sequence[object]) -> None:
     """Refuse a value that is not among the known ones."""
     if value not in choices:
         listed = ", ".join(str(choice) for choice in choices)
@@ -98,7 +98,7 @@ class TrainingSettings:
     mirrored: bool = True
 
     def __post_init__(self) -> None:
-        check_fields(self, one_of, "alone", choices=ALONE)
+        check_fields(self, check_choice, "alone", choices=ALONE)
         positive = ("width", "steps", "batch", "learning_rate", "check_every", "log_sd")
         check_fields(self, check_number, *positive, above=0.0)
         check_fields(self, check_share, "joint", "hold_out")
@@ -128,12 +128,12 @@ class LangevinSettings:
     start: str = "utility"
 
     def __post_init__(self) -> None:
-        check_fields(self, one_of, "scaling", choices=SCALINGS)
-        check_fields(self, one_of, "start", choices=STARTS)
+        check_fields(self, check_choice, "scaling", choices=SCALINGS)
+        check_fields(self, check_choice, "start", choices=STARTS)
         check_fields(self, check_number, "levels", "steps", "final_steps", "step", above=0.0)
         check_increasing(self, "sigma_end", "sigma_start")
 
-    def ending_at(self, sigma: float) -> LangevinSettings:
+    def truncate_at(self, sigma: float) -> LangevinSettings:
         """Return the same settings for this last noise level (latent units)."""
         if self.start == "noise" or self.scaling != "constant":
             return self  # the paper's steps are in units of (σ/σ_start)²: its levels go with them
@@ -161,8 +161,8 @@ class LikelihoodSettings:
     prior: str = "matched"
 
     def __post_init__(self) -> None:
-        check_fields(self, one_of, "solver", choices=(*ADAPTIVE, *FIXED))
-        check_fields(self, one_of, "prior", choices=PRIORS)
+        check_fields(self, check_choice, "solver", choices=(*ADAPTIVE, *FIXED))
+        check_fields(self, check_choice, "prior", choices=PRIORS)
         check_increasing(self, "sigma_min", "sigma_max")
         check_fields(self, check_number, "rtol", "atol", "chunk", above=0.0)
         check_fields(self, check_number, "grid", above=1.0)
@@ -240,10 +240,10 @@ class ProtocolSettings:
 
     def __post_init__(self) -> None:
         owner = "ProtocolSettings"
-        check_fields(self, one_of, "side", choices=SIDES)
-        check_fields(self, one_of, "expectation", choices=EXPECTATIONS)
-        check_fields(self, one_of, "density", choices=DENSITIES)
-        check_fields(self, one_of, "resample", choices=RESAMPLERS)
+        check_fields(self, check_choice, "side", choices=SIDES)
+        check_fields(self, check_choice, "expectation", choices=EXPECTATIONS)
+        check_fields(self, check_choice, "density", choices=DENSITIES)
+        check_fields(self, check_choice, "resample", choices=RESAMPLERS)
         check_fields(self, check_number, "cap_quantile", above=0.0, maximum=1.0)
         check_fields(self, check_number, "smoothing", "winner_draws", above=0.0)
         for sigma in self.sigmas or ():
@@ -330,7 +330,7 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
         cube=6.0 if dimension == 2 else 1.0,
     )
     for name in corrected:
-        one_of("paper_protocol: correction", name, CORRECTIONS)
+        check_choice("paper_protocol: correction", name, CORRECTIONS)
         settings = _correct(settings, name)
     return settings
 

@@ -70,7 +70,7 @@ class ChoiceData:
 class HeldOutPredictions:
     """Predictions of m rows by fits to other rows.
 
-    Args:
+    Attributes:
         difference: (m,) predicted f(winner) − f(loser), nats.
         sd: (m,) its posterior standard deviation.
     """

@@ -59,7 +59,7 @@ StepCallback = Callable[[int], None]
 class MixtureFit:
     """The posterior mode given all comparisons, and how well it predicts.
 
-    Args:
+    Attributes:
         mode: the mixture.
         held_out: predictions of the validation rows by fits to the other folds.
         score: their mean moderated log-likelihood, nats per comparison.
@@ -88,7 +88,7 @@ def fit_mixtures(
     Components have free covariances, or one factor (`FactorMixture`) where comparisons are too few
     for free ones. Where that halves the parameters, both are tried until one factor predicts
     better. The list is empty where comparisons are too few for the smallest number, or where there
-    are more columns of categories than `MixtureSettings.most_categories`.
+    are more columns of categories than `MixtureSettings.max_categories`.
 
     Args:
         validation: the data and their folds.
@@ -99,7 +99,7 @@ def fit_mixtures(
     fits: list[MixtureFit] = []
     scores = [quadratic_score]
     category = validation.data.category
-    if category is not None and (category >= 0).sum() > settings.most_categories:
+    if category is not None and (category >= 0).sum() > settings.max_categories:
         return fits
     d = validation.dimension
     free, one_factor = 1.0 + d + d * (d + 1) // 2, 2 * d + 2  # parameters of a component
@@ -147,7 +147,7 @@ def fit_tails(
         and validation.size >= _MIN_ROWS_PER_PARAMETER * (1 + d + d * (d + 1) // 2)
     ):
         return fits
-    prior = replace(settings.prior, width_doubt=2.0 / (d * (d + 1)))  # as for the draws
+    prior = replace(settings.prior, width_uncertainty=2.0 / (d * (d + 1)))  # as for the draws
     fitter = _MixtureFitter(validation, replace(settings, prior=prior), strengths=(1.0,))
     mode = _fit_gaussian_mixture(validation.data.winners, np.ones((validation.size, 1)), 1)
     for name, size, power in (*_TAILS, *((f"Student t of {v}", d + v, 0.0) for v in (8, 4, 2))):

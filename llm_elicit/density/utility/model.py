@@ -35,7 +35,7 @@ class Mixture:
     first order its form q = h − ½|y|² changes by η + s·y − yᵀΔy. Steps are therefore free of the
     scales of features and components.
 
-    Args:
+    Attributes:
         whiten: W (K, d, d); W Wᵀ is a component's precision.
         offset: o (K, d).
         height: h (K,).
@@ -134,7 +134,7 @@ class FactorMixture(Mixture):
     height and centre these are 2d + 2 parameters, where a free covariance takes
     1 + d + d(d + 1)/2. They serve where comparisons are too few for free ones.
 
-    Args:
+    Attributes:
         elongated: (K,) bools; the other components are flattened.
         centre: m (K, d).
         log_scale: log s (K,).
@@ -257,7 +257,7 @@ def log_prior(prior: MixturePrior, mixture: Mixture) -> Tensor:
     size_exponent = 1.0 - prior.size_power / mixture.offset.shape[-1]
     log_mass = torch.log_softmax(mixture.height - size_exponent * half_log_precision, -1)
     trace = _expected_covariance(prior, mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
-    if inverse_freedom := prior.width_doubt * prior.strength:
+    if inverse_freedom := prior.width_uncertainty * prior.strength:
         trace = (mixture.offset.shape[-1] + 1.0 / inverse_freedom) * torch.log1p(
             inverse_freedom * trace
         )
@@ -280,7 +280,7 @@ def log_prior_gradient(prior: MixturePrior, mixtures: Mixture) -> ArrayGradients
     log_mass = mixtures.height - size_exponent * torch.linalg.slogdet(whiten).logabsdet
     of_mass = prior.concentration * (1.0 - k * torch.softmax(log_mass, -1))
     of_log_precision = prior.strength - size_exponent * of_mass
-    inverse_freedom = prior.width_doubt * prior.strength
+    inverse_freedom = prior.width_uncertainty * prior.strength
     trace = prior.width**2 * whiten.square().sum((-2, -1), keepdim=True)
     pull = prior.strength * (1.0 + inverse_freedom * d) / (1.0 + inverse_freedom * trace)
     centre = _times(inverse.mT, mixtures.offset)
@@ -308,7 +308,7 @@ def prior_derivatives(prior: MixturePrior, mixture: Mixture) -> tuple[Tensor, Te
 
     scatter = _expected_covariance(prior, mixture.whiten)
     # The pull of the prior weakens as a component gets thinner, so this bounds its curvature.
-    inverse_freedom = prior.width_doubt * prior.strength
+    inverse_freedom = prior.width_uncertainty * prior.strength
     trace = scatter.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)[..., None]
     scatter = scatter * ((1.0 + inverse_freedom * d) / (1.0 + inverse_freedom * trace))
     gradient[:, 1 + d :] += prior.strength * multiplicity * (torch.eye(d) - scatter)[:, i, j]
@@ -366,7 +366,7 @@ _MIN_RELATIVE_PRECISION = 1e-7
 class MixturePosterior:
     """The posterior of a mixture given m choices.
 
-    Args:
+    Attributes:
         points: (2m, d) features of the winners, then of the losers.
         weights: (m,).
     """

@@ -67,7 +67,7 @@ _LAST_WINDOW_FACTOR, _POSITIONS_PER_CHAIN = (
 class HmcSettings:
     """Effort of the sampler.
 
-    Args:
+    Attributes:
         windows: number of windows; all but the last adapt the coordinates.
         chains: most chains of the windows that adapt.
         trajectories: fresh velocities in each window that adapts.
@@ -300,7 +300,7 @@ def draw_mixtures(
         concentration=_CONCENTRATION,
         size_power=_SIZE_POWER,
         strength=_STRENGTH_FACTOR * fit.prior.strength,
-        width_doubt=2.0 / (d * (d + 1)),
+        width_uncertainty=2.0 / (d * (d + 1)),
     )
     points = validation.winners_and_losers(torch.arange(validation.size))
     posterior = MixturePosterior(points, validation.weights, validation.response, prior)

@@ -115,7 +115,7 @@ class QuadraticTerms:
 class Regression:
     """The posterior of coefficients β (P,) given choices with utility differences Xβ.
 
-    Args:
+    Attributes:
         columns: X (m, P), features of the winners less those of the losers, float64.
         weights: (m,).
         prior: precision (P, P) of the normal prior of β, whose mean is 0.
@@ -490,7 +490,7 @@ def process_spectra(
 
     if max_count and d > 2:
         add_block([[j] for j in numbers], {"single features": _SINGLE_LENGTHS})
-    if max_count and 2 < d <= settings.most_features:
+    if max_count and 2 < d <= settings.max_features:
         pairs = [pair for pair in combinations(range(d), 2) if numbers & set(pair)]
         add_block(pairs, {"pairs of features": _PAIR_LENGTHS})
     if max_count and d <= _MAX_JOINT_FEATURES:
