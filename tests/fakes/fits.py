@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from llm_elicit import density
+from llm_elicit.density import power
 from llm_elicit.density.settings import FitSettings, GaussianProcessSettings, PosteriorSettings
 from tests.density.targets import QUADRATIC
 
@@ -22,5 +23,7 @@ _QUICK = FitSettings(
 
 
 def fit_quickly(patch: pytest.MonkeyPatch) -> None:
-    """Let runs in this process fit a quadratic form, with few draws of it."""
+    """Let runs in this process fit a quadratic form, with few draws of it, and a coarse power."""
+    patch.setattr(power, "_PARTICLES", 512)
+    patch.setattr(power, "_MAX_PARTICLES", 2048)
     patch.setattr(density, "fit_evidence", partial(density.fit_evidence, settings=_QUICK))
