@@ -182,9 +182,7 @@ class KernelDensity:
         return float(half * kernels.weights @ (heights * inside) @ weights)
 
     @staticmethod
-    def _by_codes(
-        codes: NDArray[np.int64],
-    ) -> list[tuple[tuple[int, ...], NDArray[np.int64]]]:
+    def _by_codes(codes: NDArray[np.int64]) -> list[tuple[tuple[int, ...], NDArray[np.int64]]]:
         """Return the combinations of categories among `codes`, and the rows of each."""
         unique, inverse = np.unique(codes, axis=0, return_inverse=True)
         return [(tuple(row), np.flatnonzero(inverse == i)) for i, row in enumerate(unique.tolist())]

@@ -174,8 +174,7 @@ def export_command(
         typer.Option("--format", help="Write into a folder what another tool reads."),
     ] = None,
     license_: Annotated[
-        str | None,
-        typer.Option("--license", metavar="ID", help="Licence of a croissant data set."),
+        str | None, typer.Option("--license", metavar="ID", help="Licence of a croissant data set.")
     ] = None,
     thinking: Annotated[
         bool, typer.Option("--thinking", help="Add a column with the reasoning that models showed.")

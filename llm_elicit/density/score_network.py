@@ -57,11 +57,7 @@ class InitialForm:
 
 
 def fit_initial_form(
-    sides: tuple[Tensor, Tensor],
-    weights: Tensor,
-    folds: Index,
-    noise: Noise,
-    category: Index,
+    sides: tuple[Tensor, Tensor], weights: Tensor, folds: Index, noise: Noise, category: Index
 ) -> InitialForm:
     """Return the form, and its ridge, that predict held-out choices best.
 

@@ -117,9 +117,7 @@ def one_thread() -> Iterator[None]:
 
 
 def minimize(
-    loss: Callable[[Tensor], Tensor],
-    start: Array,
-    bounds: Sequence[tuple[float, float | None]],
+    loss: Callable[[Tensor], Tensor], start: Array, bounds: Sequence[tuple[float, float | None]]
 ) -> Array:
     """Return the point (P,) within bounds where a differentiable loss is least, by L-BFGS-B.
 

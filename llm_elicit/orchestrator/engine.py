@@ -252,9 +252,7 @@ async def _ask_all(
     return AskSummary(judges, run.lost, context.stopping.is_set(), context.budget.spent.usd)
 
 
-async def _run_all(
-    runners: dict[str, JudgeRunner | PeopleRunner],
-) -> dict[str, ElicitError | None]:
+async def _run_all(runners: dict[str, JudgeRunner | PeopleRunner]) -> dict[str, ElicitError | None]:
     """Run all judges at the same time; a bug in one (not a judge's failure) ends them all."""
     async with asyncio.TaskGroup() as group:
         tasks = {name: group.create_task(runner.run()) for name, runner in runners.items()}

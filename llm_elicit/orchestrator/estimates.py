@@ -16,12 +16,7 @@ from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.judgments import MeasuredTokens
 from llm_elicit.orchestrator.open_run import wording_of
-from llm_elicit.orchestrator.tokens import (
-    Price,
-    cached_prefix_tokens,
-    counter,
-    price_of,
-)
+from llm_elicit.orchestrator.tokens import Price, cached_prefix_tokens, counter, price_of
 from llm_elicit.planning.pairs import FORMS, Plan
 from llm_elicit.questions import Presentation, Prompt, Template, presentations_of, render
 from llm_elicit.questions.numbers import LEVELS

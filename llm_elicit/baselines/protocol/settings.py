@@ -316,10 +316,7 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
             start="noise",
         ),
         likelihood=LikelihoodSettings(
-            sigma_min=_SIGMA_MIN,
-            sigma_max=sigma_max,
-            solver="implicit_adams",
-            prior="noise",
+            sigma_min=_SIGMA_MIN, sigma_max=sigma_max, solver="implicit_adams", prior="noise"
         ),
         side="winners",
         sigmas=None,

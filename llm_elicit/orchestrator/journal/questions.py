@@ -572,9 +572,7 @@ def open_questions(db: sa.Connection, judge: str) -> int:
     """Return how many of a judge's pairs are neither done nor set aside."""
     c = questions.c
     waiting = select(func.count()).where(
-        c.judge == judge,
-        c.state.not_in(("done", "quarantined")),
-        c.form.in_(("ab", "ba")),
+        c.judge == judge, c.state.not_in(("done", "quarantined")), c.form.in_(("ab", "ba"))
     )
     return int(db.execute(waiting).scalar_one())
 

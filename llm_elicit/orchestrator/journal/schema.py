@@ -55,11 +55,7 @@ def _index(name: str, *columns: str, where: str | None = None, unique: bool = Fa
     return Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
 
 
-meta = _table(
-    "meta",
-    Column("key", Text, primary_key=True),
-    _required("value", Text),
-)
+meta = _table("meta", Column("key", Text, primary_key=True), _required("value", Text))
 
 workers = _table(
     "workers",

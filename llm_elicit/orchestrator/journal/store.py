@@ -92,9 +92,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def _once(
-    work: Callable[Concatenate[Journal, P], T],
-) -> Callable[Concatenate[Journal, P], T]:
+def _once(work: Callable[Concatenate[Journal, P], T]) -> Callable[Concatenate[Journal, P], T]:
     """Make a method one transaction, which is committed exactly once."""
 
     @wraps(work)
