@@ -70,7 +70,7 @@ def preferences(runs):
         position = ("none", "none", "none")
         if place is not None:
             sd = "none" if place.sd is None else f"{place.sd:.3f}"
-            position = show(place.mean), sd, f"{place.share:.2f}"
+            position = show(place.mean), sd, f"{place.explained_share:.2f}"
         p = f"{said.p_value:.4f}", f"{said.p_holm:.4f}"
         reliable = show(said.reliability), show(said.ceiling)
         row(run.space.name, judge.name, said.verdict, *p, *reliable, *position)

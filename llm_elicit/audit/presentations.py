@@ -7,9 +7,9 @@ With y half the difference of a pair's log-odds in its two orders and h half the
 
 with a gain s_z and a position effect m_z of each presentation. Shares of the variance of the
 log-odds are those of the content that presentations have in common (g), of what is particular to
-one (δ_z), of the position effect and its dependence on the points, and the rest. g and δ_z are told
-apart by the fit of the belief (`llm_elicit.density.utility.gaussian_process`); the other shares are
-moments, with intervals by a bootstrap over presentations and their pairs.
+one (δ_z), of the position effect and its dependence on the points, and the rest. g and δ_z are
+separated by the fit of the belief (`llm_elicit.density.utility.gaussian_process`); the other shares
+are moments, with intervals by a bootstrap over presentations and their pairs.
 
 *Generalizability theory* (Cronbach et al. 1972; Brennan 2001). With δ_z of relative variance ρ² and
 the utility known from n pairs with the relative error ε, an average over W' presentations and n'

@@ -149,7 +149,7 @@ def _patterns(runs: int) -> Floats:
 
     Examples:
         >>> len(_patterns(2)), len(_patterns(3)), len(_patterns(4))
-        (1, 3, 7)
+        (1, 3, 5)
     """
     steps = [np.arange(runs) >= run for run in range(1, runs)]
     single = [np.arange(runs) == run for run in range(1, runs - 1)]

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit.config.judges import BaseJudge
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.estimates import first_prompts
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.run_folder import AUDIT, COMPARISONS, Run
-from llm_elicit.questions import Prompt, Template
+from llm_elicit.questions import Prompt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +37,9 @@ Format = Literal["inspect", "eee", "croissant"]
 
 EEE_VERSION = "0.2.1"
 """The version of Every Eval Ever's schemas."""
+
+_FACTS = ("pair", "order", "template", "presentation")
+"""The columns of the table that both formats state of a question."""
 
 _STOP_REASONS = {"truncated": "max_tokens", "refusal": "content_filter"}
 """Inspect's stop reasons by verdict; "stop" for any other."""
@@ -77,9 +79,7 @@ def export_run(run: Run, folder: Path, format: Format, license: str | None = Non
         raise InputError(f"{folder}: cannot be written ({error.strerror}); check it") from None
     if format == "croissant":
         return _write_croissant(run, folder, license)
-    template = Template.load(run.campaign.design.template)
-    asked = first_prompts(run.space, run.plan, template, len(run.plan))
-    prompts = {prompt.hash: prompt for prompt in asked}
+    prompts = {prompt.hash: prompt for prompt in run.prompts()}
     audits = {judge.name: judge for judge in _audited(run)}
     write = {"inspect": _write_inspect, "eee": _write_every_eval}[format]
     written = []
@@ -213,7 +213,8 @@ def _inspect_sample(
         "scores": {"preference": {"value": value, "answer": row["verdict"]}},
         "metadata": {
             name: _plain(row[name])
-            for name in ("pair", "order", "template", "soft", "cached", *_points(run))
+            for name in (*_FACTS, "soft", "cached", *_points(run))
+            if name in row
         },
         "model_usage": {model: used},
         "completed_at": _time(row["asked_at"]),
@@ -312,7 +313,7 @@ def _every_eval_line(
     """Return one answer. No answer is right or wrong: the score is P(a preferred)."""
     question = "\n\n".join(message["content"] for message in _messages(row, prompts))
     chosen = not pd.isna(row["probability"])
-    facts = ("pair", "order", "replicate", "template", "verdict", *_points(run))
+    facts = [name for name in (*_FACTS, "replicate", "verdict", *_points(run)) if name in row]
     return {
         "schema_version": f"instance_level_eval_{EEE_VERSION}",
         "evaluation_id": identifier,

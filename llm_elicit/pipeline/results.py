@@ -227,17 +227,13 @@ def report_reads(result: Run) -> dict[str, dict[str, str]]:
 
 def make_report(result: Run, progress: Progress, _: str) -> None:
     """Write report.html, its figures and its tables, and record them."""
-    plan, study = result.plan, result.study
-    prompts = (
-        study.presentation(query.pair).render(*plan.points_in_order(query)) for query in plan
-    )
     content = report_package.Study(
         audit=result.audit,
         campaign=result.campaign,
         comparisons=result.comparisons,
         samples=read_samples(result),
         versions=installed_versions(),
-        prompts={prompt.hash: prompt.text for prompt in prompts},
+        prompts={prompt.hash: prompt.text for prompt in result.prompts()},
         missing=result.missing,
         questions=result.questions,
         log_odds=result.manifest.log_odds,

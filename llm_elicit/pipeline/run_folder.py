@@ -38,6 +38,7 @@ from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, re
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from llm_elicit.planning.replicates import PairCorrelation, reason
 from llm_elicit.planning.rounds import questions_of, with_rounds
+from llm_elicit.questions import Prompt
 from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
@@ -186,6 +187,12 @@ class Run:
     def study(self) -> Study:
         """The study for the orchestrator: the campaign, its space and plan, and the folder."""
         return Study(self.campaign, self.space, self.plan, self.folder)
+
+    def prompts(self) -> Iterator[Prompt]:
+        """Yield the questions about pairs, worded with the templates as they are now."""
+        plan, study = self.plan, self.study
+        for query in plan:
+            yield study.presentation(query.pair).render(*plan.points_in_order(query))
 
     def write_pairs(self, folder: Path | None = None) -> None:
         """Write plan.parquet, one row per pair; for a repeat, into its folder."""

@@ -261,7 +261,7 @@ def test_a_belief_of_another_format_is_refused_in_one_line(
     text = json.loads(record.read_text())
     record.write_text(json.dumps({**text, "format": version}))
     save_file({"reference": torch.zeros(1, 1)}, tmp_path / "belief.safetensors")
-    with pytest.raises(DensityError, match=rf"of format {version}; .* fit again") as caught:
+    with pytest.raises(DensityError, match=rf"has format {version}; .* fit again") as caught:
         BeliefDensity.load(tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -11,6 +11,7 @@ from llm_elicit.orchestrator import request_builder
 from llm_elicit.orchestrator.judgments import status
 from llm_elicit.orchestrator.progress import Display, Silent, Tally
 from llm_elicit.orchestrator.retries import RetryPolicy
+from llm_elicit.questions.presentation import Presentation
 from llm_elicit.testing.provider import Action, Fails, Provider, Says
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run
@@ -27,7 +28,7 @@ def _ends(pairs: int, folder: Path, behave: Any = lambda n, body: Says()) -> Any
 def test_a_question_that_cannot_be_worded_is_given_up(
     defect: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    render, count = request_builder.render, 0
+    render, count = Presentation.render, 0
 
     def broken(*arguments: Any) -> Any:
         nonlocal count
@@ -37,7 +38,7 @@ def test_a_question_that_cannot_be_worded_is_given_up(
             raise defect
         return render(*arguments)
 
-    monkeypatch.setattr(request_builder, "render", broken)
+    monkeypatch.setattr(Presentation, "render", broken)
     summary, totals, sent = _ends(10, tmp_path / "try")
     assert not summary.problems
     assert (totals.done, totals.failed) == (19, 1)

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from planning.test_rounds import Told, _gpt, _letter, _plan
 from benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.engine import ask
-from llm_elicit.orchestrator.journal.schema import digest_of, record_answer, record_sending
+from llm_elicit.orchestrator.journal.schema import record_answer, record_sending, with_digest
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.judgments import StalePlanError, comparisons
 from llm_elicit.orchestrator.open_run import Study
@@ -60,7 +59,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         other.prepare(["gpt"], longer.plan)
         (held,) = other.claim("gpt", 1)
         other.commit([record_sending(held.id, 0.0)])
-        answer = replace(ANSWER, digest=digest_of(held, ANSWER))
+        answer = with_digest(held, ANSWER)
         other.commit([record_answer(held.id, answer)])
         # It ends its part without waiting for what it does not know.
         summary = asyncio.run(ask(old.study))

@@ -396,7 +396,7 @@ def test_bad_requests_are_one_clear_line(slow: Provider, tmp_path: Path) -> None
                 await job.retune(max_cost=1.0)  # the run could not hold it, and would end
             with pytest.raises(InputError, match="max_cost = -1"):
                 await job.retune(max_cost=-1.0)
-            with pytest.raises(InputError, match="no such run"):
+            with pytest.raises(InputError, match="has no run of this name; start it first"):
                 await runtime.delete("other")
             await runtime.delete("one")
             assert not job.folder.exists()

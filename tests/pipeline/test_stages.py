@@ -33,7 +33,7 @@ def test_the_doors_work_as_printed(result):
     assert x.shape == (200, 4)
     assert result.space.contains(x).all()
     assert np.isfinite(belief.log_prob(x)).all()
-    assert result.audit.of("expert").belief is not None
+    assert result.audit.of("expert").belief_summary is not None
     transitivity = result.audit.of("expert").transitivity
     assert transitivity.triads == 10
     assert transitivity.p_value > 0.01
