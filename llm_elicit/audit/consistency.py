@@ -354,8 +354,8 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
         return None
     if predictions is not None and predictions.shape[1:] != (len(triads), 3):
         raise InputError(
-            f"transitivity: predictions have shape {predictions.shape}, expected "
-            f"(draws, {len(triads)}, 3)"
+            f"transitivity: predictions have shape {predictions.shape}; give "
+            f"(draws, {len(triads)}, 3), as `predict_triads` returns them for these triads"
         )
     cycle_probability = _cycle_probability(np.nanmean(triads.preference, axis=2))
     is_complete = ~np.isnan(triads.preference).any(axis=(1, 2))

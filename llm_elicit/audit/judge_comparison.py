@@ -467,7 +467,11 @@ def order_p_values(
     Pairs without a control are adjusted over the pairs without a control alone.
     """
     pairs = list(itertools.combinations(distances, 2))
-    p_values = np.array([_order_p_value(distances[a], distances[b]) for a, b in pairs])
+    p_values = np.ones(len(pairs))  # two-sided, of the posterior
+    for k, (a, b) in enumerate(pairs):
+        differences = distances[a][:, None] - distances[b]
+        smaller_tail = min((differences <= 0.0).mean(), (differences >= 0.0).mean())
+        p_values[k] = min(1.0, 2.0 * (smaller_tail + 1.0 / (1.0 + differences.size)))
     real = np.array([controls.isdisjoint(pair) for pair in pairs], dtype=bool)
     adjusted = np.where(real, holm_adjust(p_values, real.tolist()), holm_adjust(p_values))
     return dict(zip(pairs, adjusted.tolist(), strict=True))
@@ -497,10 +501,3 @@ def _measure_data_distance(
     elif fields["distance"].value >= fields["sampling_distance"]:
         fields["reason"] = "no nearer to the data than λ"
     return RankedJudge(**fields), distance
-
-
-def _order_p_value(first: Floats, second: Floats) -> float:
-    """Return the two-sided posterior p-value of the order of two distances (S,) and (T,)."""
-    differences = first[:, None] - second
-    smaller_tail = min(float((differences <= 0.0).mean()), float((differences >= 0.0).mean()))
-    return min(1.0, 2.0 * (smaller_tail + 1.0 / (1.0 + differences.size)))

@@ -307,7 +307,11 @@ def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
     if answered_cards.empty:
         return None
     rng = np.random.default_rng([seed, 0xA64EE])
-    names = _name_people(answered_cards, evidence.comparisons.judges)
+    # People by their names; with the judge's where two people, or a person and a judge, share one.
+    keys = list(dict.fromkeys(zip(answered_cards["judge"], answered_cards["expert"], strict=True)))
+    all_names = [expert for _, expert in keys]
+    all_names += sorted(set(evidence.comparisons.judges) - {judge for judge, _ in keys})
+    names = {key: key[1] if all_names.count(key[1]) == 1 else "/".join(key) for key in keys}
     choices = frame[frame["probability"].notna()]
     raters = zip(choices["judge"], choices["model_answered"], strict=True)
     ratings = Ratings.from_preferences(
@@ -330,16 +334,6 @@ def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
         people_agreement=measure_group_agreement(ratings.select(people), rng),
         overall_agreement=measure_group_agreement(all_ratings, rng) if models else None,
     )
-
-
-def _name_people(cards: pd.DataFrame, judges: Sequence[str]) -> dict[PersonKey, str]:
-    """Return a unique name for each person, with the judge's name where two people share one."""
-    keys = list(dict.fromkeys(zip(cards["judge"], cards["expert"], strict=True)))
-    judges_of_people = {judge for judge, _ in keys}
-    all_names = [expert for _, expert in keys] + [
-        name for name in judges if name not in judges_of_people
-    ]
-    return {key: key[1] if all_names.count(key[1]) == 1 else "/".join(key) for key in keys}
 
 
 def _audit_person(

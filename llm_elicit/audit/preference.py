@@ -493,8 +493,7 @@ def decide_verdicts(
         family_size = 1 if controls[i] else max(sum(in_family), 1)
         updates = {"position": position, "agreement": agreements[i], "family_size": family_size}
         with_tests = preference.model_copy(update=updates)
-        verdict = _apply_doubt(_decide_verdict(with_tests, scale, level), doubt, level)
-        reason = _explain_doubt(verdict, doubt)
+        verdict, reason = _apply_doubt(_decide_verdict(with_tests, scale, level), doubt, level)
         reason = reason or _explain_verdict(with_tests, verdict, scale, level)
         results.append(with_tests.model_copy(update={"verdict": verdict, "reason": reason}))
     return results
@@ -524,15 +523,26 @@ def _decide_verdict(preference: Preference, scale: str | None, level: float) -> 
     return "no consistent preference"
 
 
-def _apply_doubt(verdict: Verdict, doubt: Doubt, level: float) -> Verdict:
-    """Return the verdict on a judge whose answers may depend on more than the points."""
+def _apply_doubt(verdict: Verdict, doubt: Doubt, level: float) -> tuple[Verdict, str]:
+    """Return the verdict on a judge whose answers may depend on more than the points.
+
+    And the reason if they are shown to; empty if the verdict stays.
+    """
     if verdict in ("no usable answers", "too few answers"):
-        return verdict
-    if doubt.surface is not None and doubt.surface.p_holm < _SECONDARY_LEVEL_SHARE * level:
-        return SURFACE
-    of_wording = level if verdict in CONSISTENT_VERDICTS else _SECONDARY_LEVEL_SHARE * level
-    depends = doubt.wording is not None and doubt.wording.p_holm < of_wording
-    return WORDING if depends else verdict
+        return verdict, ""
+    surface, wording = doubt.surface, doubt.wording
+    if surface is not None and surface.p_holm < _SECONDARY_LEVEL_SHARE * level:
+        return SURFACE, (
+            f"The answers depend on the length and digits of the text ({surface.p_text}), "
+            "and are not shown to depend on the content beyond it."
+        )
+    wording_level = level if verdict in CONSISTENT_VERDICTS else _SECONDARY_LEVEL_SHARE * level
+    if wording is not None and wording.p_holm < wording_level:
+        return WORDING, (
+            f"The answers depend on how the question is put ({wording.p_text}); what they "
+            "have in common over wordings is not shown to be a preference."
+        )
+    return verdict, ""
 
 
 def is_repeatable(preference: Preference, level: float) -> bool:
@@ -541,21 +551,6 @@ def is_repeatable(preference: Preference, level: float) -> bool:
         preference.agreement is not None
         and preference.agreement.p_holm <= _SECONDARY_LEVEL_SHARE * level
     )
-
-
-def _explain_doubt(verdict: Verdict, doubt: Doubt) -> str:
-    """Return the grounds of a verdict that answers depend on more than the points; empty if not."""
-    if verdict == SURFACE and doubt.surface is not None:
-        return (
-            f"The answers depend on the length and digits of the text ({doubt.surface.p_text}), "
-            "and are not shown to depend on the content beyond it."
-        )
-    if verdict == WORDING and doubt.wording is not None:
-        return (
-            f"The answers depend on how the question is put ({doubt.wording.p_text}); what they "
-            "have in common over wordings is not shown to be a preference."
-        )
-    return ""
 
 
 def _explain_verdict(

@@ -79,7 +79,10 @@ class Standardizer:
         # Rounding leaves a constant column a sd of a few ulps instead of 0.
         constant = sd <= 1e-12 * np.maximum(1.0, np.abs(mean))
         sd = np.where(constant, 1.0, sd)
-        vertices = {j: _simplex_vertices(share) / sd[j] for j, share in shares.items()}
+        vertices: dict[int, Floats] = {}
+        for j, share in shares.items():  # of a simplex with edges of √2, their mean over shares 0
+            simplex = helmert(len(share)).T
+            vertices[j] = (simplex - share @ simplex) / sd[j]
         return cls(space, mean, sd, vertices, circles)
 
     def __call__(self, points: Floats) -> Floats:
@@ -94,15 +97,17 @@ class Standardizer:
         `(..., 1)` of a number, `(..., K − 1)` of K categories, `(..., 2)` of a periodic feature.
         """
         numbers = self.standardize_numbers(points)
-        return [self._feature_columns(j, points, numbers) for j in range(self.space.dimension)]
-
-    def _feature_columns(self, j: int, points: Floats, numbers: Floats) -> Floats:
-        if j in self.vertices:
-            return np.asarray(self.vertices[j][np.rint(points[..., j]).astype(int)])
-        if j in self.circles:
-            circle = self.circles[j]
-            return circle.vectors(points[..., j]) * (circle.radius / float(self.sd[j]))
-        return np.asarray(numbers[..., j : j + 1])
+        columns: list[Floats] = []
+        for j in range(self.space.dimension):
+            if j in self.vertices:
+                columns.append(self.vertices[j][np.rint(points[..., j]).astype(int)])
+            elif j in self.circles:
+                circle = self.circles[j]
+                scale = circle.radius / float(self.sd[j])
+                columns.append(circle.vectors(points[..., j]) * scale)
+            else:
+                columns.append(numbers[..., j : j + 1])
+        return columns
 
     def standardize_numbers(self, points: Floats) -> Floats:
         """Return one column per feature, `(..., d)`; NaN where it is categorical or periodic."""
@@ -148,12 +153,6 @@ def category_shares(codes: Floats, feature: Feature) -> Floats:
     """
     counts = np.bincount(np.rint(codes).astype(int), minlength=len(feature.categories))
     return np.asarray(counts / counts.sum())
-
-
-def _simplex_vertices(shares: Floats) -> Floats:
-    """Return vertices `(K, K − 1)` of a simplex with edges of √2, their mean over shares 0."""
-    vertices = helmert(len(shares)).T
-    return np.asarray(vertices - shares @ vertices)
 
 
 def feature_axis(feature: Feature) -> FeatureAxis:
@@ -264,7 +263,7 @@ def validate_points(points: ArrayLike, space: FeatureSpace, name: str) -> Floats
             + ", ".join(space.names)
         )
     if len(array) < 2:
-        raise InputError(f"{name}: {len(array)} point(s); at least 2 are needed")
+        raise InputError(f"{name}: it has {len(array)} point(s); give at least 2")
     codes = (array == np.rint(array)) & (array >= space.low) & (array <= space.high)
     for invalid in (~np.isfinite(space.to_scale(array)), space.categorical & ~codes):
         for row, column in np.argwhere(invalid)[:1].tolist():

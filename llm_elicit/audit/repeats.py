@@ -83,11 +83,16 @@ class Kind:
     @classmethod
     def of(cls, *features: Floats) -> Self:
         """Return the kind with a kernel for each matrix of features `(n, k)`."""
-        parts = [_eigen(columns) for columns in features]
-        columns, weights = zip(*(part for part in parts if len(part[1])), strict=True)
-        sizes = [len(part) for part in weights]
-        starts = np.cumsum([0, *sizes[:-1]])
-        return cls(np.concatenate(columns, axis=1), np.concatenate(weights), starts)
+        vectors, weights = [], []  # eigenvectors and eigenvalues of the kernels
+        for columns in features:
+            basis, lengths, _ = np.linalg.svd(columns, full_matrices=False)
+            squares = np.square(lengths)
+            large = squares > 1e-9 * max(float(squares.max(initial=0.0)), 1e-300)
+            if large.any():
+                vectors.append(basis[:, large])
+                weights.append(squares[large] * len(columns) / squares[large].sum())
+        starts = np.cumsum([0, *(len(part) for part in weights[:-1])])
+        return cls(np.concatenate(vectors, axis=1), np.concatenate(weights), starts)
 
     def log_ratios(self, differences: Floats) -> Floats:
         """Return log likelihood ratios `(B, h)` of standardized differences `(B, n)`."""
@@ -98,14 +103,6 @@ class Kind:
             terms = squares * (gain / (1.0 + gain)) - np.log1p(gain)
             ratios.append(0.5 * np.add.reduceat(terms, self.starts, axis=1))
         return np.concatenate(ratios, axis=1)
-
-
-def _eigen(columns: Floats) -> tuple[Floats, Floats]:
-    """Return the eigenvectors and eigenvalues of the kernel of some features."""
-    basis, lengths, _ = np.linalg.svd(columns, full_matrices=False)
-    weights = np.square(lengths)
-    large = weights > 1e-9 * max(float(weights.max(initial=0.0)), 1e-300)
-    return basis[:, large], weights[large] * len(columns) / max(weights[large].sum(), 1e-300)
 
 
 @dataclass(frozen=True)
@@ -136,12 +133,8 @@ class Block:
             for values in contrasts:
                 energy = np.square(values).sum(axis=1)[:, None]
                 parts.append(0.5 * (energy * gain - n * np.log1p(_SIGNALS)))
-        return np.asarray(logsumexp([_log_mean(part) for part in parts], axis=0))
-
-
-def _log_mean(ratios: Floats) -> Floats:
-    """Return log mean exp over the columns."""
-    return np.asarray(logsumexp(ratios, axis=1) - np.log(ratios.shape[1]))
+        means_of_parts = [logsumexp(part, axis=1) - np.log(part.shape[1]) for part in parts]
+        return np.asarray(logsumexp(means_of_parts, axis=0))
 
 
 def _patterns(runs: int) -> Floats:
@@ -490,9 +483,34 @@ def measure_repeats(
         first_last = [runs[0], runs[-1]]
         answers = common_answers([(r.table, judge) for r in first_last], space)
         ends = measure_change(answers, [names[0], names[-1]], seed)
+    repeated_runs = []
+    for run in runs:
+        rows, audit = run.table.of(judge), run.audit
+        prints = rows["fingerprint"].fillna("") if "fingerprint" in rows else [""] * len(rows)
+        named = zip(rows["model_answered"].fillna(""), prints, strict=True)
+        versions = Counter(version_of(str(model), str(print_)) for model, print_ in named)
+        effects = {
+            effect.name: Interval(value=effect.value, low=effect.low, high=effect.high)
+            for effect in (() if audit is None else audit.effects)
+            if effect.value is not None and effect.low is not None and effect.high is not None
+        }
+        position = None if audit is None else audit.preference.position
+        discrimination = None if audit is None else audit.discrimination
+        repeated_runs.append(
+            RepeatedRun(
+                run=run.run,
+                first=str(rows["asked_at"].min()),
+                last=str(rows["asked_at"].max()),
+                versions={name: count for name, count in sorted(versions.items()) if name},
+                verdict="no answers" if audit is None else audit.verdict,
+                effects=effects,
+                auc=None if discrimination is None else discrimination.auc,
+                position=None if position is None else position.mean,
+            )
+        )
     return JudgeRepeats(
         judge=judge,
-        runs=[_repeated_run(judge, run) for run in runs],
+        runs=repeated_runs,
         change=change,
         ends=ends,
         p_holm=change.anything,
@@ -505,26 +523,3 @@ def adjust(judges: Sequence[JudgeRepeats], controls: Container[str] = ()) -> lis
     p_values = holm_adjust(np.array([judge.change.anything for judge in judges]), family)
     pairs = zip(judges, p_values.tolist(), strict=True)
     return [judge.model_copy(update={"p_holm": p}) for judge, p in pairs]
-
-
-def _repeated_run(judge: str, run: RepeatedJudge) -> RepeatedRun:
-    rows, audit = run.table.of(judge), run.audit
-    prints = rows["fingerprint"].fillna("") if "fingerprint" in rows else [""] * len(rows)
-    named = zip(rows["model_answered"].fillna(""), prints, strict=True)
-    versions = Counter(version_of(str(model), str(print_)) for model, print_ in named)
-    effects = {
-        effect.name: Interval(value=effect.value, low=effect.low, high=effect.high)
-        for effect in (() if audit is None else audit.effects)
-        if effect.value is not None and effect.low is not None and effect.high is not None
-    }
-    position = None if audit is None else audit.preference.position
-    return RepeatedRun(
-        run=run.run,
-        first=str(rows["asked_at"].min()),
-        last=str(rows["asked_at"].max()),
-        versions={name: count for name, count in sorted(versions.items()) if name},
-        verdict="no answers" if audit is None else audit.verdict,
-        effects=effects,
-        auc=None if audit is None or audit.discrimination is None else audit.discrimination.auc,
-        position=None if position is None else position.mean,
-    )

@@ -14,14 +14,12 @@ weighting the same points by the draw.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import finite_or_none
-from llm_elicit.audit.reference import Reference, Standardizer
+from llm_elicit.audit.reference import Reference
 from llm_elicit.density.distribution import weighted_quantiles
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -129,7 +127,12 @@ def measure_stated_quantiles(
     # The median of monotone sequences is monotone.
     median = np.full(quantiles.shape[1:], np.nan)
     median[statements > 0] = np.nanmedian(clipped[:, statements > 0], axis=0)
-    functions = partial(_quantile_functions, reference.standardizer)
+
+    def functions(quantiles: Floats) -> Floats:
+        # Standardized quantile functions `(..., d, 7)` at their nodes and the range's ends.
+        low, high = (np.broadcast_to(end, (*quantiles.shape[:-1], 1)) for end in ends)
+        with_ends = np.swapaxes(np.concatenate([low, quantiles, high], axis=-1), -1, -2)
+        return np.swapaxes(reference.standardizer.standardize_numbers(with_ends), -1, -2)
 
     def functions_of_points(points: Floats) -> Floats:
         # Points are rounded as the questions state them.
@@ -164,14 +167,6 @@ def measure_stated_quantiles(
     ]
     level = None if by_level is None else _fit_noise_level(single, functions(by_level), rng)
     return StatedQuantiles(features=features, noise_level=level)
-
-
-def _quantile_functions(standardizer: Standardizer, quantiles: Floats) -> Floats:
-    """Return standardized quantile functions `(..., d, 7)` at their nodes and the range's ends."""
-    ends, shape = (standardizer.space.low, standardizer.space.high), (*quantiles.shape[:-1], 1)
-    low, high = (np.broadcast_to(end[:, None], shape) for end in ends)
-    with_ends = np.concatenate([low, quantiles, high], axis=-1)
-    return np.swapaxes(standardizer.standardize_numbers(np.swapaxes(with_ends, -1, -2)), -1, -2)
 
 
 def quantile_distance(x: Floats, y: Floats) -> Floats:

@@ -213,6 +213,7 @@ def measure_bands(
     """Measure bands of means, quantiles, marginals and correlations; of shares for categories."""
     means = np.stack(density.band(draws.mean(), level), axis=-1).tolist()
     quantiles = np.stack(density.band(draws.quantile(QUANTILES), level), axis=-1)
+    weighted = list(zip(draws.points, draws.weights, strict=True))
     features: list[Bands] = []
     marginals = []
     for column, feature in enumerate(space.features):
@@ -226,12 +227,17 @@ def measure_bands(
             shares = dict(zip(feature.categories, zip(low, high, strict=True), strict=True))
             features.append(CategoryBands(name=name, shares=shares))
         elif feature.periodic:
-            mean = _circular_band(draws, Circle.of(feature), column, level)
-            features.append(CircularBands(name=name, mean=mean))
+            # The band is of the offsets from the mean over all draws.
+            circle = Circle.of(feature)
+            resultants = np.array([circle.resultant(x[:, column], w) for x, w in weighted])
+            middle = float(circle.direction(resultants.mean(axis=0)))
+            offsets = circle.offsets(circle.direction(resultants), middle)
+            ends_of_mean = middle + np.stack(density.band(offsets, level))
+            start, end = circle.low + np.mod(ends_of_mean - circle.low, circle.period)
+            features.append(CircularBands(name=name, mean=(float(start), float(end))))
         else:
             ends = dict(zip(_QUANTILE_KEYS, map(tuple, quantiles[:, column].tolist()), strict=True))
             features.append(FeatureBands(name=name, mean=tuple(means[column]), **ends))
-    weighted = zip(draws.points, draws.weights, strict=True)
     matrices = np.stack([correlation_matrix(correlation_columns(space, x), w) for x, w in weighted])
     band_low, band_high = density.band(matrices, level)
     correlations = tuple(
@@ -247,16 +253,6 @@ def measure_bands(
         marginals=marginals,
         correlations=correlations,
     )
-
-
-def _circular_band(draws: density.BeliefDraws, circle: Circle, column: int, level: float) -> Band:
-    """Return a band of the circular mean, from its offsets to the mean over all draws."""
-    weighted = zip(draws.points, draws.weights, strict=True)
-    means = np.array([circle.resultant(x[:, column], w) for x, w in weighted])
-    middle = float(circle.direction(means.mean(axis=0)))
-    ends = np.stack(density.band(circle.offsets(circle.direction(means), middle), level))
-    low, high = circle.low + np.mod(middle + ends - circle.low, circle.period)
-    return float(low), float(high)
 
 
 def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> None:
@@ -439,11 +435,26 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
         )
     tails, band_of = None, dict(enumerate(() if bands is None else bands.features))
     if data is not None:
-        tails = [
-            _measure_tails(belief[:, j], data[:, j], space.names[j], band_of.get(j))
-            for j in space.on_line
-            if not has_few_values(space.features[j])
-        ]
+        tails = []
+        for j in (j for j in space.on_line if not has_few_values(space.features[j])):
+            column, own_bands = data[:, j], band_of.get(j)
+            low, high = np.quantile(belief[:, j], (0.05, 0.95))
+            below, above = (
+                wilson_interval(float(is_in.mean()), len(data))
+                for is_in in (column < low, column > high)
+            )
+            below_band = above_band = None
+            if isinstance(own_bands, FeatureBands):
+                smaller, larger = (float((column < end).mean()) for end in own_bands.q05)
+                below_band = smaller, larger
+                larger, smaller = (float((column > end).mean()) for end in own_bands.q95)
+                above_band = smaller, larger
+            tails.append(
+                Tails(
+                    name=space.names[j], below=below, above=above,
+                    below_band=below_band, above_band=above_band,
+                )
+            )  # fmt: skip
     return Shape(correlations=correlations, tails=tails)
 
 
@@ -495,20 +506,6 @@ def correlation_intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list
     halves = [float(norm.ppf(0.5 + 0.5 * level)) * error for level in levels]
     ends = (np.tanh(np.arctanh(r) + np.array([-half, half])).tolist() for half in halves)
     return [Interval(value=r, low=low, high=high) for low, high in ends]
-
-
-def _measure_tails(belief: Floats, data: Floats, name: str, bands: Bands | None) -> Tails:
-    low, high = np.quantile(belief, (0.05, 0.95))
-    below, above = (
-        wilson_interval(float(is_in.mean()), len(data)) for is_in in (data < low, data > high)
-    )
-    below_band = above_band = None
-    if isinstance(bands, FeatureBands):
-        smaller, larger = (float((data < end).mean()) for end in bands.q05)
-        below_band = smaller, larger
-        larger, smaller = (float((data > end).mean()) for end in bands.q95)
-        above_band = smaller, larger
-    return Tails(name=name, below=below, above=above, below_band=below_band, above_band=above_band)
 
 
 MIN_PAIRS_PER_FEATURE = 100

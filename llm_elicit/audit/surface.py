@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -169,16 +169,24 @@ def measure_surface(
         for side in "ab"
     )  # fmt: skip
     differences = (a - b)[used]
-    columns, names = _surface_columns(differences), []
+    # The measures and their signs, those that vary, in units of their root mean square.
+    columns = np.concatenate([differences, np.sign(differences)], axis=1)
+    size = np.sqrt(np.square(columns).mean(axis=0))
+    columns = columns[:, size > 0.0] / size[size > 0.0]
     together = response.together().rows(used)
     content, owners = feature_differences(together, space)
     content = content[:, owners >= 0]
     n = len(together)
     if not columns.shape[1] or n < max(MIN_PAIRS, _PAIRS_PER_COLUMN * sum(content.shape[1:])):
         return None
-    responses = _scaled(response, used)
-    if not responses[0].any():
+    # The responses, and robust ones if known, over each presentation's root mean square.
+    value, robust = response.column("value")[used], response.column("robust_value")[used]
+    if not value.any():
         return None
+    label = response.label[used]
+    squares = np.bincount(label, value**2) / np.maximum(np.bincount(label), 1)
+    size = np.sqrt(np.where(squares > 0.0, squares, 1.0))[label]
+    responses: Responses = [value / size, robust / size] if robust.any() else [value / size]
 
     def share(design: Floats) -> Interval:
         residual = leave_one_out_residuals(design, responses[0], np.zeros(n))
@@ -193,11 +201,12 @@ def measure_surface(
         p_is_bound = p_value <= (1.0 + 1e-12) / (1 + settings.flips)
         return AdjustedTest(p_value=p_value, p_holm=p_value, p_is_bound=p_is_bound)
 
-    explained = {}
+    explained = {}  # adjusted R² of each measure's differences on the content
     for name, column in zip(MEASURES, differences.T, strict=True):
         if column.any():
-            names.append(name)
-            explained[name] = _r2(column, content)
+            residual = column - content @ np.linalg.lstsq(content, column, rcond=None)[0]
+            lost = float(residual @ residual) / float(column @ column)
+            explained[name] = max(1.0 - lost * n / max(n - content.shape[1], 1), 0.0)
     facets = tuple(facet for facet in ("units", "digits") if facet not in shown.varied)
     audit = SurfaceAudit(
         pairs=n,
@@ -210,30 +219,6 @@ def measure_surface(
         facets=facets,
     )
     return audit.decided(settings.level)
-
-
-def _surface_columns(differences: Floats) -> Floats:
-    """Return differences `(n, m)` of the measures and their signs, those that vary, scaled."""
-    columns = np.concatenate([differences, np.sign(differences)], axis=1)
-    size = np.sqrt(np.square(columns).mean(axis=0))
-    return np.asarray(columns[:, size > 0.0] / size[size > 0.0])
-
-
-def _scaled(response: PresentedResponse, used: Any) -> Responses:
-    """Return the responses, and robust ones if known, over each presentation's root mean square."""
-    value, robust = response.column("value")[used], response.column("robust_value")[used]
-    label = response.label[used]
-    squares = np.bincount(label, value**2) / np.maximum(np.bincount(label), 1)
-    size = np.sqrt(np.where(squares > 0.0, squares, 1.0))[label]
-    return [value / size, robust / size] if robust.any() else [value / size]
-
-
-def _r2(values: Floats, columns: Floats) -> float:
-    """Return the share of the mean square of values `(n,)` that columns `(n, p)` fit, adjusted."""
-    n, p = columns.shape
-    residual = values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]
-    lost = float(residual @ residual) / float(values @ values) * n / max(n - p, 1)
-    return float(max(1.0 - lost, 0.0))
 
 
 def adjust_surfaces(

@@ -17,7 +17,7 @@ from llm_elicit.audit.people import GroupAgreement, PeopleAudit, RaterAgreement
 from llm_elicit.comparisons.table import points_of
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.report.formatting import interval_text, join_names, number_text, share_text
-from llm_elicit.spaces.features import FeatureSpace, Floats
+from llm_elicit.spaces.features import FeatureSpace
 
 EXPANDED_ANSWERS = 6
 """Number of a judge's answers that are expanded initially."""
@@ -100,12 +100,26 @@ def sample_answers(
     expanded = select_rows(rows, min(EXPANDED_ANSWERS, max_answers))
     collapsed = select_rows(rows.drop(expanded.index), max_answers - len(expanded))
 
-    def answers(some: pd.DataFrame) -> list[Answer]:
-        points = zip(*points_of(some, space.names), strict=True)
-        rows = zip(some.iterrows(), points, strict=True)
-        return [_make_answer(row, pair, space, agreement) for (_, row), pair in rows]
+    def answers_of(some: pd.DataFrame) -> list[Answer]:
+        answers = []
+        points_of_rows = zip(*points_of(some, space.names), strict=True)
+        for (_, row), points in zip(some.iterrows(), points_of_rows, strict=True):
+            # The options as shown: in order "ba" point b was option A.
+            is_ab, pair = row["order"] == "ab", int(row["pair"])
+            first, second = map(space.word, points if is_ab else points[::-1])
+            options = [(label, a, b) for (label, a), (_, b) in zip(first, second, strict=True)]
+            probability, bound = None, 0
+            if row["soft"] and pd.notna(row["probability"]):
+                p, bound = float(row["probability"]), int(row.get("censored", 0))
+                probability, bound = (p, bound) if is_ab else (1.0 - p, -bound)
+            orders: OrderConsistency = "unknown"
+            if pair in agreement.index:
+                orders = "agree" if agreement[pair] else "differ"
+            reply, verdict = str(row["reply"]), str(row["verdict"])
+            answers.append(Answer(pair, options, reply, verdict, probability, bound, orders))
+        return answers
 
-    return AnswerSample(answers(expanded), answers(collapsed), len(rows))
+    return AnswerSample(answers_of(expanded), answers_of(collapsed), len(rows))
 
 
 def select_rows(rows: pd.DataFrame, count: int) -> pd.DataFrame:
@@ -142,24 +156,6 @@ def orders_agree(rows: pd.DataFrame) -> pd.Series[bool]:
     by_pair = choices.assign(picked_a=picked_a).groupby("pair")
     in_both_orders = by_pair["order"].nunique() == 2
     return (by_pair["picked_a"].nunique() == 1)[in_both_orders]
-
-
-def _make_answer(
-    row: pd.Series[Any], points: tuple[Floats, Floats], space: FeatureSpace, agree: pd.Series[bool]
-) -> Answer:
-    """Return an answer with the options as shown: in order "ba" point b was option A."""
-    first, second = map(space.word, points if row["order"] == "ab" else points[::-1])
-    rows = [(label, a, b) for (label, a), (_, b) in zip(first, second, strict=True)]
-    probability, bound = None, 0
-    if row["soft"] and pd.notna(row["probability"]):
-        p, bound = float(row["probability"]), int(row.get("censored", 0))
-        probability, bound = (p, bound) if row["order"] == "ab" else (1.0 - p, -bound)
-    pair = int(row["pair"])
-    orders: OrderConsistency = (
-        "unknown" if pair not in agree.index else "agree" if agree[pair] else "differ"
-    )
-    reply, verdict = str(row["reply"]), str(row["verdict"])
-    return Answer(pair, rows, reply, verdict, probability, bound, orders)
 
 
 def build_filters(samples: Sequence[tuple[str, AnswerSample]]) -> dict[str, list[FilterOption]]:

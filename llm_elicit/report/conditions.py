@@ -86,46 +86,35 @@ def write_conditions(title: str, conditions: Sequence[Condition], path: Path) ->
         path: the page's path.
     """
     features, labels = conditions[0].audit.space.features, [item.value for item in conditions]
+    data_summaries = [condition.audit.reference.data_summary for condition in conditions]
     views = []
     for judge in [audited.name for audited in conditions[0].audit.judges]:
-        summaries = [_collect_summaries(conditions, judge, index) for index in range(len(features))]
-        by_feature = list(zip(features, summaries, strict=True))
-        rows = [row for pair in by_feature for row in _build_rows(*pair)]
-        pictures = [
-            _draw_feature(feature, judge, summary, labels)
-            for feature, summary in by_feature
-            if not feature.categories and not feature.periodic
-        ]
+        audits = [condition.audit.of(judge) for condition in conditions]
+        rows, pictures = [], []
+        for index, feature in enumerate(features):
+            summaries: list[Summaries] = [
+                (
+                    None if audit.belief_summary is None else audit.belief_summary[index],
+                    None if audit.bands is None else audit.bands[index],
+                    None if data is None else data[index],
+                )
+                for audit, data in zip(audits, data_summaries, strict=True)
+            ]
+            for category in feature.categories or (None,):
+                cells = tuple(
+                    Cell(*(_mean_or_share(side, category) for side in sides)) for sides in summaries
+                )
+                # A periodic feature, such as the hour, has no direction.
+                direction = (0, 0) if feature.periodic else _count_same_direction(cells)
+                rows.append(Row(feature, category, cells, *direction))
+            if not feature.categories and not feature.periodic:
+                pictures.append(_draw_feature(feature, judge, summaries, labels))
         views.append({"name": judge, "rows": rows, "pictures": pictures})
     page = template_environment().get_template("conditions.html.jinja")
     text = page.render(title=title, conditions=conditions, judges=views)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def _build_rows(feature: Feature, summaries: Sequence[Summaries]) -> list[Row]:
-    rows = []
-    for category in feature.categories or (None,):
-        values = (tuple(_mean_or_share(side, category) for side in sides) for sides in summaries)
-        cells = tuple(Cell(*sides) for sides in values)
-        # A periodic feature, such as the hour, has no direction.
-        direction = (0, 0) if feature.periodic else _count_same_direction(cells)
-        rows.append(Row(feature, category, cells, *direction))
-    return rows
-
-
-def _collect_summaries(conditions: Sequence[Condition], judge: str, index: int) -> list[Summaries]:
-    """Return a feature's summary in the belief, its bands, and its summary in the data."""
-    sides = ((c.audit.of(judge), c.audit.reference.data_summary) for c in conditions)
-    return [
-        (
-            None if audited.belief_summary is None else audited.belief_summary[index],
-            None if audited.bands is None else audited.bands[index],
-            None if data is None else data[index],
-        )
-        for audited, data in sides
-    ]
 
 
 def _mean_or_share(summary: Summary | Bands | None, category: str | None) -> Any:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
-from llm_elicit.audit.calibration import DataCoverage, PredictiveCheck
+from llm_elicit.audit.calibration import DataCoverage
 from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.audit.reference import category_shares, feature_axis
 from llm_elicit.audit.summaries import BeliefBands, CategoryBands, CircularBands, FeatureBands
@@ -194,35 +194,25 @@ def draw_corner(samples: Samples, judge: str) -> tuple[LayeredFigure, Figure]:
     """
     data = replace(samples.plot_data(judge), bands=None)
     figure = empty_corner(data)
-    layers = _corner_layers(figure, data, samples.belief_by_factor(judge), judge)
-    fill_corner(figure, data)
-    return layers, figure
-
-
-def _corner_layers(
-    figure: Figure, plot_data: PlotData, powers: dict[float, Floats], judge: str
-) -> LayeredFigure:
-    """Return the corner plot for the page, with the belief at every power and without a legend."""
+    powers = samples.belief_by_factor(judge)
     backdrop = paint_grey(figure, "Panels", "Panels")
     shapes, rescaled, flat_steps = list[Shape](), list[RescaledShapes](), set[int]()
-    for axes, row, column in iterate_panels(figure, plot_data.dimension):
+    for axes, row, column in iterate_panels(figure, data.dimension):
         if row == column:
-            panel_shapes, scale = marginal_shapes(axes, plot_data, powers, row)
+            panel_shapes, scale = marginal_shapes(axes, data, powers, row)
             shapes += panel_shapes
             rescaled.append(scale)
             continue
-        pair = PanelPair.from_plot(plot_data, column, row)
-        for step, (factor, is_flat) in enumerate(
-            find_flat_factors(plot_data, powers, pair).items()
-        ):
+        pair = PanelPair.from_plot(data, column, row)
+        for step, (factor, is_flat) in enumerate(find_flat_factors(data, powers, pair).items()):
             if is_flat:
                 flat_steps.add(step)
             artists = draw_regions(axes, powers[factor], pair, LIGHT, flat=is_flat)
             shapes += extract_shapes(artists, "belief", step)
-    data = "the data in grey, " if plot_data.data is not None else ""
-    return LayeredFigure(
+    grey_data = "the data in grey, " if data.data is not None else ""
+    layers = LayeredFigure(
         f"Belief of {judge}, two features at a time",
-        f"Corner plot. Each panel shows two features: {data}lines around the highest-density "
+        f"Corner plot. Each panel shows two features: {grey_data}lines around the highest-density "
         f"regions with 50 and 90 percent of the belief of {judge}.",
         *css_size(figure),
         tuple(shapes),
@@ -230,6 +220,8 @@ def _corner_layers(
         backdrop,
         tuple(sorted(flat_steps)),
     )
+    fill_corner(figure, data)
+    return layers, figure
 
 
 def find_flat_factors(
@@ -362,20 +354,20 @@ _CURVE_SIZE = 3.1
 
 def draw_curves(judge: JudgeAudit) -> Picture | None:
     """Draw the calibration curves of one judge; None if there are none."""
-    parts = [part for part in (judge.coverage, judge.predictive_check) if part is not None]
-    if not parts:
-        return None
-    alt = " ".join(_curve_alt_text(part) for part in parts)
-    return draw_picture(curves_figure(judge, LIGHT), f"Calibration of {judge.name}", alt)
-
-
-def _curve_alt_text(part: DataCoverage | PredictiveCheck) -> str:
-    if isinstance(part, DataCoverage):
-        shares = [f"{r.data_share.value:.0%} in the {r.mass:.0%} region" for r in part.regions]
+    sentences = []
+    if judge.coverage is not None:
+        regions = judge.coverage.regions
+        shares = [f"{r.data_share.value:.0%} in the {r.mass:.0%} region" for r in regions]
         text = ", ".join(shares)
-        return f"Share of the data in highest-density regions of the belief: {text}."
-    frequencies = ", ".join(f"{b.observed:.0%} where {b.predicted:.0%}" for b in part.calibration)
-    return f"Observed frequencies of held-out choices: {frequencies} is predicted."
+        sentences.append(f"Share of the data in highest-density regions of the belief: {text}.")
+    if judge.predictive_check is not None:
+        bins = judge.predictive_check.calibration
+        text = ", ".join(f"{b.observed:.0%} where {b.predicted:.0%}" for b in bins)
+        sentences.append(f"Observed frequencies of held-out choices: {text} is predicted.")
+    if not sentences:
+        return None
+    title, alt = f"Calibration of {judge.name}", " ".join(sentences)
+    return draw_picture(curves_figure(judge, LIGHT), title, alt)
 
 
 def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:

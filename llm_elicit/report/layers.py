@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import matplotlib as mpl
@@ -200,8 +200,19 @@ class LayeredFigure:
     def shapes_by_step(self) -> list[tuple[int | None, list[Shape]]]:
         """The shapes shown at all powers, then those of each power; paths of a kind are joined."""
         steps = {shape.step for shape in self.shapes}
-        order = sorted(steps, key=lambda step: -1 if step is None else step)
-        return [(step, _join_paths(s for s in self.shapes if s.step == step)) for step in order]
+        groups = []
+        for step in sorted(steps, key=lambda step: -1 if step is None else step):
+            shapes = [shape for shape in self.shapes if shape.step == step]
+            paths: dict[tuple[Kind, float], list[str]] = {}
+            for shape in shapes:
+                if not shape.text:
+                    paths.setdefault((shape.kind, shape.width), []).append(shape.path)
+            joined = [
+                Shape(kind, "".join(group), step=step, width=width)
+                for (kind, width), group in paths.items()
+            ]
+            groups.append((step, [*joined, *(shape for shape in shapes if shape.text)]))
+        return groups
 
 
 @dataclass(frozen=True)
@@ -235,19 +246,6 @@ def extract_shapes(artists: Iterable[Artist], kind: Kind, step: int | None = Non
             shapes.extend(_trace_paths(artist, kind, step))
         artist.remove()
     return [shape for shape in shapes if shape.path or shape.text]
-
-
-def _join_paths(shapes: Iterable[Shape]) -> list[Shape]:
-    """Return the shapes with paths of the same kind and width joined; texts unchanged."""
-    paths: dict[tuple[Kind, float], list[Shape]] = {}
-    texts = []
-    for shape in shapes:
-        if shape.text:
-            texts.append(shape)
-        else:
-            paths.setdefault((shape.kind, shape.width), []).append(shape)
-    joined = [replace(group[0], path="".join(s.path for s in group)) for group in paths.values()]
-    return [*joined, *texts]
 
 
 def axis_shapes(axes: Axes) -> list[Shape]:

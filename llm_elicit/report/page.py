@@ -26,7 +26,6 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.comparisons.versions import VersionLog, VersionSpan, version_of
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.judges import Judge
 from llm_elicit.report import answers, formatting, powers, verdicts, wordings
 from llm_elicit.report.answers import ORDERS, build_filters, sample_answers
 from llm_elicit.report.figures import Portrait, Samples, draw_curves, draw_portrait, save_figures
@@ -87,11 +86,17 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         rows, portrait = study.comparisons.of(audited.name), portraits.get(audited.name)
         prompts = (study.prompts[h] for h in rows["prompt_hash"] if h in study.prompts)
         factors = () if portrait is None else portrait.factors
+        settings = "not in the campaign"
+        for judge in study.campaign.judges:
+            if judge.name == audited.name:  # without addresses, which may be secret
+                named = {"backend": judge.backend, **judge.identity()}.items()
+                parts = {k: v for k, v in named if v is not None and k != "base_url"}
+                settings = _setting_text(parts)[1:-1]
         judges.append(
             {
                 "audit": audited,
                 "anchor": f"judge-{number}",
-                "settings": _describe_settings(study.campaign, audited.name),
+                "settings": settings,
                 "log_odds": study.log_odds.get(audited.name),
                 "power_labels": power_labels(audited.powers, factors),
                 "portrait": portrait,
@@ -217,19 +222,6 @@ def template_environment() -> jinja2.Environment:
 def data_uri(content: bytes, media: str) -> str:
     """Return bytes as a `data:` URI."""
     return f"data:{media};base64,{base64.b64encode(content).decode('ascii')}"
-
-
-def _describe_settings(campaign: Campaign, judge: str) -> str:
-    """Return the settings that affect a judge's answers, without addresses, which may be secret."""
-    settings_of_judge: Judge | None = next(
-        (item for item in campaign.judges if item.name == judge), None
-    )
-    if settings_of_judge is None:
-        return "not in the campaign"
-    settings = {"backend": settings_of_judge.backend, **settings_of_judge.identity()}
-    return _setting_text({k: v for k, v in settings.items() if v is not None and k != "base_url"})[
-        1:-1
-    ]
 
 
 def _setting_text(value: object) -> str:

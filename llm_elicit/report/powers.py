@@ -52,30 +52,26 @@ def power_labels(powers: BeliefPowers | None, factors: Sequence[float]) -> tuple
         beyond = "" if powers.data_power.is_maximum_inside else ", the largest evaluated"
         name = f"power that predicts the data best{beyond}"
         labels.append((name, powers.data_power))
-    return tuple(
-        _make_label(letter, name, power, powers.saved_power, factors)
-        for letter, (name, power) in zip(ascii_uppercase, labels, strict=False)
-    )
-
-
-def _make_label(
-    letter: str, name: str, power: Power | DataPower, saved: float, factors: Sequence[float]
-) -> PowerLabel:
-    value, low, high = (end / saved for end in (power.value, power.low, power.high))
-    at = _slider_position(value, factors)
-    step = round(at * (len(factors) - 1))
-    inside = factors[0] / 2**0.25 <= value <= factors[-1] * 2**0.25
-    return PowerLabel(
-        letter=letter,
-        at=at,
-        low=_slider_position(low, factors),
-        high=_slider_position(high, factors),
-        nearest=step if inside else None,
-        text=(
-            f"{name}: {power_factor_text(round(value, 2))} "
-            f"({number_text(low, 2)} to {number_text(high, 2)})"
-        ),
-    )
+    slider_labels = []
+    for letter, (name, power) in zip(ascii_uppercase, labels, strict=False):
+        ends = (power.value, power.low, power.high)
+        value, low, high = (end / powers.saved_power for end in ends)
+        at = _slider_position(value, factors)
+        is_inside = factors[0] / 2**0.25 <= value <= factors[-1] * 2**0.25
+        slider_labels.append(
+            PowerLabel(
+                letter=letter,
+                at=at,
+                low=_slider_position(low, factors),
+                high=_slider_position(high, factors),
+                nearest=round(at * (len(factors) - 1)) if is_inside else None,
+                text=(
+                    f"{name}: {power_factor_text(round(value, 2))} "
+                    f"({number_text(low, 2)} to {number_text(high, 2)})"
+                ),
+            )
+        )
+    return tuple(slider_labels)
 
 
 def _slider_position(factor: float, factors: Sequence[float]) -> float:

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from llm_elicit.audit.belief_power import BeliefPowers
 from llm_elicit.audit.consistency import Consistency
 from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.preference import (
@@ -29,6 +28,8 @@ from llm_elicit.report.powers import coherence_sentence, sources_disagree, sourc
 from llm_elicit.report.wordings import presentation_sentence, surface_sentence
 from llm_elicit.spaces.features import FeatureSpace
 
+_DIRECTION_WORDS = {"higher": "higher ", "lower": "lower ", "middle": "middle values of ",
+                    "ends": "extreme values of ", "category": ""}  # fmt: skip
 _MAX_NAMED_FEATURES = 4
 """Largest number of features that a verdict names."""
 _STRONG_SHARE = 0.25
@@ -57,11 +58,18 @@ def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
     p = preference.describe_p_value(level) if decisive else preference.p_text
     if not preference.consistent:
         return _no_preference_sentence(judge, level, p)
+    scale, powers = "the scale of its belief is not identified", judge.powers
+    if preference.verdict == "belief with a scale" and powers is not None and powers.scale_sources:
+        scale = f"the scale of its belief is identified by {sources_text(powers.scale_sources)}"
+        if powers.coherence is not None and not powers.coherence.coherent:
+            scale += ", though its answers about ranges are not coherent with a density"
+        elif sources_disagree(powers):
+            scale += ", though these disagree"
     parts = [
         f"{judge.name} prefers {preferred_features(judge.effects, audit.space, level)}"
         f"{_reliability_clause(preference, p)}",
         data_clause(judge.discrimination, audit.space.subject),
-        _scale_clause(preference, judge.powers),
+        scale,
     ]
     return "; ".join(part for part in parts if part) + "."
 
@@ -75,32 +83,18 @@ def preferred_features(effects: Sequence[Effect], space: FeatureSpace, level: fl
         return "some combinations of features to others; no single feature is significant"
     names_by_direction: dict[str, list[str]] = {}
     for effect in significant[:_MAX_NAMED_FEATURES]:
-        names_by_direction.setdefault(_direction_words(effect), []).append(
-            _effect_name(effect, labels[effect.name])
-        )
+        name = labels[effect.name].split(" (", maxsplit=1)[0]  # without its unit
+        if not effect.has_direction:
+            direction = ""  # the test finds a dependence, the interval no direction
+        elif effect.categories is None:
+            direction = effect.direction or ""
+        else:
+            direction, name = "category", f"{' over '.join(effect.categories)} ({name})"
+        words = _DIRECTION_WORDS.get(direction, "some values of ")
+        names_by_direction.setdefault(words, []).append(name)
     phrases = [f"{direction}{join_names(names)}" for direction, names in names_by_direction.items()]
     unnamed = len(significant) - _MAX_NAMED_FEATURES
     return join_names([*phrases, f"{unnamed} more"] if unnamed > 0 else phrases)
-
-
-def _direction_words(effect: Effect) -> str:
-    """Return which values of a feature are preferred, before its name."""
-    if not effect.has_direction:
-        return "some values of "  # the test finds a dependence, the interval no direction
-    if effect.categories is not None:
-        return ""
-    words = {"higher": "higher ", "lower": "lower ", "middle": "middle values of "}
-    words["ends"] = "extreme values of "
-    return words.get(effect.direction or "", "some values of ")
-
-
-def _effect_name(effect: Effect, label: str) -> str:
-    """Return a feature's label without the part in brackets, or its preferred category."""
-    short = label.split(" (", maxsplit=1)[0]
-    if effect.categories is None or not effect.has_direction:
-        return short
-    best, worst = effect.categories
-    return f"{best} over {worst} ({short})"
 
 
 def _reliability_clause(preference: Preference, p: str) -> str:
@@ -227,21 +221,6 @@ def short_subject(subject: str) -> str:
     bare = re.sub(r"^(?:an?|the)\s+", "", subject.strip(), flags=re.IGNORECASE)
     name = _SUBJECT_END.split(bare, maxsplit=1)[0].strip()
     return name if 0 < len(name.split()) <= _MAX_SUBJECT_WORDS else "case"
-
-
-def _scale_clause(preference: Preference, powers: BeliefPowers | None) -> str:
-    if (
-        preference.verdict != "belief with a scale"
-        or powers is None
-        or powers.scale_sources is None
-    ):
-        return "the scale of its belief is not identified"
-    doubt, width = "", powers.coherence
-    if width is not None and not width.coherent:
-        doubt = ", though its answers about ranges are not coherent with a density"
-    elif sources_disagree(powers):
-        doubt = ", though these disagree"
-    return f"the scale of its belief is identified by {sources_text(powers.scale_sources)}{doubt}"
 
 
 def _no_preference_sentence(judge: JudgeAudit, level: float, p: str) -> str:
