@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from llm_elicit._util.packages import LazyModule, package_version
+from llm_elicit._util.packages import package_version
+from llm_elicit.comparisons.table_files import plain_cells
 from llm_elicit.config.judges import BaseJudge
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.manifest import write_atomically
@@ -27,11 +28,8 @@ from llm_elicit.pipeline.run_folder import AUDIT, COMPARISONS, Run
 from llm_elicit.questions import Prompt
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    from llm_elicit.audit.inference import Interval
     from llm_elicit.audit.record import JudgeAudit
-else:
-    pd = LazyModule("pandas")
 
 Format = Literal["inspect", "eee", "croissant"]
 
@@ -79,265 +77,307 @@ def export_run(run: Run, folder: Path, format: Format, license: str | None = Non
         raise InputError(f"{folder}: cannot be written ({error.strerror}); check it") from None
     if format == "croissant":
         return _write_croissant(run, folder, license)
-    prompts = {prompt.hash: prompt for prompt in run.prompts()}
-    audits = {judge.name: judge for judge in _audited(run)}
-    write = {"inspect": _write_inspect, "eee": _write_every_eval}[format]
-    written = []
+    is_audited = (run.folder / AUDIT).is_file()
+    audits = {audit.name: audit for audit in (run.audit.judges if is_audited else ())}
+    prompts, paths = {prompt.hash: prompt for prompt in run.prompts()}, []
     for judge in run.campaign.judges:
-        if judge.name in table.judges:
-            rows = table.of(judge.name)
-            written += write(run, judge, rows, prompts, audits.get(judge.name), folder)
-    return written
+        if judge.name not in table.judges:
+            continue
+        rows = table.of(judge.name)
+        columns = {str(name): plain_cells(rows[name]) for name in rows}
+        records = [
+            dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
+        ]
+        answers = _JudgeAnswers(run, judge, records, prompts, audits.get(judge.name))
+        document = folder / f"{judge.name}.json"
+        if format == "inspect":
+            paths.append(_write_json(document, answers.inspect_log()))
+            continue
+        model, now = answers.model.replace("/", "_"), datetime.now(UTC).timestamp()
+        identifier = f"{run.campaign.name}/{model}/{now:.0f}"
+        samples = folder / f"{judge.name}.samples.jsonl"
+        lines = [answers.every_eval_sample(identifier, row) for row in records]
+        dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+        write_atomically(samples, "".join(dump(line) + "\n" for line in lines))
+        record = answers.every_eval_record(identifier, samples)
+        paths += [_write_json(document, record), samples]
+    return paths
 
 
-def _audited(run: Run) -> list[JudgeAudit]:
-    return run.audit.judges if (run.folder / AUDIT).is_file() else []
+@dataclass(frozen=True)
+class _Result:
+    """A number of the audit with its interval.
+
+    Attributes:
+        name: its name in the files.
+        description: what it is.
+        interval: the value and the interval.
+        level: the level of the interval.
+        least: the smallest value possible; the largest is 1.
+    """
+
+    name: str
+    description: str
+    interval: Interval
+    level: float
+    least: float
 
 
-def _write_json(path: Path, data: dict[str, Any]) -> Path:
-    write_atomically(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    return path
+@dataclass(frozen=True)
+class _JudgeAnswers:
+    """The answers of one judge, and the results of its audit.
 
+    Attributes:
+        run: the run.
+        judge: the judge's settings.
+        rows: its rows of the table of judgments; None for empty cells.
+        prompts: the questions of the run by their hash.
+        audit: its audit; None if the run was not audited.
+    """
 
-def _results(
-    audit: JudgeAudit | None,
-) -> Iterator[tuple[str, str, float, tuple[float, float], float]]:
-    """Yield the name, the description, the value, the interval and the level of each result."""
-    if audit is None:
-        return
-    reliability = audit.preference.reliability
-    if reliability is not None:
-        text = "share of the variation of the answers that the two points of a pair predict (R²)"
-        interval = (reliability.low, reliability.high)
-        yield "reliability", text, reliability.value, interval, 0.9
-    if audit.discrimination is not None:
-        auc = audit.discrimination.auc
-        text = (
-            "probability that the utility of a row of the data is higher than that of a random "
-            "point (AUC)"
-        )
-        yield "auc", text, auc.value, (auc.low, auc.high), 0.95
+    run: Run
+    judge: BaseJudge
+    rows: list[dict[str, Any]]
+    prompts: dict[str, Prompt]
+    audit: JudgeAudit | None
 
+    @property
+    def model(self) -> str:
+        """The judge's model as provider/model."""
+        return _model(self.judge)
 
-def _write_inspect(
-    run: Run,
-    judge: BaseJudge,
-    rows: pd.DataFrame,
-    prompts: dict[str, Prompt],
-    audit: JudgeAudit | None,
-    folder: Path,
-) -> list[Path]:
-    """Write an Inspect log (version 2) of one judge."""
-    model = _model(judge)
-    samples = [_inspect_sample(run, row, prompts, model) for row in _records(rows)]
-    usage = {model: _usage(rows["prompt_tokens"].sum(), rows["completion_tokens"].sum())}
-    verdict = {} if audit is None else {"verdict": audit.preference.verdict}
-    created = _time(rows["asked_at"].min())
-    log = {
-        "version": 2,
-        "status": "success",
-        "eval": {
-            "created": created,
-            "task": run.campaign.name,
-            "task_version": 0,
-            "dataset": {
-                "name": run.space.name,
-                "samples": len({sample["id"] for sample in samples}),
-                "sample_ids": list(dict.fromkeys(sample["id"] for sample in samples)),
-                "shuffled": False,
-            },
-            "model": model,
-            "model_generate_config": _settings(judge, ("temperature", "max_tokens", "seed")),
-            "config": {"epochs": int(rows["replicate"].max()) + 1},
-            "packages": {"llm_elicit": package_version()},
-            "metadata": {"judge": judge.name, **verdict},
-            "scorers": [{"name": "preference"}],
-        },
-        "plan": {"name": "llm_elicit", "steps": [], "config": {}},
-        "results": {
-            "total_samples": len(samples),
-            "completed_samples": len(samples),
-            "scores": [
-                {
-                    "name": "preference",
-                    "scorer": "preference",
-                    "scored_samples": int(rows["probability"].notna().sum()),
-                    "unscored_samples": int(rows["probability"].isna().sum()),
-                    "metrics": {
-                        name: {
-                            "name": name,
-                            "value": value,
-                            "metadata": {
-                                "description": text, "interval": interval, "level": level
-                            },
-                        }
-                        for name, text, value, interval, level in _results(audit)
-                    },
-                }
-            ],
-        },
-        "stats": {
-            "started_at": created,
-            "completed_at": _time(rows["asked_at"].max()),
-            "model_usage": usage,
-        },
-        "samples": samples,
-    }  # fmt: skip
-    return [_write_json(folder / f"{judge.name}.json", log)]
+    @property
+    def verdict(self) -> dict[str, str]:
+        """The verdict by its name; empty without an audit."""
+        return {} if self.audit is None else {"verdict": self.audit.preference.verdict}
 
+    @property
+    def results(self) -> list[_Result]:
+        """The reliability and the AUC, as far as they were measured."""
+        results = []
+        reliability = None if self.audit is None else self.audit.preference.reliability
+        if reliability is not None:
+            text = (
+                "share of the variation of the answers that the two points of a pair predict (R²)"
+            )
+            results.append(_Result("reliability", text, reliability, 0.9, -1.0))
+        if self.audit is not None and self.audit.discrimination is not None:
+            text = (
+                "probability that the utility of a row of the data is higher than that of a random "
+                "point (AUC)"
+            )
+            results.append(_Result("auc", text, self.audit.discrimination.auc, 0.95, 0.0))
+        return results
 
-def _inspect_sample(
-    run: Run, row: dict[str, Any], prompts: dict[str, Prompt], model: str
-) -> dict[str, Any]:
-    """Return a question and its answer as a sample; without a right answer, the target is empty."""
-    messages = _messages(row, prompts)
-    reply = {"role": "assistant", "content": row["reply"], "source": "generate"}
-    stop = _STOP_REASONS.get(row["verdict"], "stop")
-    choices = [{"message": reply, "stop_reason": stop}]
-    used = _usage(row["prompt_tokens"], row["completion_tokens"])
-    chosen = not pd.isna(row["probability"])
-    value = row["probability"] if chosen else row["verdict"]
-    return {
-        "id": f"{row['pair']}-{row['order']}",
-        "epoch": int(row["replicate"]) + 1,
-        "input": messages,
-        "target": "",
-        "messages": [*messages, reply],
-        "output": {
-            "model": row["model_answered"] or model,
-            "choices": choices,
-            "completion": row["reply"],
-            "usage": used,
-            "time": row["latency"],
-        },
-        "scores": {"preference": {"value": value, "answer": row["verdict"]}},
-        "metadata": {
-            name: _plain(row[name])
-            for name in (*_FACTS, "soft", "cached", *_points(run))
-            if name in row
-        },
-        "model_usage": {model: used},
-        "completed_at": _time(row["asked_at"]),
-    }
+    def settings(self, *names: str) -> dict[str, Any]:
+        """Return those of the judge's settings that are stated."""
+        settings = {name: getattr(self.judge, name, None) for name in names}
+        return {name: value for name, value in settings.items() if value is not None}
 
+    def facts(self, row: dict[str, Any], *names: str) -> dict[str, Any]:
+        """Return what is known of a question, further cells of its row, and its two points."""
+        points = (f"{side}_{name}" for side in "ab" for name in self.run.space.names)
+        return {name: row[name] for name in (*_FACTS, *names, *points) if name in row}
 
-def _messages(row: dict[str, Any], prompts: dict[str, Prompt]) -> list[dict[str, str]]:
-    """Return the messages of a question; its hash where the template was changed since."""
-    prompt = prompts.get(row["prompt_hash"])
-    if prompt is None:
-        return [{"role": "user", "content": f"(prompt {row['prompt_hash']})"}]
-    return [{"role": turn.role, "content": turn.content} for turn in prompt.messages]
+    def messages(self, row: dict[str, Any]) -> list[dict[str, str]]:
+        """Return the messages of a question; its hash where the template was changed since."""
+        prompt = self.prompts.get(row["prompt_hash"])
+        if prompt is None:
+            return [{"role": "user", "content": f"(prompt {row['prompt_hash']})"}]
+        return [{"role": turn.role, "content": turn.content} for turn in prompt.messages]
 
-
-def _usage(prompt: float, completion: float) -> dict[str, int]:
-    return {
-        "input_tokens": int(prompt),
-        "output_tokens": int(completion),
-        "total_tokens": int(prompt + completion),
-    }
-
-
-def _write_every_eval(
-    run: Run,
-    judge: BaseJudge,
-    rows: pd.DataFrame,
-    prompts: dict[str, Prompt],
-    audit: JudgeAudit | None,
-    folder: Path,
-) -> list[Path]:
-    """Write a record of a judge's results, and a line for each answer."""
-    model, now = _model(judge), datetime.now(UTC)
-    identifier = f"{run.campaign.name}/{model.replace('/', '_')}/{now.timestamp():.0f}"
-    lines = [_every_eval_line(run, row, prompts, model, identifier) for row in _records(rows)]
-    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
-    samples = folder / f"{judge.name}.samples.jsonl"
-    write_atomically(samples, text)
-    data = {"dataset_name": run.space.name, "source_type": "other"}
-    results = [
-        {
-            "evaluation_name": f"{run.campaign.name}: {name}",
-            "source_data": data,
-            "evaluation_timestamp": _time(rows["asked_at"].max()),
-            "metric_config": {
-                "evaluation_description": description,
-                "lower_is_better": False,
-                "score_type": "continuous",
-                "min_score": 0.0 if name == "auc" else -1.0,
-                "max_score": 1.0,
-            },
-            "score_details": {
-                "score": value,
-                "uncertainty": {
-                    "confidence_interval": {
-                        "lower": low, "upper": high, "confidence_level": level
-                    },
-                    "num_samples": len(rows),
+    def inspect_log(self) -> dict[str, Any]:
+        """Return an Inspect log (version 2)."""
+        run, rows = self.run, self.rows
+        samples = [self.inspect_sample(row) for row in rows]
+        counted = sum(row["probability"] is not None for row in rows)
+        times = sorted(_time(row["asked_at"]) for row in rows)
+        metrics = {
+            result.name: {
+                "name": result.name,
+                "value": result.interval.value,
+                "metadata": {
+                    "description": result.description,
+                    "interval": (result.interval.low, result.interval.high),
+                    "level": result.level,
                 },
+            }
+            for result in self.results
+        }
+        return {
+            "version": 2,
+            "status": "success",
+            "eval": {
+                "created": times[0],
+                "task": run.campaign.name,
+                "task_version": 0,
+                "dataset": {
+                    "name": run.space.name,
+                    "samples": len({sample["id"] for sample in samples}),
+                    "sample_ids": list(dict.fromkeys(sample["id"] for sample in samples)),
+                    "shuffled": False,
+                },
+                "model": self.model,
+                "model_generate_config": self.settings("temperature", "max_tokens", "seed"),
+                "config": {"epochs": max(row["replicate"] for row in rows) + 1},
+                "packages": {"llm_elicit": package_version()},
+                "metadata": {"judge": self.judge.name, **self.verdict},
+                "scorers": [{"name": "preference"}],
             },
-            "generation_config": {
-                "generation_args": _settings(judge, ("temperature", "max_tokens")),
-                "additional_details": {"template": str(rows["template"].iloc[0])},
+            "plan": {"name": "llm_elicit", "steps": [], "config": {}},
+            "results": {
+                "total_samples": len(samples),
+                "completed_samples": len(samples),
+                "scores": [
+                    {
+                        "name": "preference",
+                        "scorer": "preference",
+                        "scored_samples": counted,
+                        "unscored_samples": len(rows) - counted,
+                        "metrics": metrics,
+                    }
+                ],
+            },
+            "stats": {
+                "started_at": times[0],
+                "completed_at": times[-1],
+                "model_usage": {self.model: _usage(*rows)},
+            },
+            "samples": samples,
+        }
+
+    def inspect_sample(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a question and its answer; without a right answer, the target is empty."""
+        messages, verdict, value = self.messages(row), row["verdict"], row["probability"]
+        reply = {"role": "assistant", "content": row["reply"], "source": "generate"}
+        stop = _STOP_REASONS.get(verdict, "stop")
+        return {
+            "id": f"{row['pair']}-{row['order']}",
+            "epoch": row["replicate"] + 1,
+            "input": messages,
+            "target": "",
+            "messages": [*messages, reply],
+            "output": {
+                "model": row["model_answered"] or self.model,
+                "choices": [{"message": reply, "stop_reason": stop}],
+                "completion": row["reply"],
+                "usage": _usage(row),
+                "time": row["latency"],
+            },
+            "scores": {
+                "preference": {"value": verdict if value is None else value, "answer": verdict}
+            },
+            "metadata": self.facts(row, "soft", "cached"),
+            "model_usage": {self.model: _usage(row)},
+            "completed_at": _time(row["asked_at"]),
+        }
+
+    def every_eval_record(self, identifier: str, samples: Path) -> dict[str, Any]:
+        """Return an Every Eval Ever record of the results.
+
+        Args:
+            identifier: the record's own.
+            samples: the file of the answers, one a line.
+        """
+        latest = max(_time(row["asked_at"]) for row in self.rows)
+        results = [
+            {
+                "evaluation_name": f"{self.run.campaign.name}: {result.name}",
+                "source_data": {"dataset_name": self.run.space.name, "source_type": "other"},
+                "evaluation_timestamp": latest,
+                "metric_config": {
+                    "evaluation_description": result.description,
+                    "lower_is_better": False,
+                    "score_type": "continuous",
+                    "min_score": result.least,
+                    "max_score": 1.0,
+                },
+                "score_details": {
+                    "score": result.interval.value,
+                    "uncertainty": {
+                        "confidence_interval": {
+                            "lower": result.interval.low,
+                            "upper": result.interval.high,
+                            "confidence_level": result.level,
+                        },
+                        "num_samples": len(self.rows),
+                    },
+                },
+                "generation_config": {
+                    "generation_args": self.settings("temperature", "max_tokens"),
+                    "additional_details": {"template": self.rows[0]["template"]},
+                },
+            }
+            for result in self.results
+        ]
+        return {
+            "schema_version": EEE_VERSION,
+            "evaluation_id": identifier,
+            "evaluation_timestamp": latest,
+            "retrieved_timestamp": identifier.rpartition("/")[2],
+            "source_metadata": {
+                "source_name": self.run.campaign.name,
+                "source_type": "evaluation_run",
+                "source_organization_name": "unknown",
+                "evaluator_relationship": "other",
+            },
+            "eval_library": {"name": "llm_elicit", "version": package_version()},
+            "model_info": {
+                "name": self.model,
+                "id": self.model,
+                "additional_details": self.verdict,
+            },
+            "evaluation_results": results,
+            "detailed_evaluation_results": {
+                "format": "jsonl",
+                "file_path": samples.name,
+                "hash_algorithm": "sha256",
+                "checksum": hashlib.sha256(samples.read_bytes()).hexdigest(),
+                "total_rows": len(self.rows),
             },
         }
-        for name, description, value, (low, high), level in _results(audit)
-    ]  # fmt: skip
-    verdict = {} if audit is None else {"verdict": audit.preference.verdict}
-    record = {
-        "schema_version": EEE_VERSION,
-        "evaluation_id": identifier,
-        "evaluation_timestamp": _time(rows["asked_at"].max()),
-        "retrieved_timestamp": f"{now.timestamp():.0f}",
-        "source_metadata": {
-            "source_name": run.campaign.name,
-            "source_type": "evaluation_run",
-            "source_organization_name": "unknown",
-            "evaluator_relationship": "other",
-        },
-        "eval_library": {"name": "llm_elicit", "version": package_version()},
-        "model_info": {"name": model, "id": model, "additional_details": verdict},
-        "evaluation_results": results,
-        "detailed_evaluation_results": {
-            "format": "jsonl",
-            "file_path": samples.name,
-            "hash_algorithm": "sha256",
-            "checksum": hashlib.sha256(text.encode()).hexdigest(),
-            "total_rows": len(lines),
-        },
-    }
-    return [_write_json(folder / f"{judge.name}.json", record), samples]
+
+    def every_eval_sample(self, identifier: str, row: dict[str, Any]) -> dict[str, Any]:
+        """Return one answer. No answer is right or wrong: the score is P(a preferred)."""
+        probability, verdict = row["probability"], row["verdict"]
+        facts = self.facts(row, "replicate", "verdict")
+        question = "\n\n".join(message["content"] for message in self.messages(row))
+        return {
+            "schema_version": f"instance_level_eval_{EEE_VERSION}",
+            "evaluation_id": identifier,
+            "model_id": self.model,
+            "evaluation_name": self.run.campaign.name,
+            "sample_id": f"{row['pair']}-{row['order']}-{row['replicate']}",
+            "interaction_type": "single_turn",
+            "input": {"raw": question, "reference": []},
+            "output": {"raw": [row["reply"]]},
+            "answer_attribution": [
+                {
+                    "turn_idx": 0,
+                    "source": "output.raw",
+                    "extracted_value": verdict,
+                    "extraction_method": "log_probabilities" if row["soft"] else "custom",
+                    "is_terminal": True,
+                }
+            ],
+            "evaluation": {
+                "score": -1.0 if probability is None else probability,
+                "is_correct": False,
+            },
+            "token_usage": _usage(row),
+            "performance": {"latency_ms": 1000.0 * row["latency"]},
+            "error": verdict if probability is None else None,
+            "metadata": {name: str(cell) for name, cell in facts.items()},
+        }
 
 
-def _every_eval_line(
-    run: Run, row: dict[str, Any], prompts: dict[str, Prompt], model: str, identifier: str
-) -> dict[str, Any]:
-    """Return one answer. No answer is right or wrong: the score is P(a preferred)."""
-    question = "\n\n".join(message["content"] for message in _messages(row, prompts))
-    chosen = not pd.isna(row["probability"])
-    facts = [name for name in (*_FACTS, "replicate", "verdict", *_points(run)) if name in row]
+def _usage(*rows: dict[str, Any]) -> dict[str, int]:
+    prompt, completion = (
+        sum(row[f"{kind}_tokens"] for row in rows) for kind in ("prompt", "completion")
+    )
     return {
-        "schema_version": f"instance_level_eval_{EEE_VERSION}",
-        "evaluation_id": identifier,
-        "model_id": model,
-        "evaluation_name": run.campaign.name,
-        "sample_id": f"{row['pair']}-{row['order']}-{row['replicate']}",
-        "interaction_type": "single_turn",
-        "input": {"raw": question, "reference": []},
-        "output": {"raw": [row["reply"]]},
-        "answer_attribution": [
-            {
-                "turn_idx": 0,
-                "source": "output.raw",
-                "extracted_value": row["verdict"],
-                "extraction_method": "log_probabilities" if row["soft"] else "custom",
-                "is_terminal": True,
-            }
-        ],
-        "evaluation": {"score": row["probability"] if chosen else -1.0, "is_correct": False},
-        "token_usage": _usage(row["prompt_tokens"], row["completion_tokens"]),
-        "performance": {"latency_ms": 1000.0 * row["latency"]},
-        "error": None if chosen else row["verdict"],
-        "metadata": {name: str(_plain(row[name])) for name in facts},
-    }
+        "input_tokens": prompt, "output_tokens": completion, "total_tokens": prompt + completion
+    }  # fmt: skip
 
 
 _CROISSANT_TERMS = (
@@ -371,12 +411,17 @@ def _write_croissant(run: Run, folder: Path, license: str | None) -> list[Path]:
     days = sorted(frame["asked_at"].str[:10])
     judges = ", ".join(f"{judge.name} ({_model(judge)})" for judge in run.campaign.judges)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    descriptions = {str(name): str(name).replace("_", " ") for name in frame.columns} | {
+        f"{side}_{feature.name}": f"{feature.label} of point {side}, natural units"
+        for side in "ab"
+        for feature in run.space.features
+    }
     fields = [
         {
             "@type": "cr:Field",
             "@id": f"judgments/{name}",
             "name": f"judgments/{name}",
-            "description": _column_description(run, str(name)),
+            "description": descriptions[str(name)],
             "dataType": _DATA_TYPES.get(frame[name].dtype.kind, "sc:Text"),
             "source": {"fileObject": {"@id": path.name}, "extract": {"column": str(name)}},
         }
@@ -418,23 +463,9 @@ def _write_croissant(run: Run, folder: Path, license: str | None) -> list[Path]:
     return [_write_json(folder / "croissant.json", described), path]
 
 
-def _column_description(run: Run, column: str) -> str:
-    """Return a description of a column of the table."""
-    labels = {feature.name: feature.label for feature in run.space.features}
-    side, _, name = column.partition("_")
-    if side in ("a", "b") and name in labels:
-        return f"{labels[name]} of point {side}, natural units"
-    return column.replace("_", " ")
-
-
-def _points(run: Run) -> list[str]:
-    """Return the columns of both points."""
-    return [f"{side}_{name}" for side in "ab" for name in run.space.names]
-
-
-def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of the table as mappings."""
-    return [{str(name): cell for name, cell in row.items()} for row in rows.to_dict("records")]
+def _write_json(path: Path, data: dict[str, Any]) -> Path:
+    write_atomically(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return path
 
 
 def _model(judge: BaseJudge) -> str:
@@ -442,22 +473,7 @@ def _model(judge: BaseJudge) -> str:
     return f"{getattr(judge, 'backend', 'judge')}/{judge.model_name or judge.name}"
 
 
-def _settings(judge: BaseJudge, names: tuple[str, ...]) -> dict[str, Any]:
-    settings = {name: getattr(judge, name, None) for name in names}
-    return {name: value for name, value in settings.items() if value is not None}
-
-
 def _time(text: str) -> str:
     """Return a time of the table as ISO 8601 with its zone."""
     time = datetime.fromisoformat(text)
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat(timespec="seconds")
-
-
-def _plain(value: Any) -> Any:
-    """Return a cell as JSON data."""
-    if pd.isna(value):
-        return None
-    if isinstance(value, pd.Timestamp):
-        return value.date().isoformat()
-    item: Callable[[], Any] | None = getattr(value, "item", None)
-    return item() if item else value

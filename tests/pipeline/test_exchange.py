@@ -103,16 +103,22 @@ def test_no_file_names_a_folder_of_this_machine(run: le.Run, tmp_path: Path, for
         assert str(run.folder.parent).encode() not in path.read_bytes()
 
 
-def test_a_run_without_an_audit_has_its_questions(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "facets", [{}, {"presentations": {"wordings": "v2/*", "labels": ["A/B", "1/2"]}}]
+)
+def test_a_run_without_an_audit_has_its_questions(tmp_path: Path, facets: dict[str, Any]) -> None:
     campaign = {
-        "name": "asked", "space": "penguins", "runs": str(tmp_path), "design": {"pairs": 4},
-        "judges": [{"name": "expert", "backend": "simulated"}],
+        "name": "asked", "space": "penguins", "runs": str(tmp_path),
+        "design": {"pairs": 16, **facets}, "judges": [{"name": "expert", "backend": "simulated"}],
     }  # fmt: skip
     (tmp_path / "asked.yaml").write_text(yaml.safe_dump(campaign))
     run = stages.plan(tmp_path / "asked.yaml")
     assert CliRunner().invoke(app, ["ask", str(tmp_path / "asked.yaml")]).exit_code == 0
     (path,) = export_run(run, tmp_path / "logs", "inspect")
-    check(json.loads(path.read_text()), "inspect-log")
+    log = json.loads(path.read_text())
+    check(log, "inspect-log")
+    for sample in log["samples"]:  # in the wording in which each was sent
+        assert run.space.features[0].label in sample["input"][-1]["content"]
 
 
 def test_what_cannot_be_exported_is_said_in_one_line(run: le.Run, tmp_path: Path) -> None:
