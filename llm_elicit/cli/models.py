@@ -26,7 +26,6 @@ from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.planning.pairs import make_plan
 from llm_elicit.questions import presentations_of
 from llm_elicit.spaces import features
-from llm_elicit.spaces.naming import ColumnReport
 
 if TYPE_CHECKING:
     from llm_elicit.orchestrator import model_check
@@ -248,7 +247,15 @@ def init_command(
         print_json({"space": path, "campaign": campaign, "columns": space.draft.columns,
                     "rows": rows, "notes": space.draft.notes})  # fmt: skip
         return
-    out.print(_printed(space.draft.columns))
+    columns_table = Table(
+        "column", "kept as", "range or reason", "scale", "unit", "guessed", box=None
+    )
+    for report in space.draft.columns:
+        reason = visible(report.range, 1000 if not report.kept else _WIDEST)
+        kept, guessed = report.kept or "dropped", "; ".join(report.guessed)
+        column = visible(report.column, _WIDEST)
+        columns_table.add_row(column, kept, reason, report.scale, report.unit, guessed)
+    out.print(columns_table)
     for note in space.draft.notes:
         out.print(note, markup=False)
     out.print(str(rows))
@@ -290,14 +297,3 @@ def _write_starter(space: features.FeatureSpace, path: Path, *, replace: bool) -
     )
     write_atomically(campaign, about + to_yaml(settings))
     return campaign
-
-
-def _printed(reports: tuple[ColumnReport, ...]) -> Table:
-    """Return a table of what became of every column."""
-    table = Table("column", "kept as", "range or reason", "scale", "unit", "guessed", box=None)
-    for report in reports:
-        reason = visible(report.range, 1000 if not report.kept else _WIDEST)
-        kept, guessed = report.kept or "dropped", "; ".join(report.guessed)
-        column = visible(report.column, _WIDEST)
-        table.add_row(column, kept, reason, report.scale, report.unit, guessed)
-    return table

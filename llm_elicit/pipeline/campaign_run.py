@@ -300,7 +300,14 @@ class CampaignRun:
         try:
             await self._stages()
         except Exception as error:
-            self._fail(error)
+            self._error, line = error, str(error)
+            if not isinstance(error, ElicitError):
+                line = f"{self.name}: unexpected {type(error).__name__}: {error}"
+            self.elsewhere = isinstance(error, RunInUseError)
+            if not isinstance(error, CancelledRunError):
+                self._problems = (line,)
+                if self.state not in journal.ENDED:  # it may not have begun in its journal
+                    self._adopt(replace(self._now, state="failed", error=line))
         finally:
             telling.cancel()
             self._turn.leave()
@@ -316,17 +323,6 @@ class CampaignRun:
             finally:  # also if it is cancelled a second time
                 self._log.end()
                 self._wake()
-
-    def _fail(self, error: Exception) -> None:
-        """Keep the error that ended the run, which may not have begun in its journal."""
-        self._error = error
-        known = isinstance(error, ElicitError)
-        line = str(error) if known else f"{self.name}: unexpected {type(error).__name__}: {error}"
-        self.elsewhere = isinstance(error, RunInUseError)
-        if not isinstance(error, CancelledRunError):
-            self._problems = (line,)
-            if self.state not in journal.ENDED:
-                self._adopt(replace(self._now, state="failed", error=line))
 
     async def _stages(self) -> None:
         run = self.run

@@ -27,7 +27,7 @@ from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.power_sources import read_sources, scale_by_answers
 from llm_elicit.pipeline.results import read_samples
 from llm_elicit.pipeline.run_folder import ANSWERS, Run
-from llm_elicit.report import figures, layers
+from llm_elicit.report import figures
 
 MAX_PAIRS = 400
 """The most pairs of a judge that a quick fit uses, spread evenly over those answered."""
@@ -164,6 +164,10 @@ def _feature(samples: figures.Samples, judge: str, j: int) -> snapshot.LiveFeatu
     axis = reference.feature_axis(feature)
     band = None if bands is None else bands.marginals[j]
     data = None if samples.data is None else samples.data[:, j]
+    chart = figures.marginal_layers(samples, judge, j)  # as in the report, with every shape shown
+    shapes = [shape for group in chart.rescaled for shape in group.shapes]
+    shapes += [shape for _, shapes_of_step in chart.shapes_by_step for shape in shapes_of_step]
+    names = snapshot.LiveShape.model_fields
     return snapshot.LiveFeature(
         name=feature.name,
         shares=axis.is_discrete,
@@ -174,25 +178,18 @@ def _feature(samples: figures.Samples, judge: str, j: int) -> snapshot.LiveFeatu
         data=()
         if data is None
         else _rounded(axis.data_histogram(np.clip(data, axis.low, axis.high))),
-        chart=_chart(figures.marginal_layers(samples, judge, j)),
+        chart=snapshot.LiveChart(
+            title=chart.title,
+            words=chart.alt,
+            width=chart.width,
+            height=chart.height,
+            shapes=tuple(
+                snapshot.LiveShape(**{name: getattr(shape, name) for name in names})
+                for shape in shapes
+            ),
+        ),
     )
 
 
 def _rounded(values: Floats | list[float]) -> tuple[float, ...]:
     return tuple(float(f"{value:.{_DIGITS}g}") for value in values)
-
-
-def _chart(drawn: layers.LayeredFigure) -> snapshot.LiveChart:
-    """Return a chart of the report, in which every shape is shown."""
-    rescaled = [shape for group in drawn.rescaled for shape in group.shapes]
-    shapes = [*rescaled, *(shape for _, some in drawn.shapes_by_step for shape in some)]
-    names = snapshot.LiveShape.model_fields
-    return snapshot.LiveChart(
-        title=drawn.title,
-        words=drawn.alt,
-        width=drawn.width,
-        height=drawn.height,
-        shapes=tuple(
-            snapshot.LiveShape(**{k: getattr(shape, k) for k in names}) for shape in shapes
-        ),
-    )

@@ -30,7 +30,6 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 from llm_elicit._util.files import available, find
@@ -211,23 +210,18 @@ def _run(campaign: Campaign, pairs: int, template: str) -> Run:
     data["name"] = f"{whole}.{pairs}.{axis_word(template)}"
     data["part_of"] = whole
     data["limits"] |= {"unusable": None}  # a pilot counts them
-    facets = _first_levels(campaign.design.presentations, template)
+    facets = campaign.design.presentations
+    if facets is not None:  # the first level of every facet that the template takes
+        takes = Template.load(template).names
+        facets = Presentations(
+            examples=facets.example_sets()[:1] if "examples" in takes else (),
+            labels=facets.labels[:1] if "label_a" in takes else (),
+            digits=tuple(sorted(facets.digits)[-1:]),
+        )
     design = Design(pairs=pairs, template=template, presentations=facets)
     data["design"] = design.model_dump(mode="json")
     cell = validate(Campaign, data, whole)
     return Run(cell.folder, cell, cell.load_space())
-
-
-def _first_levels(facets: Presentations | None, template: str) -> Presentations | None:
-    """Return the first level of every facet, of those that a template takes; digits as drawn."""
-    if facets is None:
-        return None
-    takes = Template.load(template).names
-    return Presentations(
-        examples=facets.example_sets()[:1] if "examples" in takes else (),
-        labels=facets.labels[:1] if "label_a" in takes else (),
-        digits=tuple(sorted(facets.digits)[-1:]),
-    )
 
 
 def run_pilot(
@@ -277,7 +271,13 @@ def measure(judge: Judge, run: Run) -> Protocol:
     refused = int((rows["verdict"] == "refusal").sum())
     response = build_response(table, judge.name) if usable else None
     orders = {} if response is None else measure_orders(response, run.space)
-    tokens, cost = _a_question(judge, rows)
+    tokens, cost = 0.0, None  # of a question, as if no answer came from the cache
+    if len(rows):
+        new_tokens = rows["prompt_tokens"] - rows["cached_tokens"] + rows["completion_tokens"]
+        tokens, price = float(new_tokens.mean()), price_of(judge)
+        if price is not None:
+            counts = rows[["prompt_tokens", "completion_tokens", "cached_tokens"]].astype(int)
+            cost = float(np.mean([price.cost(*row) for row in counts.itertuples(index=False)]))
     return Protocol(
         judge=judge.name,
         template=design.template,
@@ -302,7 +302,11 @@ def measure_orders(response: Response, space: FeatureSpace) -> dict[str, Any]:
     apart = position - position.mean()
     first, second = value + apart, value - apart
     reliability = split_half(first, second, hard=response.kind == "choices")
-    predicted, rng = _predicted(response, space), np.random.default_rng(len(value))
+    predicted, rng = None, np.random.default_rng(len(value))
+    if len(response) >= MIN_PAIRS and response.value.any():
+        design, side = feature_differences(response, space)[0], response.estimated_side
+        residual = leave_one_out_residuals(design, response.value, side)
+        predicted = estimate_explained_share(np.square(residual), response.squares)
     return {
         "pairs": int(is_known.sum()),
         "reliability": reliability,
@@ -324,14 +328,6 @@ def _p_unrelated(first: Floats, second: Floats, rng: np.random.Generator) -> flo
     observed = float(second @ centred)
     reached = exchanged >= observed - _ROUNDING * max(1.0, abs(observed))
     return float((1 + reached.sum()) / (1 + _DRAWS))
-
-
-def _predicted(response: Response, space: FeatureSpace) -> Interval | None:
-    if len(response) < MIN_PAIRS or not response.value.any():
-        return None
-    design, side = feature_differences(response, space)[0], response.estimated_side
-    residual = leave_one_out_residuals(design, response.value, side)
-    return estimate_explained_share(np.square(residual), response.squares)
 
 
 def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval | None:
@@ -375,19 +371,6 @@ def spearman_brown(single: Interval, times: int) -> Interval:
     return Interval(value=longer(single.value), low=longer(single.low), high=longer(single.high))
 
 
-def _a_question(judge: Judge, rows: pd.DataFrame) -> tuple[float, float | None]:
-    """Return the mean tokens and USD per question, as if no answer came from the cache."""
-    if rows.empty:
-        return 0.0, None
-    fresh = rows["prompt_tokens"] - rows["cached_tokens"] + rows["completion_tokens"]
-    price = price_of(judge)
-    if price is None:
-        return float(fresh.mean()), None
-    counts = rows[["prompt_tokens", "completion_tokens", "cached_tokens"]].astype(int)
-    paid = [price.cost(*row) for row in counts.itertuples(index=False)]
-    return float(fresh.mean()), float(np.mean(paid))
-
-
 def rate_of(interval: Interval | None, usable: float, tokens: float, cost: float | None) -> float:
     """Return ρ / (1 − ρ) of one answer per cost of a question; 0 if there is no signal."""
     if interval is None or interval.value <= 0.0:
@@ -409,7 +392,21 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     ranked = sorted(protocols, key=lambda x: -x.rate)
     reliable, predictable = _shown_to_differ(ranked)
     if not reliable:
-        return _by_prediction(judge, predictable, max(x.pairs for x in protocols))
+        shares = {x.template: x.predicted.value for x in predictable if x.predicted is not None}
+        template = max(shares, key=lambda name: shares[name], default=None)
+        if template is None:
+            pairs = max(protocol.pairs for protocol in protocols)
+            reason = (
+                f"no template makes this judge readable with {pairs} pairs: the two orders of "
+                "none agree by more than chance (5 % over all templates); ask more pairs, or try "
+                "other templates"
+            )
+        else:
+            reason = (
+                "the position effect varies more than the preference, but the features predict "
+                f"{shares[template]:.0%} of the differences between the two orders"
+            )
+        return Recommendation(judge=judge, template=template, reason=reason)
     best = reliable[0]
     assert best.reliability is not None
     worst = best.rate * _odds(best.reliability.low) / _odds(best.reliability.value)
@@ -434,25 +431,6 @@ def _shown_to_differ(protocols: Sequence[Protocol]) -> tuple[list[Protocol], lis
     ]
     count = len(protocols)
     return list(compress(protocols, differ[:count])), list(compress(protocols, differ[count:]))
-
-
-def _by_prediction(judge: str, predictable: Sequence[Protocol], pairs: int) -> Recommendation:
-    """Return the protocol whose answers the features predict best, if none is reliable."""
-    best = max(predictable, key=lambda x: x.predicted.value if x.predicted else 0.0, default=None)
-    if best is None or best.predicted is None:
-        return Recommendation(
-            judge=judge,
-            template=None,
-            reason=f"no template makes this judge readable with {pairs} pairs: the two orders of "
-            "none agree by more than chance (5 % over all templates); ask more pairs, or try "
-            "other templates",
-        )
-    return Recommendation(
-        judge=judge,
-        template=best.template,
-        reason="the position effect varies more than the preference, but the features predict "
-        f"{best.predicted.value:.0%} of the differences between the two orders",
-    )
 
 
 def _odds(reliability: float) -> float:

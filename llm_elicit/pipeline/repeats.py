@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,21 +112,6 @@ def _plan_repeat(run: Run, name: str, part_of: str | None = None) -> Run:
     written = sorted((folder / INPUTS).iterdir())
     Manifest(folder).record("inputs", {}, written)
     repeat = Run(folder, repeated, repeated.load_space())
-    _check_questions(run, repeat)
-    run.write_pairs(folder)
-    repeat = plan_run(replace(repeat))
-    if campaign.design.rounds is not None:
-        Journal(repeat.location, repeat.study.identity, campaign.limits).close()
-        journal.record_rounds(repeat.location, journal.planned_rounds(run.location))
-    return replace(repeat)
-
-
-def _check_questions(run: Run, repeat: Run) -> None:
-    """Check that a repeat asks what its run has asked.
-
-    Raises:
-        InputError: a template of direct questions was changed since.
-    """
     before, now = run.recorded_identity, repeat.identity
     for part in before.keys() & now.keys() - {"design"}:
         if before[part] != now[part]:
@@ -134,6 +119,12 @@ def _check_questions(run: Run, repeat: Run) -> None:
                 f"{run.folder}: its {part} was changed since it was asked, and the run has no "
                 "copy; restore it and repeat again"
             )
+    run.write_pairs(folder)
+    repeat = plan_run(replace(repeat))
+    if campaign.design.rounds is not None:
+        Journal(repeat.location, repeat.study.identity, campaign.limits).close()
+        journal.record_rounds(repeat.location, journal.planned_rounds(run.location))
+    return replace(repeat)
 
 
 def _next_name(run: Run) -> str:
@@ -166,19 +157,15 @@ def series_of(runs: Sequence[Run]) -> list[Run] | None:
     if len(first) > 1:
         return None
     if len(runs) == 1:
-        runs = [*runs, *_others_of(runs[0])]
+        runs = list(runs)
+        for path in run_folders(runs[0].folder.parent):
+            with contextlib.suppress(InputError):  # runs that cannot be read are left out
+                campaign = find(path)[0]
+                link = campaign.repeat_of
+                is_of_series = (campaign.name if link is None else link.first) in first
+                if is_of_series and campaign.grid is None and (path / COMPARISONS).is_file():
+                    runs.append(Run.open(path))
     distinct = {run.folder.resolve(): run for run in runs}
     if len(distinct) < 2:
         return None
     return sorted(distinct.values(), key=lambda run: str(run.comparisons.frame["asked_at"].min()))
-
-
-def _others_of(run: Run) -> Iterator[Run]:
-    """Yield the other runs of a run's series that have answers; unreadable runs are left out."""
-    for path in run_folders(run.folder.parent):
-        with contextlib.suppress(InputError):
-            campaign = find(path)[0]
-            link = campaign.repeat_of
-            same = (campaign.name if link is None else link.first) == first_of(run)
-            if same and campaign.grid is None and (path / COMPARISONS).is_file():
-                yield Run.open(path)

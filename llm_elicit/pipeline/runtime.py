@@ -85,7 +85,15 @@ class Recovery:
                 run = Run.open(path) if abandoned else None
             except (ElicitError, OSError):
                 continue  # the run is being written or deleted, or cannot be read
-            if run is not None and self._take_over_run(run.location):
+            is_taken_over = False
+            if run is not None:
+                location = run.location
+                with (
+                    suppress(ElicitError),  # a process holds its lock or has taken it over
+                    RunLock(location.folder, shared=location.shared, name=AT_WORK),
+                ):
+                    is_taken_over = take_over(location)
+            if run is not None and is_taken_over:
                 runs.append(run)
             elif abandoned is not False:
                 unsure = True
@@ -106,14 +114,6 @@ class Recovery:
             return False
         self._sort_keys[path] = control.state != "running", control.changed
         return None if control.at_work else True
-
-    def _take_over_run(self, location: JournalLocation) -> bool:
-        """Take a run over; return False if a process holds its lock or has taken it over."""
-        try:
-            with RunLock(location.folder, shared=location.shared, name=AT_WORK):
-                return take_over(location)
-        except ElicitError:
-            return False
 
 
 class Runtime:

@@ -37,7 +37,7 @@ from llm_elicit.pipeline.stages import check_run
 from llm_elicit.questions import Message
 from llm_elicit.service.responses import ProblemError
 from llm_elicit.service.security import media_type, require
-from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
+from llm_elicit.service.settings import Bounds, ServerSettings
 from llm_elicit.service.spaces import library_of
 from llm_elicit.service.state import NAME, CampaignName, NamedRun, Service, Shared
 
@@ -101,7 +101,16 @@ def validate_campaign(data: Any, settings: ServerSettings) -> Campaign:
             raise InputError(f"{WHERE}: {key}: {why}; remove it")
     if data.get("journal", settings.journal) != settings.journal:
         raise InputError(f"{WHERE}: journal: this server has its own; remove it")
-    _check_backends(data.get("judges"), settings)
+    # Backends are checked before their settings are read, which imports plug-ins.
+    backends = list(dict.fromkeys(allowed.backend for allowed in settings.judges))
+    stated_judges = data.get("judges")
+    for judge in stated_judges if isinstance(stated_judges, list) else []:
+        backend = judge.get("backend") if isinstance(judge, dict) else None
+        if isinstance(backend, str) and backend not in backends:
+            raise InputError(
+                f"{WHERE}: judge {str(judge.get('name'))[:80]!r}: this server allows no backend "
+                f"{backend[:80]!r}; it allows {', '.join(backends) or 'none'}"
+            )
     campaign = validate(Campaign, data, WHERE)
     judges = tuple(_with_price(judge, settings) for judge in campaign.judges)
     _check_size(campaign, settings.bounds)
@@ -163,18 +172,6 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _check_backends(judges: Any, settings: ServerSettings) -> None:
-    """Check the backends before their settings are read, which imports plug-ins."""
-    backends = list(dict.fromkeys(allowed.backend for allowed in settings.judges))
-    for judge in judges if isinstance(judges, list) else []:
-        backend = judge.get("backend") if isinstance(judge, dict) else None
-        if isinstance(backend, str) and backend not in backends:
-            raise InputError(
-                f"{WHERE}: judge {str(judge.get('name'))[:80]!r}: this server allows no backend "
-                f"{backend[:80]!r}; it allows {', '.join(backends) or 'none'}"
-            )
-
-
 def _with_price(judge: Judge, settings: ServerSettings) -> Judge:
     """Return a judge with the price that the operator states.
 
@@ -202,20 +199,17 @@ def _with_price(judge: Judge, settings: ServerSettings) -> Judge:
         if named and place == [*(getattr(entry, name) for name in names), entry.extra_headers]:
             stated = None if entry.price is None else {"price": entry.price}
             return judge if stated is None else judge.model_copy(update=stated)
-    allowed = "; ".join(_describe(entry) for entry in entries)
+    allowed = []
+    for entry in entries:
+        words = [f"profile {entry.profile}"] if entry.profile else []
+        words.append(f"base_url {entry.base_url}" if entry.base_url else "no base_url")
+        words.append(f"api_key_env {entry.api_key_env}" if entry.api_key_env else "no api_key_env")
+        words.append(f"models {', '.join(entry.models)}" if entry.models else "any model")
+        allowed.append(" with ".join(words))
     raise InputError(
         f"{prefix}: this server does not allow its profile, base_url, api_key_env, extra_headers "
-        f"and model together; for {judge.backend} it allows {allowed}"
+        f"and model together; for {judge.backend} it allows {'; '.join(allowed)}"
     )
-
-
-def _describe(entry: AllowedJudge) -> str:
-    """Return an entry of the server's file in a few words."""
-    words = [f"profile {entry.profile}"] if entry.profile else []
-    words.append(f"base_url {entry.base_url}" if entry.base_url else "no base_url")
-    words.append(f"api_key_env {entry.api_key_env}" if entry.api_key_env else "no api_key_env")
-    words.append(f"models {', '.join(entry.models)}" if entry.models else "any model")
-    return " with ".join(words)
 
 
 def _check_size(campaign: Campaign, bounds: Bounds) -> None:

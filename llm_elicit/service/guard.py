@@ -96,7 +96,13 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                self._complete(MutableHeaders(scope=message), scope["scheme"])
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["scheme"] == "https":
+                    headers.setdefault("strict-transport-security", "max-age=31536000")
+                if headers.get("location", "").startswith("/"):  # of a redirect, behind a proxy
+                    headers["location"] = ROOT.get() + headers["location"]
             await send(message)
 
         sends: Send = answer
@@ -126,15 +132,6 @@ class Guard:
             logger.error("a request failed", exc_info=error)
             status, detail = 500, "the service failed; its log says why"
         return refusal(headers, path, status, detail, self._keys.scrub, more)
-
-    def _complete(self, headers: MutableHeaders, scheme: str) -> None:
-        """Add the headers of every answer, and the proxy's path to the place of a redirect."""
-        for name, value in _HEADERS.items():
-            headers.setdefault(name, value)
-        if scheme == "https":
-            headers.setdefault("strict-transport-security", "max-age=31536000")
-        if headers.get("location", "").startswith("/"):
-            headers["location"] = ROOT.get() + headers["location"]
 
     def _check_host(self, headers: Headers) -> None:
         """Check the name by which the service was called.

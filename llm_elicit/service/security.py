@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -269,8 +270,15 @@ async def _error_response(request: Request, error: Exception) -> Response:
     context: dict[str, Any] = {}
     if "text/html" in request.headers.get("accept", "") and path != SIGN_IN:
         signed_out = status == 401
-        show_form = signed_out or isinstance(error, OtherSessionError)
-        fields = await _submitted_fields(request) if show_form else {}
+        fields: dict[str, str] = {}  # of the form that was submitted, without secrets
+        shows_form = signed_out or isinstance(error, OtherSessionError)
+        if shows_form and request.method not in SAFE:
+            with suppress(HTTPException):  # the request is no form
+                fields = {
+                    name: normalized(text)
+                    for name, text in (await request.form()).items()
+                    if isinstance(text, str) and name not in _SECRET_FIELDS
+                }
         if signed_out and not fields:
             # After signing in, the form redirects to the page that was requested.
             query = f"?{request.url.query}" if request.url.query else ""
@@ -286,18 +294,3 @@ async def _error_response(request: Request, error: Exception) -> Response:
             }
     scrub = service_of(request).keys.scrub
     return refusal(request.headers, path, status, detail, scrub, headers, **context)
-
-
-async def _submitted_fields(request: Request) -> dict[str, str]:
-    """Return the fields of a form without secrets; empty if the request is not a form."""
-    if request.method in SAFE:
-        return {}
-    try:
-        form = await request.form()
-    except HTTPException:
-        return {}
-    return {
-        name: normalized(text)
-        for name, text in form.items()
-        if isinstance(text, str) and name not in _SECRET_FIELDS
-    }

@@ -161,7 +161,11 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         live_every=settings.live,
     )
     service = Service(settings, keys, runtime)
-    chosen = [_open_campaign(name, settings) for name in start]
+    chosen = []
+    for name in start:
+        campaign = Campaign.load(name)
+        changes = {"runs": settings.runs, "journal": campaign.journal or settings.journal}
+        chosen.append(Run.open(campaign.model_copy(update=changes)))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -219,13 +223,6 @@ def _log_failures() -> Iterator[None]:
         yield
     except Exception as error:
         responses.logger.error("runs could not be resumed", exc_info=error)
-
-
-def _open_campaign(name: str, settings: ServerSettings) -> Run:
-    """Open a campaign of the operator's in the service's folder."""
-    campaign = Campaign.load(name)
-    changes = {"runs": settings.runs, "journal": campaign.journal or settings.journal}
-    return Run.open(campaign.model_copy(update=changes))
 
 
 _DRAIN_SECONDS = 10

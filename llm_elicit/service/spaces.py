@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -150,24 +150,21 @@ async def _check_unused(service: Service, name: str) -> None:
     space = library_of(service.settings).yaml_path(name).resolve()
     # A run that has just started has no folder yet.
     running = [(job.name, job.run.campaign.space) for job in service.runtime.runs.values()]
-    written = await asyncio.to_thread(
-        lambda: [(run.name, _space_of(run)) for run in run_folders(service.settings.runs)]
-    )
-    for campaign, stated in (*running, *written):
+
+    def read_written() -> list[tuple[str, Any]]:
+        spaces = []
+        for run in run_folders(service.settings.runs):
+            with suppress(ElicitError, KeyError, TypeError):  # it cannot be read
+                spaces.append((run.name, read_yaml(run / CAMPAIGN)["space"]))
+        return spaces
+
+    for campaign, stated in (*running, *await asyncio.to_thread(read_written)):
         if isinstance(stated, str) and Path(stated).resolve() == space:
             raise ProblemError(
                 409,
                 f"feature space {name!r} is used by the campaign {campaign!r}; delete the campaign "
                 "first, or upload the table under another name",
             )
-
-
-def _space_of(run: Path) -> Any:
-    """Return the space of the campaign in a run's folder; None if it cannot be read."""
-    try:
-        return read_yaml(run / CAMPAIGN)["space"]
-    except (ElicitError, KeyError, TypeError):
-        return None
 
 
 async def _receive(request: Request, path: Path) -> None:
