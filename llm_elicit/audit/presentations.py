@@ -15,10 +15,7 @@ are moments, with intervals by a bootstrap over presentations and their pairs.
 the utility known from n pairs with the relative error ε, an average over W' presentations and n'
 pairs has the generalizability 1 / (1 + ρ²/W' + ε n/n').
 
-*Tests.* That nothing depends on the presentation, see `llm_elicit.density.utility.interaction`. A
-preference with presentations as random: if no content is common, a presentation's responses could
-have the opposite signs. The statistic is the sum of p_i K_ij p_j over pairs of different
-presentations; exact, with p at least 2^(1−W), so that six presentations can show it at 5 %.
+Tests are those of `llm_elicit.audit.presented_rows`.
 """
 
 from __future__ import annotations
@@ -35,20 +32,16 @@ import numpy.typing as npt
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.inference import AdjustedTest, Interval, adjust_tests, t_interval
 from llm_elicit.audit.preference import MIN_PAIRS, estimate_explained_share
+from llm_elicit.audit.presented_rows import Index, PresentedRows, share_reached
 from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.audit.responses import Response, build_response
 from llm_elicit.audit.utility import GRID, contrast_of, discrete_values, has_discrete_values
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.density.utility.interaction import (
-    TARGET_GENERALIZABILITY,
-    PresentedRows,
-    share_reached,
-)
+from llm_elicit.density.utility.interaction import TARGET_GENERALIZABILITY
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-Index = npt.NDArray[np.int64]
-
 LEVEL = 0.9  # of intervals
+_TEST_LEVEL = 0.05  # by which an interval of the interaction excludes 0
 FEWEST = 6
 """Presentations of which the signs can show a preference at 5 %."""
 
@@ -105,7 +98,7 @@ class PresentationAudit(StrictModel):
         pairs: number of pairs; `twice` of them were asked in more than one presentation.
         shares: of variance; None if no interaction was fitted.
         common: the share of the content's variance that is common to presentations, with its 90 %
-            interval; None likewise.
+            interval, up to 1 unless the test of the interaction rejects it; None likewise.
         generalizability: the share of the variance of the content, averaged over as many
             presentations, that another set of them would reproduce, with its 90 % interval.
         error: the relative error of the utility by the number of pairs, ε; None if not known.
@@ -373,10 +366,12 @@ def measure_presentations(
     measured: dict[str, Any] = {}
     if interaction is not None:
         low, high = interaction["share_interval"]
+        least, most = interaction["generalizability_interval"]
+        if p_value >= _TEST_LEVEL:
+            low, most = 0.0, 1.0
         measured["common"] = Interval(value=1.0 - share, low=1.0 - high, high=1.0 - low)
-        low, high = interaction["generalizability_interval"]
         value = float(interaction["generalizability"])
-        measured["generalizability"] = Interval(value=value, low=low, high=high)
+        measured["generalizability"] = Interval(value=value, low=least, high=most)
         quantiles = np.array(interaction["quantiles"])
         measured["shares"] = _shares(response, own, share, quantiles, rng)
         measured["error"] = _error(of_judge.get("held_out_r2"), moments)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +18,7 @@ from llm_elicit.audit.presentations import (
     PresentedResponse,
     measure_presentations,
 )
+from llm_elicit.audit.presented_rows import PresentedRows
 from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.responses import build_response
@@ -23,7 +26,7 @@ from llm_elicit.audit.surface import ShownText, measure_surface
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Fit
-from llm_elicit.density.utility.interaction import SHARES, Interaction, PresentedRows
+from llm_elicit.density.utility.interaction import SHARES, Interaction
 from llm_elicit.report.wordings import (
     presentation_sentence,
     study_sentence,
@@ -249,11 +252,16 @@ def test_scores_of_presentations_do_not_depend_on_their_numbers(seed):
 
 def test_the_interval_of_the_share_is_from_0_where_the_test_does_not_reject_it():
     profile = -((SHARES - 0.2) ** 2) / 0.001  # normal, once its square root is taken
-    rejected, kept = (Interaction.from_profile(profile, 6, p) for p in (0.01, 0.2))
-    assert rejected.share_interval[0] == pytest.approx(0.2 - 1.645 * 0.001**0.5, abs=0.01)
-    assert kept.share_interval == (0.0, rejected.share_interval[1])
-    assert kept.generalizability_interval[1] == 1.0
-    assert np.mean(kept.quantiles) == pytest.approx(kept.share, abs=0.005)
+    interaction = Interaction.from_profile(profile, 6)
+    assert interaction.share_interval[0] == pytest.approx(0.2 - 1.645 * 0.001**0.5, abs=0.01)
+    assert np.mean(interaction.quantiles) == pytest.approx(interaction.share, abs=0.005)
+    fit = {"response": {"interaction": asdict(interaction)}}
+    kept, rejected = (measured(log, fit) for log in (asked(0.3), asked(0.0, 0.4)))
+    assert rejected.interaction.p_value < 0.05 < kept.interaction.p_value
+    assert kept.common.high == kept.generalizability.high == 1.0
+    assert rejected.common.high == 1.0 - interaction.share_interval[0]
+    assert rejected.generalizability.high == interaction.generalizability_interval[1]
+    assert kept.common.low == rejected.common.low == 1.0 - interaction.share_interval[1]
 
 
 def test_categories_have_effects_by_wording():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import torch
 from scipy.optimize import approx_fprime
 
 from llm_elicit.density import (
+    BETWEEN_ROUNDS,
     DensityError,
     Evidence,
     FitSettings,
@@ -18,6 +19,7 @@ from llm_elicit.density import (
     Uniform,
     UtilitySettings,
     fit_evidence,
+    fit_warnings,
 )
 from llm_elicit.density.judgments import merge
 from llm_elicit.density.latent import make_latent
@@ -126,10 +128,9 @@ def test_a_preference_that_depends_on_the_wording_is_told_from_one_that_does_not
         ]
         for own in (0.0, 0.7)
     }  # fmt: skip
-    assert all(response["p_value"] > 0.05 for response in interactions[0.0])
     assert all(response["share"] < 0.1 for response in interactions[0.0])
-    assert all(response["share_interval"][0] == 0.0 for response in interactions[0.0])
-    assert all(response["p_value"] <= 0.005 for response in interactions[0.7])  # of 1000
+    assert all(response["share_interval"][0] < 0.001 for response in interactions[0.0])
+    assert all(response["share_interval"][0] > 0.05 for response in interactions[0.7])
     assert all(0.1 < response["share"] < 0.7 for response in interactions[0.7])
     for response in interactions[0.0] + interactions[0.7]:
         odds = response["share"] / (1.0 - response["share"])
@@ -172,6 +173,27 @@ def test_presentations_of_joined_evidence_are_matched_by_name():
     choices = Evidence.comparisons([[0.0, 0.0]], [[0.5, 0.5]])
     assert (choices + two).presentations == ("b",)
     assert {"presentation"} < set(asdict(joined.measurements))
+
+
+def test_bands_of_choices_do_not_count_other_wordings_and_the_fit_says_so():
+    rng = np.random.default_rng(0)
+    a, b = SQUARE.sample(20, rng), SQUARE.sample(20, rng)
+    one, two = (
+        replace(Evidence.comparisons(a[part], b[part]), presentations=names)
+        for part, names in ((slice(10), ("a", "b")), (slice(10, 20), ("b", "c")))
+    )
+    settings = replace(BETWEEN_ROUNDS, utility=replace(BETWEEN_ROUNDS.utility, folds=2))
+    belief, plain = (
+        fit_evidence(evidence, sampling=SQUARE, settings=settings)
+        for evidence in (one + two, Evidence.comparisons(a, b))
+    )
+    assert [line for line in fit_warnings(belief) if "presentations" in line] == [
+        "the answers in 3 presentations are choices, and the bands do not count what other "
+        "wordings would change; ask for log-odds or stated probabilities, of which they do"
+    ]
+    assert "presentations" not in plain.diagnostics
+    points = SQUARE.sample(5, rng)
+    assert (belief.log_prob(points) == plain.log_prob(points)).all()
 
 
 @pytest.mark.parametrize("names", [[1, 2], ["a"], "ab", [["a", "b"]]])

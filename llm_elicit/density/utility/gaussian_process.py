@@ -45,7 +45,7 @@ from llm_elicit.density.judgments import Context, Judgments, PairContrasts
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.settings import GaussianProcessSettings
-from llm_elicit.density.utility.interaction import SHARES, Interaction, PresentedRows
+from llm_elicit.density.utility.interaction import SHARES, Interaction
 from llm_elicit.density.utility.marginal_likelihood import (
     VARIANCE_COUNT,
     Hyperparameters,
@@ -244,8 +244,7 @@ class _GaussianProcess:
         for share in SHARES:
             theta, value = maximize(theta, share)
             profile.append(value)
-        p_value = self._presented_rows().interaction_p_value(np.random.default_rng(0))
-        self.interaction = Interaction.from_profile(np.array(profile), presentations, p_value)
+        self.interaction = Interaction.from_profile(np.array(profile), presentations)
         self.theta, self.log_evidence = maximize(theta, self.interaction.share)
         self._solve()
 
@@ -262,21 +261,6 @@ class _GaussianProcess:
         spread = (self.utility_columns @ self.root[:plain]).square().sum(1)
         content = (self.utility_columns @ self.mean[:plain]).square() + spread
         return float(content.mean() / prior)
-
-    def _presented_rows(self) -> PresentedRows:
-        """Return the log-odds that are not censored, by linear and square terms."""
-        rows, used = self.rows, self.exact.numpy()
-        linear = np.ones(rows.terms.dimension, dtype=bool)
-        columns = rows.quadratic_columns.numpy()[:, np.concatenate([linear, rows.terms.squares])]
-        size = np.sqrt(np.square(columns[used]).mean(axis=0))
-        parameters = self.hyperparameters.unpack(torch.from_numpy(self.theta))
-        return PresentedRows.of(
-            columns[used] / np.where(size > 0.0, size, 1.0),
-            self.target.numpy()[used],
-            parameters.measurement_variance.numpy()[used],
-            np.unique(rows.cell[used], return_inverse=True)[1].reshape(-1).astype(np.int64),
-            rows.group[used],
-        )
 
     def _approximate_rows(self, eta: Tensor) -> None:
         """Set normal approximations of choices and censored rows about ``eta``."""
