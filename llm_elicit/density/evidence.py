@@ -112,7 +112,8 @@ class Evidence:
         judges: names of the judges.
         measurements: the log-odds.
         features: names of the features, if the points were data frames.
-        presentations: names of the presentations of the log-odds, such as wordings.
+        presentations: names of the presentations, such as wordings; rows of log-odds have their
+            numbers.
 
     Points are arrays (n, d), or data frames, whose columns are matched by name.
 
@@ -462,7 +463,10 @@ class Evidence:
                 f"{other.features}; use the same order of columns and the same categories."
             )
         judges = tuple(dict.fromkeys(self.judges + other.judges))
-        used = (e.presentations for e in (self, other) if len(e.measurements))
+        used = (
+            e.presentations if len(e.measurements) else tuple(filter(None, e.presentations))
+            for e in (self, other)
+        )  # fmt: skip
         presentations = tuple(dict.fromkeys(sum(used, ()))) or ("",)
         picks, questions = (int(ids.max(initial=-1)) + 1 for ids in (self.pick, self.question))
         parts = (

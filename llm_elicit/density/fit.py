@@ -130,6 +130,9 @@ def fit_evidence(
     first of ``evidence.judges`` is that of ``noise``, because choices determine only ratios of
     levels. With plain comparisons by one judge the result is that of `fit_belief`, bit for bit.
 
+    Of choices alone in several presentations, ``diagnostics["presentations"]`` has their ``count``,
+    and a ``message`` that the bands do not count what others would change.
+
     Log-odds and stated probabilities are measurements of the utility, with the position effect and
     the dispersion estimated from them, judge by judge: ``diagnostics["response"]``, see
     `llm_elicit.density.utility.gaussian_process.fit_log_odds`. Without choices beside them the
@@ -212,9 +215,21 @@ def fit_evidence(
             "total": round(total_seconds, 3),
         },
     }
+    if len(judgments.presentations) > 1 and not len(judgments.contrasts):
+        diagnostics["presentations"] = _describe_uncounted(judgments.presentations)
     reference = fit.normalizer.points(_REFERENCE_POINTS)
     belief = BeliefDensity(latent, fit.model, reference, diagnostics, fit.draws)
     return belief if names is None else belief.named(names.names, names.categories, names.dates)
+
+
+def _describe_uncounted(presentations: tuple[str, ...]) -> dict[str, Any]:
+    """Return what is said of a belief from choices alone in several presentations."""
+    return {
+        "count": len(presentations),
+        "message": f"the answers in {len(presentations)} presentations are choices, and the bands "
+        "do not count what other wordings would change; ask for log-odds or stated probabilities, "
+        "of which they do",
+    }
 
 
 def _match_features(

@@ -518,7 +518,7 @@ def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
         raise DensityError(
             f"fit_warnings: takes a belief, got {type(belief).__name__}; pass that of fit_belief."
         )
-    reports = (diagnostics.get(name) for name in ("separation", "extent"))
+    reports = (diagnostics.get(name) for name in ("separation", "extent", "presentations"))
     warnings = [str(report["message"]) for report in reports if isinstance(report, Mapping)]
     if quality and leaves_sharpness_open(diagnostics):
         warnings.append(
