@@ -447,10 +447,8 @@ def fit_flow(problem: Problem) -> MethodFit:
         member fitted without them (nats per comparison; random choices score −log 2), and
         ``flow_steps``, the step at which each member stopped.
     """
-    settings, pairs = (
-        methods.external_settings(problem, FlowSettings, "flow"),
-        problem.judgments.pairs,
-    )
+    settings = methods.external_settings(problem, FlowSettings, "flow")
+    pairs = problem.judgments.pairs
     count = max(2, min(settings.folds, int(pairs.max()) + 1))
     folds = torch.from_numpy(assign_folds(pairs, count, problem.rng))
     volume, weights = problem.latent.log_volume, problem.weights

@@ -30,7 +30,6 @@ from llm_elicit.density.score import ScoreDensity
 from llm_elicit.density.torch_utils import make_generator, one_thread
 from llm_elicit.density.unbounded import Empirical, GaussianMixture
 from llm_elicit.density.utility_function import (
-    ComponentStack,
     DeferredDraws,
     FourierStack,
     Utility,
@@ -97,7 +96,19 @@ class Substitution:
         # b·t + tᵀA t, (..., d) and (..., d, d).
         rows, fourier = f.curvature[..., self.free, :], f.fourier
         linear = f.linear[..., self.free] + 2.0 * (rows[..., self.fixed] @ self.values.to(rows))
-        components = tuple(self._condition_components(stack) for stack in f.components)
+        components = []
+        for stack in f.components:
+            # With W_fᵀ = QR the forms −½|t W − o|² are −½|t_f Rᵀ − oQ|² − constant.
+            whiten, offset, height = (p.double() for p in stack.parameters)
+            offset = offset - self.values.double() @ whiten[..., self.fixed, :]
+            whiten = whiten[..., self.free, :]
+            if stack.tail.power == 1.0:  # else the constant within q does not come out of ρ(q)
+                q, r = torch.linalg.qr(whiten.mT)
+                projected = (offset[..., None, :] @ q).squeeze(-2)
+                height = height - 0.5 * (offset.square().sum(-1) - projected.square().sum(-1))
+                whiten, offset = r.mT, projected
+            whiten, offset, height = (p.to(stack.height) for p in (whiten, offset, height))
+            components.append(replace(stack, whiten=whiten, offset=offset, height=height))
         if fourier is not None:
             # a cos θ + b sin θ: the held columns add φ = t_c·ω_c to every angle.
             phase = self.values.to(fourier.frequencies) @ fourier.frequencies[self.fixed]
@@ -107,24 +118,8 @@ class Substitution:
                 [cos_weights * cos + sin_weights * sin, sin_weights * cos - cos_weights * sin], 1
             )
             fourier = FourierStack(fourier.frequencies[self.free], weights)
-        curvature = rows[..., self.free]
-        return replace(
-            f, linear=linear, curvature=curvature, components=components, fourier=fourier
-        )
-
-    def _condition_components(self, stack: ComponentStack) -> ComponentStack:
-        """Condition forms −½|t W − o|²; with W_fᵀ = QR they are −½|t_f Rᵀ − oQ|² − constant."""
-        whiten, offset, height = (p.double() for p in stack.parameters)
-        offset = offset - self.values.double() @ whiten[..., self.fixed, :]
-        if stack.tail.power != 1.0:  # a common constant within q does not come out of ρ(q)
-            free = whiten[..., self.free, :].to(stack.whiten)
-            return replace(stack, whiten=free, offset=offset.to(free))
-        q, r = torch.linalg.qr(whiten[..., self.free, :].transpose(-1, -2))
-        projected = (offset[..., None, :] @ q).squeeze(-2)
-        height = height - 0.5 * (offset.square().sum(-1) - projected.square().sum(-1))
-        parts = (r.transpose(-1, -2), projected, height)
-        whiten, offset, height = (p.to(stack.height) for p in parts)
-        return replace(stack, whiten=whiten, offset=offset, height=height)
+        curvature, stacks = rows[..., self.free], tuple(components)
+        return replace(f, linear=linear, curvature=curvature, components=stacks, fourier=fourier)
 
 
 class BeliefDensity(DensityWithPosterior):
@@ -340,11 +335,11 @@ class BeliefDensity(DensityWithPosterior):
             >>> bool(sharper.sample(1000).std() < belief.sample(1000).std()), sharper.power
             (True, 10.0)
         """
-        value, log_sd = (
-            (power.value, power.log_sd)
-            if isinstance(power, Power)
-            else (check_number("tempered: power", power, _MIN_POWER, 1.0 / _MIN_POWER), 0.0)
-        )
+        if isinstance(power, Power):
+            value, log_sd = power.value, power.log_sd
+        else:
+            value = check_number("tempered: power", power, _MIN_POWER, 1.0 / _MIN_POWER)
+            log_sd = 0.0
         old_log_sd = self.diagnostics.get("power", {}).get("log_sd", 0.0)
         estimate = {"value": self.power * value, "log_sd": math.hypot(old_log_sd, log_sd)}
         return self._times(value, {**self.diagnostics, "power": estimate}, "tempered", seed)

@@ -131,11 +131,21 @@ class PolygonConstraint:
         return self.features
 
     def holds(self, x: Array, ranges: Array) -> Flags:
-        """Return whether points (n, d) lie in the polygon, (n,)."""
+        """Return whether points (n, d) lie in the polygon or on its edges, (n,)."""
         unit = ranges[list(self.features)]
-        points, corners = x[:, list(self.features)] / unit, np.asarray(self.vertices) / unit
-        parts = np.array_split(points, 1 + len(points) * len(corners) // _CHUNK)
-        return np.concatenate([_in_polygon(part, corners) for part in parts])
+        points, start = x[:, list(self.features)] / unit, np.asarray(self.vertices) / unit
+        edge, inside = np.roll(start, -1, axis=0) - start, []
+        length = np.square(edge).sum(1).clip(min=1e-300)
+        for part in np.array_split(points, 1 + len(points) * len(start) // _CHUNK):
+            offset = part[:, None] - start  # (n, v, 2)
+            crosses = (offset[..., 1] < 0.0) != (offset[..., 1] < edge[:, 1])
+            with np.errstate(divide="ignore", invalid="ignore"):
+                crossing = edge[:, 0] * offset[..., 1] / edge[:, 1]
+            is_odd = (crosses & (offset[..., 0] < crossing)).sum(1) % 2 == 1
+            fraction = ((offset * edge).sum(2) / length).clip(0.0, 1.0)[..., None]
+            on_edge = np.square(offset - fraction * edge).sum(2) <= _TOLERANCE**2
+            inside.append(is_odd | on_edge.any(1))
+        return np.concatenate(inside)
 
     def condition(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
         """Return the constraint on the features ``free`` given the others."""
@@ -216,20 +226,6 @@ class IntervalConstraint:
 
 Constraint = LinearConstraint | PolygonConstraint | IntervalConstraint
 """A region of d features: the numbers of the features that it bounds are `feature_numbers`."""
-
-
-def _in_polygon(points: Array, start: Array) -> Flags:
-    """Return whether points (n, 2) lie in the polygon of corners (v, 2) or on its edges, (n,)."""
-    edge = np.roll(start, -1, axis=0) - start
-    offset = points[:, None] - start  # (n, v, 2)
-    crosses = (offset[..., 1] < 0.0) != (offset[..., 1] < edge[:, 1])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        crossing = edge[:, 0] * offset[..., 1] / edge[:, 1]
-    inside = (crosses & (offset[..., 0] < crossing)).sum(1) % 2 == 1
-    length = np.square(edge).sum(1).clip(min=1e-300)
-    fraction = ((offset * edge).sum(2) / length).clip(0.0, 1.0)[..., None]
-    on_edge = np.square(offset - fraction * edge).sum(2) <= _TOLERANCE**2
-    return np.asarray(inside | on_edge.any(1))
 
 
 def parse_constraint(

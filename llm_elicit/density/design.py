@@ -132,13 +132,24 @@ def suggest_pairs(
         first = rng.integers(count, size=size)
         second = (first + rng.integers(1, count, size=size)) % count  # another point
         # B (S, S), energy inner products of the draws' centred densities at the points.
-        densities = _subtract_mean(
-            torch.softmax(pool.values.double() - pool.log_density.double(), 1)
-        )
+        log_weights = pool.values.double() - pool.log_density.double()
+        densities = _subtract_mean(torch.softmax(log_weights, 1))
         coordinates = _coordinates(pool.points, belief.sampling)
         energy = -(densities @ torch.cdist(coordinates, coordinates) @ densities.T)
         answers = _PredictedAnswers.predict(pool, (first, second), belief)
-        selected = _choose_pairs(answers, energy, n - random_count)
+        # The pairs are chosen one after the other, by the two gains alternately.
+        deviation, noise_variance = answers.deviation, answers.noise_variance  # v (S, N)
+        residual, selected = deviation.clone(), np.zeros(n - random_count, dtype=np.int64)  # G v
+        available = torch.ones_like(noise_variance)
+        for turn in range(len(selected)):
+            variance = (deviation * residual).sum(0)
+            density_gain = ((energy @ residual) * residual).sum(0) / (variance + noise_variance)
+            gain = variance / noise_variance if turn % 2 else density_gain
+            best = selected[turn] = int((gain * available).argmax())
+            available[best] = 0.0
+            step = residual[:, best].clone()
+            total_variance = variance[best] + noise_variance[best]
+            residual -= torch.outer(step, (deviation.T @ step) / total_variance)
     chosen_points = pool.points[first[selected]], pool.points[second[selected]]
     order = rng.permutation(n)
     a, b = (np.concatenate(side)[order] for side in zip(chosen_points, random_sides, strict=True))
@@ -168,11 +179,8 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
     """
     model, generator = belief.utility_model("suggest_pairs"), make_generator(seed)
     draws, latent = belief.utility_draws().thin(_MAX_DRAWS), model.latent
-    utility, sizes = (
-        model.utility.scaled(1.0 / temperature),
-        [round(s * count) for s in _POINT_SHARES],
-    )
-    flatter = replace(model, utility=utility, start=None)
+    sizes = [round(s * count) for s in _POINT_SHARES]
+    flatter = replace(model, utility=model.utility.scaled(1.0 / temperature), start=None)
     annealed = flatter.anneal(max(sizes[1], 512), generator)
     rows = torch.randperm(len(annealed.draws.points), generator=generator)[: sizes[1]]
     belief_points = model.sample_latent(sizes[0], generator).points
@@ -183,10 +191,8 @@ def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed:
         replace(flatter, log_normalizer=annealed.log_normalizer).log_density(g),
         latent.log_sampling(g) - latent.log_volume(g),
     ]
-    logs = [
-        part + math.log(share) for part, share in zip(log_densities, _POINT_SHARES, strict=True)
-    ]
-    density = torch.logsumexp(torch.stack(logs), 0)
+    log_shares = torch.tensor([[math.log(share)] for share in _POINT_SHARES], dtype=g.dtype)
+    density = torch.logsumexp(torch.stack(log_densities) + log_shares, 0)
     return Candidates(latent.from_latent(g.numpy()), evaluate_utilities(latent, draws, g), density)
 
 
@@ -211,41 +217,18 @@ class _PredictedAnswers:
         response = belief.diagnostics.get("response")
         if response is None:
             probability = torch.exp(belief.noise.log_cdf(differences))
-            return cls(
-                _subtract_mean(probability),
-                (probability * (1.0 - probability)).sum(0).clamp(min=1e-12),
-            )
+            variance = (probability * (1.0 - probability)).sum(0).clamp(min=1e-12)
+            return cls(_subtract_mean(probability), variance)
         # The half difference of answers in both orders has half the variance of one answer.
         variance_share = 1.0 - 0.5 * response["both_orders"] / response["pairs"]
         dispersion = response["dispersion"] / response["gain"] * belief.power
-        noise_variance = torch.full_like(
-            differences[0], len(differences) * max(variance_share * dispersion**2, 1e-12)
-        )
+        variance_of_draw = max(variance_share * dispersion**2, 1e-12)
+        noise_variance = torch.full_like(differences[0], len(differences) * variance_of_draw)
         return cls(_subtract_mean(differences), noise_variance)
 
 
 def _subtract_mean(values: Tensor) -> Tensor:
     return values - values.mean(0)
-
-
-def _choose_pairs(answers: _PredictedAnswers, energy: Tensor, n: int) -> Index:
-    """Return n of the N pairs, one after the other, by the two gains alternately."""
-    deviation, noise_variance = answers.deviation, answers.noise_variance  # v, (S, N)
-    residual = deviation.clone()  # G v
-    available = torch.ones_like(noise_variance)
-    chosen: list[int] = []
-    for turn in range(n):
-        variance = (deviation * residual).sum(0)
-        density_gain = ((energy @ residual) * residual).sum(0) / (variance + noise_variance)
-        gain = variance / noise_variance if turn % 2 else density_gain
-        best = int((gain * available).argmax())
-        chosen.append(best)
-        available[best] = 0.0
-        step = residual[:, best].clone()
-        residual -= torch.outer(
-            step, (deviation.T @ step) / (variance[best] + noise_variance[best])
-        )
-    return np.array(chosen, dtype=np.int64)
 
 
 def _coordinates(points: Array, sampling: SamplingDensity) -> Tensor:

@@ -211,30 +211,24 @@ def find_mode(log_prob: LogProb, draws: Array, max_change: Array | None = None) 
         return points[int(np.argmax(values))], float(np.max(values))
 
     point, value = maximize_from(starts)
-    while max_change is not None and max_change.any():
-        candidate, candidate_value = maximize_from(
-            _improve_whole_numbers(log_prob, point, max_change)[None]
-        )
-        if candidate_value <= value + _MIN_GAIN:
-            break
-        point, value = candidate, candidate_value
-    return point
-
-
-def _improve_whole_numbers(log_prob: LogProb, point: Array, max_change: Array) -> Array:
-    """Return a point (d,) whose whole numbers no single change by a power of two improves."""
+    if max_change is None or not max_change.any():
+        return point
     changes = np.concatenate([
         np.outer([sign * 2.0**i for i in range(int(np.log2(limit)) + 1) for sign in (1, -1)], unit)
         for unit, limit in zip(np.eye(len(point)), max_change, strict=True)
         if limit >= 1.0
     ])  # fmt: skip
     while True:
-        neighbours = np.concatenate([point[None], point + changes])
-        values = log_prob(neighbours)
-        best = int(np.argmax(values))
-        if values[best] <= values[0] + _MIN_GAIN:
+        improved, best = point, -1
+        while best:
+            neighbours = np.concatenate([improved[None], improved + changes])
+            values = log_prob(neighbours)
+            best = int(np.argmax(values)) if values.max() > values[0] + _MIN_GAIN else 0
+            improved = neighbours[best]
+        improved, improved_value = maximize_from(improved[None])
+        if improved_value <= value + _MIN_GAIN:
             return point
-        point = neighbours[best]
+        point, value = improved, improved_value
 
 
 class Distribution:

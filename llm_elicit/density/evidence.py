@@ -228,21 +228,38 @@ class Evidence:
         x_first, x_second, names = check_sides(
             ("Evidence: first", "Evidence: second"), first, second
         )
-        if lower is not None or upper is not None:
-            bounds = _check_bounds(log_odds, lower, upper, len(x_first))
-            rows = LogOdds.from_bounds(x_first, x_second, *bounds)
+        n = len(x_first)
+        if lower is None and upper is None:
+            if log_odds is None:
+                raise DensityError(
+                    "Evidence: log_odds is None; give one number for each row, or lower and upper."
+                )
+            if np.ndim(log_odds) == 0:
+                raise DensityError(
+                    f"Evidence: log_odds is one number; one per row is needed, shape ({n},)."
+                )
+            value = errors.check_column("Evidence: log_odds", log_odds, n)
+            rows = LogOdds.exact(x_first, x_second, value)
             return cls._from_log_odds(rows, presentation, judge, names)
-        if log_odds is None:
+        if log_odds is not None:
             raise DensityError(
-                "Evidence: log_odds is None; give one number for each row, or lower and upper."
+                "Evidence: log_odds was given together with its bounds; give lower and upper "
+                "alone, equal where the log-odds is known."
             )
-        if np.ndim(log_odds) == 0:
+        bounds = []
+        for name, values, open_end in (("lower", lower, -np.inf), ("upper", upper, np.inf)):
+            label = f"Evidence: {name}"
+            bound = errors.check_numbers(label, open_end if values is None else values)
+            # `check_column` refuses infinities, but an open end (−∞ below, ∞ above) is allowed.
+            checked = errors.check_column(label, np.where(bound == open_end, 0.0, bound), n)
+            bounds.append(np.where(bound == open_end, open_end, checked))
+        low, high = bounds
+        for i in np.flatnonzero((low > high) | (np.isinf(low) & np.isinf(high))):
             raise DensityError(
-                f"Evidence: log_odds is one number; one per row is needed, shape ({len(x_first)},)."
+                f"Evidence: lower[{i}] is {low[i]} and upper[{i}] {high[i]}; lower must be at most "
+                "upper, and one of them finite; leave out answers without either bound."
             )
-        rows = LogOdds.exact(
-            x_first, x_second, errors.check_column("Evidence: log_odds", log_odds, len(x_first))
-        )
+        rows = LogOdds.from_bounds(x_first, x_second, low, high)
         return cls._from_log_odds(rows, presentation, judge, names)
 
     @classmethod
@@ -258,8 +275,8 @@ class Evidence:
     ) -> Evidence:
         """Return answers that state the probability that the point shown first is preferred.
 
-        They are log-odds known up to ``rounding``, the step between values that can be stated. A
-        within half a step of 0 or 1 is censored. ``presentation`` is as in `log_odds`.
+        They are log-odds known up to ``rounding``, the step between values that can be stated.
+        One within half a step of 0 or 1 is censored. ``presentation`` is as in `log_odds`.
 
         Raises:
             DensityError: shapes that do not fit, a probability outside [0, 1], or a rounding
@@ -377,10 +394,8 @@ class Evidence:
                 f"Evidence: preference has shape {q.shape}; one number per row is needed, shape "
                 f"{(n,)}."
             )
-        q, weight_column = (
-            np.where(is_tie, 0.5, q),
-            errors.check_column("Evidence: weights", weights, n),
-        )
+        q = np.where(is_tie, 0.5, q)
+        weight_column = errors.check_column("Evidence: weights", weights, n)
         if (weight_column < 0).any():
             row = weight_column.argmin()
             raise DensityError(
@@ -431,9 +446,30 @@ class Evidence:
         n, k = sets.shape[:2]
         if k == 1:
             raise DensityError("Evidence: points has one point per question; a ranking needs two.")
-        order = _complete_rankings(ranking, n, k)
+        if np.asarray(ranking).dtype.kind not in "iu":
+            raise DensityError(
+                "Evidence: ranking must be whole numbers, those of a question's points; convert it "
+                "to integers first."
+            )
+        ranked = errors.check_numbers("Evidence: ranking", ranking).astype(np.int64)
+        if ranked.ndim != 2 or len(ranked) != n or not 1 <= ranked.shape[1] <= k:
+            raise DensityError(
+                f"Evidence: ranking has shape {ranked.shape}, expected ({n}, r) with r in 1..{k}: "
+                "the numbers of the points of a question, best first; pass one row per question."
+            )
+        for i, row in enumerate(ranked.tolist()):
+            if len(set(row)) < len(row) or not set(row) <= set(range(k)):
+                raise DensityError(
+                    f"Evidence: ranking[{i}] is {row}; it must be different numbers of "
+                    f"0..{k - 1}, best first; drop answers that are not rankings."
+                )
+        # The points that are not ranked come last, in the order shown.
+        is_ranked = np.zeros((n, k), dtype=bool)
+        np.put_along_axis(is_ranked, ranked, True, axis=1)
+        unranked = np.argsort(is_ranked, axis=1, kind="stable")[:, : k - ranked.shape[1]]
+        order = np.concatenate([ranked, unranked], axis=1)
         # The first is picked above all others, the second above the rest, and so on.
-        picks = min(np.shape(ranking)[1], k - 1)
+        picks = min(ranked.shape[1], k - 1)
         winner_rank, loser_rank = np.array(
             [(p, j) for p in range(picks) for j in range(p + 1, k)]
         ).T
@@ -528,63 +564,12 @@ def _concatenate(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> d
     return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
 
 
-def _check_bounds(
-    log_odds: npt.ArrayLike | None, lower: npt.ArrayLike | None, upper: npt.ArrayLike | None, n: int
-) -> tuple[Array, Array]:
-    """Return lower and upper bounds (n,) of log-odds."""
-    if log_odds is not None:
-        raise DensityError(
-            "Evidence: log_odds was given together with its bounds; give lower and upper alone, "
-            "equal where the log-odds is known."
-        )
-    bounds = []
-    for name, values, open_end in (("lower", lower, -np.inf), ("upper", upper, np.inf)):
-        bound = errors.check_numbers(f"Evidence: {name}", open_end if values is None else values)
-        # `check_column` refuses infinities, but an open end (−∞ below, ∞ above) is allowed.
-        checked = errors.check_column(
-            f"Evidence: {name}", np.where(bound == open_end, 0.0, bound), n
-        )
-        bounds.append(np.where(bound == open_end, open_end, checked))
-    low, high = bounds
-    for i in np.flatnonzero((low > high) | (np.isinf(low) & np.isinf(high))):
-        raise DensityError(
-            f"Evidence: lower[{i}] is {low[i]} and upper[{i}] {high[i]}; lower must be at most "
-            "upper, and one of them finite; leave out answers without either bound."
-        )
-    return low, high
-
-
 def _check_probabilities(name: str, values: Array) -> None:
     for i in np.flatnonzero(~((values >= 0) & (values <= 1))):
         raise DensityError(
             f"Evidence: {name}[{i}] is {values[i]}; a probability lies between 0 and 1; "
             "divide percentages by 100, and leave out answers without one."
         )
-
-
-def _complete_rankings(ranking: npt.ArrayLike, n: int, k: int) -> Index:
-    """Return rankings (n, k) of all points, those not ranked last, in the order shown."""
-    if np.asarray(ranking).dtype.kind not in "iu":
-        raise DensityError(
-            "Evidence: ranking must be whole numbers, those of a question's points; convert it "
-            "to integers first."
-        )
-    order = errors.check_numbers("Evidence: ranking", ranking).astype(np.int64)
-    if order.ndim != 2 or len(order) != n or not 1 <= order.shape[1] <= k:
-        raise DensityError(
-            f"Evidence: ranking has shape {order.shape}, expected ({n}, r) with r in 1..{k}: "
-            "the numbers of the points of a question, best first; pass one row per question."
-        )
-    for i, row in enumerate(order.tolist()):
-        if len(set(row)) < len(row) or not set(row) <= set(range(k)):
-            raise DensityError(
-                f"Evidence: ranking[{i}] is {row}; it must be different numbers of "
-                f"0..{k - 1}, best first; drop answers that are not rankings."
-            )
-    is_ranked = np.zeros((n, k), dtype=bool)
-    np.put_along_axis(is_ranked, order, True, axis=1)
-    unranked = np.argsort(is_ranked, axis=1, kind="stable")[:, : k - order.shape[1]]
-    return np.concatenate([order, unranked], axis=1)
 
 
 def order_points(first: Array, second: Array) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ value is shown by itself. `llm_elicit.density.plots` draws them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -26,10 +27,8 @@ _TAIL = 0.001  # beyond either end of an axis that does not show the whole suppo
 _MARGIN = 0.06  # relative to the central range
 _SMOOTHING = 1.5  # bins
 _ONE_SD = (0.16, 0.84)
-_MAX_WIDTHS, _MAX_REFINEMENT = (
-    5.0,
-    10,
-)  # central ranges of two standard deviations on an axis of usual bins
+_MAX_WIDTHS = 5.0  # central ranges of two standard deviations on an axis of usual bins
+_MAX_REFINEMENT = 10  # finer bins, at most, where there are more of them
 
 
 @dataclass(frozen=True)
@@ -150,15 +149,34 @@ def feature_axes(
     """
     axes = []
     for column, index in enumerate(indices):
-        values, words = (
-            [points[:, column] for points in samples],
-            category_names(sampling, names, index),
-        )
+        values = [points[:, column] for points in samples]
+        words = category_names(sampling, names, index)
         low, high = float(sampling.low[index]), float(sampling.high[index])
         log, periodic = bool(sampling.log[index]), bool(sampling.periodic[index])
         whole = bool(sampling.categorical[index] | sampling.integer[index])
         if not words and not periodic:
-            low, high = _axis_limits((low, high), log, values)
+            visible = [points[points > 0.0] if log else points for points in values]
+            quantiles = np.array(
+                [np.quantile(points, [_TAIL, 1.0 - _TAIL]) for points in visible if len(points)]
+            )
+            first, last = float(quantiles[:, 0].min()), float(quantiles[:, 1].max())
+            # Data beyond the support are shown, but a margin does not reach there.
+            if not first < last:  # one value: the support, if it has ends
+                margin = max(abs(first), 1.0)
+                low = low if math.isfinite(low) else first - margin
+                high = high if math.isfinite(high) else first + margin
+            elif log:
+                factor = (last / first) ** _MARGIN
+                low, high = (
+                    min(first, max(first / factor, low)),
+                    max(last, min(last * factor, high)),
+                )
+            else:
+                margin = _MARGIN * (last - first)
+                low, high = (
+                    min(first, max(first - margin, low)),
+                    max(last, min(last + margin, high)),
+                )
         if whole:
             low, high = float(np.floor(low)), float(np.ceil(high))
         finer = 1
@@ -204,29 +222,6 @@ def mask_codes(
         for index in indices
     ]
     return np.where(is_category, np.nan, values)
-
-
-def _axis_limits(
-    support: tuple[float, float], log: bool, samples: Sequence[Array]
-) -> tuple[float, float]:
-    """Return the ends of an axis of numbers."""
-    visible = [values[values > 0.0] if log else values for values in samples]
-    quantiles = np.array(
-        [np.quantile(values, [_TAIL, 1.0 - _TAIL]) for values in visible if len(values)]
-    )
-    first, last = float(quantiles[:, 0].min()), float(quantiles[:, 1].max())
-    if not first < last:  # one value: the support, if it has ends
-        fallback = first - max(abs(first), 1.0), first + max(abs(first), 1.0)
-        low, high = np.where(np.isfinite(support), support, fallback).tolist()
-        return low, high
-    if log:
-        factor = (last / first) ** _MARGIN
-        low, high = first / factor, last * factor
-    else:
-        margin = _MARGIN * (last - first)
-        low, high = first - margin, last + margin
-    # Data beyond the support are shown, but a margin does not reach there.
-    return min(first, max(low, support[0])), max(last, min(high, support[1]))
 
 
 def truncate(text: str, max_length: int) -> str:

@@ -282,15 +282,13 @@ def frame_names(x: Any) -> FeatureNames | None:
     are_texts = all(isinstance(name, str) for name in columns)
     if not columns or not are_texts or len(set(columns)) < len(columns):
         return None
-    words = {index: _categories(x[name]) for index, name in enumerate(columns)}
     dates = frozenset(index for index, name in enumerate(columns) if x[name].dtype.kind == "M")
-    categories = {index: w for index, w in words.items() if w}
+    categories = {}
+    for index, name in enumerate(columns):
+        words = tuple(getattr(x[name].dtype, "categories", ()))
+        if words and all(isinstance(word, str) for word in words):
+            categories[index] = words
     return FeatureNames(tuple(columns), categories, dates)
-
-
-def _categories(column: Any) -> tuple[str, ...]:
-    categories = tuple(getattr(column.dtype, "categories", ()))
-    return categories if all(isinstance(word, str) for word in categories) else ()
 
 
 def check_sides(

@@ -27,7 +27,7 @@ from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility.cross_validation import ChoiceData
 from llm_elicit.density.utility.fit import UtilityFit, fit_utility
 from llm_elicit.density.utility.gaussian_process import fit_log_odds
-from llm_elicit.density.utility_function import DeferredDraws, Utility
+from llm_elicit.density.utility_function import DeferredDraws
 
 JUDGE_METHODS = ("auto", "utility")
 """Methods that model the judges. They take log-odds, positions, ties, rankings and categories."""
@@ -298,13 +298,41 @@ def _run_method(problem: Problem, method: str) -> MethodFit:
     if method in SCORE_METHODS:
         return fit_score(problem, constant=method == "score-constant")
     start_time = time.perf_counter()
-    if not len(problem.judgments.contrasts):
-        utility, draws, report = _fit_choices(problem)
+    judgments, latent = problem.judgments, problem.latent
+    if not len(judgments.contrasts):
+        choice_fit = fit_choice_utility(problem)
+        utility, draws, fit_report = choice_fit.utility, choice_fit.draws, choice_fit.diagnostics
+        held_out, separation = fit_report["held_out"], fit_report.pop("separation")
+        log_density = [
+            latent.sampling.log_prob(x) - latent.sampling.log_scale_derivative(x)
+            for x in (judgments.winners, judgments.losers)
+        ]
+        difference = torch.from_numpy(log_density[0] - log_density[1])
+        sampling_log_likelihood = choice_log_likelihood(difference, problem.weights, problem.noise)
+        weights = ", ".join(f"{form} {w:.0%}" for form, w in fit_report["weights"].items() if w)
+        scores = ", ".join(f"{form} {value:.4f}" for form, value in held_out.items())
+        warning = "" if separation is None else f" But {separation['message']}."
+        report: dict[str, Any] = {
+            "held_out_log_likelihood": held_out[fit_report["form"]],
+            # Models that a belief should exceed, nats per comparison, cross-validated.
+            "null_models": {
+                "random choices": float(np.log(0.5)),
+                "sampling density": float(sampling_log_likelihood),
+                "position": held_out["constant"],
+                "quadratic": held_out["quadratic"],
+            },
+            "separation": separation,
+            "utility": fit_report,
+            "reason": "The utility as a sum of forms, weighted by how well they predict held-out "
+            f"comparisons: {weights} (nats per comparison: {scores}). Scores and flows are "
+            "separate methods, which take longer and were not shown to predict comparisons "
+            f"better.{warning}",
+        }
     else:
         progress = problem.progress or (lambda *_: None)
         progress("utility", 0, 1)
-        inputs, settings = (problem.judgments, problem.latent, problem.noise), problem.settings
-        fit, response = fit_log_odds(*inputs, problem.generator, settings.utility.process)
+        process = problem.settings.utility.process
+        fit, response = fit_log_odds(judgments, latent, problem.noise, problem.generator, process)
         progress("utility", 1, 1)
         utility, draws = fit.utility, DeferredDraws(lambda: fit.draws, len(fit.draws))
         report = {
@@ -318,42 +346,8 @@ def _run_method(problem: Problem, method: str) -> MethodFit:
     if method != "auto":
         del report["reason"]
     utility = utility.to(torch.empty(0, device=problem.settings.device))
-    belief = methods.UtilityDensity(problem.latent, utility, problem.settings.annealing)
+    belief = methods.UtilityDensity(latent, utility, problem.settings.annealing)
     return MethodFit(*belief.normalize(problem.generator), report, draws, utility_seconds)
-
-
-def _fit_choices(problem: Problem) -> tuple[Utility, DeferredDraws, dict[str, Any]]:
-    """Return the utility by choices, a sum of weighted forms, its draws, and the report."""
-    fit = fit_choice_utility(problem)
-    report = fit.diagnostics
-    held_out, separation = report["held_out"], report.pop("separation")
-    judgments, sampling = problem.judgments, problem.latent.sampling
-    log_density = [
-        sampling.log_prob(x) - sampling.log_scale_derivative(x)
-        for x in (judgments.winners, judgments.losers)
-    ]
-    difference = torch.from_numpy(log_density[0] - log_density[1])
-    sampling_log_likelihood = choice_log_likelihood(difference, problem.weights, problem.noise)
-    weights = ", ".join(f"{form} {w:.0%}" for form, w in report["weights"].items() if w)
-    scores = ", ".join(f"{form} {value:.4f}" for form, value in held_out.items())
-    warning = "" if separation is None else f" But {separation['message']}."
-    diagnostics = {
-        "held_out_log_likelihood": held_out[report["form"]],
-        # Models that a belief should exceed, nats per comparison, cross-validated.
-        "null_models": {
-            "random choices": float(np.log(0.5)),
-            "sampling density": float(sampling_log_likelihood),
-            "position": held_out["constant"],
-            "quadratic": held_out["quadratic"],
-        },
-        "separation": separation,
-        "utility": report,
-        "reason": "The utility as a sum of forms, weighted by how well they predict held-out "
-        f"comparisons: {weights} (nats per comparison: {scores}). Scores and flows are "
-        "separate methods, which take longer and were not shown to predict comparisons "
-        f"better.{warning}",
-    }
-    return fit.utility, fit.draws, diagnostics
 
 
 def fit_choice_utility(problem: Problem) -> UtilityFit:

@@ -279,20 +279,14 @@ def merge(evidence: Evidence) -> Judgments:
     # The same pair in either order gets one number, so that its rows are in one fold.
     pairs = np.unique(np.concatenate(order_points(a, b), axis=1), axis=0, return_inverse=True)[1]
     pairs = pairs.reshape(-1).astype(np.int64)
-    context = _make_context(evidence.judges, unique[:, 2 * d :].astype(np.int64), pairs)
     if len(unique) + len(measured) < d:
         raise DensityError(
             f"winners holds {len(unique)} distinct comparisons of positive weight and "
             f"{len(measured)} pairs with log-odds for {d} features; at least as many as "
             "features are needed; ask more questions."
         )
-    context_or_none = context if len(unique) and context.is_needed else None
-    names = evidence.judges, evidence.presentations
-    return Judgments(a, b, weights.astype(np.float64), pairs, context_or_none, measured, *names)
-
-
-def _make_context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Context:
-    judge, winner, loser, size, tie, pick, questions = circumstances.T
+    judges = evidence.judges
+    judge, winner, loser, size, tie, pick, questions = unique[:, 2 * d :].astype(np.int64).T
     sizes_by_judge = np.unique(np.stack([judge, size], axis=1)[winner != UNKNOWN], axis=0)
     # The last position is the reference of the others.
     position_terms = [
@@ -312,7 +306,17 @@ def _make_context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -
             pairs_of_question, int(pairs.max()) + 1 + len(group_of_pairs)
         )
     group = np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return Context(judges, judge, named_terms, position_columns, tie > 0, pick, group)
+    context = Context(judges, judge, named_terms, position_columns, tie > 0, pick, group)
+    return Judgments(
+        a,
+        b,
+        weights.astype(np.float64),
+        pairs,
+        context if len(unique) and context.is_needed else None,
+        measured,
+        judges,
+        evidence.presentations,
+    )
 
 
 def assign_folds(pairs: Index, folds: int, rng: np.random.Generator) -> Index:

@@ -175,15 +175,6 @@ _MIN_WHOLE_NUMBERS = 8  # with fewer whole numbers the slope does not help a sam
 _MAX_CELLS = 10_000  # whose widths are summed; narrower ones add nothing
 
 
-def _simplex(count: int) -> Tensor:
-    """Return the corners (K, K − 1) of a regular simplex around 0, columns of unit variance.
-
-    Any rotation of them would do for a fit. A saved belief needs the same ones, which a singular
-    value decomposition does not give on every processor.
-    """
-    return torch.from_numpy(math.sqrt(count) * helmert(count)[:, ::-1].T.copy())
-
-
 class BoxLatent(Latent):
     """Latent coordinates of a `Uniform` λ: g = Φ⁻¹(cube), so that λ is N(0, I).
 
@@ -219,10 +210,14 @@ class BoxLatent(Latent):
         self._is_linear = not (sampling.discrete | sampling.periodic).any()
         self._number_features = np.flatnonzero(~(sampling.categorical | sampling.periodic)).tolist()
         self._periodic_features = np.flatnonzero(sampling.periodic).tolist()
-        self._category_corners = {
-            int(j): _simplex(round(sampling.high[j] - sampling.low[j]) + 1)
-            for j in np.flatnonzero(sampling.categorical)
-        }
+        # The corners (K, K − 1) of a regular simplex around 0, with columns of unit variance. Any
+        # rotation of them would do for a fit. A saved belief needs the same ones, which a singular
+        # value decomposition does not give on every processor.
+        self._category_corners: dict[int, Tensor] = {}
+        for j in np.flatnonzero(sampling.categorical).tolist():
+            count = round(sampling.high[j] - sampling.low[j]) + 1
+            corners = math.sqrt(count) * helmert(count)[:, ::-1].T.copy()
+            self._category_corners[j] = torch.from_numpy(corners)
         self._column_scale = torch.ones(len(self._number_features), dtype=torch.float64)
         for column, j in enumerate(self._number_features):
             if not sampling.integer[j]:
@@ -235,22 +230,20 @@ class BoxLatent(Latent):
                 variance_within_cells = np.sum((np.diff(edges) / self._widths[j]) ** 3)
             self._column_scale[column] = 1.0 / math.sqrt(1.0 - variance_within_cells)
         has_few_values = sampling.integer & (sampling.high - sampling.low < _MIN_WHOLE_NUMBERS)
-        self._has_gradient = torch.from_numpy(
-            np.where(has_few_values | sampling.categorical, 0.0, 1.0)
-        )
+        no_gradient = has_few_values | sampling.categorical
+        self._has_gradient = torch.from_numpy(np.where(no_gradient, 0.0, 1.0))
 
     @property
     def feature_of_column(self) -> Index:
-        words = [
-            j for j, corners in self._category_corners.items() for _ in range(corners.shape[1])
-        ]
-        return np.array(self._number_features + 2 * self._periodic_features + words, dtype=np.int64)
+        owners = self._number_features + 2 * self._periodic_features
+        for j, corners in self._category_corners.items():
+            owners += [j] * corners.shape[1]
+        return np.array(owners, dtype=np.int64)
 
     @property
     def category(self) -> Index:
-        return np.where(
-            self.sampling.categorical[self.feature_of_column], self.feature_of_column, -1
-        )
+        owners = self.feature_of_column
+        return np.where(self.sampling.categorical[owners], owners, -1)
 
     def to_latent(self, x: Array) -> Array:
         """Return latent points; the faces of the box map to a large finite value."""
@@ -288,9 +281,8 @@ class BoxLatent(Latent):
         for column, j in enumerate(self._number_features):
             if self.sampling.integer[j]:
                 middle = self._cell_middle(torch.special.ndtr(g[:, j]), j)
-                number_columns[:, column] = (
-                    self._column_scale[column] * _SQRT_3 * (2.0 * middle - 1.0)
-                )
+                scale = self._column_scale[column] * _SQRT_3
+                number_columns[:, column] = scale * (2.0 * middle - 1.0)
         angles = self._angles(g)
         columns = [number_columns, _SQRT_2 * torch.cos(angles), _SQRT_2 * torch.sin(angles)]
         for j, corners in self._category_corners.items():
@@ -319,11 +311,8 @@ class BoxLatent(Latent):
             2.0 * _SQRT_3 * v[:, :number_count] * self._column_scale.to(g)
         )
         angles = self._angles(g)
-        angle_gradient = v[
-            :, number_count + periodic_count : number_count + 2 * periodic_count
-        ] * torch.cos(angles) - v[:, number_count : number_count + periodic_count] * torch.sin(
-            angles
-        )
+        cosines, sines = v[:, number_count:][:, : 2 * periodic_count].chunk(2, 1)
+        angle_gradient = sines * torch.cos(angles) - cosines * torch.sin(angles)
         cube_gradient[:, self._periodic_features] = 2.0 * math.pi * _SQRT_2 * angle_gradient
         return cube_gradient * self._has_gradient.to(g) / _SQRT_2PI * torch.exp(-0.5 * g * g)
 
@@ -574,10 +563,10 @@ def reordering_matrices(latent: Latent, new: Latent, order: Sequence[int]) -> tu
     permutation = np.eye(len(order))[list(order)]
     rotation = torch.from_numpy(np.linalg.solve(new.root, permutation @ latent.root))
     owners = np.asarray(order)[new.feature_of_column]
+    new_columns = np.argsort(owners, kind="stable")
+    old_columns = np.argsort(latent.feature_of_column, kind="stable")
     column_permutation = torch.zeros(len(owners), len(owners), dtype=torch.float64)
-    column_permutation[
-        np.argsort(owners, kind="stable"), np.argsort(latent.feature_of_column, kind="stable")
-    ] = 1.0
+    column_permutation[new_columns, old_columns] = 1.0
     return rotation, column_permutation
 
 

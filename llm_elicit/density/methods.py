@@ -525,7 +525,26 @@ def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
             "log-odds leave the sharpness open, so this density may be too wide or too narrow and "
             "its bands do not say so; estimate it with fit_power and pass that to tempered"
         )
-    return [*warnings, *_chance_warning(diagnostics)] if quality else warnings
+    if not quality:
+        return warnings
+    score = diagnostics.get("held_out_log_likelihood")
+    explained = (diagnostics.get("response") or {}).get("held_out_r2")
+    consequence = "so the belief may show noise alone"
+    if score is not None:
+        # Choices are compared with the better of random choices and the position alone.
+        null_models = {"random choices": math.log(0.5)}
+        position = (diagnostics.get("null_models") or {}).get("position")
+        if position is not None and position > null_models["random choices"] + _MIN_POSITION_GAIN:
+            null_models["the position alone"] = position
+        best_null = max(null_models, key=lambda name: null_models[name])
+        if score <= null_models[best_null]:
+            warnings.append(
+                f"held-out choices are predicted no better than by {best_null} ({score:.3f} "
+                f"against {null_models[best_null]:.3f} nats per comparison), {consequence}"
+            )
+    elif explained is not None and explained <= 0.0:
+        warnings.append(f"none of the variation of held-out log-odds is predicted, {consequence}")
+    return warnings
 
 
 def leaves_sharpness_open(diagnostics: Mapping[str, Any]) -> bool:
@@ -539,30 +558,6 @@ def leaves_sharpness_open(diagnostics: Mapping[str, Any]) -> bool:
     """
     response = diagnostics.get("response") or {}
     return response.get("scale") == "log-odds" and "power" not in diagnostics
-
-
-def _chance_warning(diagnostics: Mapping[str, Any]) -> list[str]:
-    """Return a warning if held-out answers are not predicted better than by chance, or none.
-
-    Choices are compared with the better of two null models: random choices, and the position alone.
-    """
-    score = diagnostics.get("held_out_log_likelihood")
-    explained = (diagnostics.get("response") or {}).get("held_out_r2")
-    consequence = "so the belief may show noise alone"
-    if score is not None:
-        null_models = {"random choices": math.log(0.5)}
-        position = (diagnostics.get("null_models") or {}).get("position")
-        if position is not None and position > null_models["random choices"] + _MIN_POSITION_GAIN:
-            null_models["the position alone"] = position
-        best_null = max(null_models, key=lambda name: null_models[name])
-        if score <= null_models[best_null]:
-            return [
-                f"held-out choices are predicted no better than by {best_null} ({score:.3f} "
-                f"against {null_models[best_null]:.3f} nats per comparison), {consequence}"
-            ]
-    elif explained is not None and explained <= 0.0:
-        return [f"none of the variation of held-out log-odds is predicted, {consequence}"]
-    return []
 
 
 def rescale_level(diagnostics: dict[str, Any], noise: Noise, old_noise: Noise) -> dict[str, Any]:

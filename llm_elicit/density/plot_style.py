@@ -81,7 +81,21 @@ def set_axis(
         axes.set_yscale("log" if axis.log else "linear")
         axes.set_ylim(axis.limits)
     if axis.categories:
-        _set_category_ticks(axes, direction, axis)
+        # With many categories only some are labelled; tables list all.
+        labelled = range(0, len(axis.categories), -(-len(axis.categories) // _MAX_LABELS))
+        full = [axis.categories[at] for at in labelled]
+        words = [truncate(word, _MAX_WORD_LETTERS) for word in full]
+        if len(set(words)) < len(set(full)):
+            # Words that are alike at their beginning are shortened inside.
+            half = _MAX_WORD_LETTERS // 2
+            words = [
+                w if len(w) <= _MAX_WORD_LETTERS else f"{w[: half - 1]}…{w[-half:]}" for w in full
+            ]
+        # The names of categories are not parsed as mathematics.
+        matplotlib_axis.set_ticks([axis.low + at for at in labelled], words, parse_math=False)
+        if direction == "x" and len(words) * max(map(len, words)) > _MAX_LETTERS:
+            for label in axes.get_xticklabels():
+                label.set(rotation=30, ha="right", rotation_mode="anchor")
         return
     matplotlib_axis.set_minor_locator(NullLocator())
     if axis.date:
@@ -115,26 +129,6 @@ class _ShortLabels(Formatter):
     def format_ticks(self, values: Sequence[float]) -> list[str]:
         """Return a label for each tick."""
         return format_tick_labels([value * self._factor for value in values])
-
-
-def _set_category_ticks(axes: Axes, direction: Literal["x", "y"], axis: FeatureAxis) -> None:
-    """Set ticks at a feature's categories; their names are not parsed as mathematics."""
-    # With many categories only some are labelled; tables list all.
-    labelled = range(0, len(axis.categories), -(-len(axis.categories) // _MAX_LABELS))
-    full = [axis.categories[at] for at in labelled]
-    words = [truncate(word, _MAX_WORD_LETTERS) for word in full]
-    if len(set(words)) < len(set(full)):
-        # Words that are alike at their beginning are shortened inside.
-        half = _MAX_WORD_LETTERS // 2
-        words = [w if len(w) <= _MAX_WORD_LETTERS else f"{w[: half - 1]}…{w[-half:]}" for w in full]
-    positions = [axis.low + at for at in labelled]
-    if direction == "y":
-        axes.set_yticks(positions, words, parse_math=False)
-        return
-    axes.set_xticks(positions, words, parse_math=False)
-    if len(words) * max(map(len, words)) > _MAX_LETTERS:
-        for label in axes.get_xticklabels():
-            label.set(rotation=30, ha="right", rotation_mode="anchor")
 
 
 def log_ticks(axis: FeatureAxis, max_ticks: int) -> list[float]:

@@ -151,14 +151,13 @@ def draw_regions(
     if any(discrete):
         # One feature has single values: a line along the other for each value, thick for 50 %.
         vertical, lines = discrete[0], list[Artist]()
-        centres_of_values, density_of_values = (
-            (centres[0], density) if vertical else (centres[1], density.T)
-        )
-        line_edges, draw_lines = (edges[1], axes.vlines) if vertical else (edges[0], axes.hlines)
+        values, ends = (centres[0], edges[1]) if vertical else (centres[1], edges[0])
+        draw_lines = axes.vlines if vertical else axes.hlines
         for level, thickness in zip(levels, (0.8, 2.6), strict=False):
-            dense = np.pad((density_of_values >= level).astype(int), ((0, 0), (1, 1)))
-            (row, start), (_, end) = (np.nonzero(np.diff(dense) == step) for step in (1, -1))
-            spans = centres_of_values[row], line_edges[start], line_edges[end]
+            dense = (density if vertical else density.T) >= level
+            changes = np.diff(np.pad(dense.astype(int), ((0, 0), (1, 1))))
+            (row, start), (_, end) = np.nonzero(changes == 1), np.nonzero(changes == -1)
+            spans = values[row], ends[start], ends[end]
             lines.append(draw_lines(*spans, colors=theme.belief, lw=thickness))
         return lines
     if not levels:
@@ -217,12 +216,9 @@ def is_within_posterior(pair: PanelPair, plot: PlotData) -> bool:
     reference = pair.shares(plot.sampling)
     has_mass = reference > 0
     shares = pair.shares(plot.draws)[:, has_mass]
-    variance = shares.var(axis=0, ddof=1) - _binomial_variance(
-        shares.mean(axis=0), plot.draws.shape[1]
-    )
-    return _difference_from_sampling(pair, plot.belief, plot.sampling) < float(
-        (variance / reference[has_mass]).sum()
-    )
+    chance = _binomial_variance(shares.mean(axis=0), plot.draws.shape[1])
+    variance = (shares.var(axis=0, ddof=1) - chance) / reference[has_mass]
+    return _difference_from_sampling(pair, plot.belief, plot.sampling) < float(variance.sum())
 
 
 def _difference_from_sampling(pair: PanelPair, points: Array, sampling: Array) -> float:

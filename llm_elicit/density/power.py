@@ -69,10 +69,7 @@ _SHARPNESS = (0.05, 400.0)  # bounds of the standard deviation of k f over λ, n
 _GRID_SIZE, _REFINED_SIZE, _INTERPOLATED_SIZE = 24, 16, 4001
 _MAX_LOSS = 8.0  # nats below the most likely power, beyond which the coarse grid suffices
 _PARTICLES, _MAX_PARTICLES = 2048, 16_384
-_MIN_EFFECTIVE, _MAX_EFFECTIVE = (
-    5.0,
-    200.0,
-)  # bounds of the effective number of points of stated quantiles
+_EFFECTIVE_SIZES = (5.0, 200.0)  # bounds of the effective number of points of stated quantiles
 _NOISE_GRID = 25
 _POOL_SIZE, _MAX_DRAWS = 16_384, 64  # particles and draws by which points are judged
 
@@ -172,9 +169,8 @@ class _PowerFamily:
         """Return particles of the whole space along powers (K,), computed once for equal powers."""
         key = tuple(powers.tolist())
         if key not in self._whole_space:
-            self._whole_space[key] = self.path(
-                whole_space(self.belief.dimension), powers, self.particles
-            )
+            box = whole_space(self.belief.dimension)
+            self._whole_space[key] = self.path(box, powers, self.particles)
         return self._whole_space[key]
 
     def deviations(self, g: torch.Tensor) -> Array:
@@ -201,10 +197,9 @@ class _PowerFamily:
         logs = self.powers * f[:, None] - path.log_mass[0]
         proposal = logsumexp(logs, axis=1) - np.log(len(self.powers))
         deviations = self.deviations(pool)
-        utility_draws = (
-            f + (np.sqrt(len(deviations) - 1) * deviations)[:: -(-len(deviations) // _MAX_DRAWS)]
-        )
-        draws, log_proposal = torch.from_numpy(utility_draws), torch.from_numpy(proposal)
+        deviations = np.sqrt(len(deviations) - 1) * deviations
+        draws = torch.from_numpy(f + deviations[:: -(-len(deviations) // _MAX_DRAWS)])
+        log_proposal = torch.from_numpy(proposal)
         at_points, centred = self.belief.utility(x) - f.mean(), f - f.mean()
         mean, variance = at_points.mean(), at_points.var() + 1e-12 * f.var()
         moments_of_points = np.array([mean, np.log(variance)])
@@ -243,19 +238,14 @@ class _PowerFamily:
         stated = [
             _check_quantiles(self.belief, feature, levels) for feature, levels in quantiles.items()
         ]
-        minimum_entropy = sum(
-            float(statement.shares @ np.log(statement.shares)) for statement in stated
-        )
-        degrees_of_freedom = sum(len(statement.shares) - 1 for statement in stated) - 1
-        deviance = 2.0 * (
-            minimum_entropy
-            - float(self._quantile_log_likelihoods(stated, self.powers).mean(1).max())
-        )
-        effective_size = (
-            float(np.clip(degrees_of_freedom / max(deviance, 1e-9), _MIN_EFFECTIVE, _MAX_EFFECTIVE))
-            if degrees_of_freedom
-            else 2.0 * _MIN_EFFECTIVE
-        )
+        # The log-likelihood of a belief that agrees with all quantiles, and the best of any power.
+        saturated = sum(float(quantiles.shares @ np.log(quantiles.shares)) for quantiles in stated)
+        best = float(self._quantile_log_likelihoods(stated, self.powers).mean(1).max())
+        degrees_of_freedom = sum(len(quantiles.shares) - 1 for quantiles in stated) - 1
+        effective_size = 2.0 * _EFFECTIVE_SIZES[0]
+        if degrees_of_freedom:
+            deviance = max(2.0 * (saturated - best), 1e-9)
+            effective_size = float(np.clip(degrees_of_freedom / deviance, *_EFFECTIVE_SIZES))
 
         def curve(powers: Array) -> Array:
             total = self._quantile_log_likelihoods(stated, powers)
@@ -264,41 +254,29 @@ class _PowerFamily:
         return curve
 
     def _quantile_log_likelihoods(self, stated: Sequence[_StatedQuantiles], powers: Array) -> Array:
-        """Return log-likelihoods (K, S) of stated quantiles by draw, per effective point."""
-        path = self.whole_space(powers)
-        x = [self._to_natural(points[0]) for points in path.points]
-        return np.array([
-            sum(self._log_shares(x[index], path.points[index][0], statement, k) @ statement.shares
-                for statement in stated)
-            for index, k in enumerate(powers)
-        ])  # fmt: skip
+        """Return log-likelihoods (K, S) of stated quantiles by draw, per effective point.
 
-    def _to_natural(self, g: torch.Tensor) -> Array:
-        """Return latent points (n, d) in natural units, whole numbers spread over their cells.
-
-        Half of a whole number's mass then lies below a quantile that is this number.
+        The shares of mass between the quantiles change with the draw to first order.
         """
-        sampling = self.latent.sampling
-        if isinstance(sampling, Uniform):
-            return sampling.from_cube_unrounded(torch.special.ndtr(g).numpy())
-        return self.latent.from_latent(g.numpy())
-
-    def _log_shares(
-        self, x: Array, g: torch.Tensor, stated: _StatedQuantiles, power: float
-    ) -> Array:
-        """Return log shares (S, B) of mass between quantiles, by draw, to first order."""
-        bins = np.searchsorted(stated.values, x[:, stated.feature])
-        membership = np.eye(len(stated.shares))[bins]
-        share = membership.mean(0)
-        delta = self.deviations(g)
-        delta = delta * np.sqrt(len(delta) - 1)
-        share_changes = (delta - delta.mean(1, keepdims=True)) @ membership / len(membership)
-        min_share = 0.5 / len(membership)
-        # A first-order change of the shares themselves could make them negative.
-        logs = np.log(np.maximum(share, min_share)) + np.clip(
-            power * share_changes / np.maximum(share, min_share), -5.0, 5.0
-        )
-        return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
+        path, sampling, rows = self.whole_space(powers), self.latent.sampling, []
+        for (g,), power in zip(path.points, powers, strict=True):
+            if isinstance(sampling, Uniform):
+                # Half of a whole number's mass lies below a quantile that is this number.
+                x = sampling.from_cube_unrounded(torch.special.ndtr(g).numpy())
+            else:
+                x = self.latent.from_latent(g.numpy())
+            delta = self.deviations(g)
+            delta = delta * np.sqrt(len(delta) - 1)
+            centred, row = delta - delta.mean(1, keepdims=True), np.zeros(len(delta))
+            for feature, values, shares in stated:
+                membership = np.eye(len(shares))[np.searchsorted(values, x[:, feature])]
+                share_changes = centred @ membership / len(x)
+                share = np.maximum(membership.mean(0), 0.5 / len(x))
+                # A first-order change of the shares themselves could make them negative.
+                logs = np.log(share) + np.clip(power * share_changes / share, -5.0, 5.0)
+                row = row + (logs - logsumexp(logs, axis=1, keepdims=True)) @ shares
+            rows.append(row)
+        return np.array(rows)
 
     def ratios_likelihood(self, ratios: Sequence[npt.ArrayLike]) -> Curve:
         """Return log p(log-ratios | k), with f and the dispersion integrated out."""
@@ -395,34 +373,28 @@ def _combine_sources(
 ) -> Power:
     """Return the power by the sum of all log-likelihoods, and by each of them."""
     splines = {name: _fit_spline(powers, curve) for name, curve in sources.items()}
-    coherence = (
-        None if range_likelihood is None else range_likelihood.coherence(splines["ranges"][1])
-    )
+    coherence = None
+    if range_likelihood is not None:
+        coherence = range_likelihood.coherence(splines["ranges"][1])
     log_powers = np.linspace(np.log(powers[0]), np.log(powers[-1]), _INTERPOLATED_SIZE)
     curves = {name: np.asarray(spline(log_powers)) for name, (spline, _) in splines.items()}
     estimates = [_summarize(log_powers, curve, name) for name, curve in curves.items()]
     agreement = None
     if len(estimates) > 1:
         # Cochran's test that all have one log k.
-        logs, weight = (
-            np.log([p.value for p in estimates]),
-            np.array([p.log_sd for p in estimates]) ** -2,
-        )
+        logs = np.log([p.value for p in estimates])
+        weight = np.array([p.log_sd for p in estimates]) ** -2
         squared_differences = np.square(logs - weight @ logs / weight.sum())
         agreement = float(stats.chi2.sf(weight @ squared_differences, len(estimates) - 1))
     estimates = [replace(p, coherence=coherence) if p.source == "ranges" else p for p in estimates]
     if fit_curve is not None:
-        nearest_power = float(
-            np.exp(log_powers[np.argmax(_fit_spline(powers, fit_curve)[0](log_powers))])
-        )
-        estimates = [
-            replace(p, value=nearest_power) if p.source == "points" else p for p in estimates
-        ]
+        best = np.argmax(_fit_spline(powers, fit_curve)[0](log_powers))
+        nearest = float(np.exp(log_powers[best]))
+        estimates = [replace(p, value=nearest) if p.source == "points" else p for p in estimates]
     if len(estimates) == 1:
         return replace(estimates[0], sources=(estimates[0],))
-    joint = _summarize(
-        log_powers, sum(curves.values(), np.zeros(_INTERPOLATED_SIZE)), " + ".join(sources)
-    )
+    total = sum(curves.values(), np.zeros(_INTERPOLATED_SIZE))
+    joint = _summarize(log_powers, total, " + ".join(sources))
     return replace(joint, sources=tuple(estimates), agreement=agreement, coherence=coherence)
 
 

@@ -43,11 +43,8 @@ _QUANTILES = (0.05, 0.5, 0.95)
 _HEADINGS = ("", "mean", "sd", "5 %", "50 %", "95 %")
 _MAX_ROWS, _MAX_CATEGORIES = 40, 8
 _MAX_LETTERS = 60
-_RIGHT, _LEFT, _SMALL = (
-    ' style="text-align:right"',
-    ' style="text-align:left"',
-    ' style="opacity:.75;white-space:nowrap"',
-)
+_RIGHT, _LEFT = ' style="text-align:right"', ' style="text-align:left"'
+_SMALL = ' style="opacity:.75;white-space:nowrap"'
 
 
 def belief_html(
@@ -70,10 +67,9 @@ def belief_html(
         notes = [
             f"Below each number: its 90 % band over {len(posterior_draws)} draws of the posterior."
         ]
-        numbers = np.concatenate(
-            [posterior_draws.mean()[:, None], posterior_draws.quantile(_QUANTILES)], axis=1
-        )
-        bands = np.stack(band(numbers))  # (2, 1 + L, d)
+        means, quantiles_of_draws = posterior_draws.mean(), posterior_draws.quantile(_QUANTILES)
+        summaries = np.concatenate([means[:, None], quantiles_of_draws], axis=1)
+        bands = np.stack(band(summaries))  # (2, 1 + L, d)
     elif draws:
         notes = ["For 90 % bands call draws() first; it takes seconds."]
     notes += [f"{line[0].upper()}{line[1:]}." for line in fit_warnings(diagnostics)]
@@ -86,8 +82,18 @@ def belief_html(
         elif axis.periodic:
             rows += _html_row(axis.label, _periodic_cells(axis, points[:, j], posterior_draws, j))
         else:
-            bands_of_feature = None if bands is None else bands[..., j].T
-            rows += _html_row(axis.label, _number_cells(axis, points[:, j], bands_of_feature))
+            sd = float(points[:, j].std())
+            numbers = [float(points[:, j].mean()), *np.quantile(points[:, j], _QUANTILES).tolist()]
+            texts = [_format_value(axis, number, sd) for number in numbers]
+            band_texts = [""] * len(texts)
+            if bands is not None:
+                band_texts = [
+                    " to ".join(_format_value(axis, float(end), sd) for end in ends)
+                    for ends in bands[..., j].T
+                ]
+            mean, *quantiles = zip(texts, band_texts, strict=True)
+            width = _format_number(axis, sd, sd) + (" days" if axis.date else "")
+            rows += _html_row(axis.label, [mean, (width, ""), *quantiles])
     if len(axes) > _MAX_ROWS:
         rows += _html_row("…", f"{len(axes) - _MAX_ROWS} more features")
     head = "".join(f"<th{_RIGHT}>{heading}</th>" for heading in _HEADINGS)
@@ -109,25 +115,6 @@ def _html_row(label: str, cells: str | list[tuple[str, str]]) -> str:
     return row + "</tr>"
 
 
-def _number_cells(
-    axis: FeatureAxis, values: Array, bands_of_values: Array | None
-) -> list[tuple[str, str]]:
-    """Return mean, standard deviation and quantiles of values (m,), with bands (1 + L, 2)."""
-    sd = float(values.std())
-    values_shown = [float(values.mean()), *np.quantile(values, _QUANTILES).tolist()]
-    bands = [""] * len(values_shown)
-    if bands_of_values is not None:
-        bands = [
-            " to ".join(_format_value(axis, float(end), sd) for end in pair)
-            for pair in bands_of_values
-        ]
-    mean, *quantiles = zip(
-        (_format_value(axis, value, sd) for value in values_shown), bands, strict=True
-    )
-    width = f"{_format_number(axis, sd, sd)} days" if axis.date else _format_number(axis, sd, sd)
-    return [mean, (width, ""), *quantiles]
-
-
 def _periodic_cells(
     axis: FeatureAxis, values: Array, posterior_draws: BeliefDraws | None, index: int
 ) -> list[tuple[str, str]]:
@@ -139,26 +126,19 @@ def _periodic_cells(
         return _format_number(axis, axis.low + (angle / radians_per_unit) % period, sd)
 
     resultant = complex(np.exp(1j * radians_per_unit * (values - axis.low)).mean())
-    sd, angle = (
-        math.sqrt(max(0.0, 1.0 - abs(resultant) ** 2)) / radians_per_unit,
-        float(np.angle(resultant)),
-    )
+    sd = math.sqrt(max(0.0, 1.0 - abs(resultant) ** 2)) / radians_per_unit
+    angle = float(np.angle(resultant))
     if posterior_draws is not None:
         points_and_weights = zip(posterior_draws.points, posterior_draws.weights, strict=True)
-        means = np.array(
-            [
-                w @ np.exp(1j * radians_per_unit * (x[:, index] - axis.low))
-                for x, w in points_and_weights
-            ]
-        )
+        resultants = [
+            weights @ np.exp(1j * radians_per_unit * (points[:, index] - axis.low))
+            for points, weights in points_and_weights
+        ]
         # Measured from the mean, a band may go over the end of the range.
-        band_angles = band(np.angle(means * np.exp(-1j * angle)))
+        band_angles = band(np.angle(np.array(resultants) * np.exp(-1j * angle)))
         band_text = " to ".join(text(angle + float(end)) for end in band_angles)
-    return [
-        (text(angle), band_text),
-        (_format_number(axis, sd, sd), ""),
-        *[("–", "")] * len(_QUANTILES),
-    ]
+    width = _format_number(axis, sd, sd)
+    return [(text(angle), band_text), (width, ""), *[("–", "")] * len(_QUANTILES)]
 
 
 def _format_shares(
@@ -166,16 +146,12 @@ def _format_shares(
 ) -> str:
     """Return the shares of categories, the largest first."""
     share = axis.data_histogram(values)
-    share_bands = None if posterior_draws is None else np.stack(band(posterior_draws.shares(index)))
+    bands = None if posterior_draws is None else band(posterior_draws.shares(index))
     order = np.argsort(-share, kind="stable")
     largest, others = order[:_MAX_CATEGORIES], order[_MAX_CATEGORIES:]
     parts = []
     for code in largest.tolist():
-        band_text = (
-            ""
-            if share_bands is None
-            else f" ({share_bands[0, code]:.0%} to {share_bands[1, code]:.0%})"
-        )
+        band_text = "" if bands is None else f" ({bands[0][code]:.0%} to {bands[1][code]:.0%})"
         category = feature_axis.truncate(axis.categories[code], _MAX_LETTERS)
         parts.append(f"{category} {share[code]:.0%}{band_text}")
     if len(others):
@@ -273,9 +249,8 @@ class DensityWithPosterior(Distribution):
             draws = make_draws(belief, utilities, generator, progress, log_level_sd)
         if is_default_level:
             # Figures use seed 0; an audit asks for the draws of another seed several times.
-            self._draws_by_seed = {k: v for k, v in self._draws_by_seed.items() if k == 0} | {
-                seed: draws
-            }
+            of_seed_0 = {k: v for k, v in self._draws_by_seed.items() if k == 0}
+            self._draws_by_seed = of_seed_0 | {seed: draws}
         return replace(draws, _feature_names=self._features)
 
     def utility_draws(self) -> UtilityDraws:
@@ -362,17 +337,15 @@ class DensityWithPosterior(Distribution):
             name = f"{label}: data"
             selected = self._features.select(indices).to_array(name, data)
             has_all_features = selected is data  # an array with all features
-            points = check_points(
-                name, selected, self.dimension if has_all_features else len(indices)
-            )
+            dimension = self.dimension if has_all_features else len(indices)
+            points = check_points(name, selected, dimension)
             points = points[:, indices] if has_all_features else points
         belief, sampling_density = self.sample(n, seed=seed)[:, indices], self.sampling
         rng = np.random.default_rng(seed)
         if isinstance(sampling_density, Uniform) and not sampling_density.constraints:
             # Exact marginals: lines without noise.
-            sampling = sampling_density.from_cube(
-                qmc.LatinHypercube(sampling_density.dimension, rng=rng).random(_POINTS)
-            )
+            cube = qmc.LatinHypercube(sampling_density.dimension, rng=rng).random(_POINTS)
+            sampling = sampling_density.from_cube(cube)
         else:
             sampling = sampling_density.sample(_POINTS, rng)
         sampling = sampling[:, indices]
@@ -381,21 +354,13 @@ class DensityWithPosterior(Distribution):
         if not bands or not self.has_draws:
             return feature_axis.PlotData(axes, belief, sampling, points)
         posterior_draws = self.draws()
-        points_and_weights, band_of_features = (
-            list(zip(posterior_draws.points, posterior_draws.weights, strict=True)),
-            [],
-        )
+        points_and_weights = list(zip(posterior_draws.points, posterior_draws.weights, strict=True))
+        bands_of_features = []
         for axis, index in zip(axes, indices, strict=True):
             lines = np.stack([axis.density_line(x[:, index], w) for x, w in points_and_weights])
-            band_of_features.append(feature_axis.Band(axis.centres, *band(lines)))
-        return feature_axis.PlotData(
-            axes,
-            belief,
-            sampling,
-            points,
-            band_of_features,
-            posterior_draws.sample(_POINTS_PER_DRAW)[..., indices],
-        )
+            bands_of_features.append(feature_axis.Band(axis.centres, *band(lines)))
+        draws = posterior_draws.sample(_POINTS_PER_DRAW)[..., indices]
+        return feature_axis.PlotData(axes, belief, sampling, points, bands_of_features, draws)
 
     def _repr_html_(self) -> str:
         """Return a table of the features, which notebooks show."""
@@ -540,9 +505,8 @@ class DensityWithPosterior(Distribution):
                 "mean": posterior_draws.mean()[None],
                 "quantile": posterior_draws.quantile(LEVELS)[None],
             }
-            groups["beliefs"] = dataset(
-                summaries, {j: posterior_draws.shares(j)[None] for j in categories}
-            )
+            shares = {j: posterior_draws.shares(j)[None] for j in categories}
+            groups["beliefs"] = dataset(summaries, shares)
         if arviz.__version__.startswith("0."):
             return arviz.InferenceData(**groups)
         return xarray.DataTree.from_dict(groups)

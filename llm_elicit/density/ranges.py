@@ -192,16 +192,15 @@ class _Particles:
         while bool((progress < 1.0).any()):
             active = torch.nonzero(progress < 1.0)[:, 0]
             first, last = self._log_densities(power, [value[active] for value in self.values])
-            increment = _next_increments(last - first, 1.0 - progress[active])
+            remaining = 1.0 - progress[active]
+            increment = _next_increments(last - first, remaining)
             log_weights = increment[:, None] * (last - first)
-            self.log_mass[active] += torch.logsumexp(log_weights, 1) - math.log(
-                log_weights.shape[1]
-            )
+            size = log_weights.shape[1]
+            self.log_mass[active] += torch.logsumexp(log_weights, 1) - math.log(size)
             progress[active] = torch.where(
-                increment >= 1.0 - progress[active], 1.0, progress[active] + increment
+                increment >= remaining, 1.0, progress[active] + increment
             )
             # Systematic resampling within each box.
-            size = log_weights.shape[1]
             edges = torch.softmax(log_weights, 1).cumsum(1)
             offset = torch.rand(1, generator=self.generator, dtype=torch.float64)
             at = (torch.arange(size, dtype=torch.float64) + offset) / size
@@ -224,7 +223,9 @@ class _Particles:
         # Kept away from singular.
         root = torch.linalg.cholesky(covariance + torch.diag_embed(0.02 * diagonal + _JITTER))
         proposal = points + self.step[active][:, None, None] * (white @ root.mT)
-        inside = _is_inside(self.latent, proposal, self.boxes[active.numpy()])
+        boxes = self.boxes[active.numpy()][:, None]
+        x = self.latent.from_latent(proposal.flatten(0, 1).numpy()).reshape(proposal.shape)
+        inside = torch.from_numpy(((x >= boxes[..., 0]) & (x <= boxes[..., 1])).all(-1))
         proposal = torch.where(inside[..., None], proposal, points)
         values = self._evaluate(proposal, self.within.select(active))
         new, old = (
@@ -237,10 +238,8 @@ class _Particles:
         self.points[active] = torch.where(accepted[..., None], proposal, points)
         for current, moved in zip(self.values, values, strict=True):
             current[active] = torch.where(accepted, moved, current[active])
-        rate = acceptance.mean(1)
-        self.step[active] = (self.step[active] * torch.exp(rate - _TARGET_ACCEPTANCE)).clamp(
-            1e-3, 5.0
-        )
+        step_change = torch.exp(acceptance.mean(1) - _TARGET_ACCEPTANCE)
+        self.step[active] = (self.step[active] * step_change).clamp(1e-3, 5.0)
 
 
 def _next_increments(ratio: Tensor, remaining: Tensor) -> Tensor:
@@ -258,14 +257,6 @@ def _next_increments(ratio: Tensor, remaining: Tensor) -> Tensor:
     return torch.from_numpy(
         np.where(keeps_effective_size(remaining_array), remaining_array, increment)
     )
-
-
-def _is_inside(latent: Latent, points: Tensor, boxes: Array) -> Tensor:
-    """Return which latent points (G, N, d) lie in their boxes (G, d, 2)."""
-    flat = points.reshape(-1, points.shape[-1]).numpy()
-    x = latent.from_latent(flat).reshape(points.shape)
-    inside = (x >= boxes[:, None, :, 0]) & (x <= boxes[:, None, :, 1])
-    return torch.from_numpy(inside.all(-1))
 
 
 def whole_space(dimension: int) -> Array:
@@ -287,9 +278,7 @@ _SCALE_SD = 1.0  # prior sd of log(c k), which is 0 if points and ranges are jud
 _NOISE_SD = 1.0  # prior sd of log(noise of a range's log-odds / that of a point's)
 _ANY_NOISE_SD = 2.0  # the same if the noise of a point's log-odds is unknown
 _MAX_NEWTON_STEPS, _DIFFERENCE_STEP = 50, 1e-3
-_STEP_LENGTHS = np.array(
-    [1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 1e-3, 0.0]
-)  # step lengths of Newton's method
+_STEP_LENGTHS = np.array([1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 1e-3, 0.0])  # of Newton's method
 
 
 @dataclass(frozen=True)
@@ -363,8 +352,23 @@ class RangeLikelihood:
         paths: PathFunction,
         deviations: DeviationFunction,
     ) -> None:
-        _check_ranges(ranges, belief.sampling)
-        n, d = len(ranges), belief.dimension
+        n, d, sampling = len(ranges), belief.dimension, belief.sampling
+        if ranges.first.shape[1] != d:
+            raise DensityError(
+                f"fit_power: ranges of {ranges.first.shape[1]} features, and the belief has {d}; "
+                "give (-inf, inf) for a free feature."
+            )
+        for name, side in (("first", ranges.first), ("second", ranges.second)):
+            slack = 1e-9 * (sampling.high - sampling.low)
+            below = side < (sampling.low - slack)[:, None]
+            above = side > (sampling.high + slack)[:, None]
+            is_outside = np.isfinite(side) & (below | above) & isinstance(sampling, Uniform)
+            for i, j, _ in np.argwhere(is_outside):
+                raise DensityError(
+                    f"fit_power: ranges.{name}[{i}] has the bounds {side[i, j].tolist()} of feature"
+                    f" {j}, outside the range asked about, {sampling.low[j]} to "
+                    f"{sampling.high[j]}; use (-inf, inf) for a free feature."
+                )
         first, second = (side.reshape(n, 2 * d) for side in (ranges.first, ranges.second))
         rows = LogOdds.exact(first, second, ranges.log_odds)
         pairs = pair_contrasts(rows)
@@ -381,7 +385,7 @@ class RangeLikelihood:
         boxes, index = np.unique(np.concatenate([pairs.a, pairs.b]), axis=0, return_inverse=True)
         self.boxes = boxes.reshape(-1, d, 2)
         self.first_index, self.second_index = np.split(index.reshape(-1), 2)
-        width = _log_widths(self.boxes, belief.sampling)
+        width = _log_widths(self.boxes, sampling)
         self.width = width[self.first_index] - width[self.second_index]
         # Prior means and standard deviations (2,) of θ. The dispersion is that of one log-odds, and
         # half differences have less by √2.
@@ -409,14 +413,11 @@ class RangeLikelihood:
         free_values = [maximum.value for maximum in maxima]
         best = maxima[int(np.argmax(free_values))]
         k = powers[int(np.argmax(free_values))]
-        likelihood_ratio = 2.0 * max(
-            _interpolate_maximum(powers, free_values) - _interpolate_maximum(powers, bound_values),
-            0.0,
-        )
+        free_maximum = _interpolate_maximum(powers, free_values)
+        gain = max(free_maximum - _interpolate_maximum(powers, bound_values), 0.0)
         freedom = max(len(self.value) - 4, 1)
-        p_value = float(
-            stats.f.sf(freedom * np.expm1(likelihood_ratio / len(self.value)), 1, freedom)
-        )
+        statistic = freedom * np.expm1(2.0 * gain / len(self.value))
+        p_value = float(stats.f.sf(statistic, 1, freedom))
         expected = float(np.exp(best.theta[0]) / k)
         half_width = float(stats.t.ppf(0.975, freedom) * best.standard_errors[-1])
         width = expected + float(best.coefficients[-1])
@@ -433,17 +434,12 @@ class RangeLikelihood:
             averaged = points[:, :_AVERAGED_PARTICLES]
             flat = self.deviations(averaged.reshape(-1, averaged.shape[-1]))
             mean = flat.reshape(len(flat), *averaged.shape[:2]).mean(-1)  # (S, G), in each box
-            deviations = (mean[:, self.first_index] - mean[:, self.second_index]).T / self.share[
-                :, None
-            ]
-            log_mass_difference = (
-                path.log_mass[self.first_index, index] - path.log_mass[self.second_index, index]
-            )
-            rows.append(
-                _WhitenedRegression.whiten(
-                    self, float(powers[index]), log_mass_difference, deviations
-                )
-            )
+            differences = mean[:, self.first_index] - mean[:, self.second_index]
+            deviations = differences.T / self.share[:, None]
+            log_mass = path.log_mass[:, index]
+            mass = log_mass[self.first_index] - log_mass[self.second_index]
+            power = float(powers[index])
+            rows.append(_WhitenedRegression.whiten(self, power, mass, deviations))
         return rows
 
 
@@ -509,9 +505,7 @@ class _WhitenedRegression:
             theta = candidates[best]
             if _STEP_LENGTHS[best] * float(abs(step).max()) < 1e-5:
                 break
-        log_posterior, coefficients, errors = (
-            values[0] for values in self._log_posteriors(theta[None])
-        )
+        (log_posterior,), (coefficients,), (errors,) = self._log_posteriors(theta[None])
         integral = log_posterior + np.log(2.0 * np.pi) - 0.5 * np.linalg.slogdet(curvature)[1]
         return _Mode(theta, float(log_posterior), float(integral), coefficients, errors)
 
@@ -557,29 +551,6 @@ def _interpolate_maximum(powers: Array, values: list[float]) -> float:
     if curvature >= 0.0 or not x[0] < -slope / (2.0 * curvature) < x[2]:
         return float(np.max(values))
     return float(height - slope**2 / (4.0 * curvature))
-
-
-def _check_ranges(ranges: Ranges, sampling: SamplingDensity) -> None:
-    d = sampling.dimension
-    if ranges.first.shape[1] != d:
-        raise DensityError(
-            f"fit_power: ranges of {ranges.first.shape[1]} features, and the belief has {d}; give "
-            "(-inf, inf) for a free feature."
-        )
-    if not isinstance(sampling, Uniform):
-        return
-    for name, side in (("first", ranges.first), ("second", ranges.second)):
-        slack = 1e-9 * (sampling.high - sampling.low)
-        is_outside = np.isfinite(side) & (
-            (side < (sampling.low - slack)[:, None]) | (side > (sampling.high + slack)[:, None])
-        )
-        if is_outside.any():
-            i, j = np.argwhere(is_outside)[0][:2]
-            raise DensityError(
-                f"fit_power: ranges.{name}[{i}] has the bounds {side[i, j].tolist()} of feature {j}"
-                f", outside the range asked about, {sampling.low[j]} to {sampling.high[j]}; use "
-                "(-inf, inf) for a free feature."
-            )
 
 
 def _log_widths(boxes: Array, sampling: SamplingDensity) -> Array:

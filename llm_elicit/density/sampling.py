@@ -171,11 +171,8 @@ _WHOLE_TOLERANCE = 1e-9  # how near a whole number is to itself
 _MAX_WHOLE = 2.0**52
 _MASKS = ("log", "categorical", "integer", "periodic")
 _EXCLUSIVE = (("periodic", "log"), ("periodic", "categorical"), ("integer", "categorical"))
-_SHARE_BATCH, _MIN_HITS, _MAX_SHARE_POINTS = (
-    2**16,
-    100_000,
-    2**22,
-)  # points that estimate the share of a box
+# Points that estimate the share of a box.
+_SHARE_BATCH, _MIN_HITS, _MAX_SHARE_POINTS = 2**16, 100_000, 2**22
 _MIN_SHARE = 0.001
 
 
@@ -239,10 +236,8 @@ class Uniform(SamplingDensity):
             )
         low, self.names = match_order("Uniform: low", low, own)
         high, _ = match_order("Uniform: high", high, own)
-        self.low, self.high = (
-            _check_vector(low, "Uniform: low"),
-            _check_vector(high, "Uniform: high"),
-        )
+        self.low = _check_vector(low, "Uniform: low")
+        self.high = _check_vector(high, "Uniform: high")
         if self.low.shape != self.high.shape:
             raise DensityError(
                 f"Uniform: low has {self.low.size} features and high {self.high.size}; "
@@ -420,10 +415,8 @@ class Uniform(SamplingDensity):
         ):
             cube = np.full((_SHARE_BATCH, self.dimension), 0.5)
             cube[:, constrained] = sobol.random(_SHARE_BATCH)[:, : len(constrained)]
-            drawn, hits = (
-                drawn + _SHARE_BATCH,
-                hits + int(self.satisfies_constraints(self.from_cube(cube)).sum()),
-            )
+            drawn += _SHARE_BATCH
+            hits += int(self.satisfies_constraints(self.from_cube(cube)).sum())
         if hits < _MIN_SHARE * drawn:
             raise DensityError(
                 f"Uniform: the constraints hold in {hits} of {drawn} points of the box; less than "

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,8 +77,16 @@ def fit_initial_form(
     form, best = "constant", torch.zeros(count, p + len(i), dtype=torch.float64)
     likelihood = float(noise.log_cdf(torch.zeros((), dtype=torch.float64)))
     for name, size in {"linear": p, **quadratic}.items():
-        previous = -math.inf
-        for betas, value in _ridge_path((winners - losers)[:, :size], weights, fold_of, noise):
+        columns, previous = (winners - losers)[:, :size], -math.inf
+        betas = torch.zeros(count, size, dtype=torch.float64)
+        for ridge in _RIDGES:  # falling
+            difference = torch.empty(len(columns), dtype=torch.float64)
+            for fold in range(count):
+                in_fold = fold_of == fold
+                rows = (~in_fold).nonzero()[:_MAX_ROWS, 0]
+                betas[fold] = _maximize(columns[rows], weights[rows], noise, ridge, betas[fold])
+                difference[in_fold] = columns[in_fold] @ betas[fold]
+            value = float(noise.log_cdf(difference) @ weights / weights.sum())
             if value > likelihood:
                 form, likelihood = name, value
                 best = torch.nn.functional.pad(betas, (0, p + len(i) - size)) / noise.scale
@@ -89,22 +96,6 @@ def fit_initial_form(
     curvature = torch.zeros(count, p, p, dtype=torch.float64)
     curvature[:, i, j] = best[:, p:]
     return InitialForm(form, best[:, :p], 0.5 * (curvature + curvature.mT), likelihood)
-
-
-def _ridge_path(
-    columns: Tensor, weights: Tensor, fold_of: Tensor, noise: Noise
-) -> Iterator[tuple[Tensor, float]]:
-    """Yield every fold's coefficients (K, P) and the held-out likelihood, by falling ridges."""
-    count, size = int(fold_of.max()) + 1, columns.shape[1]
-    betas = torch.zeros(count, size, dtype=torch.float64)
-    for ridge in _RIDGES:
-        difference = torch.empty(len(columns), dtype=torch.float64)
-        for fold in range(count):
-            in_fold = fold_of == fold
-            training = (~in_fold).nonzero()[:_MAX_ROWS, 0]
-            betas[fold] = _maximize(columns[training], weights[training], noise, ridge, betas[fold])
-            difference[in_fold] = columns[in_fold] @ betas[fold]
-        yield betas.clone(), float(noise.log_cdf(difference) @ weights / weights.sum())
 
 
 def _maximize(columns: Tensor, weights: Tensor, noise: Noise, ridge: float, at: Tensor) -> Tensor:

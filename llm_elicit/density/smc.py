@@ -183,9 +183,8 @@ class _Distance:
     def growth(self, points: Tensor) -> float:
         """Return the relative growth since the last call, in the direction where it is largest."""
         displacement = (points - self.origin).T
-        squared = (
-            torch.linalg.solve_triangular(self.factor, displacement, upper=False).square().mean(1)
-        )
+        white = torch.linalg.solve_triangular(self.factor, displacement, upper=False)
+        squared = white.square().mean(1)
         growth = 1.0 - self.squared / squared.clamp(min=1e-30)
         self.squared = squared
         return float(growth.max())
@@ -196,9 +195,8 @@ def _next_increment(ratio: Tensor, remaining: float, share: float) -> float:
 
     def excess(increment: float) -> float:
         log_weights = increment * ratio
-        log_effective_size = 2.0 * torch.logsumexp(log_weights, 0) - torch.logsumexp(
-            2.0 * log_weights, 0
-        )
+        squares = torch.logsumexp(2.0 * log_weights, 0)
+        log_effective_size = 2.0 * torch.logsumexp(log_weights, 0) - squares
         return math.exp(float(log_effective_size)) / len(ratio) - share
 
     if excess(remaining) >= 0.0:
@@ -283,10 +281,7 @@ class Proposal:
         count = max(1, min(_MAX_COMPONENTS, n // (20 * d)))
         rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         labels = kmeans2(points.numpy(), count, minit="++", rng=rng)[1]
-        responsibilities = torch.nn.functional.one_hot(
-            torch.from_numpy(labels).long(), count
-        ).double()
-        fit = _maximize(points, responsibilities, step)
+        fit = _maximize(points, torch.from_numpy(np.eye(count)[labels]), step)
         for _ in range(_ITERATIONS):
             fit = _maximize(points, torch.softmax(fit._log_parts(points)[0], 1), step)
         return Proposal(fit.weights, fit.means, math.sqrt(_WIDENING) * fit.factors, fit.step)

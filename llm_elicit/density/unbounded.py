@@ -32,9 +32,8 @@ from llm_elicit.density.sampling import LOG_2PI, LOG_SQRT_2PI, SamplingDensity, 
 _MIN_POINTS = 20
 _SHRINKAGE = 1e-3
 _CUBE_LOW, _CUBE_HIGH = 1e-300, 1.0 - 1e-16
-_MIN_BOUND_DISTANCE = (
-    1e-3  # how near a bound data may come, a share of the width or of the median's distance
-)
+# How near a bound data may come, a share of the width or of the median's distance.
+_MIN_BOUND_DISTANCE = 1e-3
 _MAX_SCORE = 12.0
 _MIN_SLOPE = 1e-3
 
@@ -96,11 +95,8 @@ class Marginals:
 
     def value(self, h: Tensor) -> Tensor:
         """Return x (n, d), natural units, at normal scores h (n, d)."""
-        y, low, high = (
-            self._evaluate_spline(h)[0],
-            torch.from_numpy(self.low),
-            torch.from_numpy(self.high),
-        )
+        y = self._evaluate_spline(h)[0]
+        low, high = torch.from_numpy(self.low), torch.from_numpy(self.high)
         below, above, base, top = map(torch.from_numpy, _finite_bounds(self.low, self.high))
         one_sided = torch.where(below, base + torch.exp(y), top - torch.exp(-y))
         two_sided = base + (top - base) * torch.special.ndtr(y)
@@ -293,10 +289,8 @@ class Empirical(SamplingDensity):
     def reorder(self, order: Sequence[int]) -> Empirical:
         """Return λ with the features of these numbers, in this order."""
         indices = list(order)
-        values, correlation = (
-            self.marginals.values[indices],
-            self.correlation[np.ix_(indices, indices)],
-        )
+        values = self.marginals.values[indices]
+        correlation = self.correlation[np.ix_(indices, indices)]
         bounds = self.low[indices].tolist(), self.high[indices].tolist()
         joint = Empirical.from_tables(
             self.marginals.knots, values, correlation, bounds, self.log[indices].tolist()
@@ -361,19 +355,16 @@ class Empirical(SamplingDensity):
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description: the tables, not the data."""
         low, high = self.low.tolist(), self.high.tolist()
-        description = {
+        description: dict[str, Any] = {
             "kind": "empirical",
             "knots": self.marginals.knots.tolist(),
             "values": self.marginals.values.tolist(),
             "correlation": self.correlation.tolist(),
-            "bounds": [
-                [v if np.isfinite(v) else None for v in low],
-                [v if np.isfinite(v) else None for v in high],
-            ],
+            "bounds": [[v if np.isfinite(v) else None for v in ends] for ends in (low, high)],
         }
-        return self._with_names(
-            description | ({"log": self.log.tolist()} if self.log.any() else {})
-        )
+        if self.log.any():
+            description["log"] = self.log.tolist()
+        return self._with_names(description)
 
 
 def _bounds(values: npt.ArrayLike | None, d: int, missing: float, name: str) -> Array:
@@ -487,9 +478,8 @@ class GaussianMixture(SamplingDensity):
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,), nats per natural unit."""
         points = self._points(x, no_nan=True)
-        log_parts = self._log_weights + self._log_density_of_first(
-            self._whiten(points), self.dimension
-        )
+        log_densities = self._log_density_of_first(self._whiten(points), self.dimension)
+        log_parts = self._log_weights + log_densities
         return np.where(self.contains(points), logsumexp(log_parts, axis=1), -np.inf)
 
     def _whiten(self, points: Array) -> Array:
@@ -516,9 +506,8 @@ class GaussianMixture(SamplingDensity):
         white = self._whiten(points)
         cube = np.empty_like(points)
         for j in range(self.dimension):
-            cube[:, j] = np.exp(
-                logsumexp(self._log_responsibility(white, j) + log_ndtr(white[..., j]), axis=1)
-            )
+            log_parts = self._log_responsibility(white, j) + log_ndtr(white[..., j])
+            cube[:, j] = np.exp(logsumexp(log_parts, axis=1))
         return np.clip(cube, 0.0, 1.0)
 
     def _log_responsibility(self, white: Array, j: int) -> Array:
@@ -545,14 +534,13 @@ class GaussianMixture(SamplingDensity):
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
-        return self._with_names(
-            {
-                "kind": "gaussian_mixture",
-                "weights": self.weights.tolist(),
-                "means": self.means.tolist(),
-                "covariances": self.covariances.tolist(),
-            }
-        )
+        description = {
+            "kind": "gaussian_mixture",
+            "weights": self.weights.tolist(),
+            "means": self.means.tolist(),
+            "covariances": self.covariances.tolist(),
+        }
+        return self._with_names(description)
 
 
 def _invert(level: Array, weights: Array, centre: Array, sd: Array) -> Array:

@@ -36,7 +36,6 @@ from llm_elicit.baselines.protocol.network import (
     Choice,
     PairData,
     ScoreNetwork,
-    TrainedScore,
     train_score,
 )
 from llm_elicit.baselines.protocol.samplers import FlowPrior, Resampler, flow_log_prob, sample_heun
@@ -119,11 +118,26 @@ def fit_protocol(problem: Problem) -> MethodFit:
     settings = methods.external_settings(problem, ProtocolSettings, "protocol")
     utility_fit = fit_choice_utility(problem)
     utility, report = utility_fit.utility, utility_fit.diagnostics
-    points = _points_of_sampling(problem)
+    # Draws of λ: compared points and Sobol points.
+    compared = torch.cat([problem.winners, problem.losers])
+    if len(compared) > _MAX_COMPARED:
+        rows = torch.randperm(len(compared), generator=problem.generator)[:_MAX_COMPARED]
+        compared = compared[rows]
+    sampling = problem.latent.sampling
+    sobol = qmc.Sobol(sampling.dimension, rng=problem.rng).random_base2(_LOG2_SOBOL)
+    quasi = problem.latent.to_latent(sampling.from_cube(sobol))
+    points = torch.cat([compared, torch.from_numpy(quasi)])
     u = methods.evaluate_utility(problem.latent, utility, points)
     tempering = Tempering.tabulate(u.numpy(), problem.noise)
     parts, data = _initial_parts(problem, settings, utility, tempering)
-    trained = _train(problem, settings, parts, data)
+    training, seed = settings.training, int(problem.rng.integers(2**62))
+    held_out = data.take(data.held_out(training.hold_out, seed).nonzero()[:, 0])
+    judge = None
+    if settings.sigmas is not None and len(held_out.weights):
+        few = held_out.take(torch.arange(len(held_out.weights))[:_MAX_HELD_OUT])
+        judge = ChoiceJudge(parts, few, problem.noise, settings.sigmas)
+    device = problem.settings.device
+    trained = train_score(data, training, seed, problem.progress, judge=judge, device=device)
     parts = replace(parts, network=trained.network)
     if trained.choice.sigma is not None:
         parts = replace(parts, mode=replace(parts.mode, sigma=trained.choice.sigma))
@@ -160,18 +174,6 @@ def fit_protocol(problem: Problem) -> MethodFit:
     return MethodFit(model, normalizer, notes)
 
 
-def _points_of_sampling(problem: Problem) -> Tensor:
-    """Return latent draws (m, d) of λ: compared points and Sobol points."""
-    compared = torch.cat([problem.winners, problem.losers])
-    if len(compared) > _MAX_COMPARED:
-        rows = torch.randperm(len(compared), generator=problem.generator)[:_MAX_COMPARED]
-        compared = compared[rows]
-    sampling = problem.latent.sampling
-    sobol = qmc.Sobol(sampling.dimension, rng=problem.rng).random_base2(_LOG2_SOBOL)
-    quasi = problem.latent.to_latent(sampling.from_cube(sobol))
-    return torch.cat([compared, torch.from_numpy(quasi)])
-
-
 def _initial_parts(
     problem: Problem, settings: ProtocolSettings, utility: Utility, tempering: Tempering
 ) -> tuple[ScoreParts, PairData]:
@@ -193,19 +195,6 @@ def _initial_parts(
     )
     parts = ScoreParts(latent, utility, network, tempering, (of_winners, of_losers), mode)
     return parts, PairData(winners, losers, problem.weights, problem.judgments.pairs)
-
-
-def _train(
-    problem: Problem, settings: ProtocolSettings, parts: ScoreParts, data: PairData
-) -> TrainedScore:
-    training, seed = settings.training, int(problem.rng.integers(2**62))
-    held_out = data.take(data.held_out(training.hold_out, seed).nonzero()[:, 0])
-    judge = None
-    if settings.sigmas is not None and len(held_out.weights):
-        few = held_out.take(torch.arange(len(held_out.weights))[:_MAX_HELD_OUT])
-        judge = ChoiceJudge(parts, few, problem.noise, settings.sigmas)
-    device = problem.settings.device
-    return train_score(data, training, seed, problem.progress, judge=judge, device=device)
 
 
 def _estimate_field(

@@ -328,23 +328,19 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
     )
     for name in corrected:
         check_choice("paper_protocol: correction", name, CORRECTIONS)
-        settings = _correct(settings, name)
+        langevin, likelihood = settings.langevin, settings.likelihood
+        step = LangevinSettings().step
+        changes: dict[str, dict[str, object]] = {
+            "jacobian": {"jacobian": True},
+            "drift": {"langevin": replace(langevin, scaling="field with drift")},
+            "step": {"langevin": replace(langevin, scaling="constant", step=step)},
+            "start": {"langevin": replace(langevin, start="utility")},
+            "expectation": {"expectation": "sampling"},
+            "clip": {"clip": None},
+            "floor": {"floor": 0.0},
+            "solver": {"likelihood": replace(likelihood, solver="dopri5")},
+            "prior": {"likelihood": replace(likelihood, prior="matched")},
+            "losers": {"side": "both", "training": replace(settings.training, alone="either")},
+        }
+        settings = replace(settings, **changes[name])  # type: ignore[arg-type]
     return settings
-
-
-def _correct(settings: ProtocolSettings, name: str) -> ProtocolSettings:
-    langevin, likelihood = settings.langevin, settings.likelihood
-    step = LangevinSettings().step
-    changes: dict[str, dict[str, object]] = {
-        "jacobian": {"jacobian": True},
-        "drift": {"langevin": replace(langevin, scaling="field with drift")},
-        "step": {"langevin": replace(langevin, scaling="constant", step=step)},
-        "start": {"langevin": replace(langevin, start="utility")},
-        "expectation": {"expectation": "sampling"},
-        "clip": {"clip": None},
-        "floor": {"floor": 0.0},
-        "solver": {"likelihood": replace(likelihood, solver="dopri5")},
-        "prior": {"likelihood": replace(likelihood, prior="matched")},
-        "losers": {"side": "both", "training": replace(settings.training, alone="either")},
-    }
-    return replace(settings, **changes[name])  # type: ignore[arg-type]

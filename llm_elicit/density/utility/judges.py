@@ -98,18 +98,13 @@ class JudgeTerms:
         if context is None or not len(self.standard_errors) or not finite.any():
             return self
         problem = _TermsPosterior(data, context, noise, np.flatnonzero(finite), difference[finite])
-        values = problem.maximize(self._to_vector())
-        return self._from_vector(values, problem.standard_errors(values))
-
-    def _to_vector(self) -> Array:
-        ties = [] if self.log_ties is None else [self.log_ties]
-        return np.concatenate([self.order_bias, self.log_gain[1:], ties])
-
-    def _from_vector(self, values: Array, errors: Array) -> JudgeTerms:
-        b, j = len(self.order_bias), len(self.log_gain)
-        gains = np.concatenate([[0.0], values[b : b + j - 1]])
+        # The first gain is 0.
+        log_ties = [] if self.log_ties is None else [self.log_ties]
+        values = problem.maximize(np.concatenate([self.order_bias, self.log_gain[1:], log_ties]))
+        order_bias, others = np.split(values, [len(self.order_bias)])
+        log_gain = np.concatenate([[0.0], others[: len(self.log_gain) - 1]])
         ties = None if self.log_ties is None else float(values[-1])
-        return JudgeTerms(values[:b], gains, ties, errors)
+        return JudgeTerms(order_bias, log_gain, ties, problem.standard_errors(values))
 
     def report(self, context: Context, noise: Noise) -> dict[str, Any]:
         """Return each judge's noise ``level`` and ``order_bias``, and ``ties`` (JSON-able).

@@ -148,10 +148,8 @@ class Hyperparameters:
 
     def __init__(self, rows: Observations, units: Array) -> None:
         self._source = torch.from_numpy(rows.source)
-        self._share, self._extra = (
-            torch.from_numpy(rows.dispersion_share),
-            torch.from_numpy(rows.extra_variance),
-        )
+        self._share = torch.from_numpy(rows.dispersion_share)
+        self._extra = torch.from_numpy(rows.extra_variance)
         self._sources = len(rows.source_is_choice)
         # The gain of the source that sets the unit of the utility is one.
         anchor = rows.source_is_choice.index(True) if any(rows.source_is_choice) else 0
@@ -210,12 +208,12 @@ class Hyperparameters:
             relative = torch.nn.functional.pad(self._relative_to_judge(theta), (0, 1))
             log_gain, log_sd = log_gain + relative[0, self._cell], log_sd + relative[1, self._cell]
         measurement_variance = self._share * torch.exp(2.0 * log_sd) + self._extra
-        variances, length_scale = (
+        return Parameters(
             torch.exp(theta[:VARIANCE_COUNT]),
             torch.exp(theta[VARIANCE_COUNT]),
-        )
-        return Parameters(
-            variances, length_scale, torch.exp(log_gain), measurement_variance, interaction_variance
+            torch.exp(log_gain),
+            measurement_variance,
+            interaction_variance,
         )
 
     def source_parameters(self, theta: Array) -> tuple[Array, Array]:
@@ -312,10 +310,8 @@ class MarginalLikelihood:
     def loss_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Return minus the log marginal likelihood and log prior, and its gradient (T,) in θ."""
         theta_tensor = torch.from_numpy(theta).requires_grad_()
-        terms, negative_log_prior = (
-            self._hyperparameters.unpack(theta_tensor),
-            self._hyperparameters.negative_log_prior(theta_tensor),
-        )
+        terms = self._hyperparameters.unpack(theta_tensor)
+        negative_log_prior = self._hyperparameters.negative_log_prior(theta_tensor)
         with torch.no_grad():
             value, derivatives = self._value_and_derivatives(terms)
         if not math.isfinite(value):

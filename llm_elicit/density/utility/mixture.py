@@ -49,9 +49,8 @@ _TAILS = ("exponential", 1.0, 1 / 2), ("stretched exponential", 0.1, 1 / 3)
 _MAX_CLUSTERED_ROWS = 1500
 _EM_SWEEPS = 10
 _MIN_ROWS_PER_PARAMETER = 5  # fewest comparisons of each parameter
-_ISOTROPIC_SHARE = (
-    0.05  # share of an isotropic covariance in each cluster's, so that none is singular
-)
+# Share of an isotropic covariance in each cluster's, so that none is singular.
+_ISOTROPIC_SHARE = 0.05
 StepCallback = Callable[[int], None]
 
 
@@ -140,12 +139,9 @@ def fit_tails(
         quadratic: predictions of the quadratic form.
     """
     d, fits, category = validation.dimension, dict[str, MixtureFit](), validation.data.category
-    numbers = category is None or bool((category < 0).all())
-    if not (
-        settings.counts
-        and numbers
-        and validation.size >= _MIN_ROWS_PER_PARAMETER * (1 + d + d * (d + 1) // 2)
-    ):
+    min_size = _MIN_ROWS_PER_PARAMETER * (1 + d + d * (d + 1) // 2)
+    has_categories = category is not None and bool((category >= 0).any())
+    if not settings.counts or has_categories or validation.size < min_size:
         return fits
     prior = replace(settings.prior, width_uncertainty=2.0 / (d * (d + 1)))  # as for the draws
     fitter = _MixtureFitter(validation, replace(settings, prior=prior), strengths=(1.0,))
@@ -174,8 +170,22 @@ class _MixtureFitter:
         self.test_points = validation.winners_and_losers(self.test_rows)
 
     def fit(self, starts: Sequence[Mixture]) -> MixtureFit:
-        """Return the fit from the best of several starts."""
-        return self.refine(self._choose_start(starts))
+        """Return the fit from the best of several starts.
+
+        Successive halving leaves two, of which the one that best predicts the first fold is best.
+        """
+        permutation = torch.randperm(len(self.training_rows), generator=self.validation.generator)
+        rows = self.training_rows[permutation[:_MAX_SEARCH_ROWS]]
+        posterior = self._posterior(rows, self.settings.prior)
+        candidates = list(starts)
+        for steps, divisor in _HALVINGS:
+            maximized = [maximize(posterior, start, steps) for start in candidates]
+            maximized.sort(key=lambda fit: -fit[1])
+            candidates = [mixture for mixture, _ in maximized[: max(2, len(maximized) // divisor)]]
+        steps = self.settings.search_steps
+        candidates = [maximize(posterior, start, steps)[0] for start in candidates]
+        score = lambda m: self._score(posterior.predict(m, self.test_points))  # noqa: E731
+        return self.refine(max(candidates, key=score))
 
     def refine(self, mode: Mixture) -> MixtureFit:
         """Return the mode given all comparisons, and its cross-validated predictions."""
@@ -183,48 +193,26 @@ class _MixtureFitter:
         training_posterior = self._posterior(self.training_rows, settings.prior)
         candidates = []
         for strength in self.strengths:
-            posterior = replace(
-                training_posterior, prior=replace(settings.prior, strength=strength)
-            )
+            prior = replace(settings.prior, strength=strength)
+            posterior = replace(training_posterior, prior=prior)
             mode = maximize(posterior, mode, settings.steps)[0]
-            candidates.append((mode, posterior.prior, posterior.predict(mode, self.test_points)))
+            candidates.append((mode, prior, posterior.predict(mode, self.test_points)))
         best, prior, predicted = max(candidates, key=lambda fitted: self._score(fitted[2]))
         mode = maximize(self._posterior(slice(None), prior), best, settings.steps)[0]
         held_out = self._cross_validate(mode, prior, predicted)
         return MixtureFit(mode, held_out, validation.score(held_out), prior)
 
-    def _choose_start(self, starts: Sequence[Mixture]) -> Mixture:
-        """Return the start, maximized, that best predicts the first fold, by successive halving."""
-        permutation = torch.randperm(len(self.training_rows), generator=self.validation.generator)
-        posterior = self._posterior(
-            self.training_rows[permutation[:_MAX_SEARCH_ROWS]], self.settings.prior
-        )
-        candidates = list(starts)
-        for steps, divisor in _HALVINGS:
-            maximized = [maximize(posterior, start, steps) for start in candidates]
-            maximized.sort(key=lambda fit: -fit[1])
-            candidates = [mixture for mixture, _ in maximized[: max(2, len(maximized) // divisor)]]
-        candidates = [
-            maximize(posterior, start, self.settings.search_steps)[0] for start in candidates
-        ]
-        return max(candidates, key=lambda m: self._score(posterior.predict(m, self.test_points)))
-
     def _posterior(self, rows: Tensor | slice, prior: MixturePrior) -> MixturePosterior:
         """Return the posterior given some of the comparisons."""
         row_numbers = torch.arange(self.validation.size)[rows]
-        weights, response = (
-            self.validation.weights[row_numbers],
-            self.validation.response.select(row_numbers),
-        )
-        return MixturePosterior(
-            self.validation.winners_and_losers(row_numbers), weights, response, prior
-        )
+        points = self.validation.winners_and_losers(row_numbers)
+        response = self.validation.response.select(row_numbers)
+        return MixturePosterior(points, self.validation.weights[row_numbers], response, prior)
 
     def _score(self, predicted: tuple[Tensor, Tensor]) -> float:
         """Return the mean moderated log-likelihood of the first fold's rows."""
-        log_likelihoods = self.validation.response.select(self.test_rows).moderated_log_cdf(
-            *predicted
-        )
+        response = self.validation.response.select(self.test_rows)
+        log_likelihoods = response.moderated_log_cdf(*predicted)
         weights = self.validation.weights[self.test_rows]
         return float((log_likelihoods * weights).sum() / weights.sum())
 
@@ -239,9 +227,8 @@ class _MixtureFitter:
             if fold:
                 posterior = self._posterior(torch.nonzero(validation.fold_of != fold)[:, 0], prior)
                 fold_mode = maximize(posterior, mode, self.settings.steps)[0]
-                predicted = posterior.predict(
-                    fold_mode, validation.winners_and_losers(rows[in_fold])
-                )
+                points = validation.winners_and_losers(rows[in_fold])
+                predicted = posterior.predict(fold_mode, points)
             difference[in_fold], sd[in_fold] = predicted
         return HeldOutPredictions(difference.double().numpy(), sd.double().numpy())
 
@@ -286,16 +273,12 @@ def _fit_gaussian_mixture(points: Array, responsibilities: Array, iterations: in
         mass = responsibilities.sum(0) + 1e-9
         centres = responsibilities.T @ points / mass[:, None]
         centred = points - centres[:, None]
-        scatter = (
-            np.swapaxes(responsibilities.T[..., None] * centred, 1, 2)
-            @ centred
-            / mass[:, None, None]
-        )
+        weighted = responsibilities.T[..., None] * centred
+        scatter = np.swapaxes(weighted, 1, 2) @ centred / mass[:, None, None]
         # A nearly empty component is given its part of the whole cloud.
         shrinkage = (2.0 * d / (2.0 * d + mass))[:, None, None]
-        covariance = (1 - shrinkage) * scatter + shrinkage * covariance_of_all / len(mass) ** (
-            2.0 / d
-        )
+        part = shrinkage * covariance_of_all / len(mass) ** (2.0 / d)
+        covariance = (1 - shrinkage) * scatter + part
         floor = _ISOTROPIC_SHARE * np.trace(covariance, axis1=1, axis2=2) / d + 1e-9
         covariance = (1 - _ISOTROPIC_SHARE) * covariance + floor[:, None, None] * np.eye(d)
         whiten = np.swapaxes(np.linalg.inv(np.linalg.cholesky(covariance)), 1, 2)

@@ -216,9 +216,8 @@ class FactorMixture(Mixture):
         i, j = torch.triu_indices(d, d)
         axes, loading = self._axes_and_loading()
         reshaping = 0.5 * _outer(axes, loading.expand_as(axes))
-        reshaping = torch.where(self.elongated, -1.0, 1.0)[:, None, None, None] * (
-            reshaping + reshaping.mT
-        )
+        sign = torch.where(self.elongated, -1.0, 1.0)[:, None, None, None]
+        reshaping = sign * (reshaping + reshaping.mT)
         directions = torch.zeros(k, 1 + d + len(i), 2 * d + 2)
         directions[:, : 1 + d, : 1 + d] = torch.eye(1 + d)
         directions[:, 1 + d :, 1 + d] = -(i == j).float()
@@ -258,9 +257,8 @@ def log_prior(prior: MixturePrior, mixture: Mixture) -> Tensor:
     log_mass = torch.log_softmax(mixture.height - size_exponent * half_log_precision, -1)
     trace = _expected_covariance(prior, mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
     if inverse_freedom := prior.width_uncertainty * prior.strength:
-        trace = (mixture.offset.shape[-1] + 1.0 / inverse_freedom) * torch.log1p(
-            inverse_freedom * trace
-        )
+        factor = mixture.offset.shape[-1] + 1.0 / inverse_freedom
+        trace = factor * torch.log1p(inverse_freedom * trace)
     shape = prior.strength * (half_log_precision - 0.5 * trace)
     # HMC may propose a matrix that is singular in single precision: no error, no density.
     centre, _ = torch.linalg.solve_ex(mixture.whiten.mT, mixture.offset)
@@ -294,13 +292,12 @@ def prior_derivatives(prior: MixturePrior, mixture: Mixture) -> tuple[Tensor, Te
     k, d = mixture.offset.shape
     i, j = torch.triu_indices(d, d)
     diagonal, multiplicity = (i == j).float(), torch.where(i == j, 1.0, 2.0)
-    gradient, curvature = torch.zeros(k, 1 + d + len(i)), torch.zeros(k, 1 + d + len(i))
+    gradient, curvature = torch.zeros(2, k, 1 + d + len(i))
 
     # Masses over sizes to the power a: h − (1 − a/d) log|W|, and log|W| grows by tr Δ.
     size_exponent = 1.0 - prior.size_power / d
-    masses = torch.softmax(
-        mixture.height - size_exponent * torch.linalg.slogdet(mixture.whiten)[1], 0
-    )
+    half_log_precision = torch.linalg.slogdet(mixture.whiten)[1]
+    masses = torch.softmax(mixture.height - size_exponent * half_log_precision, 0)
     mass_direction = torch.cat([torch.ones(1), torch.zeros(d), -size_exponent * diagonal])
     gradient += prior.concentration * torch.outer(1.0 - k * masses, mass_direction)
     mass_covariance = prior.concentration * k * (torch.diag(masses) - torch.outer(masses, masses))
@@ -312,12 +309,9 @@ def prior_derivatives(prior: MixturePrior, mixture: Mixture) -> tuple[Tensor, Te
     trace = scatter.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)[..., None]
     scatter = scatter * ((1.0 + inverse_freedom * d) / (1.0 + inverse_freedom * trace))
     gradient[:, 1 + d :] += prior.strength * multiplicity * (torch.eye(d) - scatter)[:, i, j]
-    diagonal_of_scatter = scatter.diagonal(dim1=1, dim2=2)
-    curvature[:, 1 + d :] = (
-        prior.strength
-        * multiplicity
-        * (1 + 0.5 * (diagonal_of_scatter[:, i] + diagonal_of_scatter[:, j]))
-    )
+    squares = scatter.diagonal(dim1=1, dim2=2)
+    shape_curvature = 1 + 0.5 * (squares[:, i] + squares[:, j])
+    curvature[:, 1 + d :] = prior.strength * multiplicity * shape_curvature
 
     # Centres move by s W⁻¹.
     inverse = torch.linalg.inv(mixture.whiten)
@@ -325,9 +319,8 @@ def prior_derivatives(prior: MixturePrior, mixture: Mixture) -> tuple[Tensor, Te
     gradient[:, 1 : 1 + d] -= prior.centring * (centre @ inverse.transpose(1, 2)).squeeze(1)
     curvature_matrix += torch.diag(curvature.flatten())
     centre_precision = prior.centring * inverse @ inverse.transpose(1, 2)
-    centre_block = curvature_matrix.view(k, 1 + d + len(i), k, 1 + d + len(i)).diagonal(
-        dim1=0, dim2=2
-    )
+    size = 1 + d + len(i)
+    centre_block = curvature_matrix.view(k, size, k, size).diagonal(dim1=0, dim2=2)
     centre_block[1 : 1 + d, 1 : 1 + d] += centre_precision.permute(1, 2, 0)
     return gradient.flatten(), curvature_matrix
 

@@ -57,10 +57,8 @@ _MAX_TRAJECTORY_ANGLE = 0.5 * math.pi
 _MIN_CHAINS = 16
 _LATER_POSITION_WEIGHT = 0.25
 _MIN_VARIANCE = 1e-8
-_LAST_WINDOW_FACTOR, _POSITIONS_PER_CHAIN = (
-    2,
-    3,
-)  # of the last window: its length in others', and positions kept of a chain
+_LAST_WINDOW_FACTOR = 2  # length of the last window in that of others
+_POSITIONS_PER_CHAIN = 3  # positions kept of a chain of the last window
 
 
 @dataclass(frozen=True)
@@ -118,20 +116,16 @@ def sample_hmc(
         last_window.trajectories * (part + 1) // _POSITIONS_PER_CHAIN - 1
         for part in range(_POSITIONS_PER_CHAIN)
     ]
-    chains = max(
-        -(-count // _POSITIONS_PER_CHAIN), _MIN_CHAINS
-    )  # fewer chains do not show a covariance
-    root, angle = root.double(), root.shape[1] ** -0.5
-    z = _START_SCALE * torch.randn(
-        (min(chains, settings.chains), root.shape[1]), generator=generator
-    )
+    # Fewer chains do not show a covariance.
+    chains = max(-(-count // _POSITIONS_PER_CHAIN), _MIN_CHAINS)
+    root, angle, size = root.double(), root.shape[1] ** -0.5, root.shape[1]
+    z = _START_SCALE * torch.randn((min(chains, settings.chains), size), generator=generator)
     for remaining in reversed(range(settings.windows)):
         axes = root.float()
-        gradient = (
-            autograd_gradient(log_density)
-            if gradient_factory is None
-            else gradient_factory(z @ axes.T)
-        )
+        if gradient_factory is None:
+            gradient = autograd_gradient(log_density)
+        else:
+            gradient = gradient_factory(z @ axes.T)
         density = _Potential(log_density, gradient, axes)
         window_settings = settings if remaining else last_window
         trace, angle = _run_window(density, z, angle, generator, window_settings)
@@ -141,10 +135,8 @@ def sample_hmc(
             z = trace.flip(0).flatten(0, 1).repeat(-(-chains // trace[..., 0].numel()), 1)[:chains]
         if remaining:
             covariance_root = _covariance_root(trace[len(trace) // 2 :])
-            root, z = (
-                root @ covariance_root,
-                torch.linalg.solve(covariance_root, z.double().T).T.float(),
-            )
+            root = root @ covariance_root
+            z = torch.linalg.solve(covariance_root, z.double().T).T.float()
     return (trace[positions[::-1]].flatten(0, 1) @ axes.T)[:count]
 
 
@@ -197,21 +189,16 @@ def _run_window(
             position, new_force = rotated, density.force(rotated)
             new_velocity = new_velocity + 0.5 * angle * new_force
         new_potential = density.value(position)
-        energy_change = (
-            new_potential - potential + 0.5 * (new_velocity.square() - velocity.square()).sum(1)
-        )
+        kinetic_change = 0.5 * (new_velocity.square() - velocity.square()).sum(1)
+        energy_change = new_potential - potential + kinetic_change
         acceptance = torch.exp(-energy_change.nan_to_num(math.inf).clamp(min=0.0))
         accepted = torch.rand(len(z), generator=generator) < acceptance
         potential = torch.where(accepted, new_potential, potential)
-        z, force = (
-            torch.where(accepted[:, None], new, old)
-            for new, old in ((position, z), (new_force, force))
-        )
+        z = torch.where(accepted[:, None], position, z)
+        force = torch.where(accepted[:, None], new_force, force)
         trace.append(z)
-        angle = min(
-            max_angle,
-            angle * math.exp(_ADAPTATION_RATE * (float(acceptance.mean()) - _TARGET_ACCEPTANCE)),
-        )
+        excess = float(acceptance.mean()) - _TARGET_ACCEPTANCE
+        angle = min(max_angle, angle * math.exp(_ADAPTATION_RATE * excess))
     return torch.stack(trace), angle
 
 
@@ -222,9 +209,8 @@ def _covariance_root(trace: Tensor) -> Tensor:
     where there are fewer than dimensions, off-diagonal covariances are shrunk.
     """
     positions = trace.flatten(0, 1).double()
-    covariance = torch.cov(positions.T, correction=0).reshape(
-        positions.shape[1], positions.shape[1]
-    )
+    size = positions.shape[1]
+    covariance = torch.cov(positions.T, correction=0).reshape(size, size)
     effective_count = trace.shape[1] + _LATER_POSITION_WEIGHT * (len(positions) - trace.shape[1])
     weight = effective_count / (effective_count + trace.shape[2])
     shrunk = weight * covariance + (1.0 - weight) * torch.diag(covariance.diagonal())
@@ -334,9 +320,21 @@ class MixtureDensity:
 
     def gradient(self, steps: Tensor) -> Tensor:
         """Return the derivatives (S, P)."""
-        mixtures = self.mode.take_step(steps)
+        mixtures, tail = self.mode.take_step(steps), self.mode.tail
         stack = mixtures.stack()
-        by_choices = stack.array_gradients(self._coefficient_gradients(stack.coefficients()))
+        coefficients = stack.coefficients()  # (S, K, P + 1)
+        by_coefficients = torch.zeros_like(coefficients.transpose(0, 1))
+        for design, mass, response in self._chunks:
+            log_terms, distances = self._log_terms(design, coefficients)
+            values = torch.logsumexp(log_terms, 0)
+            winner_values, loser_values = values.chunk(2, 1)
+            slope = response.slope(winner_values - loser_values) * mass
+            of_terms = torch.exp(log_terms - values) * torch.cat([slope, -slope], 1)
+            by_coefficients[..., -1] += of_terms.sum(-1)
+            if tail.power != 1.0:
+                of_terms = of_terms * tail.slope(distances)
+            by_coefficients[..., :-1] += of_terms @ design
+        by_choices = stack.array_gradients(by_coefficients.transpose(0, 1))
         by_prior = log_prior_gradient(self.posterior.prior, mixtures)
         total = ArrayGradients(*map(torch.add, by_choices, by_prior))
         return self.mode.step_gradient(steps, total)
@@ -363,21 +361,6 @@ class MixtureDensity:
             winner_values, loser_values = torch.logsumexp(log_terms, 0).chunk(2, 1)
             yield response.log_cdf(winner_values - loser_values), mass
 
-    def _coefficient_gradients(self, coefficients: Tensor) -> Tensor:
-        """Return the derivatives (S, K, P + 1) of the log-likelihood by coefficients."""
-        tail, total = self.mode.tail, torch.zeros_like(coefficients.transpose(0, 1))
-        for design, mass, response in self._chunks:
-            log_terms, distances = self._log_terms(design, coefficients)
-            values = torch.logsumexp(log_terms, 0)
-            winner_values, loser_values = values.chunk(2, 1)
-            slope = response.slope(winner_values - loser_values) * mass
-            of_terms = torch.exp(log_terms - values) * torch.cat([slope, -slope], 1)
-            total[..., -1] += of_terms.sum(-1)
-            if tail.power != 1.0:
-                of_terms = of_terms * tail.slope(distances)
-            total[..., :-1] += of_terms @ design
-        return total.transpose(0, 1)
-
     def _log_terms(self, design: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
         """Return the components' values and squared distances (K, S, n) at n points."""
         # Components come first: a sum over what is far apart in memory takes half the time.
@@ -390,14 +373,11 @@ class MixtureDensity:
     def _chunks(self) -> list[tuple[Tensor, Tensor, Response]]:
         winners, losers = self.posterior.points.chunk(2)
         weights, response = self.posterior.weights, self.posterior.response
-        chunks = (slice(first, first + _CHUNK) for first in range(0, len(weights), _CHUNK))
+        chunks = [slice(first, first + _CHUNK) for first in range(0, len(weights), _CHUNK)]
+        designs = (quadratic_features(torch.cat([winners[at], losers[at]])) for at in chunks)
         return [
-            (
-                quadratic_features(torch.cat([winners[at], losers[at]])),
-                weights[at],
-                response.select(at),
-            )
-            for at in chunks
+            (design, weights[at], response.select(at))
+            for design, at in zip(designs, chunks, strict=True)
         ]
 
 

@@ -260,7 +260,20 @@ class QuadraticFit:
         self.design = self.terms.columns(winners) - self.terms.columns(losers)
         self.weights = data.weights[self.rows]
         self.response = validation.response.select(validation.rows)
-        self.ridge_groups, self.unpenalized = _ridge_groups(self.terms)
+        d, squares = validation.dimension, self.terms.squares
+        is_linear = np.concatenate([np.ones(d), np.zeros(len(squares))])
+        is_square = np.concatenate([np.zeros(d), squares])
+        is_cross = 1.0 - is_linear - is_square
+        square_count, cross_count = int(is_square.sum()), int(is_cross.sum())
+        self.unpenalized = is_square / np.sqrt(max(square_count, 1))  # a direction (P,)
+        difference_precision = np.diag(is_square) - np.outer(self.unpenalized, self.unpenalized)
+        cross_precision = np.diag(is_cross) - np.outer(is_cross, is_cross) / (cross_count + 1)
+        # In the order of `Ridges`.
+        self.ridge_groups = (
+            _RidgeGroup(np.diag(is_linear), d),
+            _RidgeGroup(difference_precision, max(square_count - 1, 0)),
+            _RidgeGroup(cross_precision, cross_count),
+        )
 
     def regression(self, ridges: Ridges) -> Regression:
         """Return the posterior of the coefficients under ridges."""
@@ -287,12 +300,9 @@ class QuadraticFit:
         )
         prior_term = 0.5 * np.linalg.slogdet(regression.prior.numpy())[1]
         evidence = regression.value(beta) + prior_term - float(root.diagonal().log().sum())
-        penalized_ridges = np.array(
-            [r for r, group in zip(ridges, self.ridge_groups, strict=True) if group.rank]
-        )
-        prior = -(
-            0.5 * np.log(penalized_ridges) + np.log1p(1.0 / (penalized_ridges * _SD_SCALE**2))
-        ).sum()
+        groups = zip(ridges, self.ridge_groups, strict=True)
+        penalties = np.array([ridge for ridge, group in groups if group.rank])
+        prior = -(0.5 * np.log(penalties) + np.log1p(1.0 / (penalties * _SD_SCALE**2))).sum()
         return RidgeFit(ridges, beta.numpy(), float(evidence), float(prior))
 
     def estimate_ridges(self) -> Ridges:
@@ -343,29 +353,6 @@ class _RidgeGroup:
     rank: int
 
 
-def _ridge_groups(terms: QuadraticTerms) -> tuple[tuple[_RidgeGroup, ...], Array]:
-    """Return the kinds in the order of `Ridges`, and the unpenalized direction (P,)."""
-    d, squares = terms.dimension, terms.squares
-    is_linear, is_square, is_cross = (
-        np.concatenate(blocks).astype(float)
-        for blocks in (
-            (np.ones(d), np.zeros(len(squares))),
-            (np.zeros(d), squares),
-            (np.zeros(d), ~squares),
-        )
-    )
-    square_count, cross_count = int(is_square.sum()), int(is_cross.sum())
-    unpenalized = is_square / np.sqrt(max(square_count, 1))
-    difference_precision = np.diag(is_square) - np.outer(unpenalized, unpenalized)
-    cross_precision = np.diag(is_cross) - np.outer(is_cross, is_cross) / (cross_count + 1)
-    groups = (
-        _RidgeGroup(np.diag(is_linear), d),
-        _RidgeGroup(difference_precision, max(square_count - 1, 0)),
-        _RidgeGroup(cross_precision, cross_count),
-    )
-    return groups, unpenalized
-
-
 def update_ridge(ridge: float, rank: int, trace: float, squared_norm: float) -> float:
     """Return the next ridge of coefficients that share one (MacKay, 1992).
 
@@ -387,9 +374,8 @@ def update_ridge(ridge: float, rank: int, trace: float, squared_norm: float) -> 
         True
     """
     determined_count = rank - ridge * trace
-    return max(
-        (determined_count + 1.0) / (squared_norm + 2.0 / (ridge + _SD_SCALE**-2)), _MIN_RIDGE
-    )
+    maximum = (determined_count + 1.0) / (squared_norm + 2.0 / (ridge + _SD_SCALE**-2))
+    return max(maximum, _MIN_RIDGE)
 
 
 _MAX_VARIANCE_UPDATES = 20
@@ -435,10 +421,8 @@ def fit_smooth(
     frequencies, spectra = process_spectra(validation, settings)
     if not spectra:
         return None
-    quadratic_regression, points = (
-        quadratic.regression(ridges),
-        validation.winners_and_losers(validation.rows).double(),
-    )
+    quadratic_regression = quadratic.regression(ridges)
+    points = validation.winners_and_losers(validation.rows).double()
     winners, losers = fourier_features(points, frequencies).chunk(2)
     columns = torch.cat([quadratic_regression.columns, winners - losers], 1)
     identity = torch.eye(winners.shape[1], dtype=torch.float64)
@@ -474,19 +458,19 @@ def process_spectra(
 
     def add_block(groups: Sequence[Sequence[int]], lengths: Mapping[str, Sequence[float]]) -> None:
         for columns in groups:
-            shortest_length = math.sqrt(len(columns)) * min(
-                min(scales) for scales in lengths.values()
-            )
+            shortest = min(min(scales) for scales in lengths.values())
+            shortest_length = math.sqrt(len(columns)) * shortest
             count, max_frequency = max_count // len(groups), _MAX_FREQUENCY / shortest_length
-            frequencies_of_block = frequency_lattice(
+            lattice = frequency_lattice(
                 validation.points, columns, count, max_frequency, _PERIOD_MARGIN
             )
-            blocks.append(
-                (
-                    frequencies_of_block,
-                    {name: _spectrum(frequencies_of_block, s) for name, s in lengths.items()},
-                )
-            )
+            unit, spectra = math.sqrt(int((lattice != 0).any(1).sum())), dict[str, Tensor]()
+            for name, scales in lengths.items():
+                # The mean of the spectra of squared exponential kernels, each summing to one.
+                column = unit * torch.tensor(scales, dtype=torch.float64)[:, None]
+                logs = -0.5 * (column * lattice.norm(dim=0)).square()
+                spectra[name] = torch.softmax(logs, 1).mean(0)
+            blocks.append((lattice, spectra))
 
     if max_count and d > 2:
         add_block([[j] for j in numbers], {"single features": _SINGLE_LENGTHS})
@@ -496,11 +480,9 @@ def process_spectra(
     if max_count and d <= _MAX_JOINT_FEATURES:
         lengths = _JOINT_LENGTHS if d <= 2 else _JOINT_LENGTHS[1:]
         add_block([range(d)], {f"length scale {length}": [length] for length in lengths})
-    frequencies = (
-        torch.cat([frequencies_of_block for frequencies_of_block, _ in blocks], 1)
-        if blocks
-        else torch.empty(d, 0)
-    )
+    if not blocks:
+        return torch.empty(d, 0), {}
+    frequencies = torch.cat([lattice for lattice, _ in blocks], 1)
     names = dict.fromkeys(name for _, spectra in blocks for name in spectra)
     return frequencies, {
         name: torch.cat([spectra.get(name, torch.zeros(w.shape[1])) for w, spectra in blocks])
@@ -523,22 +505,11 @@ def frequency_lattice(
     reach = [max(1, min(int(max_frequency / s), max_reach)) for s in step.tolist()]
     grid = torch.cartesian_prod(*(torch.arange(-r, r + 1) for r in reach)).reshape(-1, len(reach))
     half_grid = grid[len(grid) // 2 + 1 :] * step
-    frequencies_of_columns = half_grid[
-        half_grid.norm(dim=1).argsort(stable=True)[: max(max_count, 1)]
-    ]
-    frequencies_of_columns = frequencies_of_columns[
-        frequencies_of_columns.norm(dim=1) <= max_frequency
-    ]
-    frequencies = torch.zeros(points.shape[1], len(frequencies_of_columns), dtype=torch.float64)
-    frequencies[list(columns)] = frequencies_of_columns.T
+    lowest = half_grid[half_grid.norm(dim=1).argsort(stable=True)[: max(max_count, 1)]]
+    lowest = lowest[lowest.norm(dim=1) <= max_frequency]
+    frequencies = torch.zeros(points.shape[1], len(lowest), dtype=torch.float64)
+    frequencies[list(columns)] = lowest.T
     return frequencies
-
-
-def _spectrum(frequencies: Tensor, lengths: Sequence[float]) -> Tensor:
-    """Return the mean spectrum (M,) of squared exponential kernels, each summing to one."""
-    k = int((frequencies != 0).any(1).sum())
-    scales = math.sqrt(k) * torch.tensor(lengths, dtype=torch.float64)[:, None]
-    return torch.softmax(-0.5 * (scales * frequencies.norm(dim=0)).square(), 1).mean(0)
 
 
 def _with_variances(regression: Regression, variances: Tensor) -> Regression:
@@ -561,10 +532,8 @@ def _estimate_variances(regression: Regression, spectrum: Tensor) -> tuple[Tenso
         posterior_variances = torch.cholesky_inverse(factor).diagonal()[-count:]
         sensitivity = spectrum / prior.square()
         determined = (sensitivity @ (prior - posterior_variances)).clamp(min=1e-9)
-        previous, variances = (
-            variances,
-            variances * (sensitivity @ mode[-count:].square()) / determined,
-        )
+        previous = variances
+        variances = variances * (sensitivity @ mode[-count:].square()) / determined
         variances = variances.clamp(*_VARIANCE_BOUNDS)
         if float((variances / previous).log().abs().max()) < _VARIANCE_TOLERANCE:
             break
