@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import wire
-from llm_elicit.backends.base import THINKING_ROOM, Capabilities, Reply, Request
+from llm_elicit.backends.base import Capabilities, Reply, Request
 from llm_elicit.backends.batches import (
     BatchClient,
     BatchLimits,
@@ -17,7 +17,13 @@ from llm_elicit.backends.batches import (
     BatchState,
     Options,
 )
-from llm_elicit.backends.failures import error_fields, one_line, refuses_prompt
+from llm_elicit.backends.chat_completions import split_thinking
+from llm_elicit.backends.failures import (
+    MalformedReplyError,
+    error_fields,
+    one_line,
+    refuses_prompt,
+)
 from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import AnthropicJudge
 
@@ -48,7 +54,7 @@ class AnthropicBackend(SDKBackend):
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": request.token_limit(
-                self._judge.max_tokens, THINKING_ROOM, self._judge.thinking_room
+                self._judge.max_tokens, self._judge.least_tokens, self._judge.thinking_room
             ),
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.turns],
         }
@@ -75,16 +81,19 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
         UpstreamError: it is an error, or was interrupted.
     """
     message = wire.read_answer(wire.Message, answer)
+    if message.content is None and not message.stop_reason:
+        raise MalformedReplyError("content: nothing, and no stop_reason")
     usage = message.usage or wire.MessageUsage()
     cached = usage.cache_read_input_tokens or 0
     written = usage.cache_creation_input_tokens or 0
     # The tokens read from the cache alone are not the count of a prompt.
     prompt = 0 if usage.input_tokens is None else usage.input_tokens + cached + written
-    text = "".join(block.text for block in message.content if block.type == "text")
-    thinking = "".join(block.thinking for block in message.content if block.type == "thinking")
+    text, thinking, refusal = wire.read_content(message.content, "content", message.stop_reason)
+    text, thinking = split_thinking(text, thinking)
+    finish = "refusal" if refusal else wire.finish_of(message.stop_reason, text or thinking)
     return Reply(
-        text=text,
-        finish=wire.finish_of(message.stop_reason, text or thinking),
+        text=text or refusal,
+        finish=finish,
         model=message.model,
         prompt_tokens=prompt,
         completion_tokens=usage.output_tokens or 0,
@@ -142,7 +151,8 @@ class AnthropicBatchClient(BatchClient):
         if result.type != "errored":
             return BatchResult(name, reason=result.type)
         error = error_fields(result.error)
-        kind, message = str(error.get("type")), one_line(error.get("message"))
+        kind = str(error.get("type") or result.type)
+        message = one_line(error.get("message") or "no message")
         refused = kind in ("invalid_request_error", "not_found_error")
         return BatchResult(
             name,

@@ -22,9 +22,6 @@ from llm_elicit.questions import DirectQuestion, Prompt
 from llm_elicit.questions.template import Answer
 from llm_elicit.spaces.features import Floats
 
-THINKING_ROOM = 2048
-"""Least token limit of models that think first; their thinking counts towards the limit."""
-
 _LIMITS = (
     "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens",
     "max_tokens_to_sample", "maxOutputTokens", "maxTokens", "maxTokenCount", "num_predict",

@@ -101,12 +101,9 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         MalformedReplyError: it is not a chat completion with a choice.
         UpstreamError: it is an error, or was interrupted.
     """
-    wire.check_upstream(answer)
-    if isinstance(answer, list) and len(answer) == 1:
-        answer = answer[0]
-    if isinstance(answer, Mapping) and answer.get("choices") == []:
+    completion = wire.read_answer(wire.Completion, answer)
+    if not completion.choices:
         raise MalformedReplyError("no choices; the server may have filtered the prompt")
-    completion = wire.validate_answer(wire.Completion, answer)
     choice = completion.choices[0]
     wire.check_upstream(choice)
     text, thinking, refusal = _spoken(choice)
@@ -153,18 +150,30 @@ def _spoken(choice: wire.Choice) -> wire.MessageParts:
         wire.finish_of(choice.finish_reason, "nothing")
         raise MalformedReplyError("choices.0.message: Field required")
     message = turn or wire.Turn(content=choice.text)
-    text, inner, refused = wire.read_content(message.content)
+    text, inner, refused = wire.read_content(
+        message.content, "choices.0.message.content", choice.finish_reason
+    )
     candidates = (message.reasoning_content, message.reasoning, inner)
     thinking = next((text for text in candidates if isinstance(text, str) and text), "")
     refusal = message.refusal if isinstance(message.refusal, str) else ""
     text = text or _called_with(message.tool_calls)
+    return wire.MessageParts(*split_thinking(text, thinking), refusal or refused)
+
+
+def split_thinking(text: str, thinking: str) -> tuple[str, str]:
+    """Return an answer without the thinking in its text, and the model's thinking.
+
+    Examples:
+        >>> split_thinking("<think>B?</think> A", "")
+        ('A', 'B?')
+    """
     opened, closed = _OPENED.match(text), [*_CLOSED.finditer(text)]
-    if closed or opened:  # else it was truncated before the answer
-        end = closed[-1] if closed else None
-        begin = opened.end() if opened else 0
-        thinking = text[begin : end.start() if end else None].strip() or thinking
-        text = text[end.end() :].strip() if end else ""
-    return wire.MessageParts(text, thinking, refusal or refused)
+    if not (closed or opened):
+        return text, thinking
+    end = closed[-1] if closed else None  # None if it was truncated before the answer
+    begin = opened.end() if opened else 0
+    thinking = text[begin : end.start() if end else None].strip() or thinking
+    return text[end.end() :].strip() if end else "", thinking
 
 
 def _called_with(calls: object) -> str:

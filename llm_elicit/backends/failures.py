@@ -123,11 +123,12 @@ class UpstreamError(Exception):
 
     Attributes:
         failure: the failure with the HTTP status that fits the error.
+        fields: the error's fields.
     """
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: Failure, fields: Mapping[str, Any] | None = None) -> None:
         super().__init__(failure.message)
-        self.failure = failure
+        self.failure, self.fields = failure, fields or {}
 
     @classmethod
     def of(cls, error: object) -> UpstreamError:
@@ -143,7 +144,7 @@ class UpstreamError(Exception):
             code, default = f"{code} content_filter", 400
         status = next(stated, None) or next(statuses, default)
         message = f"an error in place of an answer: {message}"
-        return cls(Failure("status", message, status, code, in_answer=True))
+        return cls(Failure("status", message, status, code, in_answer=True), fields)
 
     @classmethod
     def stopped(cls, reason: str) -> UpstreamError:

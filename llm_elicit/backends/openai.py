@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import wire
-from llm_elicit.backends.base import (
-    THINKING_ROOM,
-    Capabilities,
-    Reply,
-    Request,
-    SettingDroppedError,
-)
+from llm_elicit.backends.base import Capabilities, Reply, Request, SettingDroppedError
 from llm_elicit.backends.batches import (
     TAG,
     BatchClient,
@@ -47,39 +41,56 @@ _TOP_LOGPROBS = 20
 _FEWER = (5, 1, 0)
 """Numbers to try where a server allows fewer and does not say how many."""
 
-_JSON_ROOM = 32
-"""Tokens of a letter in JSON, with any tokenizer."""
-
 _VOCABULARIES = (
     ("o200k_base", re.compile(r"(gpt-4o|gpt-4\.[15]|gpt-5|o[134]\b|chatgpt-4o)")),
     ("cl100k_base", re.compile(r"(gpt-4|gpt-3\.5)(-|$)")),
 )
 
-_REFUSALS, _OTHERS = (400, 403, 422), (404, 500, 501)
+_REFUSALS, _OTHERS = (400, 403, 422), (404, 500, 501, 502)
 """Statuses of servers that refuse a setting; with the others their message has to say so."""
 
 _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 _LOGPROBS = frozenset({"logprobs", "top_logprobs", "top_n_tokens"})
 """Names of the settings of log-probabilities, the last in the messages of TGI."""
 
-_SETTINGS = frozenset({*_LOGPROBS, *_TOKEN_LIMITS})
 _PARAMETERS = frozenset({
     "model", "messages", "temperature", "top_p", "seed", "stop", "stream", "n", "response_format",
-    "presence_penalty", "frequency_penalty", "logit_bias", "reasoning_effort", *_SETTINGS,
+    "presence_penalty", "frequency_penalty", "logit_bias", "reasoning_effort", *_LOGPROBS,
+    *_TOKEN_LIMITS,
 })  # fmt: skip
+_WORDS_FOR = {
+    **{name: re.compile(rf"\b{name}\b", re.IGNORECASE) for name in _TOKEN_LIMITS},
+    "logprobs": re.compile(r"log[ _-]?prob(?:s|abilit)|\btop_n_tokens\b", re.IGNORECASE),
+}
+"""How messages name the settings that are optional."""
+
+_ECHO = re.compile(r"\binput(?:_value)?[\\'\"]*\s*[:=]\s*[\[{].*", re.DOTALL)
+"""The request as validators repeat it, with every setting and the numbers of the question."""
+
 _UNKNOWN = re.compile(
     r"(?:n't|\bnot|\bnever) (?:\w+ )?(?:support|allow|permit|accept|recogni|available|implement|"
-    r"enabled)|\bunsupported|\bunrecogni|\bunknown|\bunexpected|\bextra|\bno endpoints|\bcannot be",
+    r"enabled|compatib)|\bunsupported|\bunrecogni|\bunknown|\bunexpected|\bextra|"
+    r"\bno endpoints|\bcannot be|\bincompatib|\bdisabled|\bonly (?:support|allow|available)",
     re.IGNORECASE,
 )
 """Words for a setting that a server does not take at all."""
 
-_MOST = re.compile(
-    r"(?:most|max\w*|limit\w*|less than|up to|exceed\w*|greater than|more than|between|range\w*|"
-    r"above|below|lower|smaller|fewer|<|\u2264|\[)",
-    re.IGNORECASE,
-)
-"""Words for a value that is too large."""
+_THAN = r"(?:less|lower|fewer|smaller) than"
+_NUMBER, _END = r"(?P<most>\d{1,4})", r"(?:\.0+)?(?![\w-]|\.\d)"
+_LIMITS = [
+    re.compile(words, re.IGNORECASE)
+    for words in (
+        rf"(?:<=|\u2264|\blt?e\b|\bmost\b|\bmax(?!\w*token)\w*\.?|limit\w*|\bup to\b|exceed\w*|"
+        rf"\babove\b|\bover\b|(?:greater|more|higher|larger) than|{_THAN},? or equal|"
+        rf"(?<!not )\ballowed\b|\bsupports|\ballows|\baccepts|\bpermits|"
+        rf"(?P<below><|\blt\b|\bbelow\b|\bunder\b|{_THAN}))"
+        rf"(?:(?!\bthan\b)[^\d.;<]){{,40}}{_NUMBER}{_END}",
+        rf"(?<![\w.-])\d+(?:\s*(?:[,\u2013-]|\.\.+|to|through|and|or)\s*{_NUMBER})+{_END}",
+        rf"\bonly {_NUMBER}{_END}",
+        rf"(?<![\w.-]){_NUMBER}(?: [a-z_]+){{,3}} (?:at most|or (?:fewer|less)|max)",
+    )
+]
+"""Ways to say how many alternatives a server lists: a bound, a range or a list of numbers."""
 
 _BAD_VALUES = ("invalid_value", "integer_above_max_value", "integer_below_min_value")
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -103,7 +114,6 @@ class OpenAIBackend(SDKBackend):
         super().__init__(judge, openai, "chat/completions")
         wire_format = self._wire_format
         self._limit: str = wire_format.token_limit
-        self._room = THINKING_ROOM if wire_format.thinks else _JSON_ROOM if judge.structured else 0
         self._most = wire_format.logprobs or _TOP_LOGPROBS
         self._top = self._most if judge.logprobs else 0
 
@@ -113,7 +123,7 @@ class OpenAIBackend(SDKBackend):
             "model": self.model,
             "messages": _messages(request.prompt, self._wire_format.system_role),
             self._limit: request.token_limit(
-                self._judge.max_tokens, self._room, self._judge.thinking_room
+                self._judge.max_tokens, self._judge.least_tokens, self._judge.thinking_room
             ),
         }
         if self._judge.seed is not None:
@@ -134,7 +144,7 @@ class OpenAIBackend(SDKBackend):
             self._adapt(error.status_code, error_fields(error.body), str(error), body)
             raise
         except UpstreamError as error:
-            self._adapt(error.failure.status, {}, error.failure.message, body)
+            self._adapt(error.failure.status, error.fields, error.failure.message, body)
             raise
 
     def _adapt(
@@ -145,13 +155,14 @@ class OpenAIBackend(SDKBackend):
         Raises:
             SettingDroppedError: it was changed, now or by another request meanwhile.
         """
-        if status not in _REFUSALS and not (status in _OTHERS and _UNKNOWN.search(text)):
+        text = _ECHO.sub("", text)
+        if status not in _REFUSALS and not (
+            status in _OTHERS and (_UNKNOWN.search(text) or _limits_in(text))
+        ):
             return
         # A `param` that names no setting, such as "None", says nothing.
         refused = set(re.findall(r"\w+", str(error.get("param")))) & (body.keys() | _PARAMETERS)
-        refused = refused or {
-            name for name in _SETTINGS if re.search(rf"\b{name}\b", text, re.IGNORECASE)
-        }
+        refused = refused or {name for name, words in _WORDS_FOR.items() if words.search(text)}
         if "logprobs" in body and refused & _LOGPROBS:
             if body.get("top_logprobs", body["logprobs"]) == self._top:
                 self._top = _allowed(error, text, self._top)
@@ -191,6 +202,19 @@ def vocabulary(judge: OpenAIJudge) -> str | None:
     return next((name for name, models in _VOCABULARIES if models.match(judge.model)), None)
 
 
+def _limits_in(text: str) -> list[int]:
+    """Return the most alternatives of a token, as far as a message says.
+
+    Examples:
+        >>> _limits_in("expected 0 <= top_logprobs <= 5 at line 1 column 12")
+        [5]
+        >>> _limits_in("must be less than 6"), _limits_in("one of 0, 1, 2 or 3"), _limits_in("no")
+        ([5], [3], [])
+    """
+    matches = (match for words in _LIMITS for match in words.finditer(text))
+    return [int(match["most"]) - bool(match.groupdict().get("below")) for match in matches]
+
+
 def _allowed(error: Mapping[str, Any], text: str, sent: int) -> int:
     """Return how many alternatives a server allows that refused `sent`; 0 for none at all.
 
@@ -200,9 +224,8 @@ def _allowed(error: Mapping[str, Any], text: str, sent: int) -> int:
         >>> _allowed({}, "m3 does not support logprobs", 20), _allowed({}, "bad top_logprobs", 20)
         (0, 5)
     """
-    numbers = [int(number) for number in re.findall(r"(?<![\w.-])\d{1,4}(?![\w-]|\.\d)", text)]
-    smaller = [number for number in numbers if number < sent]
-    if smaller and _MOST.search(text):
+    smaller = [number for number in _limits_in(text) if number < sent]
+    if smaller:
         return max(smaller)
     words = f"{error.get('code')} {error.get('type')} {text}".replace("_", " ")
     return 0 if _UNKNOWN.search(words) else next((number for number in _FEWER if number < sent), 0)

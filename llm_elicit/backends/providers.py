@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_elicit.backends import anthropic, local, openai
-from llm_elicit.backends.base import THINKING_ROOM, Backend, Notify, ignore_note
+from llm_elicit.backends.base import Backend, Notify, ignore_note
 from llm_elicit.backends.batches import BatchClient
 from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.config.judges import (
+    THINKING_ROOM,
     AnthropicJudge,
     HostedJudge,
     HumanJudge,
@@ -79,7 +80,6 @@ class Provider:
         people: whether the judges are people, who are not sent requests.
         language_model: whether requests and answers consist of tokens.
         letter_tokens: tokens of an answer that is one letter.
-        thinking_room: the least token limit of an answer, for models that think first.
     """
 
     name: str
@@ -95,7 +95,6 @@ class Provider:
     people: bool = False
     language_model: bool = True
     letter_tokens: int = 2
-    thinking_room: int = THINKING_ROOM
 
 
 PROVIDERS = {
@@ -135,7 +134,6 @@ PROVIDERS = {
             check=lambda judge: local.check_model(judge.model),
             free=True,
             letter_tokens=1,
-            thinking_room=0,
         ),
         Provider(
             name="simulated",

@@ -174,19 +174,18 @@ class CompletionUsage(_Part):
 class Completion(_Part):
     """A chat completion."""
 
-    choices: Annotated[list[Choice], Field(min_length=1)]
+    choices: list[Choice]
     model: Text = ""
     system_fingerprint: Text = ""
     usage: Annotated[CompletionUsage | None, Lenient] = None
     completion_probabilities: Annotated[Logprobs | None, BeforeValidator(_logprobs), Lenient] = None
 
 
-class Block(_Part):
-    """A part of a Claude model's message."""
-
-    type: str
-    text: str = ""
-    thinking: Text = ""
+def _parts(value: object) -> object:
+    """Return the parts of a message as mappings, also those of an SDK's object."""
+    if not isinstance(value, list):
+        return value
+    return [part.model_dump() if isinstance(part, BaseModel) else part for part in value]
 
 
 class MessageUsage(_Part):
@@ -201,13 +200,7 @@ class MessageUsage(_Part):
 class Message(_Part):
     """An answer of the Messages API."""
 
-    # Some servers send the text alone.
-    content: Annotated[
-        list[Block],
-        BeforeValidator(
-            lambda value: [{"type": "text", "text": value}] if isinstance(value, str) else value
-        ),
-    ]
+    content: Annotated[Any, BeforeValidator(_parts)]
     usage: Annotated[MessageUsage | None, Lenient] = None
     model: Text = ""
     stop_reason: Text = ""
@@ -225,14 +218,22 @@ _TEXTS = ("text", "output_text")
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
 
 
-def read_content(content: object) -> MessageParts:
+def read_content(content: object, place: str, reason: str) -> MessageParts:
     """Return the parts of a message's content, which is a text, a list of parts, or nothing.
 
+    Parts of unknown kinds are ignored.
+
+    Args:
+        content: the content.
+        place: where it stands in the answer.
+        reason: why the model stopped; an answer that was cut off or refused needs no part.
+
     Raises:
-        MalformedReplyError: it is anything else, or a list without a part of text or thinking.
+        MalformedReplyError: a complete answer has no part of text, thinking or refusal.
 
     Examples:
-        >>> read_content([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "A"}])
+        >>> thought, answer = {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "A"}
+        >>> read_content([thought, answer], "content", "stop")
         MessageParts(text='A', thinking='hm', refusal='')
     """
     if content is None or isinstance(content, str):
@@ -247,11 +248,9 @@ def read_content(content: object) -> MessageParts:
             texts["refusal"].append(_flat(part, "refusal"))
         elif kind in _TEXTS:
             text = part.get("text") if isinstance(part, Mapping) else part
-            if not isinstance(text, str):
-                raise MalformedReplyError("choices.0.message.content: a text part without text")
-            texts["text"].append(text)
-    if parts and not any(texts.values()):
-        raise MalformedReplyError("choices.0.message.content: no text part")
+            texts["text"] += [text] if isinstance(text, str) else []
+    if parts and not any(texts.values()) and _FINISH_OF.get(_word(reason) or "stop") == "stop":
+        raise MalformedReplyError(f"{place}: no text part")
     return MessageParts(*("".join(pieces) for pieces in texts.values()))
 
 
@@ -480,7 +479,9 @@ def read_answer(kind: type[Part], answer: object) -> Part:
         MalformedReplyError: it has another shape.
     """
     check_upstream(answer)
-    return validate_answer(kind, answer)
+    return validate_answer(
+        kind, answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+    )
 
 
 def check_upstream(part: object) -> None:
@@ -497,10 +498,11 @@ def check_upstream(part: object) -> None:
     if isinstance(part, Mapping):
         if part.get("object") == "error":
             raise UpstreamError.of(part)
-        errors = part.get("errors") or part.get("detail")
-        if errors and not part.keys() & {"choices", "content"}:
+        if not part.keys() & {"choices", "content"}:
+            errors = part.get("errors") or part.get("detail")
             first = errors[0] if isinstance(errors, list) else errors
-            raise UpstreamError.of(first if isinstance(first, Mapping) else str(first))
+            if first or isinstance(part.get("message"), str):
+                raise UpstreamError.of(first or part)
         feedback = _fields(part, "promptFeedback") or _fields(part, "prompt_feedback")
         reason = feedback.get("blockReason") or feedback.get("block_reason")
         if reason:
@@ -527,6 +529,11 @@ _INTERRUPTED = re.compile(
 )
 
 
+def _word(reason: str) -> str:
+    """Return the first word of a reason such as "content_filter: PROHIBITED_CONTENT"."""
+    return reason.lower().partition(":")[0].strip()
+
+
 def finish_of(reason: str, answer: str) -> str:
     """Return why the model stopped: "stop", "length", "refusal", or the provider's own words.
 
@@ -544,7 +551,7 @@ def finish_of(reason: str, answer: str) -> str:
         >>> finish_of("content_filter: PROHIBITED_CONTENT", "")
         'refusal'
     """
-    word = reason.lower().partition(":")[0].strip()  # "content_filter: PROHIBITED_CONTENT"
+    word = _word(reason)
     if word in _FINISH_OF:
         finish = _FINISH_OF[word]
         return reason if finish == "unparsable" else finish

@@ -187,6 +187,12 @@ class _ModelJudge(BaseJudge):
         return " ".join(filter(None, [*place, self.model_name]))
 
 
+THINKING_ROOM = 2048
+"""Least token limit of models that think first; their thinking counts towards the limit."""
+
+_JSON_ROOM = 32
+"""Tokens of a letter in JSON, with any tokenizer."""
+
 _THINKING_ROOM: dict[Effort | None, int] = {
     "minimal": 2048, "low": 4096, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 65_536,
 }  # fmt: skip
@@ -256,6 +262,11 @@ class HostedJudge(_ModelJudge):
     def thinking_room(self) -> int:
         """The tokens to reserve for thinking; 0 if only the provider knows."""
         return self.thinking_tokens or _THINKING_ROOM.get(self.effort, 0)
+
+    @property
+    def least_tokens(self) -> int:
+        """The least limit on the tokens of an answer, where neither setting states one."""
+        return THINKING_ROOM if self.wire_format.thinks else _JSON_ROOM if self.structured else 0
 
     @property
     def secret_variables(self) -> list[str]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import rfc8785
@@ -33,8 +34,6 @@ from llm_elicit.orchestrator.journal.schema import now, storable
 
 SCHEMA = 3
 """Part of every key: incremented when a reply means something else, so that old answers rest."""
-
-NO_HEADERS: Mapping[str, str] = {}
 
 _EXACT = 2**53
 """JSON carries whole numbers below it exactly."""
@@ -55,7 +54,7 @@ def identify(
     model: str,
     body: dict[str, Any],
     replicate: int,
-    headers: Mapping[str, str] = NO_HEADERS,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> Identity:
     """Return the identity of a request.
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import islice
 from operator import add
+from types import MappingProxyType
 from typing import Any
 
-from llm_elicit.backends import Provider, provider_of
+from llm_elicit.backends import Request, provider_of
 from llm_elicit.backends.providers import expected_thinking
 from llm_elicit.config.campaign import Campaign, Limits
-from llm_elicit.config.judges import Judge
+from llm_elicit.config.judges import THINKING_ROOM, Judge
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.judgments import MeasuredTokens
 from llm_elicit.orchestrator.open_run import wording_of
@@ -25,8 +26,6 @@ from llm_elicit.spaces.features import FeatureSpace
 Answered = Mapping[str, Mapping[str, int]]
 """Number of questions each judge has answered, by form."""
 
-_NOTHING: Answered = {}
-_UNMEASURED: Mapping[str, MeasuredTokens] = {}
 _A_NUMBER = 4
 """Tokens of one number in an answer of several, with its separator."""
 
@@ -130,8 +129,8 @@ def estimate(
     campaign: Campaign,
     space: FeatureSpace,
     plan: Plan,
-    answered: Answered = _NOTHING,
-    measured: Mapping[str, MeasuredTokens] = _UNMEASURED,
+    answered: Answered = MappingProxyType({}),
+    measured: Mapping[str, MeasuredTokens] = MappingProxyType({}),
     samples: int = 20,
 ) -> list[JudgeEstimate]:
     """Estimate each judge's requests, tokens and cost; sends nothing and needs no key.
@@ -266,7 +265,14 @@ def _of(
         low, high = round(total / factor), round(total * factor)
     # The first request of all fills the provider's cache, the others read it.
     hits = max(requests - 1, 0)
-    limit = _limit(judge, provider, kind.template)
+    request = Request(
+        Prompt(()), (), max_tokens=kind.template.max_tokens, answer=kind.template.answer
+    )
+    limit = request.token_limit(
+        getattr(judge, "max_tokens", None),
+        getattr(judge, "least_tokens", THINKING_ROOM),  # plug-ins need not state one
+        getattr(judge, "thinking_room", 0),
+    )
     price, cheaper = price_of(judge), price_of(judge, batch=True)
 
     def cost(price: Price | None, completion: int) -> float | None:
@@ -291,15 +297,3 @@ def _of(
         most=price.cost(length, limit) * requests if price else None,
         batch=cost(cheaper, total) if judge.has_batches else None,
     )
-
-
-def _limit(judge: Judge, provider: Provider, template: Template) -> int:
-    """Return the token limit of an answer."""
-    letter = template.answer == "letter"
-    if not provider.thinking_room:
-        return provider.letter_tokens if letter else template.max_tokens
-    stated: int | None = getattr(judge, "max_tokens", None)
-    if stated and letter:
-        return stated
-    room: int = getattr(judge, "thinking_room", 0)
-    return max(template.max_tokens + room, stated or provider.thinking_room)

@@ -32,6 +32,11 @@ def _with(**changes: Any) -> dict[str, Any]:
     return {**whole, **changes}
 
 
+def _message(**changes: Any) -> dict[str, Any]:
+    """An answer of the Messages API with fields replaced by name."""
+    return {**message(Says("A"), {"model": "m", "messages": []}), **changes}
+
+
 def _read(answer: object) -> Reply:
     return read_completion(answer, {}, AB)
 
@@ -49,28 +54,47 @@ CONTENTS = {
     "plain texts": (["A"], "A", ""),
     "one part": (TEXT, "A", ""),
     "an image beside it": ([{"type": "image_url", "image_url": {}}, TEXT], "A", ""),
+    "thinking of an unknown kind": ([{"type": "pondering", "text": "B?"}, TEXT], "A", ""),
+    "redacted": ([{"type": "redacted_thinking", "data": "x"}, TEXT], "A", ""),
+    "thinking without text": ([{"type": "thinking", "thinking": None}, TEXT], "A", ""),
+    "text without text beside it": ([{"type": "text", "text": None}, TEXT], "A", ""),
+    "a part without a kind": ([{"text": "A"}], "A", ""),
+    "thinking in the text": ([{"type": "text", "text": "<think>hm</think> A"}], "A", "hm"),
+    "text alone": ("A", "A", ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", CONTENTS)
 def test_content_is_read_from_its_parts(shape: str) -> None:
     content, text, thinking = CONTENTS[shape]
-    reply = _read(_with(content=content))
-    assert (reply.text, reply.thinking) == (text, thinking)
+    for reply in (_read(_with(content=content)), read_message(_message(content=content), {})):
+        assert (reply.text, reply.thinking) == (text, thinking)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [7, [7], [None], [[TEXT]], [{"type": "image_url"}], {"x": 1}, [{"type": "text", "text": None}]],
-)
+NO_TEXTS = [
+    7, [7], [None], [[TEXT]], [{"type": "image_url"}], {"x": 1}, [{"type": "text", "text": None}],
+    [{"type": "pondering", "pondering": "hm"}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", NO_TEXTS)
 def test_content_that_is_no_text_is_malformed(content: object) -> None:
-    with pytest.raises(MalformedReplyError, match=r"choices\.0\.message\.content"):
+    """Unless the answer was cut off or refused, which needs no text."""
+    with pytest.raises(MalformedReplyError, match=r"choices\.0\.message\.content: no text part"):
         _read(_with(content=content))
+    with pytest.raises(MalformedReplyError, match=r"^content: no text part"):
+        read_message(_message(content=content), {})
+    cut = _with(content=content, finish_reason="length")
+    assert (_read(cut).text, _read(cut).finish) == ("", "length")
+    for stop, finish in (("max_tokens", "length"), ("refusal", "refusal"), ("tool_use",) * 2):
+        reply = read_message(_message(content=content, stop_reason=stop), {})
+        assert (reply.text, reply.finish) == ("", finish)
 
 
 def test_a_refusal_among_the_parts_is_one() -> None:
-    reply = _read(_with(content=[{"type": "refusal", "refusal": "No."}]))
-    assert (reply.text, reply.finish) == ("No.", "refusal")
+    content = [{"type": "refusal", "refusal": "No."}]
+    for reply in (_read(_with(content=content)), read_message(_message(content=content), {})):
+        assert (reply.text, reply.finish) == ("No.", "refusal")
 
 
 @pytest.mark.parametrize("value", [None, 7, [], {}, ...])
@@ -255,21 +279,46 @@ def test_an_error_of_the_messages_api_with_status_200(kind: str, status: int) ->
         ("end_turn", "A", "stop"), ("model_context_window_exceeded", "Let", "length"),
         ("max_tokens", "", "length"), ("refusal", "", "refusal"), ("novel", "A", "novel"),
         ("pause_turn", "Let", None), ("error", "A", None), ("novel", "", None), (None, "", None),
+        ("pause_turn", "", None), ("end_turn", "", "stop"), ("refusal", "No", "refusal"),
+        ("model_context_window_exceeded", "", "length"),
         (None, "A", "unknown"),
     ],
 )  # fmt: skip
 def test_stop_reasons_of_the_messages_api(stop: str, text: str, finish: str | None) -> None:
     whole = {**message(Says(text), {"model": "m", "messages": []}), "stop_reason": stop}
-    if finish is None:
-        _failure(whole, read_message)
-    else:
-        assert read_message(whole, {}).finish == finish
+    for content in [whole["content"]] if text else ([], None if stop else [], ""):
+        whole["content"] = content
+        if finish is None:
+            _failure(whole, read_message)
+        else:
+            assert read_message(whole, {}).finish == finish
 
 
-def test_a_message_of_plain_text_without_a_model_is_read() -> None:
-    whole = {**message(Says("A"), {"model": "m", "messages": []}), "content": "A", "model": None}
-    reply = read_message(whole, {})
-    assert (reply.text, reply.model) == ("A", "")
+@pytest.mark.parametrize("usage", [..., None, 7, [], {}, {"input_tokens": None}])
+def test_a_message_without_a_model_and_usage_is_read(usage: Any) -> None:
+    whole = _message(model=None, usage=usage)
+    if usage is ...:
+        del whole["usage"]
+    for answer in (whole, [whole]):
+        reply = read_message(answer, {})
+        assert (reply.text, reply.model, reply.prompt_tokens) == ("A", "", 0)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_error_in_a_stream_of_the_messages_api(begun: bool) -> None:
+    """Sent with status 200, whether an answer has begun or not."""
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    start = [{"type": "message_start", "message": _message(content=[])}, {"type": "ping"}]
+    events = [*(start if begun else ()), error]
+    body = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    failure = _failure(parse_json(body), read_message)
+    assert (failure.status, "Overloaded" in failure.message) == (529, True)
+
+
+@pytest.mark.parametrize("part", [7, "A", None, [], {}, {"type": "message", "role": "assistant"}])
+def test_what_is_no_message_is_malformed_in_one_line(part: Any) -> None:
+    with pytest.raises(MalformedReplyError, match=r"^[^\n]+$"):
+        read_message(part, {})
 
 
 @pytest.mark.parametrize("part", [{"delta": {"content": "A"}}, {"text": "A"}])
@@ -316,6 +365,7 @@ def test_the_answer_comes_after_the_last_thought() -> None:
         ({"detail": "no capacity"}, "no capacity", 502),
         ({"detail": [{"message": "no capacity"}]}, "no capacity", 502),
         ({"errors": [{"message": "no capacity", "code": 503}]}, "no capacity", 503),
+        ({"code": 503, "message": "no capacity", "data": None}, "no capacity", 503),
     ],
 )
 def test_an_error_of_any_shape_in_place_of_an_answer(body: Any, message: str, status: int) -> None:

@@ -154,22 +154,50 @@ def _adapted(judge: Any, request: Request, space: FeatureSpace) -> tuple[list[st
     return asyncio.run(go())
 
 
-def _details(most: int) -> bytes:
-    """An error of servers made with FastAPI."""
-    what = {"loc": ["body", "top_logprobs"], "input": 20, "ctx": {"le": most},
-            "msg": f"Input should be less than or equal to {most}",
+def _details(**changes: Any) -> bytes:
+    """An error of servers made with FastAPI, after one about another setting."""
+    what = {"loc": ["body", "top_logprobs"], "msg": "Input should be less than or equal to 5",
+            "input": 20, "ctx": {"le": 5},
             "url": "https://errors.pydantic.dev/2.5/v/less_than_equal"}  # fmt: skip
-    return json.dumps({"detail": [what]}).encode()
+    other = {"loc": ["body", "max_tokens"], "msg": "Input should be 16 or more", "input": 8}
+    return json.dumps({"detail": [other, {**what, **changes}]}).encode()
+
+
+def _sends(status: int, **body: Any) -> Sends:
+    return Sends(json.dumps(body).encode(), status=status)
+
+
+TOO_MANY = "top_logprobs must be <= 5"
+ECHO = {"model": "m", "max_tokens": 8, "messages": ["from 3 to 12 mm, at most 7"]}
+WORDED = [
+    TOO_MANY, "must be between 0 and 5", "maximum of 5 logprobs", "Llama 4 gives at most 5 here",
+    "expected 0 <= top_logprobs <= 5 at line 1 column 12", "one of 0, 1, 2, 3, 4 or 5, got 20",
+    "must be less than 6 (request 7)", "no more than 5", "20 exceeds 5", "5 log probs at most",
+    "values in 0-5", "only 5 are supported", "values above 5 are not supported", "top_logprobs < 6",
+    "Maximal 5.0", f"{TOO_MANY} [type=value_error, input_value={ECHO}, input_type=dict]",
+]  # fmt: skip
+"""How servers say that they list at most five alternatives."""
 
 
 LIMITS = [
     (5, [5], lambda: Fails(400, "top_logprobs must be at most 5", "invalid_value", "top_logprobs")),
     (5, [5], lambda: Fails(400, "Requested sample logprobs of 20, greater than max allowed: 5")),
     (8, [8], lambda: Fails(422, "top_logprobs: must be between 0 and 8, got 20")),
-    (5, [6, 5], lambda: Fails(400, "top_logprobs must be less than 6", param="top_logprobs")),
+    (5, [5], lambda: Fails(400, "top_logprobs must be less than 6", param="top_logprobs")),
     (5, [5], lambda: Fails(400, "invalid top_logprobs")),
     (1, [5, 1], lambda: Fails(400, "no", "invalid_value", "top_logprobs")),
-    (5, [5], lambda: Sends(_details(5), status=422)),
+    (5, [5], lambda: Sends(_details(), status=422)),
+    (5, [5], lambda: Sends(_details(msg="bad", ctx={"lt": 6.0}), status=422)),
+    (5, [5], lambda: Sends(_details(msg="bad", ctx={"limit_value": 5}), status=400)),
+    (0, [0], lambda: Sends(_details(msg="not supported", ctx={}, input=ECHO), status=422)),
+    *((5, [5], lambda text=text: Fails(400, text, param="top_logprobs")) for text in WORDED),
+    *((5, [5], lambda status=status: _sends(status, detail=TOO_MANY)) for status in (200, 400)),
+    *((5, [5], lambda status=status: _sends(status, message=TOO_MANY)) for status in (200, 400)),
+    *((5, [5], lambda status=status: _sends(status, error=TOO_MANY)) for status in (200, 500)),
+    (5, [5], lambda: _sends(200, error={"code": 400, "message": "at most 5", "param": "logprobs"})),
+    (5, [5], lambda: _sends(422, message="Maximum of 5 log probabilities", code=20012)),
+    (0, [0], lambda: Fails(400, "logprobs is not supported with reasoning models")),
+    (0, [0], lambda: Fails(400, "logprobs are incompatible with reasoning models")),
     (0, [0], lambda: Fails(400, "m-7b-v3 does not support logprobs", param="None")),
     (0, [0], lambda: Fails(400, "no", "unsupported_parameter", "top_logprobs")),
     (0, [0], lambda: Fails(404, "No endpoints found that support logprobs")),
