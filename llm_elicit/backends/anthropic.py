@@ -18,12 +18,7 @@ from llm_elicit.backends.batches import (
     Options,
 )
 from llm_elicit.backends.chat_completions import split_thinking
-from llm_elicit.backends.failures import (
-    MalformedReplyError,
-    error_fields,
-    one_line,
-    refuses_prompt,
-)
+from llm_elicit.backends.failures import error_fields, one_line, refuses_prompt
 from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import AnthropicJudge
 
@@ -81,8 +76,6 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
         UpstreamError: it is an error, or was interrupted.
     """
     message = wire.read_answer(wire.Message, answer)
-    if message.content is None and not message.stop_reason:
-        raise MalformedReplyError("content: nothing, and no stop_reason")
     usage = message.usage or wire.MessageUsage()
     cached = usage.cache_read_input_tokens or 0
     written = usage.cache_creation_input_tokens or 0

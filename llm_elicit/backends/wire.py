@@ -182,9 +182,9 @@ class Completion(_Part):
 
 
 def _parts(value: object) -> object:
-    """Return the parts of a message as mappings, also those of an SDK's object."""
+    """Return the parts of a message as mappings, also an SDK's; null is a part without text."""
     if not isinstance(value, list):
-        return value
+        return [None] if value is None else value
     return [part.model_dump() if isinstance(part, BaseModel) else part for part in value]
 
 

@@ -286,7 +286,8 @@ def test_an_error_of_the_messages_api_with_status_200(kind: str, status: int) ->
 )  # fmt: skip
 def test_stop_reasons_of_the_messages_api(stop: str, text: str, finish: str | None) -> None:
     whole = {**message(Says(text), {"model": "m", "messages": []}), "stop_reason": stop}
-    for content in [whole["content"]] if text else ([], None if stop else [], ""):
+    empty = ([], "", *([None] if stop in ("max_tokens", "refusal") else []))
+    for content in [whole["content"]] if text else empty:
         whole["content"] = content
         if finish is None:
             _failure(whole, read_message)
