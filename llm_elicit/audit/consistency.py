@@ -229,7 +229,7 @@ class Triads:
     """The triads among a judge's answers.
 
     Attributes:
-        corners: the points a, b and c of each, `(t, 3, d)`, natural units.
+        corners: the points a, b and c of each triad, `(t, 3, d)`, natural units.
         preference: preferences for a over b, b over c and c over a, averaged over replicates, by
             presentation order, `(t, 3, 2)` in [0, 1]; NaN for an order that was not answered.
     """
@@ -245,8 +245,8 @@ def find_triads(comparisons: Comparisons, judge: str) -> Triads:
     """Find triads that share no pair, from the points alone.
 
     Choices on different pairs are independent given the utility, so cycles of such triads are too.
-    If a pair is in several triads, those of earlier pairs are kept. If two pairs have the same two
-    points, the first one counts.
+    If a pair is in several triads, the triad of the earliest pairs counts. If two pairs have the
+    same two points, the first one counts.
     """
     choices = comparisons.choices(judge)
     points = np.stack([choices.a, choices.b], axis=1).reshape(-1, len(comparisons.features))

@@ -259,7 +259,7 @@ def validate_points(points: ArrayLike, space: FeatureSpace, name: str) -> Floats
     array = np.asarray(points, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != space.dimension:
         raise InputError(
-            f"{name}: shape {array.shape}, expected (n, {space.dimension}): a column for each of "
+            f"{name}: shape {array.shape}; give (n, {space.dimension}), a column for each of "
             + ", ".join(space.names)
         )
     if len(array) < 2:

@@ -318,7 +318,10 @@ def common_answers(runs: Sequence[tuple[Comparisons, str]], space: FeatureSpace)
     wide = joined.reset_index("prompt_hash", drop=True).unstack(["order", "replicate"]).dropna()
     if wide.empty:
         names = " and ".join(dict.fromkeys(judge for _, judge in runs))
-        raise InputError(f"compare: no question to {names} was answered in all runs")
+        raise InputError(
+            f"compare: no question to {names} was answered in all runs; leave out the runs that "
+            "share none, or run them again to complete them"
+        )
     orders = sorted(set(wide.columns.get_level_values("order")))
     by_order = {
         order: np.stack([wide[run][order].to_numpy(np.float64) for run in range(len(runs))], 1)

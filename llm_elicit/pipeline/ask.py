@@ -317,7 +317,7 @@ async def _asked(result: Run, summary: AskSummary) -> Run:
         if answers.total and not answers.usable and summary.judges[name].stopped is None
     ]
     if unusable and not any(judge.usable for judge in worth.values()):
-        raise unusable[0]  # nothing can be found from no answers
+        raise unusable[0]  # no belief can be fitted without usable answers
     problems = (*summary.problems, *unusable, *_gaps(result, summary))
     remarks = [
         f"{name}: {line}"

@@ -390,7 +390,16 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     """
     judge = protocols[0].judge
     ranked = sorted(protocols, key=lambda x: -x.rate)
-    reliable, predictable = _shown_to_differ(ranked)
+    # Those shown to be reliable, and to be predictable; the error of both together is at most 5 %.
+    tests = [(protocol.reliability, protocol.p_value) for protocol in ranked]
+    tests += [(protocol.predicted, protocol.p_predicted) for protocol in ranked]
+    adjusted = holm_adjust(np.array([1.0 if p is None else p for _, p in tests]))
+    is_shown = [
+        interval is not None and interval.low > 0.0 and bool(p < _ALPHA)
+        for (interval, _), p in zip(tests, adjusted, strict=True)
+    ]
+    reliable = list(compress(ranked, is_shown[: len(ranked)]))
+    predictable = list(compress(ranked, is_shown[len(ranked) :]))
     if not reliable:
         shares = {x.template: x.predicted.value for x in predictable if x.predicted is not None}
         template = max(shares, key=lambda name: shares[name], default=None)
@@ -415,22 +424,6 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     if near:
         reason += f"; with these pairs it cannot be distinguished from {', '.join(near)}"
     return Recommendation(judge=judge, template=best.template, reason=reason)
-
-
-def _shown_to_differ(protocols: Sequence[Protocol]) -> tuple[list[Protocol], list[Protocol]]:
-    """Return the protocols that are shown to be reliable, and those shown to be predictable.
-
-    The error of both together is at most 5 %.
-    """
-    measured = [(protocol, protocol.reliability, protocol.p_value) for protocol in protocols]
-    measured += [(protocol, protocol.predicted, protocol.p_predicted) for protocol in protocols]
-    adjusted = holm_adjust(np.array([1.0 if p is None else p for _, _, p in measured]))
-    differ = [
-        interval is not None and interval.low > 0.0 and bool(p < _ALPHA)
-        for (_, interval, _), p in zip(measured, adjusted, strict=True)
-    ]
-    count = len(protocols)
-    return list(compress(protocols, differ[:count])), list(compress(protocols, differ[count:]))
 
 
 def _odds(reliability: float) -> float:

@@ -243,7 +243,10 @@ class Runtime:
         name = run.campaign.name
         earlier = self.runs.get(name)
         if earlier is not None and earlier.state not in ENDED:
-            raise InputError(f"{name}: this Runtime already has it, {earlier.state}")
+            raise InputError(
+                f"{name}: this Runtime already has a run of this name ({earlier.state}); wait for "
+                "it to end, or rename one"
+            )
         asking["limiters"] = self.limiters
         self._runs[name] = added = CampaignRun(run, self._sharing, start, **asking)
         return added

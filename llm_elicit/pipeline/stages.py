@@ -132,8 +132,8 @@ def compare(runs: Sequence[Run], progress: Progress = SILENT) -> JudgeComparison
             )
         if run.space.features != runs[0].space.features:
             raise InputError(
-                f"compare: {run.folder} asks about {run.space.name} and {runs[0].folder} about "
-                f"{runs[0].space.name}; judges are compared over the same features and ranges"
+                f"compare: the features or ranges of {run.folder} ({run.space.name}) are not those "
+                f"of {runs[0].folder} ({runs[0].space.name}); name runs over the same ones"
             )
     for run in runs:
         check_files(run, "compare", progress)
@@ -144,7 +144,7 @@ def compare(runs: Sequence[Run], progress: Progress = SILENT) -> JudgeComparison
 
 
 def compare_repeats(runs: Sequence[Run], progress: Progress = SILENT) -> RepeatComparison:
-    """Compare the runs of a series of repeats, in time; see `llm_elicit.audit.repeats`.
+    """Compare the runs of a series of repeats, the oldest first; see `llm_elicit.audit.repeats`.
 
     Raises:
         InputError: a judge has no question in common, or a file was changed.
@@ -192,7 +192,7 @@ def check_files(run: Run, stage: str, progress: Progress) -> None:
     if not journal:
         raise InputError(
             f"{run.folder}: {files} was changed since it was written, and there is no journal to "
-            "rebuild it from; restore one of them, or fit your own table with "
+            "rebuild it from; restore it or the journal, or fit your own table with "
             "llm_elicit.density.fit_belief"
         )
     progress.note(name, f"{stage}: {files} is missing or changed; rebuilt from the journal")

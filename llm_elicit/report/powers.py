@@ -180,7 +180,7 @@ def sources_text(source: str) -> str:
 
 def _saved_power_sentence(powers: BeliefPowers) -> str:
     """Return the meaning of a saved power that is not identified."""
-    source = f"the power by {sources_text(powers.saved_source)}"
+    source = f"the power implied by {sources_text(powers.saved_source)}"
     sentences = {
         "convention": (
             "By convention, the figures show the belief at the power at which the log density has "

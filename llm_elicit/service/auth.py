@@ -161,8 +161,17 @@ def _secret_in(path: Path) -> str:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.exists():
-            _create_secret(path)
+        if not path.exists():  # unless another process writes one at the same time
+            temporary = unfinished(path)
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                os.write(file, secrets.token_urlsafe(32).encode() + b"\n")
+                os.fsync(file)
+                with suppress(FileExistsError):
+                    os.link(temporary, path)
+            finally:
+                os.close(file)
+                temporary.unlink()
         if path.stat().st_mode & 0o077:
             raise InputError(f"{path}: others can read this secret; run: chmod 600 {path}")
         secret = path.read_text("ascii").strip()
@@ -171,20 +180,6 @@ def _secret_in(path: Path) -> str:
     if len(secret) < _MIN_LENGTH:
         raise InputError(f"{path}: holds no secret; delete it, and a new one is created")
     return secret
-
-
-def _create_secret(path: Path) -> None:
-    """Write a new secret, unless another process writes one at the same time."""
-    temporary = unfinished(path)
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(file, secrets.token_urlsafe(32).encode() + b"\n")
-        os.fsync(file)
-        with suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        os.close(file)
-        temporary.unlink()
 
 
 @contextmanager

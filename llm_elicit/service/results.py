@@ -45,7 +45,7 @@ from llm_elicit.service.auth import Session, session_of
 from llm_elicit.service.responses import ProblemError, logger
 from llm_elicit.service.security import require
 from llm_elicit.service.state import CampaignName, NamedRun, Service, Shared
-from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
+from llm_elicit.spaces.features import Feature
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -427,13 +427,28 @@ def _samples(folder: Path, judge: str, n: int, seed: int, form: Format) -> bytes
 
 
 def _log_prob(folder: Path, judge: str, points: _Points, form: Format) -> bytes:
-    """Return the log densities of points under a belief, nats; null outside the support."""
+    """Return the log densities of points under a belief, nats; null outside the support.
+
+    Raises:
+        InputError: a point lacks a feature, or has a value that its feature cannot have.
+    """
     run = Run.open(folder)
     belief = _belief(run, judge)
-    log_probs = belief.log_prob(_read_points(points, run.space))
+    names = run.space.names
+    values = np.empty((len(points), run.space.dimension))
+    for row, point in enumerate(points):
+        stated = list(point) if isinstance(point, Mapping) else names[: len(point)]
+        if sorted(stated) != sorted(names) or len(point) != len(names):
+            raise InputError(
+                f"points[{row}]: {len(point)} values; give one for each of {', '.join(names)}"
+            )
+        cells = [point[name] for name in names] if isinstance(point, Mapping) else point
+        for number, (feature, cell) in enumerate(zip(run.space.features, cells, strict=True)):
+            values[row, number] = _value(feature, cell, row)
+    log_probs = belief.log_prob(values)
     if form == "json":
-        values = [float(value) if np.isfinite(value) else None for value in log_probs]
-        return json.dumps({"log_prob": values}).encode()
+        plain = [float(value) if np.isfinite(value) else None for value in log_probs]
+        return json.dumps({"log_prob": plain}).encode()
     return _serialize(pd.DataFrame({"log_prob": log_probs}), form)
 
 
@@ -458,25 +473,6 @@ def _serialize(frame: pd.DataFrame, form: Format) -> bytes:
     written = io.BytesIO()
     frame.to_parquet(written)
     return written.getvalue()
-
-
-def _read_points(points: _Points, space: FeatureSpace) -> Floats:
-    """Return points as an array.
-
-    Raises:
-        InputError: a point lacks a feature, or has a value that its feature cannot have.
-    """
-    read, names = np.empty((len(points), space.dimension)), space.names
-    for row, point in enumerate(points):
-        stated = list(point) if isinstance(point, Mapping) else names[: len(point)]
-        if sorted(stated) != sorted(names) or len(point) != len(names):
-            raise InputError(
-                f"points[{row}]: {len(point)} values; give one for each of {', '.join(names)}"
-            )
-        values = [point[name] for name in names] if isinstance(point, Mapping) else point
-        for number, (feature, value) in enumerate(zip(space.features, values, strict=True)):
-            read[row, number] = _value(feature, value, row)
-    return read
 
 
 def _value(feature: Feature, value: float | str, row: int) -> float:

@@ -312,7 +312,20 @@ def draft(
     """
     table = folder / f"{name}.csv"
     try:
-        _check_table(table, cells)
+        # The size is checked before the table is parsed.
+        content = table.read_bytes()
+        if content.startswith(_MAGIC):
+            raise InputError(f"{table}: not a text file; unpack it, or save the table as CSV")
+        first = content[: content.find(b"\n") + 1 or _MAX_LINE][:_MAX_LINE]
+        column_count = 1 + max(first.count(separator) for separator in _SEPARATORS)
+        row_count = max(content.count(b"\n"), content.count(b"\r"))
+        if column_count > _MAX_COLUMNS:
+            raise InputError(f"{table}: {column_count:,} columns; upload at most {_MAX_COLUMNS:,}")
+        if row_count * column_count > cells:
+            raise InputError(
+                f"{table}: {row_count:,} rows of {column_count:,} columns; upload at most "
+                f"{cells:,} cells, such as a random part of the rows"
+            )
         space = FeatureSpace.from_file(table, columns, not_stated, encoding)
         path = space.save()
     except InputError as error:
@@ -349,24 +362,3 @@ def validate_space(text: str, name: str, folder: Path) -> FeatureSpace:
     if table is not None:
         space.table_points()
     return space
-
-
-def _check_table(path: Path, cells: int) -> None:
-    """Check that a file is text of a size that can be read, before it is parsed.
-
-    Raises:
-        InputError: the file is not text, or it is too large.
-    """
-    content = path.read_bytes()
-    if content.startswith(_MAGIC):
-        raise InputError(f"{path}: not a text file; unpack it, or save the table as CSV")
-    first = content[: content.find(b"\n") + 1 or _MAX_LINE][:_MAX_LINE]
-    columns = 1 + max(first.count(separator) for separator in _SEPARATORS)
-    rows = max(content.count(b"\n"), content.count(b"\r"))
-    if columns > _MAX_COLUMNS:
-        raise InputError(f"{path}: {columns:,} columns; upload at most {_MAX_COLUMNS:,}")
-    if rows * columns > cells:
-        raise InputError(
-            f"{path}: {rows:,} rows of {columns:,} columns; upload at most {cells:,} cells, "
-            "such as a random part of the rows"
-        )

@@ -187,7 +187,7 @@ def test_a_small_table_is_split_in_half_and_says_so():
 @pytest.mark.parametrize(
     ("points", "rule"),
     [
-        (np.zeros((5, 3)), r"shape \(5, 3\), expected \(n, 2\)"),
+        (np.zeros((5, 3)), r"shape \(5, 3\); give \(n, 2\)"),
         (np.zeros(5), "shape"),
         (np.zeros((1, 2)), "at least 2"),
         (np.array([[0.0, 0.0], [np.nan, 1.0]]), "row 2, x0 = nan"),

@@ -388,7 +388,7 @@ def test_bad_requests_are_one_clear_line(slow: Provider, tmp_path: Path) -> None
     async def go() -> None:
         async with Runtime(tmp_path) as runtime:
             job = runtime.start(_campaign(slow.url, tmp_path), paused=True)
-            with pytest.raises(InputError, match="already has it"):
+            with pytest.raises(InputError, match="already has a run of this name"):
                 runtime.start(_campaign(slow.url, tmp_path))
             with pytest.raises(InputError, match="concurrency = 0"):
                 await job.retune(concurrency=0)
