@@ -24,7 +24,7 @@ from llm_elicit.density.errors import Array, DensityError, check_integer, check_
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import BoxLatent, Latent, make_latent
 from llm_elicit.density.methods import UtilityDensity
-from llm_elicit.density.presentation import DensityWithPosterior
+from llm_elicit.density.presentation import BeliefPresentation
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score import ScoreDensity
 from llm_elicit.density.torch_utils import make_generator, one_thread
@@ -122,7 +122,7 @@ class Substitution:
         return replace(f, linear=linear, curvature=curvature, components=stacks, fourier=fourier)
 
 
-class BeliefDensity(DensityWithPosterior):
+class BeliefDensity(BeliefPresentation):
     """A judge's belief as a probability density over the features, in natural units.
 
     `llm_elicit.density.fit_belief` and `fit_evidence` make one, and `load` reads it back. Notebooks
@@ -185,7 +185,7 @@ class BeliefDensity(DensityWithPosterior):
             f"{type(self.sampling).__name__} of {self._features}{sharpness})"
         )
 
-    def given(self, given: Mapping[Any, float | str], *, seed: int = 0) -> BeliefDensity:
+    def given(self, values: Mapping[Any, float | str], *, seed: int = 0) -> BeliefDensity:
         """Return the conditional belief of the other features, given values of some.
 
         It is a belief of its own, over the other features in their order, with draws of the
@@ -194,9 +194,9 @@ class BeliefDensity(DensityWithPosterior):
         not used here.
 
         Args:
-            given: values by the features' names or numbers, natural units; of a category its word
-                or code.
-            seed: of the normalizing constant and the draws kept.
+            values: by the features' names or numbers, natural units; of a category its word or
+                code.
+            seed: of the normalizing constant.
 
         Raises:
             DensityError: the method is neither "utility" nor "auto", λ is not uniform, every
@@ -216,7 +216,7 @@ class BeliefDensity(DensityWithPosterior):
             True
         """
         model, latent, sampling = self.utility_model("given"), self._latent, self.sampling
-        values = self._features.parse_values("given", given)
+        values = self._features.parse_values("given", values)
         if not isinstance(latent, BoxLatent) or not isinstance(sampling, Uniform):
             raise DensityError(
                 f"given: λ is a {type(sampling).__name__}; beliefs can be conditioned only under "
@@ -236,21 +236,24 @@ class BeliefDensity(DensityWithPosterior):
         free, fixed = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~is_given, is_given))
         substitution = Substitution(free, fixed, t[fixed])
         draws = self._draws and self._draws.map(substitution)
-        parts = BoxLatent(sampling.condition(values)), substitution(model.utility), draws
         given_values = {str(feature): value for feature, value in values.items()}
-        features = self._features.drop(values)
         return self._with_utility(
-            *parts, {**self.diagnostics, "given": given_values}, seed, features
+            BoxLatent(sampling.condition(values)),
+            substitution(model.utility),
+            draws,
+            {**self.diagnostics, "given": given_values},
+            seed,
+            self._features.drop(values),
         )
 
-    def sample_given(self, given: Mapping[Any, float | str], n: int, *, seed: int = 0) -> Array:
+    def sample_given(self, values: Mapping[Any, float | str], n: int, *, seed: int = 0) -> Array:
         """Return n points (n, d) with the values of some features given, natural units.
 
         Raises:
             DensityError: as `given`.
         """
         check_integer("sample_given: n", n)
-        values = self._features.parse_values("sample_given", given)
+        values = self._features.parse_values("sample_given", values)
         points = np.empty((n, self.dimension))
         points[:, list(values)] = list(values.values())
         free = np.setdiff1d(np.arange(self.dimension), list(values))
@@ -437,9 +440,8 @@ class BeliefDensity(DensityWithPosterior):
             "features": self._features.to_dict(),
         }
         description["digest"] = _digest(description, target / "belief.safetensors")
-        (target / "belief.json").write_text(
-            json.dumps(description, indent=2) + "\n", encoding="utf-8"
-        )
+        text = json.dumps(description, indent=2) + "\n"
+        (target / "belief.json").write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> BeliefDensity:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -95,12 +96,11 @@ class BeliefDraws:
     def sample(self, n: int) -> Array:
         """Return n equally weighted points (S, n, d) of every draw, by systematic resampling."""
         levels = (np.arange(errors.check_integer("sample: n", n, minimum=1)) + 0.5) / n
-        indices_of_draws = [
-            np.searchsorted(np.cumsum(w), levels).clip(max=len(w) - 1) for w in self.weights
-        ]
-        return np.stack(
-            [x[indices] for x, indices in zip(self.points, indices_of_draws, strict=True)]
-        )
+        points = []
+        for x, weights in zip(self.points, self.weights, strict=True):
+            indices = np.searchsorted(np.cumsum(weights), levels)
+            points.append(x[indices.clip(max=len(weights) - 1)])
+        return np.stack(points)
 
     def cdf(self, values: npt.ArrayLike) -> Array:
         """Return distribution functions (S, V, d) of every feature at values (V, d)."""
@@ -171,9 +171,8 @@ class BeliefDraws:
             DensityError: points of another shape than (n, d), or a frame that lacks a feature.
         """
         x = self._features.to_array("log_prob: x", x)
-        points = errors.check_points(
-            "log_prob: x", x, self._latent.sampling.dimension, infinite=True
-        )
+        dimension = self._latent.sampling.dimension
+        points = errors.check_points("log_prob: x", x, dimension, infinite=True)
         inside = self._latent.sampling.contains(points)
         result = np.full((len(self), len(points)), -np.inf)
         if inside.any():
@@ -227,9 +226,8 @@ def make_draws(
     if log_level_sd > 0:
         factors = torch.exp(log_level_sd * torch.randn(len(utilities), generator=generator))
     latent = belief.latent
-    shared = sample_shared_points(
-        latent, lambda g: evaluate_utilities(latent, utilities, g, factors), belief.start, generator
-    )
+    densities = partial(evaluate_utilities, latent, utilities, factors=factors)
+    shared = sample_shared_points(latent, densities, belief.start, generator)
     shared_points = latent.from_latent(shared.points.numpy())
     samples: list[tuple[Array, Array, float]] = []
     for draw, utility in enumerate(utilities):
@@ -242,13 +240,8 @@ def make_draws(
             density = replace(belief, utility=utility.scaled(float(factors[draw])))
             annealed = density.anneal(_POINTS_PER_DRAW, generator)
             points_of_draw = latent.from_latent(annealed.draws.points.numpy())
-            samples.append(
-                (
-                    points_of_draw,
-                    np.full(_POINTS_PER_DRAW, 1.0 / _POINTS_PER_DRAW),
-                    annealed.log_normalizer,
-                )
-            )
+            weights = np.full(_POINTS_PER_DRAW, 1.0 / _POINTS_PER_DRAW)
+            samples.append((points_of_draw, weights, annealed.log_normalizer))
         if progress is not None:
             progress("draws", draw + 1, len(utilities))
     points, weights_of, log_normalizers = zip(*samples, strict=True)

@@ -72,10 +72,10 @@ class LinearConstraint:
         a = np.asarray(self.coefficients)
         return np.asarray(x @ a <= self.bound + _TOLERANCE * float(np.abs(a) @ ranges))
 
-    def condition(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
-        """Return the constraint on the features ``free`` given the others."""
+    def condition(self, values: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
+        """Return the constraint on the features ``free`` given ``values`` of the others."""
         coefficients = [self.coefficients[j] for j in free]
-        offset = sum(self.coefficients[j] * value for j, value in given.items())
+        offset = sum(self.coefficients[j] * value for j, value in values.items())
         return LinearConstraint(coefficients, self.bound - offset) if any(coefficients) else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,8 +147,8 @@ class PolygonConstraint:
             inside.append(is_odd | on_edge.any(1))
         return np.concatenate(inside)
 
-    def condition(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
-        """Return the constraint on the features ``free`` given the others."""
+    def condition(self, values: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
+        """Return the constraint on the features ``free`` given ``values`` of the others."""
         axes = [j for j in self.features if j in free]
         if len(axes) == 2:
             return PolygonConstraint((free.index(axes[0]), free.index(axes[1])), self.vertices)
@@ -156,7 +156,7 @@ class PolygonConstraint:
             return None
         axis = self.features.index(axes[0])
         along, across = (np.asarray(self.vertices)[:, side] for side in (axis, 1 - axis))
-        distance, after = across - given[self.features[1 - axis]], np.roll(along, -1)
+        distance, after = across - values[self.features[1 - axis]], np.roll(along, -1)
         crosses = (distance < 0.0) != (np.roll(distance, -1) < 0.0)
         share = distance[crosses] / (distance - np.roll(distance, -1))[crosses]
         ends = np.sort(along[crosses] + share * (after - along)[crosses])
@@ -212,9 +212,9 @@ class IntervalConstraint:
         slack, values = _TOLERANCE * ranges[self.feature], x[:, self.feature, None]
         return np.asarray(((values >= low - slack) & (values <= high + slack)).any(1))
 
-    def condition(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
-        """Return the constraint on the features ``free`` given the others."""
-        if self.feature in given:
+    def condition(self, values: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
+        """Return the constraint on the features ``free`` given ``values`` of the others."""
+        if self.feature in values:
             return None
         return IntervalConstraint(free.index(self.feature), self.intervals)
 

@@ -82,7 +82,7 @@ class Coordinates(ABC):
         """
 
     @abstractmethod
-    def pull_back_gradient(self, g: Tensor, v: Tensor) -> Tensor:
+    def gradient_from_features(self, g: Tensor, v: Tensor) -> Tensor:
         """Return the gradient in g of a function with gradient v (n, p) in the features."""
 
     @abstractmethod
@@ -297,7 +297,7 @@ class BoxLatent(Latent):
         g = torch.special.ndtri(0.5 + t / (2.0 * _SQRT_3))  # NaN beyond [0, 1]
         return g, self._log_widths - t.shape[1] * math.log(2.0 * _SQRT_3)
 
-    def pull_back_gradient(self, g: Tensor, v: Tensor) -> Tensor:
+    def gradient_from_features(self, g: Tensor, v: Tensor) -> Tensor:
         """Return v times dt/dg = 2√3 φ(g), coordinate by coordinate.
 
         Of whole numbers it is that of the smooth map through the cells' centres, and 0 of a few;
@@ -432,7 +432,7 @@ class AffineLatent(_TaperedLatent):
         """Return t itself, also beyond the sphere."""
         return t, self._log_scale
 
-    def pull_back_gradient(self, g: Tensor, v: Tensor) -> Tensor:
+    def gradient_from_features(self, g: Tensor, v: Tensor) -> Tensor:
         return self._shrunk_gradient(g, v)
 
     def log_volume(self, g: Tensor) -> Tensor:
@@ -515,7 +515,7 @@ class CopulaLatent(_TaperedLatent):
         g[inside] = torch.from_numpy(self.to_latent(x[inside])).to(t)
         return g, float(self._sd.log().sum())
 
-    def pull_back_gradient(self, g: Tensor, v: Tensor) -> Tensor:
+    def gradient_from_features(self, g: Tensor, v: Tensor) -> Tensor:
         """Return v taken back through x_j(h_j) and L, and along the sphere beyond it."""
         h = (g * self._shrink_factor(g)).double() @ self._cholesky.T
         slope = torch.exp(self.sampling.marginals.log_derivative(h)) / self._sd

@@ -233,7 +233,9 @@ def evaluate_utility_and_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return u (n,) and its gradient (n, d) at latent points (n, d); see `evaluate_utility`."""
     value, slope = utility.value_and_gradient(latent.features(g))
-    return value + latent.taper(g), latent.pull_back_gradient(g, slope) + latent.taper_gradient(g)
+    return value + latent.taper(g), latent.gradient_from_features(g, slope) + latent.taper_gradient(
+        g
+    )
 
 
 @dataclass(frozen=True)
@@ -378,14 +380,10 @@ def change_coordinates(fit: MethodFit, latent: Latent, order: Sequence[int]) -> 
     start = None if model.start is None else model.start.rotate(rotation)
     even_points = None if normalizer.even_points is None else normalizer.even_points @ rotation
     draws = replace(normalizer.draws, points=normalizer.draws.points @ rotation)
+    utility = model.utility.permute_features(column_permutation)
     return replace(
         fit,
-        model=replace(
-            model,
-            latent=latent,
-            utility=model.utility.permute_features(column_permutation),
-            start=start,
-        ),
+        model=replace(model, latent=latent, utility=utility, start=start),
         normalizer=replace(normalizer, draws=draws, even_points=even_points),
         draws=fit.draws and fit.draws.map(lambda drawn: drawn.permute_features(column_permutation)),
     )
@@ -407,9 +405,8 @@ def effective_size(genealogies: Tensor, values: Tensor) -> float:
     genealogy_size = n**2 / float(sizes.square().sum())
     if genealogy_size <= 1.0:
         return 1.0
-    genealogy_sums = torch.zeros(count, centred.shape[1], dtype=torch.float64).index_add_(
-        0, labels, centred
-    )
+    genealogy_sums = torch.zeros(count, centred.shape[1], dtype=torch.float64)
+    genealogy_sums.index_add_(0, labels, centred)
     between, within = genealogy_sums.square().sum(0), centred.square().sum(0)
     varies = within > 1e-12 * n
     if not varies.any():

@@ -200,8 +200,8 @@ def _summarize_fit(diagnostics: Mapping[str, Any]) -> list[str]:
     return facts
 
 
-class DensityWithPosterior(Distribution):
-    """A density with draws of its posterior, and with figures and tables."""
+class BeliefPresentation(Distribution):
+    """What a `BeliefDensity` shows of itself: draws of its posterior, figures and tables."""
 
     @cached_property
     def _draws_by_seed(self) -> dict[int, BeliefDraws]:

@@ -52,7 +52,7 @@ class TruncatedNormal:
     """A truncated normal for each of G boxes.
 
     Attributes:
-        low, high: (G, d) bounds of h; see `Latent.box`.
+        low, high: (G, d) bounds of h; see `Latent.box_bounds`.
         root: L (d, d).
     """
 

@@ -330,7 +330,7 @@ class Uniform(SamplingDensity):
     def _to_scale(self, x: Array) -> Array:
         return np.where(self.log, np.log(np.where(self.log & (x > 0), x, 1.0)), x)
 
-    def condition(self, given: Mapping[int, float]) -> Uniform:
+    def condition(self, values: Mapping[int, float]) -> Uniform:
         """Return λ of the other features, given values of some by number.
 
         Raises:
@@ -343,13 +343,15 @@ class Uniform(SamplingDensity):
             >>> ordered.condition({0: 0.25}).contains([[0.2], [0.3]]).tolist()
             [False, True]
         """
-        free = np.setdiff1d(np.arange(self.dimension), list(given))
-        conditioned = [rule.condition(given, free.tolist()) for rule in self.constraints]
+        free = np.setdiff1d(np.arange(self.dimension), list(values))
+        conditioned = [rule.condition(values, free.tolist()) for rule in self.constraints]
         point = self.low.copy()
-        point[list(given)] = list(given.values())
+        point[list(values)] = list(values.values())
         for rule, rule_given in zip(self.constraints, conditioned, strict=True):
             if rule_given is None and not rule.holds(point[None], self.high - self.low)[0]:
-                raise DensityError(f"given: {dict(given)} does not keep {rule}; give other values.")
+                raise DensityError(
+                    f"given: {dict(values)} does not keep {rule}; give other values."
+                )
         return self._select(free.tolist(), [rule for rule in conditioned if rule is not None])
 
     def reorder(self, order: Sequence[int]) -> Uniform:

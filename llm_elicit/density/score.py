@@ -39,6 +39,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,11 +92,8 @@ class Tempering:
         columns: list[list[Tensor]] = [[], [], []]
         for part in torch.split(grid, max(_CACHE_SIZE // len(u), 1)):
             differences = part[:, None] - u
-            logs = (
-                noise.log_cdf(differences),
-                noise.log_cdf(-differences),
-                noise.log_pdf(differences),
-            )
+            win, lose = noise.log_cdf(differences), noise.log_cdf(-differences)
+            logs = win, lose, noise.log_pdf(differences)
             for column, log in zip(columns, logs, strict=True):
                 column.append(torch.logsumexp(log + log_mass, dim=1))
         return cls(grid, *(torch.cat(column) for column in columns))
@@ -319,16 +317,14 @@ def fit_score(problem: methods.Problem, *, constant: bool) -> methods.MethodFit:
     settings, latent, generator = problem.settings.score, problem.latent, problem.generator
     folds = assign_folds(problem.judgments.pairs, settings.networks, problem.rng)
     training = train_networks(problem, folds)
-    held_out_utilities = training.winners, training.losers
-    calibration = Calibration.fit(
-        held_out_utilities, problem.weights, problem.noise, settings.knots
-    )
+    sides = training.winners, training.losers
+    calibration = Calibration.fit(sides, problem.weights, problem.noise, settings.knots)
     points = latent.draw_sobol(_QUADRATURE, generator)
     u_sigma = training.networks.mean(latent.features(points), training.sigma)[0]
     sampling_utilities = calibration.utility(u_sigma) + latent.taper(points)
     tempering = Tempering.tabulate(sampling_utilities.numpy(), problem.noise)
     utility = ScoreUtility(training.networks, calibration, training.sigma, tempering)
-    winners, losers = (calibration.utility(side) for side in held_out_utilities)
+    winners, losers = (calibration.utility(side) for side in sides)
     density = ScoreDensity(latent, utility, problem.settings.annealing)
     model, normalizer = density.normalize(generator)
     if constant:
@@ -365,18 +361,16 @@ class WinnerDensity:
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log p_w (n,) per natural unit, nats."""
-        u = methods.evaluate_utility(
-            self.belief._latent, self.potential, self._latent_points("log_prob", x)
-        )
+        g = self._latent_points("log_prob", x)
+        u = methods.evaluate_utility(self.belief._latent, self.potential, g)
         log_win = self.tempering.log_win_at(u).numpy()
         return np.asarray(math.log(2.0) + log_win + self.belief.sampling.log_prob(np.asarray(x)))
 
     def tempering_field(self, x: npt.ArrayLike) -> Array:
         """Return τ (n,), nats of log p per nat of log p_w."""
         g = self._latent_points("tempering_field", x)
-        return np.asarray(
-            self.tempering.tau(methods.evaluate_utility(self.belief._latent, self.potential, g))
-        )
+        u = methods.evaluate_utility(self.belief._latent, self.potential, g)
+        return np.asarray(self.tempering.tau(u))
 
     def scores(self, x: npt.ArrayLike) -> tuple[Array, Array]:
         """Return ∇log p and ∇log p_w (n, d), per natural unit."""
@@ -385,15 +379,12 @@ class WinnerDensity:
             u, slope = methods.evaluate_utility_and_gradient(latent, self.potential, g)
         sampling_score = latent.sampling_score(g, 0.0) - latent.log_volume_gradient(g)
         winner_score = slope / self.tempering.tau(u)[:, None] + sampling_score
-        at = g.numpy()
-        return latent.gradient_per_unit(at, slope.numpy()), latent.gradient_per_unit(
-            at, winner_score.numpy()
-        )
+        per_unit = partial(latent.gradient_per_unit, g.numpy())
+        return per_unit(slope.numpy()), per_unit(winner_score.numpy())
 
     def _latent_points(self, label: str, x: npt.ArrayLike) -> Tensor:
-        return torch.from_numpy(
-            self.belief._latent.to_latent(self.belief.check_inside(f"{label}: x", x))
-        )
+        points = self.belief.check_inside(f"{label}: x", x)
+        return torch.from_numpy(self.belief._latent.to_latent(points))
 
 
 def winner_density(belief: Distribution, *, points: int = 8192, seed: int = 0) -> WinnerDensity:
@@ -425,7 +416,6 @@ def winner_density(belief: Distribution, *, points: int = 8192, seed: int = 0) -
             f"winner_density: a belief by {model.name!r} has no gradient; fit by score or auto."
         )
     with torch_utils.one_thread():
-        u = methods.evaluate_utility(
-            latent, model.utility, latent.draw_sobol(points, torch_utils.make_generator(seed))
-        )
+        g = latent.draw_sobol(points, torch_utils.make_generator(seed))
+        u = methods.evaluate_utility(latent, model.utility, g)
     return WinnerDensity(belief, model.utility, Tempering.tabulate(u.numpy(), belief.noise))

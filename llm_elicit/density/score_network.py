@@ -286,7 +286,7 @@ class _Trainer:
         log_win = noise.log_cdf(difference)
         pull = noise.scale * torch.exp(noise.log_pdf(difference) - log_win)
         slope = torch.cat([pull, -pull], 1)[..., None] * slope
-        pulled = latent.pull_back_gradient(flat, slope.flatten(0, 1).to(flat)).view(g.shape)
+        pulled = latent.gradient_from_features(flat, slope.flatten(0, 1).to(flat)).view(g.shape)
         prior = latent.sampling_score(g.flatten(0, 2), sigma.flatten(0, 2)).view(g.shape)
         return prior.to(like) + (shrink * pulled).to(like), log_win
 

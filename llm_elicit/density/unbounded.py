@@ -1,6 +1,6 @@
-"""Sampling densities λ other than of a box: Gaussian mixtures, and one learned from data.
+"""Sampling densities λ without a box: Gaussian mixtures, and densities learned from data.
 
-The latter has smooth marginals and a Gaussian copula.
+One learned from data has smooth marginals and a Gaussian copula.
 """
 
 from __future__ import annotations

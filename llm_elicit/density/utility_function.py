@@ -249,9 +249,8 @@ class ComponentStack:
         responsibilities = torch.softmax(forms, -1) * (self.share / s) * self.tail.slope(distances)
         flat_weights = responsibilities.transpose(0, 1).reshape(-1, s * k)
         precision_sum = (flat_weights @ self._precision.reshape(s * k, d * d)).reshape(-1, d, d)
-        gradient = flat_weights @ self._linear.reshape(s * k, d) - (
-            precision_sum @ t[..., None]
-        ).squeeze(-1)
+        gradient = flat_weights @ self._linear.reshape(s * k, d)
+        gradient = gradient - (precision_sum @ t[..., None]).squeeze(-1)
         return self.share * torch.logsumexp(forms, -1).mean(0), gradient
 
 
@@ -388,27 +387,17 @@ class _UtilityTerms:
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
         """Return the inverse of `tensors`; other names are ignored."""
         prefix = f"{cls.prefix}."
-        own_tensors = {
-            k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)
-        }
-        count = sum(name.endswith(".height") for name in own_tensors)
-        stacks = (
-            ComponentStack(
-                own_tensors[f"{index}.whiten"],
-                own_tensors[f"{index}.offset"],
-                own_tensors[f"{index}.height"],
-                float(own_tensors[f"{index}.share"]),
-                Tail(*own_tensors[f"{index}.tail"].tolist()),
-            )
-            for index in range(count)
-        )
-        fourier = (
-            FourierStack(own_tensors["frequencies"], own_tensors["weights"])
-            if "weights" in own_tensors
-            else None
-        )
-        warp = Warp(own_tensors["warp"]) if "warp" in own_tensors else None
-        return cls(own_tensors["linear"], own_tensors["curvature"], tuple(stacks), fourier, warp)
+        own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        stacks = []
+        for index in range(sum(name.endswith(".height") for name in own)):
+            names = ("whiten", "offset", "height")
+            whiten, offset, height = (own[f"{index}.{name}"] for name in names)
+            share, tail = float(own[f"{index}.share"]), Tail(*own[f"{index}.tail"].tolist())
+            stacks.append(ComponentStack(whiten, offset, height, share, tail))
+        has_fourier = "weights" in own
+        fourier = FourierStack(own["frequencies"], own["weights"]) if has_fourier else None
+        warp = Warp(own["warp"]) if "warp" in own else None
+        return cls(own["linear"], own["curvature"], tuple(stacks), fourier, warp)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every array by name."""

@@ -148,7 +148,7 @@ def test_columns_have_unit_variance_and_slopes_are_theirs(name: str) -> None:
         v, point = torch.ones_like(t[:50]), g[50_000:50_050].clone().requires_grad_()
         (expected,) = torch.autograd.grad(latent.features(point).sum(), point)
         np.testing.assert_allclose(
-            latent.pull_back_gradient(point.detach(), v), expected, atol=1e-10
+            latent.gradient_from_features(point.detach(), v), expected, atol=1e-10
         )
     again = latent.features(torch.from_numpy(latent.to_latent(latent.from_latent(g.numpy()))))
     np.testing.assert_allclose(again, t, atol=1e-9)

@@ -83,7 +83,7 @@ class CubeLatent(Coordinates):
         """Return the inputs of the utility, through the outer coordinates."""
         return self.outer.features(self.to_outer(g))
 
-    def pull_back_gradient(self, g: Tensor, v: Tensor) -> Tensor:
+    def gradient_from_features(self, g: Tensor, v: Tensor) -> Tensor:
         """Pull a gradient v with respect to `features` back to g, by central differences."""
         columns = [(self.features(up) - self.features(down)) * v for up, down in _pairs(g)]
         return torch.stack([c.sum(-1) for c in columns], dim=1) / (2.0 * _CUBE_STEP)

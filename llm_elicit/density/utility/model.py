@@ -39,8 +39,9 @@ class Mixture:
         whiten: W (K, d, d); W Wᵀ is a component's precision.
         offset: o (K, d).
         height: h (K,).
+        tail: of all components.
 
-    `take_step` by S steps at once, the arrays have a leading axis S.
+    After `take_step` by S steps at once, the arrays have a leading axis S.
     """
 
     whiten: Tensor

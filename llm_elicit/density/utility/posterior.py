@@ -104,9 +104,9 @@ def sample_hmc(
 
     Examples:
         >>> import torch
-        >>> found = sample_hmc(lambda x: -0.5 * (x.squeeze(1) / 2.0).square(), torch.ones(1, 1),
+        >>> draws = sample_hmc(lambda x: -0.5 * (x.squeeze(1) / 2.0).square(), torch.ones(1, 1),
         ...                    2000, torch.Generator().manual_seed(0))
-        >>> bool(1.8 < found.std() < 2.2)
+        >>> bool(1.8 < draws.std() < 2.2)
         True
     """
     if not (count and root.shape[1]):
