@@ -4,12 +4,14 @@
 belief on the feature scale.
 
 *Smooth remainder.* f(t) = quadratic form + Σ_m a_m cos(ω_m·t) + b_m sin(ω_m·t), all coefficients
-normal a priori. The remainder is a sum of processes: of single features, of pairs of features, and,
-of at most three, of all features with each of several length scales (Duvenaud, Nickisch and
-Rasmussen, 2011). A process has a lattice of frequencies: it is periodic, with a period beyond the
-range of the features, and the variances of its terms are its spectral density (Hensman, Durrande
-and Solin, 2018). With a few dozen random frequencies instead, the belief depended on which ones
-were drawn. The posterior mode is found by Newton's method, and each process's
+normal a priori. The remainder is a sum of processes: of single features, of pairs of features, of
+all features with a long length scale, and, of at most three, of all features with each of several
+shorter ones (Duvenaud, Nickisch and Rasmussen, 2011). A process has a lattice of frequencies: it is
+periodic, with a period beyond the range of the features, and the variances of its terms are its
+spectral density (Hensman, Durrande and Solin, 2018). With a few dozen random frequencies instead,
+the belief depended on which ones were drawn. The long process is nearly a polynomial of fourth
+degree, as bent and skewed ridges are; with a period not much longer than the range it would be
+nearly equal at opposite ends. The posterior mode is found by Newton's method, and each process's
 variance maximizes Laplace's approximation to the evidence (Rasmussen and Williams, 2006, sections
 3.4 and 5.5), so that those which the choices do not need vanish.
 """
@@ -384,12 +386,14 @@ _VARIANCE_TOLERANCE = 0.03  # of the logarithms of the variances
 _VARIANCE_BOUNDS = (1e-3, 1e4)
 _PERIOD_MARGIN = 1.0  # of a period beyond the range of the features
 _MAX_FREQUENCY = 2.5  # frequency over that of the shortest length scale
+_LONG_MARGIN, _LONG_MAX_FREQUENCY = 2.5, 4.0  # the same of the long process, by its length scale
 _ROWS_PER_FREQUENCY = 10  # comparisons that each frequency of a process needs
 _MIN_FREQUENCIES = 16
 # Length scales in units of √k for processes of k features: several in one process, or one in each.
 _SINGLE_LENGTHS = tuple(np.geomspace(0.15, 2.0, 8).tolist())
 _PAIR_LENGTHS = tuple(np.geomspace(0.2, 1.0, 8).tolist())
 _JOINT_LENGTHS = (0.15, 0.3, 0.6)  # the shortest is for two features
+_LONG_LENGTH = 1.0
 _MAX_JOINT_FEATURES = 3
 
 
@@ -456,13 +460,21 @@ def process_spectra(
     ) * bool(numbers)
     blocks: list[tuple[Tensor, dict[str, Tensor]]] = []
 
-    def add_block(groups: Sequence[Sequence[int]], lengths: Mapping[str, Sequence[float]]) -> None:
+    def add_block(
+        groups: Sequence[Sequence[int]],
+        lengths: Mapping[str, Sequence[float]],
+        margin: float = _PERIOD_MARGIN,
+        reach: float = _MAX_FREQUENCY,
+    ) -> None:
         for columns in groups:
             shortest = min(min(scales) for scales in lengths.values())
             shortest_length = math.sqrt(len(columns)) * shortest
-            count, max_frequency = max_count // len(groups), _MAX_FREQUENCY / shortest_length
             lattice = frequency_lattice(
-                validation.points, columns, count, max_frequency, _PERIOD_MARGIN
+                validation.points,
+                columns,
+                max_count // len(groups),
+                reach / shortest_length,
+                margin,
             )
             unit, spectra = math.sqrt(int((lattice != 0).any(1).sum())), dict[str, Tensor]()
             for name, scales in lengths.items():
@@ -480,6 +492,10 @@ def process_spectra(
     if max_count and d <= _MAX_JOINT_FEATURES:
         lengths = _JOINT_LENGTHS if d <= 2 else _JOINT_LENGTHS[1:]
         add_block([range(d)], {f"length scale {length}": [length] for length in lengths})
+    if max_count and 1 < d <= settings.max_features:
+        margin = _LONG_MARGIN * _LONG_LENGTH * math.sqrt(d)
+        long = {f"length scale {_LONG_LENGTH}": [_LONG_LENGTH]}
+        add_block([range(d)], long, margin, _LONG_MAX_FREQUENCY)
     if not blocks:
         return torch.empty(d, 0), {}
     frequencies = torch.cat([lattice for lattice, _ in blocks], 1)
