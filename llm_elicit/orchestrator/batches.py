@@ -49,17 +49,21 @@ from llm_elicit.orchestrator.journal.store import BatchRow, StoredBatchState, ba
 from llm_elicit.orchestrator.log_odds import LogOdds
 from llm_elicit.orchestrator.open_run import OpenRun, Study, open_run
 from llm_elicit.orchestrator.progress import LoggingProgress, Progress, Tally, log_event
-from llm_elicit.orchestrator.request_builder import RequestBuilder, refusal_reply, several_versions
+from llm_elicit.orchestrator.request_builder import (
+    RequestBuilder,
+    refusal_reply,
+    several_versions_error,
+)
 from llm_elicit.orchestrator.tokens import Tokens
 
-GRACE = 900.0
-"""Seconds after which a submitted batch should be listed."""
+LISTING_DELAY = 900.0
+"""Seconds after which the provider should list a submitted batch."""
 
-_SKEW = 86_400.0
-"""A generous bound on the difference of the provider's clock, in seconds."""
+_MAX_CLOCK_SKEW = 86_400.0
+"""Largest difference assumed between the provider's clock and this one, in seconds."""
 
-_GROUP = 500
-"""Answers in one commit."""
+_COMMIT_SIZE = 500
+"""Number of answers in one commit."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,8 @@ class BatchRunner:
         self._clock = clock
         self._log_odds = LogOdds.of(builder.judge, run.journal.choices(self._judge))
         self._required = builder.study.campaign.require is not None
-        self._lack: str | None = None
-        self._live: str | None = None
+        self._missing_log_odds: str | None = None
+        self._version: str | None = None
         builder.usage.raised = Tokens(*run.journal.worst_case(self._judge))
 
     async def submit(self, resend: bool = False) -> int:
@@ -119,68 +123,74 @@ class BatchRunner:
             JudgeError: the provider refuses, or cannot be reached; or log-odds are required, and an
                 answer from the cache has none.
             CapError: the cap leaves no room for another request.
-            VersionChangedError: several versions have answered, and there may be one only.
+            VersionChangedError: several versions have answered, and `strict_version` is set.
         """
         self._check_version()
         await self.reconcile(resend)
         count, most = 0, self._client.limits.count
-        if self._probing and self._journal.batches(self._judge, "submitted"):
+        if self._awaits_first_log_odds and self._journal.batches(self._judge, "submitted"):
             return 0
-        while questions := self._journal.claim(self._judge, 1 if self._probing else most):
-            for pack in group_entries(self._entries(questions), self._client.limits):
-                self._check_lack()
-                await self._submit_pack(pack)
+        while questions := self._journal.claim(
+            self._judge, 1 if self._awaits_first_log_odds else most
+        ):
+            for group in group_entries(self._entries(questions), self._client.limits):
+                self._check_log_odds()
+                await self._submit_group(group)
                 count += 1
-            if count and self._probing:
+            if count and self._awaits_first_log_odds:
                 self._progress.note(
                     self._judge,
                     "require: log_odds: one question is submitted alone; submit the others when "
                     "its answer is collected",
                 )
                 break
-        self._check_lack()
+        self._check_log_odds()
         return count
 
     @property
-    def _probing(self) -> bool:
+    def _awaits_first_log_odds(self) -> bool:
         """Whether log-odds are required and no answer has shown yet that there are some."""
         return self._required and not self._log_odds.scored
 
     def _entries(self, questions: Iterable[Question]) -> Iterator[Entry]:
-        """Yield the questions to submit; answer those that the cache knows."""
+        """Yield the questions to submit; answer those that have a cached answer."""
         changes: list[Change] = []
         reused: Counter[str] = Counter()
-        live = self._live
+        live = self._version
         for question in questions:
-            prepared = self._builder.prepared(question)
+            prepared = self._builder.prepare(question)
             reply = self._cache.get(prepared.key, live) if prepared.key else None
             if reply is None:
-                # The batch's tag is prefixed when the batch is known.
+                # The id gets the batch's tag as a prefix once the batch has one.
                 line = BatchRequest(str(question.id), prepared.body)
                 yield Entry(question, line, self._builder.worst_case(prepared))
                 continue
             answer = self._builder.answer(prepared, reply, latency=None)
             reused[f"{visible(reply.model, 80)}, asked {reply.kept_at[:10]}"] += 1
-            changes.append(self._answered(question, answer))
-            if len(changes) >= _GROUP:
+            changes.append(self._record_answer(question, answer))
+            if len(changes) >= _COMMIT_SIZE:
                 self._journal.commit(changes)
                 changes = []
         self._journal.commit(changes)
         for origin, count in reused.items():
-            said = f"{count:,} questions are answered from the cache, by {origin}; to ask today: "
+            origin_text = (
+                f"{count:,} questions are answered from the cache, by {origin}; to ask today: "
+            )
             folder = self._builder.study.folder
-            self._progress.note(self._judge, f"{said}llm-elicit repeat {folder}")
+            self._progress.note(self._judge, f"{origin_text}llm-elicit repeat {folder}")
 
-    async def _submit_pack(self, pack: Sequence[Entry]) -> None:
+    async def _submit_group(self, group: Sequence[Entry]) -> None:
         """Record the intent, submit the batch, and record its id."""
         tag = uuid.uuid4().hex[:16]
         self._journal.open_batch(BatchRow(tag, self._judge, None, "intended", self._clock()))
-        changes = [record_submission(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in pack]
+        changes = [
+            record_submission(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in group
+        ]
         reasons = {change.question: why for change, why in self._journal.commit(changes).items()}
         refused = set(reasons)
         lines = [
             BatchRequest(f"{tag}-{e.question.id}", e.request.body)
-            for e in pack
+            for e in group
             if e.question.id not in refused
         ]
         if lines:
@@ -219,23 +229,25 @@ class BatchRunner:
             ) from None
 
     async def reconcile(self, resend: bool = False) -> list[BatchRow]:
-        """Search for batches of unknown state; return those to search for again."""
+        """Search for batches that may not have arrived; return those still to search for."""
         unknown = self._journal.batches(self._judge, "intended")
         if not unknown:
             return []
         ids = {row.batch for row in self._journal.batches(self._judge)}
-        since = min(row.made for row in unknown) - _SKEW
+        since = min(row.made for row in unknown) - _MAX_CLOCK_SKEW
         # The whole list, since providers do not promise an order by time.
         recent = [state async for state in self._client.recent()]
         listed = [s for s in recent if s.created >= since and s.id not in ids]
-        return [row for row in unknown if await self._hopeful(row, listed, resend)]
+        return [row for row in unknown if await self._must_search_again(row, listed, resend)]
 
-    async def _hopeful(self, row: BatchRow, listed: Iterable[BatchState], resend: bool) -> bool:
-        """Return whether to search for a batch again; record it if it is found or given up."""
+    async def _must_search_again(
+        self, row: BatchRow, listed: Iterable[BatchState], resend: bool
+    ) -> bool:
+        """Return whether the batch must be searched for again; record it if found or given up."""
         questions = self._journal.in_batch(row.tag)
         doubtful = False
         for state in listed:
-            same = await self._is(state, row, len(questions))
+            same = await self._is_batch_of(state, row, len(questions))
             if same:
                 self._journal.set_batch(row.tag, "submitted", state.id)
                 log_event("batch found again", judge=self._judge, tag=row.tag, batch=state.id)
@@ -244,7 +256,7 @@ class BatchRunner:
         if not questions:
             self._journal.set_batch(row.tag, "released")
             return False
-        if doubtful or self._clock() < row.made + GRACE:
+        if doubtful or self._clock() < row.made + LISTING_DELAY:
             self._progress.note(
                 self._judge,
                 f"it is not yet known whether batch {row.tag} ({len(questions):,} questions) "
@@ -262,8 +274,8 @@ class BatchRunner:
             )
         return False
 
-    async def _is(self, state: BatchState, row: BatchRow, count: int) -> bool | None:
-        """Return whether a batch is that of `row`; None if that cannot be known yet."""
+    async def _is_batch_of(self, state: BatchState, row: BatchRow, count: int) -> bool | None:
+        """Return whether a provider's batch is that of `row`; None if that cannot be known yet."""
         if self._client.tagged:
             return state.tag == row.tag
         if state.total != count:
@@ -277,54 +289,56 @@ class BatchRunner:
         return False
 
     async def collect(self) -> int:
-        """Collect the results of every batch that ended; return the number of others."""
+        """Collect the results of every batch that ended; return how many have not ended."""
         waiting, before = len(await self.reconcile()), self._log_odds.unscored
         for row in self._journal.batches(self._judge, "submitted"):
             assert row.batch is not None
             state = await self._client.state(row.batch)
             if state.ended:
-                await self._take(row, state)
+                await self._collect_batch(row, state)
             else:
                 waiting += 1
         if self._log_odds.scored and self._log_odds.unscored > before:
             self._progress.note(self._judge, self._log_odds.line)
-        self._check_lack()
+        self._check_log_odds()
         self._check_version()
         return waiting
 
-    def _check_lack(self) -> None:
-        """Stop before more is submitted, if answers lack log-odds that are required.
+    def _check_log_odds(self) -> None:
+        """Check that the answers have log-odds if these are required, before more is submitted.
 
         Raises:
-            JudgeError: they do; the answers collected are kept.
+            JudgeError: an answer has none; the answers collected are kept.
         """
-        if self._lack is not None:
-            raise JudgeError(f"judge {self._judge!r}: {self._lack}; its answers so far are kept")
+        if self._missing_log_odds is not None:
+            raise JudgeError(
+                f"judge {self._judge!r}: {self._missing_log_odds}; its answers so far are kept"
+            )
 
-    def _answered(self, question: Question, answer: Answer) -> Change:
-        """Return the change that stores an answer; note its version and if it has log-odds."""
+    def _record_answer(self, question: Question, answer: Answer) -> Change:
+        """Return the change that stores an answer; note its version and whether it has log-odds."""
         version = version_of(answer.model_answered, answer.fingerprint)
         change = self._versions.add(self._judge, version, answer.asked_at)
         if change is not None:
             self._progress.note(self._judge, change.line)
         say = partial(self._progress.note, self._judge)
         lack = self._log_odds.take(answer, say, required=self._required)
-        self._lack = self._lack or lack
+        self._missing_log_odds = self._missing_log_odds or lack
         return record_answer(question.id, answer)
 
     def _check_version(self) -> None:
-        """Raise an error if several versions have answered, and there may be one only."""
+        """Check that one version has answered, if `strict_version` is set."""
         change = self._versions.change(self._judge) if self._builder.study.strict_version else None
         if change is not None:
-            raise several_versions(self._builder, change)
+            raise several_versions_error(self._builder, change)
 
-    async def _take(self, row: BatchRow, state: BatchState) -> None:
-        """Match results to questions; reopen questions without a result."""
-        open_ = {f"{row.tag}-{q.id}": q for q in self._journal.in_batch(row.tag)}
+    async def _collect_batch(self, row: BatchRow, state: BatchState) -> None:
+        """Record the results of a batch; reopen the questions without a result."""
+        unanswered = {f"{row.tag}-{q.id}": q for q in self._journal.in_batch(row.tag)}
         changes: list[Change] = []
-        answered = unread = 0
+        answered = unreadable = 0
         raised = self._builder.usage.raised
-        waiting = dict(open_)
+        waiting = dict(unanswered)
 
         def options(custom_id: str) -> tuple[str, str]:
             question = waiting.get(custom_id)
@@ -335,42 +349,42 @@ class BatchRunner:
             )
 
         async for result in self._client.results(state.id, options):
-            question = open_.pop(result.custom_id, None)
+            question = unanswered.pop(result.custom_id, None)
             if question is None:
-                unread += not result.custom_id
+                unreadable += not result.custom_id
                 continue  # collected before by a process that was killed
-            changes.append(self._change(question, result))
+            changes.append(self._change_by(question, result))
             answered += result.reply is not None
-            if len(changes) >= _GROUP:
+            if len(changes) >= _COMMIT_SIZE:
                 self._journal.commit(changes)
                 changes = []
         self._journal.commit(changes)
         if self._builder.usage.raised != raised:
             most = self._builder.usage.raised
             self._journal.raise_worst(self._judge, most.prompt, most.completion)
-        self._requeue(row.tag, "collected", state.error or "", unread)
+        self._requeue(row.tag, "collected", state.error or "", unreadable)
         log_event("batch collected", judge=self._judge, tag=row.tag, batch=row.batch,
               status=state.status, answered=answered)  # fmt: skip
         if state.error:
             self._progress.note(self._judge, f"batch {row.batch}: {state.status}: {state.error}")
-        if unread:
+        if unreadable:
             self._progress.note(
                 self._judge,
-                f"batch {row.batch}: {unread:,} lines of its results cannot be read; they count as "
-                "charged, and their questions have no answer",
+                f"batch {row.batch}: {unreadable:,} lines of its results cannot be read; they "
+                "count as charged, and their questions have no answer",
             )
 
-    def _change(self, question: Question, result: BatchResult) -> Change:
-        """Return what a result changes about its question."""
-        prepared = self._builder.prepared(question)
+    def _change_by(self, question: Question, result: BatchResult) -> Change:
+        """Return the change of its question that a result makes."""
+        prepared = self._builder.prepare(question)
         key, reply = prepared.key, result.reply
         if reply is not None:
             reply = self._builder.with_charges(prepared, reply)
             answer = self._builder.answer(prepared, reply, latency=0.0)
-            self._live = reply.model
+            self._version = reply.model
             if key and is_reusable(reply, answer.verdict):
                 self._cache.put(key, reply, answer.asked_at)
-            return self._answered(question, answer)
+            return self._record_answer(question, answer)
         reason = shorten(self._builder.backend.scrub(result.reason))
         log_event("question not answered", judge=self._judge, question=question.id, reason=reason)
         if result.prompt_refused:
@@ -385,14 +399,14 @@ class BatchRunner:
     def _requeue(self, tag: str, state: StoredBatchState, note: str, billed: int = 0) -> None:
         """Reopen the unanswered questions of a batch, then record its state.
 
-        After a crash between the two steps, both are repeated. `billed` of the questions may have
-        been answered; it is unknown which.
+        After a crash between the two steps, both are repeated. `billed` is the number of questions
+        that may have been answered, without their being known; the first ones are charged.
         """
         changes = []
         for number, question in enumerate(self._journal.in_batch(tag)):
             charged = number < billed
             lost = (
-                self._builder.worst_case(self._builder.prepared(question)) if charged else Amount()
+                self._builder.worst_case(self._builder.prepare(question)) if charged else Amount()
             )
             changes.append(record_loss(question.id, lost.usd, lost.tokens))
         self._journal.commit(changes)
@@ -404,19 +418,19 @@ def group_entries(entries: Iterable[Entry], limits: BatchLimits) -> Iterator[lis
 
     Examples:
         >>> entry = Entry(Question(1, 0, "ab", 0, 0, "x"), BatchRequest("1", {}), Amount())
-        >>> [len(pack) for pack in group_entries([entry] * 5, BatchLimits(count=2, size=10**6))]
+        >>> [len(group) for group in group_entries([entry] * 5, BatchLimits(count=2, size=10**6))]
         [2, 2, 1]
     """
-    pack: list[Entry] = []
+    group: list[Entry] = []
     size = 0
     for entry in entries:
-        if pack and (len(pack) >= limits.count or size + entry.request.size > limits.size):
-            yield pack
-            pack, size = [], 0
-        pack.append(entry)
+        if group and (len(group) >= limits.count or size + entry.request.size > limits.size):
+            yield group
+            group, size = [], 0
+        group.append(entry)
         size += entry.request.size
-    if pack:
-        yield pack
+    if group:
+        yield group
 
 
 Step = Literal["submit", "collect", "wait"]
@@ -425,7 +439,7 @@ _LEASE = 7200.0
 """Longest duration of a step in seconds, uploads and the pause between polls included."""
 
 ROUNDS = 3
-"""How many times `wait` submits what batches left unanswered."""
+"""How many times `wait` submits the questions that batches left unanswered."""
 
 
 @dataclass(frozen=True)
@@ -448,7 +462,7 @@ class BatchStatus:
 
 
 def _stop(judge: str, client: BatchClient, error: Exception) -> ElicitError:
-    """Return the error that stops a judge after an exception; its batches are not lost."""
+    """Return the error with which an exception stops a judge; its batches stay recorded."""
     if isinstance(error, ElicitError):
         return error
     failure = client.failure(error)
@@ -471,7 +485,7 @@ async def ask_in_batches(
     Args:
         study: the campaign and its plan.
         step: `submit` submits the open questions, `collect` collects the results of batches that
-            ended, `wait` repeats both until all is collected.
+            ended, and `wait` repeats both until all results are collected.
         progress: receives notes.
         every: seconds between two polls, for `wait`.
         resend: whether to submit again the questions of batches that the provider does not list.
@@ -503,7 +517,7 @@ async def ask_in_batches(
             for name, builder in builders.items()
         }
 
-        async def each(work: Callable[[BatchRunner], Awaitable[int]]) -> int:
+        async def call_each(work: Callable[[BatchRunner], Awaitable[int]]) -> int:
             """Call `work` for every judge and return the sum; an error stops its judge alone."""
             total = 0
             for name, runner in runners.items():
@@ -516,11 +530,11 @@ async def ask_in_batches(
         submit = partial(BatchRunner.submit, resend=resend)
         rounds = ROUNDS + (study.campaign.require is not None)
         for _ in range(rounds if step == "wait" else 1):
-            sent = await each(submit) if step != "collect" else 0
-            waiting = await each(BatchRunner.collect) if step != "submit" else 0
+            sent = await call_each(submit) if step != "collect" else 0
+            waiting = await call_each(BatchRunner.collect) if step != "submit" else 0
             while step == "wait" and waiting and len(stops) < len(runners):
                 await asyncio.sleep(min(every, _LEASE / 2))
-                waiting = await each(BatchRunner.collect)
+                waiting = await call_each(BatchRunner.collect)
             if waiting or not sent:
                 break
         summary = AskSummary(

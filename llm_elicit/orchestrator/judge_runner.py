@@ -1,9 +1,9 @@
-"""Ask one judge all its questions.
+"""Ask one judge all of its questions.
 
-A request passes two functions: `_attempt` answers a question from the cache, by an equal request
-in flight, or by asking; `_request` reserves the worst case, waits for the rate limiter, records the
-intent, sends and settles. How a request ended is a value: `Answered`, `Failed`, `SettingDropped` or
-`NotSent`.
+Two functions serve a question. `_attempt` takes its answer from the cache or from an equal request
+in flight, or else calls `_request`, which reserves the worst case, waits for the rate limiter,
+records in the journal that it is about to send, sends, and settles what was paid. It returns how
+the request ended: `Answered`, `Failed`, `SettingDropped` or `NotSent`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from llm_elicit.orchestrator.request_builder import (
     PreparedQuestion,
     RequestBuilder,
     refusal_reply,
-    several_versions,
+    several_versions_error,
 )
-from llm_elicit.orchestrator.reuse import FIRST_ANSWER, CacheReader, RunContext
+from llm_elicit.orchestrator.reuse import FIRST_ANSWER_TIMEOUT, CacheReader, RunContext
 from llm_elicit.orchestrator.tokens import Tokens, plausible_tokens
 from llm_elicit.orchestrator.writer import RequestQueue
 
@@ -62,8 +62,8 @@ class JudgeRunner:
     Args:
         builder: builds the judge's requests.
         context: what the judges of the run share.
-        so_far: the counts of earlier runs.
-        log_odds: whether their choices have log-odds.
+        so_far: the counts of the run so far.
+        log_odds: which of the choices so far have log-odds.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class JudgeRunner:
         self._rng = random.Random()
         self._halt = asyncio.Event()
         self._slow = retries.SlowRequests()
-        self._in_a_row = 0
-        self._refused_alike: Counter[str] = Counter()
-        self._worth = AnswerSummary()
+        self._consecutive_failures = 0
+        self._equal_refusals: Counter[str] = Counter()
+        self._summary = AnswerSummary()
         self._pending_error: ElicitError | None = None
         self._last_answer = context.clock()
         self._last_failure: str | None = None
@@ -86,8 +86,8 @@ class JudgeRunner:
         self._malformed: dict[str, int] = {}
         self._adaptations: set[str] = set()
         self._unscored = log_odds.unscored
-        self._server_known = asyncio.Event()
-        self._reuse = CacheReader(builder, context, self._server_known)
+        self._first_answer = asyncio.Event()
+        self._reuse = CacheReader(builder, context, self._first_answer)
         self._stopped: ElicitError | None = None
         self.tally = Tally(
             total=so_far.total, done=so_far.done, prompt_tokens=so_far.prompt_tokens,
@@ -141,7 +141,7 @@ class JudgeRunner:
                 group.create_task(self._work())
                 if getattr(self._judge, "logprobs", False):
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._server_known.wait(), FIRST_ANSWER)
+                        await asyncio.wait_for(self._first_answer.wait(), FIRST_ANSWER_TIMEOUT)
                 for _ in range(workers - 1):
                     group.create_task(self._work())
         finally:
@@ -172,7 +172,7 @@ class JudgeRunner:
         self._close()
 
     def _close(self) -> None:
-        """Send nothing more; answers in flight are still waited for."""
+        """Send no more requests; the answers in flight are awaited."""
         self._halt.set()
         self._queue.close()
         self._limiter.wake()
@@ -184,12 +184,12 @@ class JudgeRunner:
                 try:
                     due = await self._attempt(queued)
                 except ElicitError as error:
-                    # The other answers in flight are still waited for.
+                    # The other answers in flight are awaited.
                     self._stop(error)
                 except Exception as defect:
                     await self._give_up_after_defect(queued.question, defect)
                 finally:
-                    self._server_known.set()
+                    self._first_answer.set()
                     if due is None:
                         self._queue.finish()
                     else:
@@ -203,7 +203,7 @@ class JudgeRunner:
             log_event("judge stopped", ERROR, defect, judge=self._judge.name)
             self._stop(self._stop_error(_describe_error(defect)))
         finally:
-            self._server_known.set()
+            self._first_answer.set()
 
     async def _give_up_after_defect(self, question: Question, defect: Exception) -> None:
         """End one question after an unexpected exception; the others continue."""
@@ -223,7 +223,7 @@ class JudgeRunner:
         """Return the error that stops a judge whose answers are hardly usable."""
         return IncompleteError(
             f"judge {self._judge.name!r} ({self._builder.model_name}): "
-            f"{self._worth.unusable_line()} (under another campaign name), or set "
+            f"{self._summary.unusable_line()} (under another campaign name), or set "
             "limits.unusable: null to continue"
         )
 
@@ -251,7 +251,7 @@ class JudgeRunner:
         page = []
         for question in questions:
             try:
-                page.append(self._reuse.prepared(question))
+                page.append(self._reuse.prepare(question))
             except ElicitError:
                 raise
             except Exception as defect:
@@ -281,7 +281,7 @@ class JudgeRunner:
             if reply is not None:
                 await self._record(queued, reply, latency=None)
                 return None
-            self._reuse.asking = True
+            self._reuse.has_sent = True
             with context.sharing(key) as shared:
                 ending = await self._request(queued)
                 if isinstance(ending, retries.Answered):
@@ -313,6 +313,7 @@ class JudgeRunner:
         while True:
             worst = self._builder.worst_case(queued)
             await context.budget.reserve(worst)
+            # `reported`: whether the rate limiter knows how the request ended.
             paid, sent_at, reported = Amount(), None, True
             try:
                 sent_at = await self._limiter.enter(
@@ -358,7 +359,7 @@ class JudgeRunner:
                 ending = retries.Failed(
                     replace(decision, reason=self._backend.scrub(decision.reason)), failure
                 )
-                paid = self._record_possible_cost(queued, decision)
+                paid = self._possible_cost(queued, decision)
             finally:
                 if not reported:
                     self._limiter.lost()
@@ -384,40 +385,40 @@ class JudgeRunner:
                 current.set_attribute("gen_ai.usage.output_tokens", reply.completion_tokens)
         return reply
 
-    def _record_possible_cost(self, queued: PreparedQuestion, decision: retries.Decision) -> Amount:
-        """Return what a failed request may have cost."""
+    def _possible_cost(self, queued: PreparedQuestion, decision: retries.Decision) -> Amount:
+        """Return what a failed request may have cost; the worst case if that is unknown."""
         if decision.kind == "prompt refused":
             return self._builder.worst_prompt_case(queued.request)  # filters may be charged
         return self._builder.worst_case(queued) if decision.maybe_paid else Amount()
 
     def _report_failure(self, sent_at: float, decision: retries.Decision, failure: Failure) -> bool:
-        """Report a failure to the rate limiter; return whether it was about the rate at all."""
-        limited = decision.kind == "rate limited"
-        if not limited and (decision.kind != "transient" or failure.kind == "malformed"):
+        """Report a failure to the rate limiter; return False if it says nothing about the rate."""
+        is_limit = decision.kind == "rate limited"
+        if not is_limit and (decision.kind != "transient" or failure.kind == "malformed"):
             return False
         wait = (
             None
             if decision.wait is None
             else min(decision.wait, self._context.retry_policy.provider)
         )
-        self._limiter.refused(sent_at, wait=wait, left=allowances(failure.headers), limit=limited)
+        self._limiter.refused(sent_at, wait=wait, left=allowances(failure.headers), limit=is_limit)
         return True
 
     async def _charge_tokens(self, queued: PreparedQuestion, reply: Reply) -> Reply:
         """Return the reply with the tokens charged; record a worst case that rose."""
         usage = self._builder.usage
         before = usage.raised
-        counted = self._builder.with_charges(queued, reply)
+        charged = self._builder.with_charges(queued, reply)
         if usage.raised != before:
             most, writer = usage.raised, self._context.writer
             raised = self._judge.name, most.prompt, most.completion
             await writer.call(writer.journal.raise_worst, *raised)
-        return counted
+        return charged
 
     async def _schedule_retry(
         self, queued: PreparedQuestion, ending: retries.Failed
     ) -> float | None:
-        """Return the time of the question's next attempt, or None if there is none."""
+        """Return the time of the question's next attempt; None if it is answered or given up."""
         history, context = queued.history, self._context
         assert history is not None
         if ending.decision.kind == "prompt refused":
@@ -429,7 +430,7 @@ class JudgeRunner:
         self.tally.failures[kind] = self.tally.failures.get(kind, 0) + 1
         log_event("request failed", WARNING, judge=self._judge.name, question=queued.question.id,
               kind=kind, reason=ending.decision.reason)  # fmt: skip
-        self._suspect_malformed(queued.question, ending)
+        self._check_malformed(queued.question, ending)
         history.add(ending.decision, ending.failure, self.tally.answered)
         now = context.clock()
         decision = retries.decide(
@@ -442,18 +443,20 @@ class JudgeRunner:
             return now + context.retry_policy.pause(decision, max(failures, 1), self._rng)
         if self._halt.is_set() and ending.decision.kind in ("transient", "rate limited"):
             return None  # interrupted, not given up: the next run asks it
-        lasting = ending.decision.kind == "no" or ending.failure.kind == "malformed"
-        if lasting and decision.kind == "no" and queued.question.given_up and self.tally.done:
+        is_lasting = ending.decision.kind == "no" or ending.failure.kind == "malformed"
+        if is_lasting and decision.kind == "no" and queued.question.given_up and self.tally.done:
             reason = f"in two runs: {decision.reason}"
             decision = replace(decision, kind="question is set aside", reason=reason)
         await self._give_up(queued.question, decision, refused=ending.decision.kind == "no")
         return None
 
-    def _suspect_malformed(self, question: Question, ending: retries.Failed) -> None:
-        """Stop the judge after the second equal malformed answer, unless one in flight is readable.
+    def _check_malformed(self, question: Question, ending: retries.Failed) -> None:
+        """Stop the judge once two answers are malformed in the same way and none was readable.
 
-        After a readable answer of this run it may be an outage, in which a proxy answers; if
-        earlier runs have answers, it may be the question.
+        The stop waits for the requests in flight, and a readable answer revokes it. Nothing is done
+        after a readable answer of this run, since then a proxy may be answering during an outage.
+        If earlier runs have answers, the two must be to different questions, since one question
+        may be at fault.
         """
         if ending.failure.kind != "malformed" or self._was_readable:
             return
@@ -480,13 +483,14 @@ class JudgeRunner:
         self.tally.failed += 1
         log_event("question given up", WARNING, judge=self._judge.name, question=question.id,
               kind=decision.kind, reason=decision.reason)  # fmt: skip
-        self._in_a_row += 1
-        patience, alike = self._context.retry_policy, retries.strip_numbers(decision.reason)
-        self._refused_alike[alike] += refused and not self.tally.answered
+        self._consecutive_failures += 1
+        policy, reason = self._context.retry_policy, retries.strip_numbers(decision.reason)
+        self._equal_refusals[reason] += refused and not self.tally.answered
         if decision.stops is not None:
             self._stop(self._stop_error(decision.reason, decision.stops))
         elif (
-            self._in_a_row >= patience.down or self._refused_alike[alike] >= patience.same_refusals
+            self._consecutive_failures >= policy.max_consecutive
+            or self._equal_refusals[reason] >= policy.same_refusals
         ):
             if not refused:
                 self._stop(self._stop_error(decision.reason))
@@ -520,7 +524,7 @@ class JudgeRunner:
 
     def _count(self, answer: Answer) -> None:
         tally = self.tally
-        self._in_a_row = 0
+        self._consecutive_failures = 0
         if self._pending_error is not None:
             self._pending_error = None
             self._queue.held = self._queue.retries_held = False
@@ -536,7 +540,7 @@ class JudgeRunner:
         self._check(answer)
 
     def _check(self, answer: Answer) -> None:
-        """Say what is new about the answers; stop the judge if they are not as required."""
+        """Report a new version or a lack of log-odds; stop the judge if that is not allowed."""
         version = version_of(answer.model_answered, answer.fingerprint)
         change = self._context.versions.add(self._judge.name, version, answer.asked_at)
         if change is not None:
@@ -548,18 +552,18 @@ class JudgeRunner:
         if lack is not None:
             self._stop(self._stop_error(lack))
         value = usability(answer.verdict, answer.probability, answer.reply, answer.finish)
-        self._worth.add(value, answer.reply, answer.settings)
-        if self._stopped is None and self._worth.mostly_unusable(self._context.unusable):
+        self._summary.add(value, answer.reply, answer.settings)
+        if self._stopped is None and self._summary.mostly_unusable(self._context.unusable):
             self._stop(self._unusable_error())
 
     def _check_version(self) -> None:
-        """Note a change of the version that answers; stop the judge if there may be one only."""
+        """Report a change of the version; stop the judge if `strict_version` is set."""
         change = self._context.versions.change(self._judge.name)
         if change is None:
             return
         self.tally.change = change.line
         if self._builder.study.strict_version:
-            self._stop(several_versions(self._builder, change))
+            self._stop(several_versions_error(self._builder, change))
 
     def _show(self) -> None:
         self._context.progress.tally(self._judge.name, self.tally)

@@ -53,7 +53,7 @@ class RequestBuilder:
         study: what is asked.
         judge, backend: who is asked.
         price: the price of its tokens; None if unknown.
-        usage: bounds the tokens of its replies.
+        usage: checks the token counts of its replies, and bounds those that are not plausible.
     """
 
     study: Study
@@ -71,9 +71,9 @@ class RequestBuilder:
         """Check that the judge's requests can be built, and their worst case is known under a cap.
 
         Raises:
-            InputError: the plan has direct questions, which the backend does not say it answers;
-                log-odds are required, which it or the template cannot give; or there is a cap, and
-                a plug-in's requests limit no answer's tokens.
+            InputError: the plan has direct questions, and the backend does not declare that it
+                answers them; log-odds are required, and the backend or the template cannot give
+                them; or there is a cap, and the requests of a plug-in set no limit on tokens.
         """
         judge, limits = self.judge, self.study.campaign.limits
         if self.study.plan.direct and not self.backend.capabilities.text:
@@ -96,7 +96,7 @@ class RequestBuilder:
         if (limits.max_cost, limits.max_tokens) == (None, None) or provider_of(judge).free:
             return
         first = Question(id=0, pair=0, order="ab", replicate=0, attempts=0, judge=judge.name)
-        if not self.worst_case(self.prepared(first)).tokens:
+        if not self.worst_case(self.prepare(first)).tokens:
             raise InputError(
                 f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no "
                 "limit on an answer's tokens, so a cap cannot be held; remove the cap or that judge"
@@ -104,10 +104,10 @@ class RequestBuilder:
 
     @property
     def scores(self) -> bool:
-        """Whether the backend is capable of log-probabilities."""
+        """Whether the backend can give log-probabilities."""
         return self.backend.capabilities.logprobs
 
-    def prepared(self, question: Question) -> PreparedQuestion:
+    def prepare(self, question: Question) -> PreparedQuestion:
         """Return a question with its request."""
         request = self.request(question)
         body = self.backend.body(request)
@@ -140,8 +140,8 @@ class RequestBuilder:
         template, (first, second) = presentation.template, plan.points_in_order(query)
         replicate = question.replicate
         if not len(self.study.space.numeric):
-            # Categories alone make few distinct points. A pair drawn again is asked again;
-            # otherwise one cached answer would count several times.
+            # Categories alone make few distinct points, so that a pair may be drawn again. It is
+            # asked again; otherwise one cached answer would count several times.
             replicate += plan.replicates * plan.asked_before(query)
         return Request(
             prompt=presentation.render(first, second), points=(first, second),
@@ -157,30 +157,30 @@ class RequestBuilder:
         return self.study.direct.templates[kind].options
 
     def worst_case(self, prepared: PreparedQuestion) -> Amount:
-        """Return the worst case of a request."""
-        bound = self._bound(prepared.request, prepared.body)
+        """Return what a request may cost at most; 0 if the judge is not a language model."""
+        bound = self._token_bound(prepared.request, prepared.body)
         if bound is None:
             return Amount()  # not a language model
-        most = self.usage.worst_case(bound)
-        usd = self.price.max_cost(most.prompt, most.completion) if self.price else 0.0
-        return Amount(usd, most.prompt + most.completion)
+        worst = self.usage.worst_case(bound)
+        usd = self.price.max_cost(worst.prompt, worst.completion) if self.price else 0.0
+        return Amount(usd, worst.prompt + worst.completion)
 
     def worst_prompt_case(self, request: Request) -> Amount:
         """Return the most that a prompt may cost if it is read and not answered."""
-        most = tokens.max_prompt_tokens(request.prompt)
-        return Amount(self.price.max_cost(most, 0) if self.price else 0.0, most)
+        worst = tokens.max_prompt_tokens(request.prompt)
+        return Amount(self.price.max_cost(worst, 0) if self.price else 0.0, worst)
 
     @staticmethod
-    def _bound(request: Request, body: dict[str, Any]) -> Tokens | None:
-        """Return the most tokens, if they are counted correctly and the limit is kept."""
+    def _token_bound(request: Request, body: dict[str, Any]) -> Tokens | None:
+        """Return the most tokens that a request can take by its own limit; None without one."""
         answer = token_limit(body)
         return None if answer is None else Tokens(tokens.max_prompt_tokens(request.prompt), answer)
 
     def with_charges(self, prepared: PreparedQuestion, reply: Reply) -> Reply:
         """Return the reply with the tokens charged, without the judge's secrets."""
-        whole = without_key(reply, self.backend.scrub)
+        scrubbed = without_key(reply, self.backend.scrub)
         body = reply.body or prepared.body  # replies from batches do not hold it
-        return self.usage.with_charges(whole, self._bound(prepared.request, body))
+        return self.usage.with_charges(scrubbed, self._token_bound(prepared.request, body))
 
     def amount_of(self, reply: Reply) -> Amount:
         """Return what the reply cost."""
@@ -196,9 +196,9 @@ class RequestBuilder:
     def answer(self, prepared: PreparedQuestion, reply: Reply, latency: float | None) -> Answer:
         """Return the row of the journal; `latency` is None if nothing was sent.
 
-        A choice has the probability from log-probabilities or as stated, if there is one, and is
-        certain otherwise. A tie has probability one half. Anything else has none. Direct questions
-        are parsed later.
+        The probability of a choice is from log-probabilities or stated by the judge; without
+        either, it is 0 or 1. A tie has probability one half, and any other verdict none. Direct
+        questions are parsed later.
         """
         question, request = prepared.question, prepared.request
         if request.direct:
@@ -259,7 +259,7 @@ def refusal_reply(reason: str, body: dict[str, Any]) -> Reply:
     )  # fmt: skip
 
 
-def several_versions(builder: RequestBuilder, change: VersionChange) -> VersionChangedError:
+def several_versions_error(builder: RequestBuilder, change: VersionChange) -> VersionChangedError:
     """Return the error that stops a judge whose answers have to be of one version."""
     return VersionChangedError(
         f"judge {builder.judge.name!r} ({builder.model_name}): {change.line}; its answers so far "

@@ -22,8 +22,8 @@ Kind = Literal[
     "no", "transient", "rate limited", "prompt refused", "backend is down", "question is set aside"
 ]
 
-_MOST_DOUBLINGS = 60
-"""More would overflow, far beyond every ceiling."""
+_MAX_DOUBLINGS = 60
+"""Largest number of times that a pause doubles; more would overflow."""
 
 _NO_CREDIT = "insufficient_quota"
 """OpenAI's code, sent with status 429; its message also appears in ordinary rate limits."""
@@ -45,19 +45,19 @@ _LASTING = frozenset({501, 505, 511})
 """Server errors that a retry does not resolve."""
 
 _OVERLOADED = frozenset({503, 529})
-"""Errors of a server that has too much to do, which says nothing about the question."""
+"""Errors of an overloaded server, which say nothing about the question."""
 
 _MAYBE_PAID = frozenset({504, 524})
-"""A gateway timed out; the provider may have answered."""
+"""Statuses of a gateway that timed out: the provider may have answered."""
 
 
-_ENOUGH, _SLOW, _LATENCIES = 100, 2.0, 500
+_MIN_ANSWERS, _SLOW, _LATENCIES = 100, 2.0, 500
 """A request is slow if it takes longer than `_SLOW` seconds and ten times the 99th percentile of
-the last `_LATENCIES` answers; at least `_ENOUGH` answers are needed to tell."""
+the last `_LATENCIES` answers; at least `_MIN_ANSWERS` answers are needed to tell."""
 
 _STALLED = 1.5
-"""Longer times between two checks, which come every second, show that this process itself was
-stalled: answers may be there and not read yet."""
+"""Seconds between two checks, due every second, above which this process itself was stalled, so
+that answers may have arrived and not been read."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Decision:
             is set aside": ask it again only on request; continue with others.
         reason: one line, for the journal and the user.
         wait: seconds that the provider asks to wait; None if it does not say.
-        stops: the error to stop the judge with; None if only this question is affected.
+        stops: the error that stops the judge; None if only this question is affected.
         maybe_paid: whether the provider may have answered, and charged, nevertheless.
     """
 
@@ -124,8 +124,8 @@ class RetryPolicy:
             which the judge stops: a setting is at fault, not the questions.
         same_malformed: number of times that a question may get the same malformed answer while
             other questions are answered.
-        down: number of questions given up in a row, without an answer between, after which the
-            judge counts as down.
+        max_consecutive: number of questions given up in a row, without an answer between, after
+            which the judge counts as down.
         lease: time without a sign of life after which other workers take a worker's questions.
     """
 
@@ -136,12 +136,12 @@ class RetryPolicy:
     stall_timeout: float = 900.0
     same_refusals: int = 3
     same_malformed: int = 3
-    down: int = 5
+    max_consecutive: int = 5
     lease: float = 120.0
 
     def pause(self, decision: Decision, attempt: int, rng: random.Random) -> float:
         """Return the pause before the next attempt, in seconds, after `attempt` failures."""
-        doubled = self.base * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
+        doubled = self.base * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS)
         jittered = min(doubled, self.longest) * rng.uniform(0.5, 1.0)
         if decision.wait is None:
             return jittered
@@ -281,12 +281,12 @@ class SlowRequests:
     def __init__(self) -> None:
         self.latencies: deque[float] = deque(maxlen=_LATENCIES)
         self._first_attempts: dict[asyncio.Timeout, float] = {}
-        self._cut = 0
+        self._cancelled = 0
         self._checked = math.inf
 
     @contextlib.asynccontextmanager
     async def timeout(self, seconds: float, *, first: bool) -> AsyncIterator[None]:
-        """Limit the time of a request; a first attempt may be cut before."""
+        """Limit the time of a request; a first attempt may be cancelled earlier."""
         async with asyncio.timeout(seconds) as limit:
             if first:
                 self._first_attempts[limit] = asyncio.get_running_loop().time()
@@ -296,16 +296,16 @@ class SlowRequests:
                 self._first_attempts.pop(limit, None)
 
     def cancel_slow(self, tally: Tally) -> None:
-        """Cancel what takes too long; call it once a second."""
+        """Cancel the first attempts that take too long; to be called once a second."""
         now = asyncio.get_running_loop().time()
         stalled, self._checked = now - self._checked > _STALLED, now
-        if stalled or tally.answered < _ENOUGH:
+        if stalled or tally.answered < _MIN_ANSWERS:
             return
         usual = sorted(self.latencies)[int(0.99 * len(self.latencies))] if self.latencies else 0
         longest = max(_SLOW, 10.0 * usual)
         for limit, began in list(self._first_attempts.items()):
-            if now - began < longest or self._cut >= 5 + 0.02 * tally.requests:
+            if now - began < longest or self._cancelled >= 5 + 0.02 * tally.requests:
                 return
             del self._first_attempts[limit]
-            self._cut += 1
+            self._cancelled += 1
             limit.reschedule(now)

@@ -456,7 +456,7 @@ def test_a_batch_that_is_not_listed_is_sent_again_only_when_told(
         provider.refuses = None
         _do("submit", study, folder)
         assert not provider.batches, "too early to tell"
-        monkeypatch.setattr(batches, "GRACE", 0.0)
+        monkeypatch.setattr(batches, "LISTING_DELAY", 0.0)
         steps: list[Step] = ["submit", "collect", "wait"]
         for step in steps:
             notes = Notes()
