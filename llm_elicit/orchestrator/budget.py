@@ -12,7 +12,7 @@ from llm_elicit._util.settings import read_yaml
 from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.journal.connection import FILE, JournalLocation, RunLock
-from llm_elicit.orchestrator.journal.questions import committed, reading
+from llm_elicit.orchestrator.journal.questions import reading, spent_or_reserved
 from llm_elicit.orchestrator.tokens import PICO, Price
 
 
@@ -64,7 +64,7 @@ class BudgetLedger:
     def __init__(self, limits: Limits, spent: Amount) -> None:
         self._caps = (_pico(limits.max_cost), limits.max_tokens)
         self._spent = _whole(spent)
-        self._held = (0, 0)
+        self._reserved = (0, 0)
 
     @property
     def spent(self) -> Amount:
@@ -75,22 +75,22 @@ class BudgetLedger:
     @property
     def idle(self) -> bool:
         """Whether nothing is reserved, so that waiting cannot help."""
-        return self._held == (0, 0)
+        return self._reserved == (0, 0)
 
     def try_reserve(self, worst: Amount) -> bool:
         """Reserve `worst`; return False if a cap has no room for it now."""
         needed = _whole(worst)
-        sums = (s + h + a for s, h, a in zip(self._spent, self._held, needed, strict=True))
+        sums = (s + r + a for s, r, a in zip(self._spent, self._reserved, needed, strict=True))
         # A cap does not hold up requests that cost nothing of its kind, as a free judge's.
         if any(a and cap is not None and total > cap
                for a, cap, total in zip(needed, self._caps, sums, strict=True)):  # fmt: skip
             return False
-        self._held = _add(self._held, needed)
+        self._reserved = _add(self._reserved, needed)
         return True
 
     def settle(self, worst: Amount, paid: Amount) -> None:
         """Replace a reservation by what was paid."""
-        self._held = _add(self._held, _whole(worst), -1)
+        self._reserved = _add(self._reserved, _whole(worst), -1)
         self._spent = _add(self._spent, _whole(paid))
 
 
@@ -198,12 +198,12 @@ def within_grid_caps(campaign: Campaign, folder: Path) -> Iterator[Campaign]:
     with RunLock(folder.parent / campaign.part_of):
         usd, tokens = 0.0, 0  # that the other cells spent, reserved or submitted
         for journal in sorted(folder.parent.glob(f"{campaign.part_of}.*/{FILE}")):
-            beside = journal.parent  # cells that are no longer in the grid count as well
-            grid = read_yaml(beside / "campaign.yaml").get("part_of")
-            if beside != folder and grid == campaign.part_of:
-                with reading(JournalLocation(beside)) as db:
-                    some, more = committed(db)
-                usd, tokens = usd + some, tokens + more
+            cell_folder = journal.parent  # cells that are no longer in the grid count as well
+            grid = read_yaml(cell_folder / "campaign.yaml").get("part_of")
+            if cell_folder != folder and grid == campaign.part_of:
+                with reading(JournalLocation(cell_folder)) as db:
+                    cell_usd, cell_tokens = spent_or_reserved(db)
+                usd, tokens = usd + cell_usd, tokens + cell_tokens
         remaining = {
             "max_cost": None if limits.max_cost is None else max(limits.max_cost - usd, 0.0),
             "max_tokens": None if limits.max_tokens is None else max(limits.max_tokens - tokens, 0),

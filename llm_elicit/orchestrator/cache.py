@@ -33,10 +33,10 @@ from llm_elicit.orchestrator.journal.connection import sqlite_engine
 from llm_elicit.orchestrator.journal.schema import now, storable
 
 SCHEMA = 3
-"""Part of every key: incremented when a reply means something else, so that old answers rest."""
+"""Part of every key; incremented when replies change their meaning: old ones are not read then."""
 
-_EXACT = 2**53
-"""JSON carries whole numbers below it exactly."""
+_MAX_EXACT = 2**53
+"""JSON carries whole numbers below this exactly."""
 
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
@@ -73,7 +73,7 @@ def identify(
         >>> a == identify("e", "m", {"y": 2, "x": 1.0}, 0), a == identify("e", "m", {"x": 1}, 0)
         (True, False)
     """
-    whole: Any = {
+    fields: Any = {
         "schema": SCHEMA,
         "endpoint": endpoint,
         "model": model,
@@ -82,7 +82,7 @@ def identify(
         **({"headers": dict(headers)} if headers else {}),
     }
     try:
-        canonical = _canonical(whole)
+        canonical = _canonical(fields)
     except rfc8785.CanonicalizationError as error:
         raise InputError(
             f"{model}: the request has no canonical JSON ({error}); whole numbers such as seeds "
@@ -91,12 +91,12 @@ def identify(
     return Identity(hashlib.sha256(canonical).hexdigest(), canonical.decode())
 
 
-def _canonical(whole: dict[str, Any]) -> bytes:
+def _canonical(fields: dict[str, Any]) -> bytes:
     """Return the bytes of RFC 8785; without fractions json writes the same, and is faster."""
-    if _plain(whole):
+    if _plain(fields):
         with suppress(UnicodeEncodeError):
-            return _encode(whole).encode()
-    return rfc8785.dumps(whole)
+            return _encode(fields).encode()
+    return rfc8785.dumps(fields)
 
 
 def _plain(value: Any) -> bool:
@@ -108,7 +108,7 @@ def _plain(value: Any) -> bool:
     if kind is str or kind is bool or value is None:
         return True
     if kind is int:
-        return bool(abs(value) < _EXACT)
+        return bool(abs(value) < _MAX_EXACT)
     if kind is list:
         return all(map(_plain, value))
     # A loop: a generator would take as long again, for each dictionary of each question.
@@ -158,7 +158,7 @@ _entries = sa.Table(
     sqlite_strict=True,
 )
 
-_ONE = str(
+_SELECT_ANSWERS = str(
     select(_entries.c.version, _entries.c.reply, _entries.c.digest, _entries.c.kept_at)
     .where(_entries.c.key == sa.bindparam("key"), _entries.c.kept_at >= sa.bindparam("since"))
     .order_by(_entries.c.kept_at)
@@ -166,8 +166,8 @@ _ONE = str(
 )
 """Select the answers of a key; used before each request, and so without SQLAlchemy's overhead."""
 
-_BUSY = 2.0
-"""Seconds to wait for another process's lock; savings are not worth more."""
+_LOCK_TIMEOUT = 2.0
+"""Seconds to wait for another process's lock: a longer wait costs more than an answer saves."""
 
 CacheUse = Literal["reuse", "fresh", "off"]
 """How a run uses the cache: read and write, replace every answer, or not at all."""
@@ -198,27 +198,27 @@ class Cache:
         self._lock = threading.Lock()
         with self._guarded(), ExitStack() as stack:
             writing = sqlite_engine(
-                str(path), begin="BEGIN IMMEDIATE", synchronous="NORMAL", busy=_BUSY
+                str(path), begin="BEGIN IMMEDIATE", synchronous="NORMAL", busy=_LOCK_TIMEOUT
             )
             self._writing = stack.enter_context(closing(writing.connect()))
             with self._writing.begin():
                 _METADATA.create_all(self._writing)
-            reading = sqlite_engine(str(path), begin=None, synchronous="NORMAL", busy=_BUSY)
+            reading = sqlite_engine(str(path), begin=None, synchronous="NORMAL", busy=_LOCK_TIMEOUT)
             self._reading = stack.enter_context(closing(reading.connect()))
-            self._look = stack.enter_context(closing(self._reading.connection.cursor()))
-            self._open = stack.pop_all()
+            self._cursor = stack.enter_context(closing(self._reading.connection.cursor()))
+            self._resources = stack.pop_all()
 
     def get(self, identity: Identity, version: str | None = None) -> Reply | None:
-        """Return the answer stored for a request: of a version, or the newest; None without one."""
+        """Return the answer stored for a request, by a version or the newest; None without one."""
         with self._lock:
             waiting = list(self._waiting.get(identity.key, {}).values())
         for row in reversed(waiting):
             if version in (None, row["version"]):
                 return _reply(row["reply"], row["kept_at"])
         with self._guarded():
-            rows = self._look.execute(_ONE, (identity.key, self._since)).fetchall()
+            rows = self._cursor.execute(_SELECT_ANSWERS, (identity.key, self._since)).fetchall()
         stored = [row[1:] for row in rows if version in (None, row[0])]
-        return self._proven(*stored[-1]) if stored else None
+        return self._checked_reply(*stored[-1]) if stored else None
 
     def get_all(
         self, identities: Sequence[Identity], version: str | None = None
@@ -226,14 +226,14 @@ class Cache:
         """Return the answers stored for requests by key: of a version, or the newest."""
         keys = {identity.key for identity in identities}
         columns = (_entries.c.key, _entries.c.reply, _entries.c.digest, _entries.c.kept_at)
-        query = select(*columns).where(*self._of(keys)).order_by(_entries.c.kept_at)
+        query = select(*columns).where(*self._conditions(keys)).order_by(_entries.c.kept_at)
         if version is not None:
             query = query.where(_entries.c.version == version)
         with self._lock:
             waiting = [row for key in keys for row in self._waiting.get(key, {}).values()]
         with self._guarded():
             rows = self._reading.execute(query).all()
-        replies = {key: self._proven(*row) for key, *row in rows}
+        replies = {key: self._checked_reply(*row) for key, *row in rows}
         new = (row for row in waiting if version in (None, row["version"]))
         return replies | {row["key"]: _reply(row["reply"], row["kept_at"]) for row in new}
 
@@ -241,17 +241,19 @@ class Cache:
         """Return the versions with an answer to each request, and when it was stored, by key."""
         query = select(_entries.c.key, _entries.c.version, _entries.c.kept_at)
         with self._guarded():
-            rows = self._reading.execute(query.where(*self._of({i.key for i in identities}))).all()
+            rows = self._reading.execute(
+                query.where(*self._conditions({i.key for i in identities}))
+            ).all()
         stored: dict[str, dict[str, str]] = {identity.key: {} for identity in identities}
         for key, version, kept_at in rows:
             stored[key][version] = kept_at
         return stored
 
-    def _of(self, keys: Collection[str]) -> tuple[sa.ColumnElement[bool], ...]:
+    def _conditions(self, keys: Collection[str]) -> tuple[sa.ColumnElement[bool], ...]:
         """Return the conditions that select the answers to requests that may be read."""
         return _entries.c.key.in_(keys), _entries.c.kept_at >= self._since
 
-    def _proven(self, text: str, digest: str, kept_at: str) -> Reply:
+    def _checked_reply(self, text: str, digest: str, kept_at: str) -> Reply:
         """Return a stored reply after checking its digest.
 
         Raises:
@@ -264,7 +266,7 @@ class Cache:
     def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
         """Store an answer at the next flush; until then it is served from memory.
 
-        The journal has it already, so that a crash loses only a saving.
+        The journal has it already, so that after a crash it is only not reused.
         """
         # The identity contains the body already, and its row the time.
         fields = {name: value for name, value in vars(reply).items() if name != "kept_at"}
@@ -302,12 +304,12 @@ class Cache:
             self.flush()
         finally:
             with self._guarded():
-                self._open.close()
+                self._resources.close()
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
         """Yield the entries whose keys begin with `prefix`, in order of insertion."""
-        begins = _entries.c.key.startswith(prefix, autoescape=True)
-        query = select(_entries).where(begins).order_by(sa.text("rowid"))
+        has_prefix = _entries.c.key.startswith(prefix, autoescape=True)
+        query = select(_entries).where(has_prefix).order_by(sa.text("rowid"))
         with self._guarded():
             rows = self._reading.execution_options(yield_per=500).execute(query)
             for row in rows:
@@ -317,7 +319,7 @@ class Cache:
         """Return the newest entry of the only key that begins with `prefix`.
 
         Raises:
-            InputError: there is none, or more than one.
+            InputError: no key begins with it, or several do.
         """
         entries = {entry.key: entry for entry in self.entries(prefix)}
         if len(entries) != 1:
@@ -329,19 +331,19 @@ class Cache:
 
     def remove(self, keys: Iterable[str]) -> int:
         """Delete entries and the tables of earlier formats; return the number of entries."""
-        gone = [{"gone": key} for key in keys]
+        deleted = [{"deleted": key} for key in keys]
         with self._guarded():
             with self._writing.begin():
-                if gone:
-                    statement = sa.delete(_entries).where(_entries.c.key == sa.bindparam("gone"))
-                    self._writing.execute(statement, gone)
+                if deleted:
+                    statement = sa.delete(_entries).where(_entries.c.key == sa.bindparam("deleted"))
+                    self._writing.execute(statement, deleted)
                 for earlier in ("answers", "entries"):
                     self._writing.exec_driver_sql(f"DROP TABLE IF EXISTS {earlier}")
             self._reading.exec_driver_sql("VACUUM")
-        return len(gone)
+        return len(deleted)
 
     def integrity_error(self) -> str | None:
-        """Return what SQLite's integrity check finds; None if nothing."""
+        """Return the first fault that SQLite's integrity check finds; None if there is none."""
         with self._guarded():
             report = self._reading.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
         return None if report == "ok" else " ".join(str(report).split())
@@ -380,34 +382,34 @@ class RunCache:
 
     def get(self, identity: Identity, version: str | None = None) -> Reply | None:
         """Return the answer stored for a request, of a version or the newest, if there is one."""
-        return self._tried(lambda cache: cache.get(identity, version), None)
+        return self._try(lambda cache: cache.get(identity, version), None)
 
     def get_all(
         self, identities: Sequence[Identity], version: str | None = None
     ) -> dict[str, Reply]:
         """Return the answers stored for requests by key: of a version, or the newest."""
-        return self._tried(lambda cache: cache.get_all(identities, version), {})
+        return self._try(lambda cache: cache.get_all(identities, version), {})
 
     def versions(self, identities: Sequence[Identity]) -> dict[str, dict[str, str]]:
         """Return the versions with an answer to each request, and when it was stored, by key."""
-        return self._tried(lambda cache: cache.versions(identities), {})
+        return self._try(lambda cache: cache.versions(identities), {})
 
     def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
         """Store an answer at the next flush."""
-        self._tried(lambda cache: cache.put(identity, reply, kept_at), None)
+        self._try(lambda cache: cache.put(identity, reply, kept_at), None)
 
     def flush(self) -> None:
         """Write waiting answers."""
-        self._tried(Cache.flush, None)
+        self._try(Cache.flush, None)
 
     def close(self) -> None:
         """Write waiting answers and close the file."""
-        self._tried(Cache.flush, None)
+        self._try(Cache.flush, None)
         if self._cache is not None:
             with suppress(InputError):
                 self._cache.close()
 
-    def _tried(self, work: Callable[[Cache], T], otherwise: T) -> T:
+    def _try(self, work: Callable[[Cache], T], otherwise: T) -> T:
         if self._cache is None or self._broken:
             return otherwise
         try:

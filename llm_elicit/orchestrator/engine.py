@@ -33,7 +33,7 @@ from llm_elicit.orchestrator.progress import (
     log_tally,
     span,
 )
-from llm_elicit.orchestrator.rate_sharing import RateLimiters, RunLimiters, shared
+from llm_elicit.orchestrator.rate_sharing import RateLimiters, RunLimiters, sharing_limits
 from llm_elicit.orchestrator.request_builder import RequestBuilder
 from llm_elicit.orchestrator.retries import RetryPolicy
 from llm_elicit.orchestrator.reuse import RunContext
@@ -87,7 +87,7 @@ class PeopleRunner:
             try:
                 self._count(await in_thread(self._totals))
             except JournalError as error:
-                if not error.passes:
+                if not error.is_transient:
                     return error
 
     def _totals(self) -> Totals:
@@ -229,22 +229,22 @@ async def _ask_all(
     them. The first cancellation is not raised again here.
     """
     campaign = study.campaign
-    journal, by_judge = run.journal, context.writer.call
+    journal, call = run.journal, context.writer.call
     async with context.writer:
         runners: dict[str, JudgeRunner | PeopleRunner] = {}
         for judge in campaign.judges:
             name = judge.name
-            totals = await by_judge(journal.totals, name)
+            totals = await call(journal.totals, name)
             if name in builders:
-                log_odds = LogOdds.of(judge, await by_judge(journal.choices, name))
+                log_odds = LogOdds.of(judge, await call(journal.choices, name))
                 runners[name] = JudgeRunner(builders[name], context, totals, log_odds)
             else:
                 runners[name] = PeopleRunner(judge, study.location, context, totals)
-        async with shared(context.writer, context.limiters):
+        async with sharing_limits(context.writer, context.limiters):
             with span("ask", {"elicit.campaign": campaign.name}):
-                stops = await _drained(_run_all(runners), context)
+                stops = await _finish_requests(_run_all(runners), context)
         # Only what is on the disk counts as done.
-        done = {name: (await by_judge(journal.totals, name)).done for name in runners}
+        done = {name: (await call(journal.totals, name)).done for name in runners}
     judges = {
         name: JudgeSummary(replace(runner.tally, done=done[name]), stops[name])
         for name, runner in runners.items()
@@ -259,7 +259,7 @@ async def _run_all(runners: dict[str, JudgeRunner | PeopleRunner]) -> dict[str, 
     return {name: task.result() for name, task in tasks.items()}
 
 
-async def _drained(work: Coroutine[Any, Any, T], context: RunContext) -> T:
+async def _finish_requests(work: Coroutine[Any, Any, T], context: RunContext) -> T:
     """Return the result of `work`; if cancelled, stop sending and wait for requests in flight."""
     task = asyncio.ensure_future(work)
     try:
@@ -295,7 +295,7 @@ def builders_of(
     judges, refusals = judges or campaign.judges, Refusals()
     prices = {judge.name: price_of(judge, batch=batch) for judge in judges}
     builders = {}
-    _ = study.presentations, study.direct  # those that cannot be read are refused first
+    _ = study.presentations, study.direct  # templates that cannot be read are reported first
     with refusals.collected():
         check_settings(campaign.judges)
     with refusals.collected():

@@ -26,10 +26,10 @@ from llm_elicit.spaces.features import FeatureSpace
 Answered = Mapping[str, Mapping[str, int]]
 """Number of questions each judge has answered, by form."""
 
-_A_NUMBER = 4
+_NUMBER_TOKENS = 4
 """Tokens of one number in an answer of several, with its separator."""
 
-_USED_THINKING = 4
+_THINKING_RESERVE_FACTOR = 4
 """The tokens reserved for thinking are assumed to be this many times those that are used."""
 
 
@@ -91,10 +91,10 @@ def example_prompts(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list
     """
     by_presentation = list(_prompts_by_presentation(campaign, space, plan, 3).values())
     several = len(by_presentation) > 1
-    some = [prompts[0] for prompts in by_presentation][:3] if several else by_presentation[0][:3]
+    prompts = [prompts[0] for prompts in by_presentation][:3] if several else by_presentation[0][:3]
     wording = wording_of(campaign, space, plan)
-    firsts = {query.kind: query for query in reversed(plan.direct)}
-    return some + [wording.question(query).prompt for query in firsts.values()]
+    first_of_kind = {query.kind: query for query in reversed(plan.direct)}
+    return prompts + [wording.question(query).prompt for query in first_of_kind.values()]
 
 
 def first_prompts(space: FeatureSpace, plan: Plan, template: Template, count: int) -> list[Prompt]:
@@ -159,21 +159,28 @@ def estimate(
     """
     for judge in campaign.judges:
         provider_of(judge).check(judge)
-    some = _prompts_by_presentation(campaign, space, plan, samples)
-    template = next(iter(some)).template
-    kinds = [_Kind(("ab", "ba"), campaign.design.questions, tuple(some.values()), template)]
+    prompts_by_presentation = _prompts_by_presentation(campaign, space, plan, samples)
+    template = next(iter(prompts_by_presentation)).template
+    kinds = [
+        _Kind(
+            ("ab", "ba"),
+            campaign.design.questions,
+            tuple(prompts_by_presentation.values()),
+            template,
+        )
+    ]
     wording = wording_of(campaign, space, plan)
     for kind, form in wording.templates.items():
         queries = [query for query in plan.direct if query.kind == kind]
         direct_prompts = [wording.question(query).prompt for query in queries[:samples]]
         numbers = {"quantiles": len(LEVELS), "sample": space.dimension}.get(kind, 1)
-        words = None if form.answer == "letter" else _A_NUMBER * numbers
+        words = None if form.answer == "letter" else _NUMBER_TOKENS * numbers
         kinds.append(_Kind(FORMS[kind], len(queries), (direct_prompts,), form, words))
     return [
         reduce(
             add,
             (
-                _of(judge, kind, answered.get(judge.name, {}), measured.get(judge.name))
+                _estimate_judge(judge, kind, answered.get(judge.name, {}), measured.get(judge.name))
                 for kind in kinds
             ),
         )
@@ -223,48 +230,48 @@ class _Kind:
     Attributes:
         forms: their forms.
         count: number of questions.
-        some: a sample of them, rendered, by presentation.
+        examples: a sample of them, rendered, by presentation.
         template: the template.
         answer: tokens of an answer; None for a letter.
     """
 
     forms: tuple[str, ...]
     count: int
-    some: Sequence[Sequence[Prompt]]
+    examples: Sequence[Sequence[Prompt]]
     template: Template
     answer: int | None = None
 
 
-def _of(
+def _estimate_judge(
     judge: Judge, kind: _Kind, answered: Mapping[str, int], measured: MeasuredTokens | None
 ) -> JudgeEstimate:
     done = sum(answered.get(form, 0) for form in kind.forms)
-    of_pairs = "ab" in kind.forms
-    if measured is not None and of_pairs:
+    is_about_pairs = "ab" in kind.forms
+    if measured is not None and is_about_pairs:
         done = max(done, measured.answers)  # those of a pilot are read from the cache
-    requests, some = max(kind.count - done, 0), kind.some
+    requests, examples = max(kind.count - done, 0), kind.examples
     provider = provider_of(judge)
     if not provider.language_model:
         return JudgeEstimate(judge.name, provider.name, requests)
     count, exact = counter(judge)
-    number = sum(map(len, some))
-    length = round(sum(count(prompt) for prompts in some for prompt in prompts) / number)
-    prefixes = (len(prompts) * cached_prefix_tokens(prompts, judge, count) for prompts in some)
+    number = sum(map(len, examples))
+    length = round(sum(count(prompt) for prompts in examples for prompt in prompts) / number)
+    prefixes = (len(prompts) * cached_prefix_tokens(prompts, judge, count) for prompts in examples)
     cached = round(sum(prefixes) / number)
     answer = kind.answer or provider.letter_tokens
     if kind.answer is None and kind.template.answer != "letter":
-        answer = _A_NUMBER
+        answer = _NUMBER_TOKENS
     thinking = expected_thinking(judge)
     low, high = answer * requests, (answer + thinking) * requests
-    total = (answer + thinking // _USED_THINKING) * requests
-    if measured is not None and of_pairs:
+    total = (answer + thinking // _THINKING_RESERVE_FACTOR) * requests
+    if measured is not None and is_about_pairs:
         length, exact = round(measured.prompt), True
         cached = round(measured.cached)
         total = round(measured.completion * requests)
         factor = measured.factor(requests)
         low, high = round(total / factor), round(total * factor)
     # The first request of all fills the provider's cache, the others read it.
-    hits = max(requests - 1, 0)
+    cached_requests = max(requests - 1, 0)
     request = Request(
         Prompt(()), (), max_tokens=kind.template.max_tokens, answer=kind.template.answer
     )
@@ -279,18 +286,20 @@ def _of(
         if price is None:
             return None
         prompt = price.cost(length, 0)
-        warm = price.cost(length, 0, cached) * hits
-        return prompt * (requests - hits) + warm + price.cost(length, completion) - prompt
+        warm = price.cost(length, 0, cached) * cached_requests
+        return (
+            prompt * (requests - cached_requests) + warm + price.cost(length, completion) - prompt
+        )
 
     return JudgeEstimate(
         judge=judge.name,
         model=judge.model_name,
         requests=requests,
         prompt_tokens=requests * length,
-        cached_tokens=hits * cached,
+        cached_tokens=cached_requests * cached,
         completion_tokens=total,
         exact=exact,
-        measured=measured.answers if measured is not None and of_pairs else 0,
+        measured=measured.answers if measured is not None and is_about_pairs else 0,
         cost=cost(price, total),
         low=cost(price, low),
         high=cost(price, high),

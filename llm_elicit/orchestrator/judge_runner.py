@@ -334,8 +334,8 @@ class JudgeRunner:
                 self.tally.requests += 1
                 reply = await self._ask(request, first=not history.attempts)
                 self._slow.latencies.append(context.clock() - sent_at)
-                self._limiter.answered(
-                    sent_at, left=allowances(reply.headers), tokens=plausible_tokens(reply)
+                self._limiter.record_answer(
+                    sent_at, limits=allowances(reply.headers), tokens=plausible_tokens(reply)
                 )
                 reported = True
                 reply = await self._charge_tokens(queued, reply)
@@ -362,7 +362,7 @@ class JudgeRunner:
                 paid = self._possible_cost(queued, decision)
             finally:
                 if not reported:
-                    self._limiter.lost()
+                    self._limiter.record_failure()
                 context.budget.settle(worst, paid)
             await context.writer.write(record_loss(question, paid.usd, paid.tokens))
             return ending
@@ -401,7 +401,9 @@ class JudgeRunner:
             if decision.wait is None
             else min(decision.wait, self._context.retry_policy.provider)
         )
-        self._limiter.refused(sent_at, wait=wait, left=allowances(failure.headers), limit=is_limit)
+        self._limiter.record_refusal(
+            sent_at, wait=wait, limits=allowances(failure.headers), limit=is_limit
+        )
         return True
 
     async def _charge_tokens(self, queued: PreparedQuestion, reply: Reply) -> Reply:
@@ -465,7 +467,7 @@ class JudgeRunner:
         if first is not None and (first != question.id or not self.tally.done):
             reason = f"the same failure twice: {ending.decision.reason}"
             self._pending_error = self._pending_error or self._stop_error(reason)
-            self._queue.held = self._queue.retries_held = True
+            self._queue.paused = self._queue.retries_paused = True
 
     async def _give_up(self, question: Question, decision: retries.Decision, refused: bool) -> None:
         """Give a question up; stop the judge if all its questions end so.
@@ -495,7 +497,7 @@ class JudgeRunner:
             if not refused:
                 self._stop(self._stop_error(decision.reason))
             elif self._pending_error is None:
-                self._pending_error, self._queue.held = self._stop_error(decision.reason), True
+                self._pending_error, self._queue.paused = self._stop_error(decision.reason), True
 
     async def _record_paid(
         self, prepared: PreparedQuestion, reply: Reply, latency: float
@@ -527,7 +529,7 @@ class JudgeRunner:
         self._consecutive_failures = 0
         if self._pending_error is not None:
             self._pending_error = None
-            self._queue.held = self._queue.retries_held = False
+            self._queue.paused = self._queue.retries_paused = False
             self._queue.wake()
         self._last_answer, self._last_failure = self._context.clock(), None
         tally.done += 1

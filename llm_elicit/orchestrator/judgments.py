@@ -59,7 +59,7 @@ TEXT = "text"
 USABLE = "usable"
 REFUSED, TRUNCATED, UNPARSABLE = "refusal", "truncated", "unparsable"
 
-AT_ONCE = 50_000
+ROWS_PER_PART = 50_000
 """Rows of the table held in memory while it is written."""
 
 _HARDLY_USABLE = 0.05
@@ -68,7 +68,7 @@ _HARDLY_USABLE = 0.05
 _MANY_UNUSABLE = 0.2
 """The share of unusable answers from which a run reports them."""
 
-_UPPER = 0.975
+_UPPER_QUANTILE = 0.975
 """The upper end of an interval of 95 %."""
 
 _EXAMPLE_LENGTH = 40
@@ -126,7 +126,7 @@ class AnswerSummary:
         return self.counts[USABLE]
 
     def add(self, usability_: str, reply: str, settings: str, count: int = 1) -> None:
-        """Count `count` answers that have the same worth."""
+        """Count `count` answers of the same usability."""
         self.counts[usability_] += count
         if usability_ == TRUNCATED:
             self.empty += 0 if reply.strip() else count
@@ -135,10 +135,12 @@ class AnswerSummary:
         elif usability_ == UNPARSABLE:
             self.example = self.example or reply
 
-    def mostly_unusable(self, least: int | None) -> bool:
-        """Return whether there are at least `least` answers, and hardly any is usable."""
+    def mostly_unusable(self, minimum: int | None) -> bool:
+        """Return whether there are at least `minimum` answers, and hardly any is usable."""
         return (
-            least is not None and self.total >= least and self.usable <= _HARDLY_USABLE * self.total
+            minimum is not None
+            and self.total >= minimum
+            and self.usable <= _HARDLY_USABLE * self.total
         )
 
     def unusable_line(self) -> str | None:
@@ -147,12 +149,12 @@ class AnswerSummary:
         if not unusable or unusable < _MANY_UNUSABLE * self.total:
             return None
         reasons = [reason for reason, _ in self.counts.most_common() if reason != USABLE]
-        parts = [f"{self.counts[r]:,} of {self.total:,} {self._described(r)}" for r in reasons]
-        begins = f"{unusable:,} of {self.total:,} answers are unusable"
-        begins = begins if self.usable else "no usable answers"
-        return f"{begins}: {', '.join(parts)}; {self._remedy(reasons[0])}"
+        parts = [f"{self.counts[r]:,} of {self.total:,} {self._describe(r)}" for r in reasons]
+        beginning = f"{unusable:,} of {self.total:,} answers are unusable"
+        beginning = beginning if self.usable else "no usable answers"
+        return f"{beginning}: {', '.join(parts)}; {self._remedy(reasons[0])}"
 
-    def _described(self, reason: str) -> str:
+    def _describe(self, reason: str) -> str:
         if reason == TRUNCATED:
             at = f" at max_tokens={self.limit:,}" if self.limit else ""
             return f"truncated{at}{' before any visible text' if self.empty else ''}"
@@ -210,8 +212,8 @@ def summarize(db: sa.Connection, judge: str) -> AnswerSummary:
         func.count(),
     ).group_by(*groups)  # fmt: skip
     for verdict, finish, chosen, reply, settings, count in db.execute(query):
-        result_worth = usability(verdict, 1.0 if chosen else None, reply, finish)
-        result.add(result_worth, reply, settings, count)
+        result_usability = usability(verdict, 1.0 if chosen else None, reply, finish)
+        result.add(result_usability, reply, settings, count)
     yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="milliseconds")
     versions = (a.model_answered, a.fingerprint)
     ages = select(
@@ -330,7 +332,7 @@ class MeasuredTokens:
             return 1.0
         relative = self.completion_sd / self.completion
         variance = math.log1p(relative**2 * (1.0 / requests + 1.0 / self.answers))
-        quantile = float(special.stdtrit(self.answers - 1, _UPPER))
+        quantile = float(special.stdtrit(self.answers - 1, _UPPER_QUANTILE))
         return math.exp(quantile * math.sqrt(variance))
 
 
@@ -391,7 +393,7 @@ def comparisons(study: Study, *, thinking: bool = False) -> Comparisons:
 
 
 def check_answers(study: Study) -> None:
-    """Compare every answer in a run's journal with the digest kept beside it.
+    """Check that every answer in a run's journal matches its digest.
 
     Raises:
         InputError: there is no journal in the folder, it is another campaign's, or an answer in
@@ -410,7 +412,7 @@ def write_judgments(study: Study, path: Path, *, thinking: bool = False) -> Path
     with _open_checked(study) as db:
         check_digests(db, str(study.folder), pairs=True)
         rows = db.execution_options(stream_results=True)
-        frames = pd.read_sql_query(_table(db, thinking), rows, chunksize=AT_ONCE)
+        frames = pd.read_sql_query(_table(db, thinking), rows, chunksize=ROWS_PER_PART)
         return write_frames((_with_points(part, study).frame for part in frames), path)
 
 
@@ -423,8 +425,8 @@ def _with_points(frame: pd.DataFrame, study: Study) -> Comparisons:
     unknown = int(np.isnan(plan.a[pairs, 0]).sum())
     if unknown:
         raise StalePlanError(
-            f"{unknown:,} answers are about pairs of a round that another worker has planned "
-            "meanwhile; run again"
+            f"{unknown:,} answers are about pairs of a round that another process has planned "
+            "since this one read the plan; run again"
         )
     points = {
         f"{side}_{name}": column.set_axis(frame.index)

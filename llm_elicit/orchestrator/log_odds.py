@@ -1,4 +1,4 @@
-"""Whether a judge's choices have log-odds: counted answer by answer, and said in one line.
+"""Whether a judge's choices have log-odds: counted answer by answer, and reported in one line.
 
 The first question of a judge is a probe, since it is asked alone: its answer shows whether the
 server sends log-probabilities, how many alternatives of a token it lists, and whether they are
@@ -22,7 +22,7 @@ from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.journal.questions import choices_of
 from llm_elicit.orchestrator.journal.schema import Answer
 
-_WHY: dict[Unscored, str] = {
+_REASONS: dict[Unscored, str] = {
     "none sent": "the server ignores logprobs",
     "refused": "the server refuses logprobs",
     "another token": "the log-probabilities sent are of another token than the answer's letter",
@@ -87,7 +87,7 @@ class LogOdds:
 
     @classmethod
     def of(cls, judge: Judge, rows: Iterable[Mapping[str, Any]] = ()) -> Self:
-        """Return that of a judge.
+        """Return the log-odds of a judge's choices.
 
         Args:
             judge: the judge.
@@ -104,7 +104,7 @@ class LogOdds:
 
     @classmethod
     def read(cls, db: sa.Connection, judge: Judge) -> Self:
-        """Return that of a judge's answers in a journal."""
+        """Return the log-odds of a judge's choices in a journal."""
         return cls.of(judge, choices_of(db, judge.name))
 
     def add(self, unscored: Unscored, settings: str = "", count: int = 1) -> None:
@@ -115,13 +115,13 @@ class LogOdds:
             self.alternatives = number if type(number) is int else None
         self.counts[unscored] += count
 
-    def take(self, answer: Answer, say: Callable[[str], None], *, required: bool) -> str | None:
-        """Count an answer if it is a choice, and say what is new.
+    def take(self, answer: Answer, notify: Callable[[str], None], *, required: bool) -> str | None:
+        """Count an answer if it is a choice, and report what is new.
 
         Args:
             answer: the answer.
-            say: is called with a line of news: once when the first choice of a judge, or the first
-                one after others, has no log-odds.
+            notify: called with one line when the first choice of a judge has no log-odds, or the
+                first one after choices with log-odds.
             required: whether the judge must give log-odds.
 
         Returns:
@@ -133,22 +133,22 @@ class LogOdds:
         self.add(unscored, answer.settings)
         if not unscored:
             return None
-        if news := self._news(unscored):
-            say(news)
+        if note := self._note(unscored):
+            notify(note)
         # After a choice with log-odds, one whose letter is not listed is no reason to stop.
-        odd = unscored in ("another token", "letter not listed")
-        if not required or (self.scored and odd):
+        is_exception = unscored in ("another token", "letter not listed")
+        if not required or (self.scored and is_exception):
             return None
-        again = " (from the cache; --cache fresh asks it again)" if answer.cached else ""
-        return f"require: log_odds, and an answer has no log-probabilities{again}"
+        remedy = " (from the cache; --cache fresh asks it again)" if answer.cached else ""
+        return f"require: log_odds, and an answer has no log-probabilities{remedy}"
 
-    def _news(self, unscored: Unscored) -> str | None:
+    def _note(self, unscored: Unscored) -> str | None:
         """Return the line about the first choice that has no log-odds for this reason."""
         if self.counts[unscored] > 1 or unscored == "not offered":
             return None
         if self.scored:
             return NO_LONGER if unscored in ("none sent", "refused") else None
-        # The refusal of a setting is said when the question is asked again without it.
+        # The refusal of a setting is reported when the question is asked again without it.
         return self.line if unscored != "refused" and self.unscored == 1 else None
 
     @property
@@ -166,12 +166,12 @@ class LogOdds:
         """Why choices have no log-odds, in a few words; empty if all have."""
         reasons: list[Unscored] = [why for why, _ in self.counts.most_common() if why]
         if reasons and (reasons[0] != "not offered" or not self.choices_only):
-            return _WHY[reasons[0]]
+            return _REASONS[reasons[0]]
         return self.choices_only
 
     @property
     def line(self) -> str:
-        """What the judge was found to give, in one line; empty before its first choice."""
+        """Whether the judge gives log-odds, in one line; empty before its first choice."""
         why = self.why
         if not self.scored:
             return f"choices only: {why}; {self.hint}{REMEDY}" if why else ""

@@ -43,7 +43,7 @@ _VERDICTS: dict[Choice, tuple[str, float | None]] = {
 """The verdict of each choice, as of models, and P(first shown)."""
 
 HUMAN = "human"
-"""The model that answers of people name, and the endpoint."""
+"""The endpoint and the model asked in the answers of people."""
 
 
 class Card(StrictModel):
@@ -56,7 +56,7 @@ class Card(StrictModel):
         title, subject, setting: of the feature space.
         a, b: what is shown as A and as B: labels and worded values.
         instruction: what an attention question asks to choose, in a sentence; else empty.
-        choice: what the expert had chosen before it was undone; else None.
+        choice: the expert's choice before it was undone; else None.
         question: what is asked, in a line; empty for the usual question.
         labels: what the two options are called.
     """
@@ -92,9 +92,8 @@ class PeopleProgress(StrictModel):
 
     Attributes:
         answered: questions that the expert has answered, without repeats and attention questions.
-        wanted: the number of them when nothing is left.
-        left: questions that wait for an answer which this expert may give; of a panel, others may
-            take them first.
+        wanted: the number of answered questions when nothing is left.
+        left: unanswered questions that this expert may answer; other experts may answer them first.
         additional: repeats and attention questions that the expert has answered.
     """
 
@@ -107,9 +106,9 @@ class PeopleProgress(StrictModel):
 class People:
     """Gives the questions of a run to people and keeps their answers.
 
-    All methods are short, may be called from several threads, and are committed when they return.
-    Several processes may have one journal on a server. Whether the run asks at the moment is the
-    caller's to check.
+    All methods are short, may be called from several threads, and have committed when they return.
+    Several processes may have one journal on a server. The caller checks whether the run is asking
+    at the moment.
 
     Args:
         location: the location of the run's journal.
@@ -180,9 +179,9 @@ class People:
             InputError: there is no such judge or expert, or the journal cannot be written.
         """
         who = self._expert(judge, expert)
-        card = self._once(judge, partial(self._next, who))
-        if card is None and self._longer_plan():
-            card = self._once(judge, partial(self._next, who))
+        card = self._transact(judge, partial(self._next, who))
+        if card is None and self._extend_plan():
+            card = self._transact(judge, partial(self._next, who))
         return card
 
     def _next(self, who: Expert, db: sa.Connection) -> Card | None:
@@ -200,13 +199,13 @@ class People:
     def _additional(
         self, db: sa.Connection, who: Expert, counts: dict[CardKind, int]
     ) -> CardRow | None:
-        """Give an attention question or a repeat, if one is due."""
+        """Return an attention question or a repeat if one is due, else None."""
         rng = random.Random(repr((who.shuffle, counts)))
         number, settings = counts.get("attention", 0), self._judges[who.judge]
-        if self._due(settings.attention, "attention", who, counts):
+        if self._is_due(settings.attention, "attention", who, counts):
             content, expected = (None, number, rng.choice(_ORDERS)), rng.choice(["a", "b"])
             return cards.lease(db, who, self._lease, "attention", content, expected=expected)
-        if self._due(settings.repeats, "repeat", who, counts):
+        if self._is_due(settings.repeats, "repeat", who, counts):
             share = self._plan.count(who.judge) // len(settings.experts)
             old = cards.repeatable(db, who, max(min(_GAP, share // 3), 1))
             if old:
@@ -217,7 +216,7 @@ class People:
         return None
 
     @staticmethod
-    def _due(share: float, kind: CardKind, who: Expert, counts: dict[CardKind, int]) -> bool:
+    def _is_due(share: float, kind: CardKind, who: Expert, counts: dict[CardKind, int]) -> bool:
         """Return whether another additional question is due, after a random start."""
         start = random.Random(repr((who.shuffle, kind))).random()
         return counts.get(kind, 0) < math.floor(share * counts.get("question", 0) + start)
@@ -232,7 +231,7 @@ class People:
         confidence: float | None = None,
         seconds: float | None = None,
     ) -> None:
-        """Keep the answer to a card; the same answer once more changes nothing.
+        """Record the answer to a card; the same answer once more changes nothing.
 
         Args:
             judge, expert: who answers.
@@ -278,14 +277,14 @@ class People:
             if not cards.settle(db, row, choice, took, confidence=confidence, answer=answer):
                 raise InputError(late)
 
-        self._once(judge, work)
+        self._transact(judge, work)
 
     def undo(self, judge: str, expert: str) -> Card | None:
-        """Undo the expert's last answer, and return its card anew.
+        """Undo the expert's last answer, and return its card for a new answer.
 
         Returns:
-            None if there is none, or if all questions of its round are answered: beliefs may have
-            been fitted to it.
+            None if there is no answer, or if all questions of its round are answered: beliefs may
+            have been fitted to it.
 
         Raises:
             InputError: there is no such judge or expert, or the journal cannot be written.
@@ -313,7 +312,7 @@ class People:
             )
             return self._card(row, who, cards.answered_cards(db, who))
 
-        return self._once(judge, work, again=False)
+        return self._transact(judge, work, again=False)
 
     def progress(self, judge: str, expert: str) -> PeopleProgress:
         """Return how far an expert is.
@@ -332,7 +331,7 @@ class People:
                 answered=done, wanted=done + remaining, left=remaining, additional=additional
             )
 
-        return self._once(judge, work)
+        return self._transact(judge, work)
 
     def _expert(self, judge: str, expert: str) -> Expert:
         """Return who asks for a card.
@@ -353,7 +352,11 @@ class People:
 
     def _card(self, row: CardRow, who: Expert, counts: dict[CardKind, int]) -> Card:
         """Return a card as the expert sees it."""
-        space, points, presentation = self._space, self._shown(row, who), self._presentation(row)
+        space, points, presentation = (
+            self._space,
+            self._points_of(row, who),
+            self._presentation(row),
+        )
         labels = dict(zip("ab", presentation.options, strict=True))
         expected = "" if row.expected is None else labels[row.expected]
         return Card(
@@ -365,14 +368,14 @@ class People:
             labels=presentation.options,
         )  # fmt: skip
 
-    def _shown(self, row: CardRow, who: Expert) -> tuple[Floats, Floats]:
-        """Return the points of a card as they are shown: A, B."""
+    def _points_of(self, row: CardRow, who: Expert) -> tuple[Floats, Floats]:
+        """Return the points of a card in the order in which they are shown, A and B."""
         if row.kind == "attention":
             rng = np.random.default_rng([*who.shuffle.numbers, row.pair])
             first, second = self._space.sample(2, rng)
             return first, second
         if row.pair >= self._plan.end(row.judge):
-            self._longer_plan()  # of a round that another process knows already
+            self._extend_plan()  # of a round that another process knows already
         return self._plan.points_in_order(Query(row.pair, row.form, 0))
 
     def _presentation(self, row: CardRow) -> Presentation:
@@ -380,7 +383,7 @@ class People:
         pair = 0 if row.kind == "attention" else row.pair
         return self._presentations[self._plan.presentation(pair)]
 
-    def _longer_plan(self) -> bool:
+    def _extend_plan(self) -> bool:
         """Read the rounds that were planned since; return whether there are any."""
         if self._campaign.design.rounds is None:
             return False
@@ -392,7 +395,7 @@ class People:
 
     def _answer(self, db: sa.Connection, row: CardRow, choice: Choice, seconds: float) -> Answer:
         """Return the row of the journal's table of answers."""
-        points = self._shown(row, self._expert(row.judge, row.expert))
+        points = self._points_of(row, self._expert(row.judge, row.expert))
         presentation = self._presentation(row)
         prompt = presentation.render(*points)
         question = cards.question_of(db, row)
@@ -409,7 +412,7 @@ class People:
         )  # fmt: skip
         return with_digest(question, answer)
 
-    def _once(self, judge: str, work: Callable[[sa.Connection], T], *, again: bool = True) -> T:
+    def _transact(self, judge: str, work: Callable[[sa.Connection], T], *, again: bool = True) -> T:
         """Return the result of `work` in a transaction of its own; if `again`, it is retried."""
 
         def attempt() -> T:
@@ -417,14 +420,14 @@ class People:
                 cards.lock_cards(self._db, self._location, judge)
                 return work(self._db)
 
-        patient = Retrying(
+        retrying = Retrying(
             retry=retry_if_exception(lambda e: again and self._location.shared and is_transient(e)),
             stop=stop_after_delay(_MAX_OUTAGE),
             wait=wait_random_exponential(0.1, max=1.0),
             reraise=True,
         )
         with self._lock, self._location.guarded():
-            return patient(attempt)
+            return retrying(attempt)
 
     def close(self) -> None:
         """Close the journal."""

@@ -1,4 +1,4 @@
-"""What a run reports: its progress, shown on a display; its log; and OpenTelemetry spans.
+"""Reports of a run: its progress on a display, its log, and OpenTelemetry spans.
 
 The package logs through Python's `logging`, under the logger `llm_elicit`; an application may
 attach handlers of its own. While a campaign is asked, a handler of this module writes what that
@@ -41,7 +41,7 @@ from llm_elicit.orchestrator.log_odds import LogOdds
 _REDRAW = 0.1
 """Seconds between two redraws of a line: drawing takes longer than counting an answer."""
 
-_SECOND = 2.0
+_FIRST_INTERVAL = 2.0
 """Seconds from the first plain line to the second; the interval then doubles."""
 
 _STEPS = {
@@ -152,8 +152,8 @@ class Display:
         self._every = every
         self._live = self._console.is_terminal
         self._tasks: dict[str, TaskID] = {}
-        self._said: dict[str, tuple[float, float]] = {}
-        self._erred: set[str] = set()
+        self._last_lines: dict[str, tuple[float, float]] = {}
+        self._with_errors: set[str] = set()
         self._tallies: dict[str, Tally] = {}
         self._stale: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -176,7 +176,7 @@ class Display:
             if now >= self._stale.get(judge, 0.0):
                 self._stale[judge] = now + _REDRAW
                 self._counts(judge, tally, now)
-        elif self._due(judge, tally.done + tally.failed >= tally.total, tally.errors > 0):
+        elif self._is_due(judge, tally.done + tally.failed >= tally.total, tally.errors > 0):
             self._write(f"{judge}: {tally.done}/{tally.total}, {_detail(tally, now)}")
 
     def _counts(self, judge: str, tally: Tally, now: float) -> None:
@@ -187,7 +187,7 @@ class Display:
         words = _STEPS.get(step, step)
         if self._live:
             self._bar(label, done, total, words)
-        elif self._due(label, over=False):
+        elif self._is_due(label, is_last=False):
             self._write(f"{label}: {words}, {done} of {total} done")
 
     def _bar(self, name: str, done: int, total: int, detail: str) -> None:
@@ -198,20 +198,23 @@ class Display:
                 )
         self._bars.update(self._tasks[name], total=total, completed=done, detail=detail)
 
-    def _due(self, name: str, over: bool, errors: bool = False) -> bool:
+    def _is_due(self, name: str, is_last: bool, errors: bool = False) -> bool:
         """Return whether a plain line is due.
 
         The first is due at once, later ones at growing intervals, one at the first error, and
         one at the end.
         """
         clock = time.monotonic()
-        last, wait = self._said.get(name, (-math.inf, 0.0))
-        news = errors and name not in self._erred
-        if clock < last + wait and not news and not (over and math.isfinite(last)):
+        last, wait = self._last_lines.get(name, (-math.inf, 0.0))
+        is_first_error = errors and name not in self._with_errors
+        if clock < last + wait and not is_first_error and not (is_last and math.isfinite(last)):
             return False
         if errors:
-            self._erred.add(name)
-        self._said[name] = (math.inf if over else clock, min(max(2.0 * wait, _SECOND), self._every))
+            self._with_errors.add(name)
+        self._last_lines[name] = (
+            math.inf if is_last else clock,
+            min(max(2.0 * wait, _FIRST_INTERVAL), self._every),
+        )
         return True
 
     def note(self, judge: str, line: str) -> None:
@@ -240,12 +243,12 @@ def _detail(tally: Tally, clock: float) -> str:
     if tally.failed:
         words.append(f"{tally.failed} failed")
     tokens = tally.prompt_tokens + tally.completion_tokens
-    words.append(f"{_short(tokens)} tokens")
+    words.append(f"{_abbreviate(tokens)} tokens")
     words.append("price unknown" if tally.cost is None else f"${tally.cost:.4f}")
     return ", ".join(words)
 
 
-def _short(count: int) -> str:
+def _abbreviate(count: int) -> str:
     """Return a count in about five characters: 950, 12.3k, 4.56M."""
     for size, suffix in ((1_000_000, "M"), (1_000, "k")):
         if count >= size:

@@ -37,10 +37,10 @@ Kind = Literal["requests", "tokens", "input-tokens", "output-tokens"]
 _KINDS: tuple[Kind, ...] = ("requests", "tokens", "input-tokens", "output-tokens")
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_EPOCH = 1e9
-"""A larger number of seconds is a time since 1970, not a wait."""
+_MIN_TIMESTAMP = 1e9
+"""A number of seconds from this on is a time since 1970, not a wait."""
 
-_EPOCH_MS = 1e11
+_MIN_TIMESTAMP_MS = 1e11
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ def _number(text: str, moment: datetime) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    if value >= _EPOCH_MS:
+    if value >= _MIN_TIMESTAMP_MS:
         return value / 1e3 - moment.timestamp()
-    return value - moment.timestamp() if value >= _EPOCH else value
+    return value - moment.timestamp() if value >= _MIN_TIMESTAMP else value
 
 
 def _duration(text: str, moment: datetime) -> float | None:
@@ -184,25 +184,26 @@ def _clock(headers: Mapping[str, str], now: datetime | None) -> datetime:
     return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
-_LOOK = 5.0
+_MIN_OBSERVATION = 5.0
 """Seconds after which a window can be distinguished from a bucket."""
 
 _GAIN = 19.0
 """Gain of the control: a bucket or sliding window settles with 1 / (1 + gain) remaining."""
 
 _ROUNDING = 0.5
-"""Least seconds until a partly used limit is whole, since reset times are rounded."""
+"""Smallest number of seconds until a partly used limit is whole: reset times are rounded."""
 
 
 @dataclass
-class _Left:
+class _LimitState:
     """The state of one limit: the newest headers, less the requests sent since.
 
     Attributes:
         limit, remaining: in units of the limit; `remaining` may be negative.
         full_at: the time when the limit is whole again.
         as_of: the time when the request of the newest headers was sent.
-        since, full_then: a former time and its `full_at`, to distinguish windows from buckets.
+        former_time, former_full_at: an earlier time and `full_at` then, to distinguish windows from
+            buckets.
         window: whether the limit is a fixed window that ends at `full_at`. The `full_at` of a
             bucket or a sliding window recedes while it is used; that of a fixed window does not.
     """
@@ -211,21 +212,21 @@ class _Left:
     remaining: float
     full_at: float
     as_of: float
-    since: float
-    full_then: float
+    former_time: float
+    former_full_at: float
     window: bool = False
 
-    def renew(self, now: float, new: Allowance, reserved: float, sent_at: float) -> None:
+    def update(self, now: float, new: Allowance, reserved: float, sent_at: float) -> None:
         """Update the state from headers of a request that was sent at `sent_at`."""
         self.limit, self.remaining = new.limit, new.remaining - reserved
         reset = max(new.reset, _ROUNDING) if new.remaining < new.limit else new.reset
         self.full_at, self.as_of = now + reset, sent_at
-        elapsed = now - self.since
-        if elapsed >= _LOOK:
+        elapsed = now - self.former_time
+        if elapsed >= _MIN_OBSERVATION:
             # Reset times are rounded to a second.
-            self.window = self.full_at - self.full_then < 1.1 + 0.2 * elapsed
-        if now >= self.full_then or (elapsed >= 2.0 * _LOOK and not self.window):
-            self.since, self.full_then = now, self.full_at
+            self.window = self.full_at - self.former_full_at < 1.1 + 0.2 * elapsed
+        if now >= self.former_full_at or (elapsed >= 2.0 * _MIN_OBSERVATION and not self.window):
+            self.former_time, self.former_full_at = now, self.full_at
 
     def gap(self, now: float, cost: float) -> float:
         """Return the seconds between requests of `cost` units each; 0 for no limit."""
@@ -249,27 +250,27 @@ class HeaderLimits:
     """
 
     def __init__(self) -> None:
-        self._left: dict[str, _Left] = {}
+        self._states: dict[str, _LimitState] = {}
         self.cost: dict[str, float] = {"requests": 1.0}
 
     def gap(self, now: float) -> float:
         """Return the seconds between requests by the strictest limit; 0 if none is known."""
-        gaps = (limit.gap(now, self.cost.get(kind, 0.0)) for kind, limit in self._left.items())
+        gaps = (limit.gap(now, self.cost.get(kind, 0.0)) for kind, limit in self._states.items())
         return max(gaps, default=0.0)
 
-    def sent(self, tokens: float) -> None:
+    def record_sent(self, tokens: float) -> None:
         """Count a request that is sent; `tokens` is an estimate, used until the first answer."""
         self.cost.setdefault("tokens", tokens)
-        for kind, limit in self._left.items():
+        for kind, limit in self._states.items():
             limit.remaining -= self.cost.get(kind, 0.0)
 
-    def used(self, prompt: float, completion: float) -> None:
+    def record_usage(self, prompt: float, completion: float) -> None:
         """Update the mean cost by the tokens of an answer."""
-        self._weigh("input-tokens", prompt)
-        self._weigh("output-tokens", completion)
-        self._weigh("tokens", prompt + completion)
+        self._update_mean("input-tokens", prompt)
+        self._update_mean("output-tokens", completion)
+        self._update_mean("tokens", prompt + completion)
 
-    def _weigh(self, kind: str, tokens: float) -> None:
+    def _update_mean(self, kind: str, tokens: float) -> None:
         before = self.cost.get(kind)
         self.cost[kind] = tokens if not before else before + 0.1 * (tokens - before)
 
@@ -278,54 +279,57 @@ class HeaderLimits:
     ) -> None:
         """Update the limits from the headers of a request that was sent at `sent_at`."""
         for new in allowances:
-            limit = self._left.get(new.kind)
+            limit = self._states.get(new.kind)
             if limit is not None and sent_at < limit.as_of:
                 continue  # older than the newest headers
             # Requests in flight may not be counted yet: subtract them.
             reserved = in_flight * self.cost.get(new.kind, 0.0)
             if limit is None:
                 full = now + new.reset
-                limit = _Left(new.limit, new.remaining, full, sent_at, since=now, full_then=full)
-                self._left[new.kind] = limit
-            limit.renew(now, new, reserved, sent_at)
+                limit = _LimitState(
+                    new.limit, new.remaining, full, sent_at, former_time=now, former_full_at=full
+                )
+                self._states[new.kind] = limit
+            limit.update(now, new, reserved, sent_at)
 
 
 _SLACK = 0.25
-"""Seconds of delay that may be made up for, since timers are not exact."""
+"""Seconds of delay that later requests may make up for, since timers are not exact."""
 
-_BELOW = 0.95
+_REDUCED_SHARE = 0.95
 """The share of the measured rate used after congestion."""
 
-_HOLD = 500
+_MAX_HOLD = 500
 """Number of answers after which the measured rate is reached again and growth accelerates."""
 
-_BACKGROUND, _MEMORY, _CALM = 0.02, 100.0, 0.25
-"""The background share: its initial value, the number of outcomes it is averaged over, and the part
-of the hold, where the rate is clearly below the measured one, in which it is updated."""
+_INITIAL_BACKGROUND, _BACKGROUND_OUTCOMES, _CALM_SHARE = 0.02, 100.0, 0.25
+"""The background share: its initial value, the number of outcomes that it is averaged over, and the
+first part of the hold, in which it is updated, since the rate is then clearly below the measured
+one."""
 
-_MOST_BACKGROUND = 0.08
+_MAX_BACKGROUND = 0.08
 """Largest background share; just after a burst, at a rate still too high, many are refused."""
 
-_LOWER = 0.8
+_LARGE_DROP = 0.8
 """If congestion lowers the measured rate below this part of it, the rate was too high until then,
 and its refusals do not count as background."""
 
-_MORE, _EVIDENCE = 0.1, 6.0
+_ADDITIONAL_SHARE, _MIN_LOG_RATIO = 0.1, 6.0
 """The test: the additional refused share to detect, and the log of the likelihood ratio needed."""
 
-_MEASURED = 128
+_GOODPUT_ANSWERS = 128
 """Number of answers over which goodput is measured."""
 
-_FEW = 16
-"""Fewer answers than this measure nothing over a pause."""
+_MIN_ANSWERS = 16
+"""Smallest number of answers from which a rate is measured over a pause."""
 
-_PROBE, _RARER = 5.0, 0.6
+_PROBE_RATE, _PROBE_DECAY = 5.0, 0.6
 """Initial rate of probes per second if nothing is admitted; it falls from step to step."""
 
-_RAREST = 30.0
+_MAX_PROBE_INTERVAL = 30.0
 """Seconds between two probes at most, where the provider asks for no longer wait."""
 
-_IDLE = 0.5
+_MAX_IDLE = 0.5
 """Longer times without anything to send are excluded from the measured rate."""
 
 
@@ -338,44 +342,44 @@ class RateLimiter:
 
     Examples:
         >>> limiter = RateLimiter(now=0.0)
-        >>> limiter.fix(requests=10.0, tokens=None)
-        >>> for _ in range(4): limiter.sent(0.0)
+        >>> limiter.set_limits(requests=10.0, tokens=None)
+        >>> for _ in range(4): limiter.record_sent(0.0)
         >>> round(limiter.delay(0.0), 3)
         0.15
     """
 
     def __init__(self, now: float, window: float = 32.0) -> None:
         self._headers = HeaderLimits()
-        self._most = math.inf
-        self._most_tokens = math.inf
+        self._max_rate = math.inf
+        self._max_token_rate = math.inf
         self._in_flight = 0
         self._next_at = now - _SLACK
         self._last_at = now
         self._resume_at = now
-        # What was found: the rate and the mean in flight that the provider let through.
-        self._found_rate = math.inf
-        self._found_flight = math.inf
-        self._start = window
-        self._background = self._earlier_background = _BACKGROUND
+        # The rate and the mean number in flight that the provider let through.
+        self._measured_rate = math.inf
+        self._measured_in_flight = math.inf
+        self._slow_start_window = window
+        self._background = self._earlier_background = _INITIAL_BACKGROUND
         # Since the last congestion:
-        self._cut_at = -math.inf
+        self._congested_at = -math.inf
         self._score = 0.0
         self._grown = 0.0
-        self._hold = float(_HOLD)
-        self._answers: deque[float] = deque(maxlen=_MEASURED)
-        self._latency, self._measured = 0.0, 0
+        self._hold = float(_MAX_HOLD)
+        self._answers: deque[float] = deque(maxlen=_GOODPUT_ANSWERS)
+        self._latency, self._latency_count = 0.0, 0
         # While nothing gets through:
-        self._closed = 0
-        self._shut_at = now
-        self._since_shut = 0
+        self._blocked_steps = 0
+        self._blocked_at = now
+        self._answers_since_block = 0
 
     @property
     def rate(self) -> float:
         """The measured rate in requests per second; infinite until there is a limit."""
-        if self._closed:
-            first = min(self._found_rate, _PROBE)
-            return max(first * _RARER ** (self._closed - 1), 1.0 / _RAREST)
-        return self._found_rate * self._growth()
+        if self._blocked_steps:
+            first = min(self._measured_rate, _PROBE_RATE)
+            return max(first * _PROBE_DECAY ** (self._blocked_steps - 1), 1.0 / _MAX_PROBE_INTERVAL)
+        return self._measured_rate * self._growth()
 
     @property
     def in_flight(self) -> int:
@@ -384,26 +388,29 @@ class RateLimiter:
 
     def _growth(self) -> float:
         """Return the factor of CUBIC: slightly below 1, then near it, then above."""
-        return 1.0 + (1.0 - _BELOW) * (self._grown / self._hold - 1.0) ** 3
+        return 1.0 + (1.0 - _REDUCED_SHARE) * (self._grown / self._hold - 1.0) ** 3
 
     def _window(self) -> float:
         """Return how many requests may be in flight; 1 while every request is refused."""
-        if self._closed:
+        if self._blocked_steps:
             return 1.0
-        window = self._found_flight * self._growth()
-        return max(min(self._start, math.ceil(window) if math.isfinite(window) else window), 1.0)
+        window = self._measured_in_flight * self._growth()
+        return max(
+            min(self._slow_start_window, math.ceil(window) if math.isfinite(window) else window),
+            1.0,
+        )
 
     def scale(self, factor: float) -> None:
         """Scale the measured rate and window, when other workers join or leave."""
-        self._found_rate *= factor
-        self._found_flight *= factor
+        self._measured_rate *= factor
+        self._measured_in_flight *= factor
 
-    def fix(self, requests: float | None, tokens: float | None) -> None:
+    def set_limits(self, requests: float | None, tokens: float | None) -> None:
         """Set fixed limits on requests and tokens per second; None for none."""
-        self._most = requests or math.inf
-        self._most_tokens = tokens or math.inf
+        self._max_rate = requests or math.inf
+        self._max_token_rate = tokens or math.inf
 
-    def hold(self, until: float) -> None:
+    def pause_until(self, until: float) -> None:
         """Send nothing before a time."""
         self._resume_at = max(self._resume_at, until)
 
@@ -418,55 +425,55 @@ class RateLimiter:
         by_headers = self._last_at + self._headers.gap(now)
         return max(self._resume_at, self._next_at, by_headers)
 
-    def sent(self, now: float, tokens: float = 0.0) -> None:
+    def record_sent(self, now: float, tokens: float = 0.0) -> None:
         """Count a request that is sent; `tokens` is an estimate, used until the first answer."""
         idle = now - max(self._last_at, self._free_at(now))
-        if idle > _IDLE and not self._in_flight:
+        if idle > _MAX_IDLE and not self._in_flight:
             # Nothing was sent meanwhile: this is not the provider's rate.
             self._answers.clear()
-            self._shut_at += idle
-        self._headers.sent(tokens)
-        gap = 1.0 / min(self.rate, self._most)
-        gap = max(gap, self._headers.cost["tokens"] / self._most_tokens)
+            self._blocked_at += idle
+        self._headers.record_sent(tokens)
+        gap = 1.0 / min(self.rate, self._max_rate)
+        gap = max(gap, self._headers.cost["tokens"] / self._max_token_rate)
         self._next_at = max(self._next_at, now - _SLACK) + gap
         self._last_at = now
         self._in_flight += 1
 
-    def answered(
+    def record_answer(
         self,
         now: float,
         sent_at: float,
-        left: tuple[Allowance, ...] = (),
+        limits: tuple[Allowance, ...] = (),
         tokens: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         """Count an answer.
 
         Args:
             now, sent_at: the times of the answer and of its request.
-            left: the limits in its headers.
+            limits: the limits in its headers.
             tokens: tokens of the prompt and of the answer.
         """
         self._in_flight -= 1
-        self._headers.used(*tokens)
-        self._headers.learn(now, sent_at, left, self._in_flight)
-        self._since_shut += 1
-        self._start += 1.0
-        if sent_at < self._cut_at:
+        self._headers.record_usage(*tokens)
+        self._headers.learn(now, sent_at, limits, self._in_flight)
+        self._answers_since_block += 1
+        self._slow_start_window += 1.0
+        if sent_at < self._congested_at:
             return  # sent before the last congestion
-        if self._closed:
-            self._open(now)
+        if self._blocked_steps:
+            self._resume(now)
         self._answers.append(now)
-        self._measured = min(self._measured + 1, _MEASURED)
-        self._latency += (now - sent_at - self._latency) / self._measured
+        self._latency_count = min(self._latency_count + 1, _GOODPUT_ANSWERS)
+        self._latency += (now - sent_at - self._latency) / self._latency_count
         self._grown += 1.0
-        self._weigh(refused=False)
+        self._update_test(refused=False)
 
-    def refused(
+    def record_refusal(
         self,
         now: float,
         sent_at: float,
         wait: float | None = None,
-        left: tuple[Allowance, ...] = (),
+        limits: tuple[Allowance, ...] = (),
         limit: bool = True,
     ) -> None:
         """Count a request that the provider refused or could not serve.
@@ -474,76 +481,76 @@ class RateLimiter:
         Args:
             now, sent_at: the times of the refusal and of its request.
             wait: seconds that the provider asks to wait, used while every request is refused.
-            left: the limits in its headers.
+            limits: the limits in its headers.
             limit: whether the refusal names a rate limit.
         """
         self._in_flight -= 1
-        self._headers.learn(now, sent_at, left, self._in_flight)
-        if sent_at < self._cut_at:
+        self._headers.learn(now, sent_at, limits, self._in_flight)
+        if sent_at < self._congested_at:
             return
-        self._weigh(refused=True)
-        if self._score >= _EVIDENCE:
-            self._congested(now, limit)
-        if self._closed and wait is not None:
-            self.hold(now + wait)
+        self._update_test(refused=True)
+        if self._score >= _MIN_LOG_RATIO:
+            self._handle_congestion(now, limit)
+        if self._blocked_steps and wait is not None:
+            self.pause_until(now + wait)
 
-    def lost(self) -> None:
+    def record_failure(self) -> None:
         """Count a request that failed for reasons other than the rate."""
         self._in_flight -= 1
 
-    def _weigh(self, refused: bool) -> None:
+    def _update_test(self, refused: bool) -> None:
         """Update the test and the background share by one outcome."""
         usual = min(self._background + 0.01, 0.5)
-        more = 2.0 * usual + _MORE
+        more = 2.0 * usual + _ADDITIONAL_SHARE
         change = math.log(more / usual) if refused else math.log((1 - more) / (1 - usual))
         self._score = max(self._score + change, 0.0)
         if (
-            self._grown <= _CALM * self._hold
-            and math.isfinite(self._found_rate)
-            and not self._closed
+            self._grown <= _CALM_SHARE * self._hold
+            and math.isfinite(self._measured_rate)
+            and not self._blocked_steps
         ):
-            background = self._background + (refused - self._background) / _MEMORY
-            self._background = min(background, _MOST_BACKGROUND)
+            background = self._background + (refused - self._background) / _BACKGROUND_OUTCOMES
+            self._background = min(background, _MAX_BACKGROUND)
 
-    def _congested(self, now: float, limit: bool) -> None:
+    def _handle_congestion(self, now: float, limit: bool) -> None:
         """Handle congestion: measure the rate, or probe if every request is refused."""
-        early, before = self._grown <= _CALM * self._hold, self._found_rate
-        if self._closed:
-            self._closed += 1
+        early, before = self._grown <= _CALM_SHARE * self._hold, self._measured_rate
+        if self._blocked_steps:
+            self._blocked_steps += 1
         elif self._answers:
-            self._cut(now)
+            self._measure_rate(now)
         else:  # every request is refused
             if limit:
-                count, span = self._since_shut, max(now - self._shut_at, 1e-3)
-                if count >= _FEW:
-                    self._found_rate = min(self._found_rate, count / span)
+                count, span = self._answers_since_block, max(now - self._blocked_at, 1e-3)
+                if count >= _MIN_ANSWERS:
+                    self._measured_rate = min(self._measured_rate, count / span)
                     self._hold = _hold(count)
-                self._shut_at, self._since_shut = now, 0
-            self._closed = 1
-        if early and self._found_rate < _LOWER * before:
+                self._blocked_at, self._answers_since_block = now, 0
+            self._blocked_steps = 1
+        if early and self._measured_rate < _LARGE_DROP * before:
             # The rate was still too high: the limit caused the refusals meanwhile.
             self._background = self._earlier_background
         self._earlier_background = self._background
-        self._cut_at, self._score, self._grown = now, 0.0, 0.0
+        self._congested_at, self._score, self._grown = now, 0.0, 0.0
         self._answers.clear()
         self._next_at = max(self._next_at, now + 1.0 / self.rate)
 
-    def _cut(self, now: float) -> None:
+    def _measure_rate(self, now: float) -> None:
         """Take the measured goodput as the provider's rate."""
         count, span = len(self._answers), now - self._answers[0]
         goodput = (count - 1) / span if count > 1 else 1.0 / (span + self._latency)
-        share = 1.0 - min(self._background, 1.0 - _BELOW)
-        self._found_rate = min(goodput / share, self.rate)
+        share = 1.0 - min(self._background, 1.0 - _REDUCED_SHARE)
+        self._measured_rate = min(goodput / share, self.rate)
         self._hold = _hold(count)
-        self._found_flight = goodput * self._latency / share
+        self._measured_in_flight = goodput * self._latency / share
 
-    def _open(self, now: float) -> None:
+    def _resume(self, now: float) -> None:
         """Return to the former rate with a slow start."""
-        self._closed = 0
-        self._start = 2.0
+        self._blocked_steps = 0
+        self._slow_start_window = 2.0
         self._next_at = now
 
 
 def _hold(count: int) -> float:
     """Return the hold: a rate measured from few answers is exceeded soon."""
-    return min(8.0 * count, float(_HOLD))
+    return min(8.0 * count, float(_MAX_HOLD))

@@ -100,8 +100,8 @@ class SharedLimiter:
             tokens: an estimate of the tokens of the request.
 
         Returns:
-            The time at which the request may be sent, after which `answered`, `refused` or `lost`
-            must be called; None if `halt` was set.
+            The time at which the request may be sent, after which one of the
+            `record_` methods must be called; None if `halt` was set.
         """
         queue = self._queue()
         async with queue.turn(halt):
@@ -111,7 +111,7 @@ class SharedLimiter:
                     now = time.monotonic()
                     delay = self._limiter.delay(now)
                     if delay <= 0.0:
-                        self._limiter.sent(now, tokens)
+                        self._limiter.record_sent(now, tokens)
                         return now
                 with contextlib.suppress(TimeoutError):
                     seconds = delay if math.isfinite(delay) else None
@@ -125,22 +125,22 @@ class SharedLimiter:
                 self._queues[loop] = _Queue()
             return self._queues[loop]
 
-    def answered(self, sent_at: float, **outcome: Any) -> None:
-        """Count an answer, see `RateLimiter.answered`."""
+    def record_answer(self, sent_at: float, **outcome: Any) -> None:
+        """Count an answer, see `RateLimiter.record_answer`."""
         with self._lock:
-            self._limiter.answered(time.monotonic(), sent_at, **outcome)
+            self._limiter.record_answer(time.monotonic(), sent_at, **outcome)
         self.wake()
 
-    def refused(self, sent_at: float, **outcome: Any) -> None:
-        """Count a refusal, see `RateLimiter.refused`."""
+    def record_refusal(self, sent_at: float, **outcome: Any) -> None:
+        """Count a refusal, see `RateLimiter.record_refusal`."""
         with self._lock:
-            self._limiter.refused(time.monotonic(), sent_at, **outcome)
+            self._limiter.record_refusal(time.monotonic(), sent_at, **outcome)
         self.wake()
 
-    def lost(self) -> None:
+    def record_failure(self) -> None:
         """Count a request that failed for reasons other than the rate."""
         with self._lock:
-            self._limiter.lost()
+            self._limiter.record_failure()
         self.wake()
 
     def wake(self) -> None:
@@ -150,7 +150,7 @@ class SharedLimiter:
         for queue in queues:
             queue.wake()
 
-    def fix(
+    def register(
         self, run: object, requests: float | None, tokens: float | None, hold: float = 0.0
     ) -> None:
         """Register a run that uses this limiter, and its fixed limits per second.
@@ -164,7 +164,7 @@ class SharedLimiter:
             self._fixed[run] = (requests, tokens)
             self._apply_strictest()
             if hold and (requests or tokens):
-                self._limiter.hold(time.monotonic() + hold)
+                self._limiter.pause_until(time.monotonic() + hold)
         self.wake()
 
     def scale(self, factor: float) -> None:
@@ -183,7 +183,7 @@ class SharedLimiter:
 
     def _apply_strictest(self) -> None:
         requests, tokens = zip((None, None), *self._fixed.values(), strict=True)
-        self._limiter.fix(
+        self._limiter.set_limits(
             requests=min((limit for limit in requests if limit), default=None),
             tokens=min((limit for limit in tokens if limit), default=None),
         )
@@ -197,7 +197,7 @@ class RateLimiters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[Key, SharedLimiter] = {}
+        self._limiters: dict[Key, SharedLimiter] = {}
 
     def of(
         self, key: Key, run: object, requests: float | None, tokens: float | None, hold: float
@@ -205,12 +205,12 @@ class RateLimiters:
         """Return the limiter of an endpoint, account and model, and register the run."""
         now = time.monotonic()
         with self._lock:
-            self._made = {k: v for k, v in self._made.items() if not _is_expired(v, now)}
-            if key not in self._made:
+            self._limiters = {k: v for k, v in self._limiters.items() if not _is_expired(v, now)}
+            if key not in self._limiters:
                 window = LOW_START if is_local(key[0]) else START
-                self._made[key] = SharedLimiter(RateLimiter(now, window))
-            self._made[key].fix(run, requests, tokens, hold)
-            return self._made[key]
+                self._limiters[key] = SharedLimiter(RateLimiter(now, window))
+            self._limiters[key].register(run, requests, tokens, hold)
+            return self._limiters[key]
 
 
 def _is_expired(limiter: SharedLimiter, now: float) -> bool:
@@ -227,7 +227,7 @@ class RunLimiters:
     def __init__(self, limiters: RateLimiters | None = None) -> None:
         self._shared_limiters = limiters or RateLimiters()
         self._workers = 1
-        self._hold_until = -math.inf
+        self._paused_until = -math.inf
         self._used: dict[Key, tuple[SharedLimiter, float | None, float | None]] = {}
 
     def of(self, judge: Judge, backend: Backend) -> SharedLimiter:
@@ -240,25 +240,25 @@ class RunLimiters:
             min((limit for limit in limits if limit is not None), default=None)
             for limits in zip(own, others, strict=True)
         )
-        hold = max(self._hold_until - time.monotonic(), 0.0)
+        hold = max(self._paused_until - time.monotonic(), 0.0)
         limiter = self._shared_limiters.of(
             key, self, self._per_worker(requests), self._per_worker(tokens), hold
         )
         self._used[key] = (limiter, requests, tokens)
         return limiter
 
-    def share(self, workers: int) -> None:
+    def divide(self, workers: int) -> None:
         """Divide the limits by the number of workers that share them."""
         if workers == self._workers:
             return
         before, self._workers = self._workers, workers
         for limiter, requests, tokens in self._used.values():
             limiter.scale(before / workers)
-            limiter.fix(self, self._per_worker(requests), self._per_worker(tokens))
+            limiter.register(self, self._per_worker(requests), self._per_worker(tokens))
 
-    def hold(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Send nothing for some seconds if there is a fixed limit."""
-        self._hold_until = time.monotonic() + seconds
+        self._paused_until = time.monotonic() + seconds
 
     def _per_worker(self, limit: float | None) -> float | None:
         return None if limit is None else limit / self._workers
@@ -275,21 +275,21 @@ def _per_second(judge: Judge, name: str) -> float | None:
 
 
 @contextlib.asynccontextmanager
-async def shared(writer: Writer, limiters: RunLimiters) -> AsyncIterator[None]:
+async def sharing_limits(writer: Writer, limiters: RunLimiters) -> AsyncIterator[None]:
     """Keep this worker's share of every limit up to date inside the `async with` block."""
 
     async def update_share() -> None:
         while True:
             await asyncio.sleep(COUNT_WORKERS_SECONDS)
-            limiters.share(await writer.workers())
+            limiters.divide(await writer.workers())
 
     task: asyncio.Task[None] | None = None
     try:
         if writer.shared:
             workers = await writer.workers()
-            limiters.share(workers)
+            limiters.divide(workers)
             if workers > 1:
-                limiters.hold(2.0 * COUNT_WORKERS_SECONDS)
+                limiters.pause(2.0 * COUNT_WORKERS_SECONDS)
             task = asyncio.create_task(update_share())
         yield
     finally:

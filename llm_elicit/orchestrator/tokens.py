@@ -39,17 +39,17 @@ vocabulary, so that estimates are about a third too high there."""
 _TOKENS_PER_TURN = 5
 """Tokens of a message besides its text, for estimates."""
 
-_MOST_TOKENS_PER_TURN = 32
+_MAX_TOKENS_PER_TURN = 32
 """Upper bound of the tokens of a message besides its text."""
 
 _HEADROOM = 2
 """A reply that takes more than the worst case raises it to this multiple of what it took."""
 
-_CACHED_FROM, _CACHED_STEP = 1024, 128
-"""OpenAI caches a shared beginning of at least 1024 tokens, in steps of 128."""
+_MIN_CACHED, _CACHED_STEP = 1024, 128
+"""OpenAI caches a common prefix of at least 1024 tokens, in steps of 128."""
 
-_ONE_TOKEN_EACH = Usage(input_tokens=1, output_tokens=1)
-"""A usage for which the price list is asked."""
+_UNIT_USAGE = Usage(input_tokens=1, output_tokens=1)
+"""The token counts for which genai-prices looks up the rates."""
 
 Counter = Callable[[Prompt], int]
 """A function that returns the number of tokens of a prompt."""
@@ -87,11 +87,11 @@ def max_prompt_tokens(prompt: Prompt) -> int:
 
     A token holds at least one byte of text; each message has a few further tokens.
     """
-    return prompt.byte_count + _MOST_TOKENS_PER_TURN * (len(prompt.messages) + 1)
+    return prompt.byte_count + _MAX_TOKENS_PER_TURN * (len(prompt.messages) + 1)
 
 
 def cached_prefix_tokens(prompts: Sequence[Prompt], judge: Judge, count: Counter) -> int:
-    """Return the tokens at the beginning of every prompt that the provider bills as cached."""
+    """Return the number of tokens of the common prefix of prompts that is billed as cached."""
     if len(prompts) < 2 or not provider_of(judge).caches_prompts(judge):
         return 0
     shared = 0
@@ -100,7 +100,7 @@ def cached_prefix_tokens(prompts: Sequence[Prompt], judge: Judge, count: Counter
             break
         shared += 1
     length = count(Prompt(prompts[0].messages[:shared])) if shared else 0
-    return length // _CACHED_STEP * _CACHED_STEP if length >= _CACHED_FROM else 0
+    return length // _CACHED_STEP * _CACHED_STEP if length >= _MIN_CACHED else 0
 
 
 def _estimate(prompt: Prompt) -> int:
@@ -170,8 +170,8 @@ class UsageCheck:
             if bound and not self._notified:
                 self._notified = True
                 self._notify(
-                    "replies state no credible number of tokens: each such reply counts as its "
-                    f"worst case ({sum(vars(charged).values()):,} tokens)"
+                    "replies report no plausible token count: each of them is charged as the worst "
+                    f"case ({sum(vars(charged).values()):,} tokens)"
                 )
             return replace(
                 reply, prompt_tokens=charged.prompt, completion_tokens=charged.completion,
@@ -263,8 +263,8 @@ class Price:
 
     def max_cost(self, prompt: int, completion: int) -> float:
         """Return the highest cost in USD of a request with at most these numbers of tokens."""
-        reached = (r for r in self.tiers if prompt > r.above or r.above == 0)
-        return max(r.cost(prompt, completion, 0) for r in reached) / PICO
+        applicable = (r for r in self.tiers if prompt > r.above or r.above == 0)
+        return max(r.cost(prompt, completion, 0) for r in applicable) / PICO
 
 
 def price_of(judge: Judge, batch: bool = False) -> Price | None:
@@ -289,7 +289,7 @@ def price_of(judge: Judge, batch: bool = False) -> Price | None:
     context = {"processing": "batch"} if batch else None
     model: str = getattr(judge, "model", "")
     try:
-        calculated = calc_price(_ONE_TOKEN_EACH, model, price_context=context, **lookup)
+        calculated = calc_price(_UNIT_USAGE, model, price_context=context, **lookup)
     except LookupError:
         return None
     return _list_price(calculated.model_price)
@@ -297,13 +297,16 @@ def price_of(judge: Judge, batch: bool = False) -> Price | None:
 
 def _campaign_price(price: TokenPrice, batch: bool) -> Price:
     """Return a price stated in the campaign, in USD per million tokens."""
-    share = price.batch if batch else 1.0
+    batch_factor = price.batch if batch else 1.0
     cached = price.input if price.cached is None else price.cached
     numbers = (
-        _picodollars(Decimal(str(v)) * Decimal(str(share))) for v in (price.input, price.output)
+        _picodollars(Decimal(str(v)) * Decimal(str(batch_factor)))
+        for v in (price.input, price.output)
     )
     input_, output = numbers
-    return Price((Rates(input_, output, _picodollars(Decimal(str(cached)) * Decimal(str(share)))),))
+    return Price(
+        (Rates(input_, output, _picodollars(Decimal(str(cached)) * Decimal(str(batch_factor)))),)
+    )
 
 
 def _list_price(entry: Any) -> Price:
@@ -336,8 +339,8 @@ def _price_at(price: Any, start: int) -> Decimal:
         return Decimal(0)
     if not hasattr(price, "tiers"):
         return Decimal(price)
-    reached = [tier.price for tier in price.tiers if tier.start <= start]
-    return Decimal(reached[-1] if reached else price.base)
+    applicable = [tier.price for tier in price.tiers if tier.start <= start]
+    return Decimal(applicable[-1] if applicable else price.base)
 
 
 def _picodollars(usd_per_million: Decimal) -> int:

@@ -1,4 +1,4 @@
-"""Between judges and the journal: group commits of what changes, and queues of what to ask."""
+"""Group commits of changes to the journal, and the queue of each judge's requests."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ T = TypeVar("T")
 Serve = Callable[[list[Question]], Awaitable[list[PreparedQuestion]]]
 """Answer some questions without asking, and return the others."""
 
-_PAGE = 256
+_PAGE_SIZE = 256
 """Questions claimed at a time by a single worker."""
 
-_SHARED_PAGE = 32
-"""Fewer if workers share a journal: no worker can take what another holds."""
+_SHARED_PAGE_SIZE = 32
+"""Questions claimed at a time by workers that share a journal: none can take another's."""
 
-_CROWD, _LINGER = 8, 0.004
-"""After a commit of `_CROWD` changes the next waits `_LINGER` seconds: fewer and larger commits
-leave more processor time to requests."""
+_LARGE_COMMIT, _PAUSE = 8, 0.004
+"""After a commit of `_LARGE_COMMIT` changes the next waits `_PAUSE` seconds: fewer and larger
+commits leave more processor time to requests."""
 
-_LOOK_AGAIN = 1.0
+_CHECK_INTERVAL = 1.0
 """Seconds between two checks of what other workers hold."""
 
 
@@ -55,7 +55,7 @@ class Writer:
         self._workers = 1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._task: asyncio.Task[None] | None = None
-        self._pulse: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
 
     async def write(self, change: Change) -> bool:
         """Write a change; an intent waits while requests in flight take up the cap.
@@ -69,7 +69,7 @@ class Writer:
             CapError: the campaign's cap leaves no room for this intent.
         """
         idle = False
-        while (refusal := await self._written(change)) is not None:
+        while (refusal := await self._enqueue(change)) is not None:
             if refusal == "settled elsewhere":
                 return False
             if self.journal.failure is not None:
@@ -92,9 +92,9 @@ class Writer:
         Raises:
             InputError: the journal cannot be written.
         """
-        await asyncio.gather(*map(self._written, changes))
+        await asyncio.gather(*map(self._enqueue, changes))
 
-    def _written(self, change: Change) -> asyncio.Future[Refusal | None]:
+    def _enqueue(self, change: Change) -> asyncio.Future[Refusal | None]:
         done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((change, done))
         if self._task is None or self._task.done():
@@ -105,8 +105,8 @@ class Writer:
     async def _drain(self) -> None:
         group: list[tuple[Change, asyncio.Future[Refusal | None]]] = []
         while self._waiting:
-            if len(group) >= _CROWD:
-                await asyncio.sleep(_LINGER)
+            if len(group) >= _LARGE_COMMIT:
+                await asyncio.sleep(_PAUSE)
             group, self._waiting = self._waiting, []
             try:
                 refused = await self.call(self._commit, [change for change, _ in group])
@@ -147,7 +147,7 @@ class Writer:
 
     async def __aenter__(self) -> Self:
 
-        async def beat() -> None:
+        async def renew_lease() -> None:
             """Renew the lease while nothing is written."""
             while True:
                 await asyncio.sleep(self.journal.lease / 4)
@@ -157,16 +157,16 @@ class Writer:
                     # The next write fails too, or the trouble has passed.
                     log_event("heartbeat failed", WARNING, reason=str(error))
 
-        self._pulse = asyncio.create_task(beat())
+        self._heartbeat = asyncio.create_task(renew_lease())
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             self.journal.give_up()  # do not wait for an unreachable server
-        if self._pulse is not None:
-            self._pulse.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
             with contextlib.suppress(BaseException):
-                await self._pulse
+                await self._heartbeat
         if self._task is not None:
             await asyncio.wait([self._task])
         self._thread.shutdown(wait=True)
@@ -186,7 +186,7 @@ class RequestQueue:
         clock: monotonic seconds.
 
     Attributes:
-        held, retries_held: whether new questions, and those to be asked again, wait for the
+        paused, retries_paused: whether new questions, and those to be asked again, wait for the
             outcome of requests in flight; `wake` after changing it.
     """
 
@@ -206,11 +206,11 @@ class RequestQueue:
         self._page: deque[PreparedQuestion] = deque()
         self._claiming: asyncio.Task[None] | None = None
         self._exhausted = False
-        self._later: list[tuple[float, int, PreparedQuestion]] = []
+        self._retries: list[tuple[float, int, PreparedQuestion]] = []
         self._count = 0
-        self._out = 0
+        self._taken = 0
         self._closed = False
-        self.held = self.retries_held = False
+        self.paused = self.retries_paused = False
         self._error: Exception | None = None
         self._changed = asyncio.Event()
 
@@ -225,22 +225,22 @@ class RequestQueue:
                 raise self._error
             queued = self._next()
             if queued is not None:
-                self._out += 1
+                self._taken += 1
                 return queued
-            if self._exhausted and not self._later and not self._out:
+            if self._exhausted and not self._retries and not self._taken:
                 break
             # Wait until the next request falls due or something changes.
-            waiting = self._later and not self.retries_held
+            waiting = self._retries and not self.retries_paused
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                timeout = self._later[0][0] - self._clock() if waiting else None
+                timeout = self._retries[0][0] - self._clock() if waiting else None
                 await asyncio.wait_for(self._changed.wait(), timeout)
         return None
 
     def _next(self) -> PreparedQuestion | None:
-        if self._later and not self.retries_held and self._later[0][0] <= self._clock():
-            return heapq.heappop(self._later)[2]
-        if self.held:
+        if self._retries and not self.retries_paused and self._retries[0][0] <= self._clock():
+            return heapq.heappop(self._retries)[2]
+        if self.paused:
             return None
         if self._page:
             return self._page.popleft()
@@ -251,7 +251,7 @@ class RequestQueue:
     async def _claim(self) -> None:
         """Claim a page of questions while retries wait; none if all are settled."""
         writer, judge = self._writer, self._judge
-        page = _SHARED_PAGE if writer.shared else _PAGE
+        page = _SHARED_PAGE_SIZE if writer.shared else _PAGE_SIZE
         try:
             while not self._page and not self._stopping.is_set():
                 claimed = await writer.call(writer.journal.claim, judge, page)
@@ -262,7 +262,7 @@ class RequestQueue:
                 if not await writer.call(writer.journal.held_elsewhere, judge):
                     break
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), _LOOK_AGAIN)
+                    await asyncio.wait_for(self._stopping.wait(), _CHECK_INTERVAL)
             self._exhausted = not self._page
         except Exception as error:  # passed on to the callers of `next_request`
             self._error, self._exhausted = error, True
@@ -271,8 +271,8 @@ class RequestQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether no request is taken or waits for its retry, unless retries are held."""
-        return not self._out and (self.retries_held or not self._later)
+        """Whether no request is taken or waits for its retry, unless retries are paused."""
+        return not self._taken and (self.retries_paused or not self._retries)
 
     def wake(self) -> None:
         """Let those that wait in `next_request` look again."""
@@ -281,12 +281,12 @@ class RequestQueue:
     def put_back(self, queued: PreparedQuestion, due: float) -> None:
         """Hand the request out again when the clock reads `due`."""
         self._count += 1
-        heapq.heappush(self._later, (due, self._count, queued))
+        heapq.heappush(self._retries, (due, self._count, queued))
         self.finish()
 
     def finish(self) -> None:
         """Count a request that was taken as done."""
-        self._out -= 1
+        self._taken -= 1
         self._changed.set()
 
     def close(self) -> None:

@@ -128,7 +128,7 @@ def simulate(  # noqa: PLR0917
                 _, _, attempts = heapq.heappop(later)
             else:
                 left -= 1
-            limiter.sent(now, tokens[0])
+            limiter.record_sent(now, tokens[0])
             response = provider(now, serving)
             serving += response.ok
             outcome.sent_at.append(now)
@@ -147,12 +147,12 @@ def simulate(  # noqa: PLR0917
         said = allowances(response.headers, moment)
         if response.ok:
             outcome.answered_at.append(now)
-            limiter.answered(now, sent_at, said, (tokens[1], 0.0))
+            limiter.record_answer(now, sent_at, said, (tokens[1], 0.0))
             continue
         outcome.refused_at.append(now)
         named = retry_after(response.headers, moment)
         limited = response.status == 429
-        limiter.refused(now, sent_at, named, said, limit=limited)
+        limiter.record_refusal(now, sent_at, named, said, limit=limited)
         decision = Decision("rate limited" if limited else "transient", "", named)
         pause = patience.pause(decision, attempts + 1, rng)
         if questions is not None:

@@ -23,7 +23,7 @@ from llm_elicit.config.provenance import identity_of
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.estimates import estimate, example_prompts
 from llm_elicit.orchestrator.journal.connection import JournalLocation
-from llm_elicit.orchestrator.journal.questions import committed, reading
+from llm_elicit.orchestrator.journal.questions import reading, spent_or_reserved
 from llm_elicit.orchestrator.judgments import answered_counts, direct_answers, status
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.request_builder import RequestBuilder
@@ -134,7 +134,7 @@ def test_a_cap_holds_over_both(tmp_path: Path) -> None:
         free = campaign([judge], pairs=5, direct=DIRECT)
         run(free, tmp_path / "free")
         with reading(JournalLocation(tmp_path / "free")) as db:
-            whole, _ = committed(db)
+            whole, _ = spent_or_reserved(db)
         capped = campaign([judge], pairs=5, direct=DIRECT, limits={"max_cost": 0.7 * whole})
         summary = run(capped, tmp_path / "elsewhere" / "capped")
     assert isinstance(summary.problems[0], CapError)

@@ -70,7 +70,7 @@ def test_a_file_that_cannot_be_used(code: int | None, way_out: str, wrapped: boo
     begins = "try/journal.sqlite: the journal cannot be used (what SQLite says): "
     assert str(said).startswith(begins + way_out)
     assert str(said).endswith("; committed answers are kept")
-    assert not said.passes
+    assert not said.is_transient
     assert is_full(error) is (wrapped and code == sqlite3.SQLITE_FULL)
 
 
@@ -125,8 +125,8 @@ def test_a_server_that_cannot_be_used(state: str | None, way_out: str) -> None:
 )
 def test_what_may_pass(error: Exception, again: bool) -> None:
     assert is_transient(error) is again
-    assert explain_error(error, "x", shared=True).passes is again
-    assert not explain_error(error, "x", shared=False).passes, "of a file nothing does"
+    assert explain_error(error, "x", shared=True).is_transient is again
+    assert not explain_error(error, "x", shared=False).is_transient, "of a file nothing does"
 
 
 @pytest.mark.parametrize(

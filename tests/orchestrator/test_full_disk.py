@@ -55,7 +55,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 @pytest.mark.parametrize("room", [200, 500, 800])
 def test_a_full_disk_keeps_what_is_in_flight(disk: Disk, room: int) -> None:
     """From no room for the plan to none for the middle of the run; the cache is there too."""
-    disk.size(connection.SIZE // 1024 + room, "remount")
+    disk.size(connection.RESERVE_BYTES // 1024 + room, "remount")
     folder = disk.where / "try"
     with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.01)) as provider:
         what = study(provider.url, 200)
@@ -106,7 +106,7 @@ def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) 
         assert change.answer is not None
         change.answer["reply"] = "A" * 100_000
     unsent = record_sending(third.id, 0.25)
-    assert kept.stat().st_size == connection.SIZE
+    assert kept.stat().st_size == connection.RESERVE_BYTES
     assert journal.commit([*long, unsent]) == {unsent: "journal failed"}
     assert not kept.exists()
     assert journal.totals("expert").done == 2
@@ -136,15 +136,15 @@ def test_a_folder_that_cannot_be_written_has_no_reserve(tmp_path: Path) -> None:
 
 def test_unsaved_answers_come_back_with_their_cost(tmp_path: Path) -> None:
     """A cached answer used no tokens, and one without a price cost nothing that is known."""
-    unsaved = connection.Unsaved(tmp_path, "this")
+    unsaved = connection.UnsavedAnswers(tmp_path, "this")
     changes = [
         record_answer(3, ANSWER),
         record_loss(4, 0.5),
         record_answer(5, replace(ANSWER, cached=True, reply="\u2028 é")),
         record_answer(6, replace(ANSWER, cost=None)),
     ]
-    assert unsaved.keep(changes) == 0
-    assert connection.Unsaved(tmp_path, "another").answers() == []
+    assert unsaved.save(changes) == 0
+    assert connection.UnsavedAnswers(tmp_path, "another").answers() == []
     found = unsaved.answers()
     assert [(c.kind, c.question, c.spent, c.tokens) for c in found] == [
         ("answered", 3, 0.25, 12),
@@ -159,9 +159,9 @@ def test_unsaved_answers_come_back_with_their_cost(tmp_path: Path) -> None:
 
 def test_answers_after_an_incomplete_line_are_kept(tmp_path: Path) -> None:
     """The disk was full within a line, and had room again later."""
-    unsaved = connection.Unsaved(tmp_path, "this")
-    unsaved.keep([record_answer(1, ANSWER)])
+    unsaved = connection.UnsavedAnswers(tmp_path, "this")
+    unsaved.save([record_answer(1, ANSWER)])
     with (tmp_path / "unsaved.jsonl").open("ab") as file:
         file.write('{"journal": "this", "answer": {"reply": "é'.encode()[:-1])
-    unsaved.keep([record_answer(2, ANSWER), record_answer(3, ANSWER)])
+    unsaved.save([record_answer(2, ANSWER), record_answer(3, ANSWER)])
     assert [change.question for change in unsaved.answers()] == [1, 2, 3]

@@ -168,13 +168,13 @@ def test_a_token_limit_is_found_however_the_provider_counts(believed: float) -> 
 
 def test_a_fixed_limit_is_kept_and_never_refused() -> None:
     limiter = RateLimiter(0.0)
-    limiter.fix(requests=10.0, tokens=None)
+    limiter.set_limits(requests=10.0, tokens=None)
     provider = sim.limit(Limit(660, burst=11))
     outcome = simulate(provider, limiter, questions=None, seconds=300.0)
     assert outcome.refused == 0
     assert outcome.rate() == pytest.approx(10.0, rel=0.02)
     limiter = RateLimiter(0.0)
-    limiter.fix(requests=None, tokens=1000.0)
+    limiter.set_limits(requests=None, tokens=1000.0)
     outcome = simulate(sim.chance(), limiter, questions=None, seconds=300.0)
     assert outcome.rate() == pytest.approx(4.0, rel=0.02)
 
@@ -186,14 +186,14 @@ def test_a_low_start_rises_with_every_answer(window: float) -> None:
     for round_ in range(5):
         widths.append(_fill(limiter, float(round_)))
         for _ in range(widths[-1]):
-            limiter.answered(round_ + 0.5, float(round_))
+            limiter.record_answer(round_ + 0.5, float(round_))
     assert widths == [window * 2**n for n in range(5)]
 
 
 def _fill(limiter: RateLimiter, now: float) -> int:
     sent = 0
     while limiter.delay(now) == 0.0:
-        limiter.sent(now)
+        limiter.record_sent(now)
         sent += 1
     return sent
 
@@ -215,14 +215,14 @@ def test_no_wait_is_without_end(events: list[tuple[str, float | None, float]]) -
     now = 0.0
     for what, wait, step in events:
         now += step + limiter.delay(now)
-        limiter.sent(now, 100.0)
+        limiter.record_sent(now, 100.0)
         if what == "answer":
             left = (Allowance("requests", 100.0, wait, 60.0),) if wait else ()
-            limiter.answered(now + 0.1, now, left, (50.0, 2.0))
+            limiter.record_answer(now + 0.1, now, left, (50.0, 2.0))
         elif what == "lose":
-            limiter.lost()
+            limiter.record_failure()
         else:
-            limiter.refused(now + 0.1, now, wait, limit=what == "refuse")
+            limiter.record_refusal(now + 0.1, now, wait, limit=what == "refuse")
         assert limiter.in_flight == 0
         assert 0.0 <= limiter.delay(now + 0.1) <= 120.0
 
@@ -416,7 +416,7 @@ def test_the_next_run_starts_at_the_pace_that_was_found(tmp_path: Path) -> None:
     limiters, paces = RateLimiters(), []
 
     def behave(number: int, body: dict[str, Any]) -> Action:
-        (shared,) = limiters._made.values()
+        (shared,) = limiters._limiters.values()
         paces.append(shared._limiter.rate)
         return Says()
 
@@ -442,6 +442,6 @@ def test_a_waiter_of_another_event_loop_is_woken() -> None:
     thread.start()
     time.sleep(0.1)
     assert not second
-    shared.answered(entered)
+    shared.record_answer(entered)
     thread.join(60)
     assert len(second) == 1

@@ -12,7 +12,6 @@ from llm_elicit.orchestrator.journal.connection import JournalLocation
 from llm_elicit.orchestrator.journal.questions import (
     WITHDRAWN,
     answered_by_kind,
-    committed,
     is_begun,
     kept_answers,
     kept_identity,
@@ -20,6 +19,7 @@ from llm_elicit.orchestrator.journal.questions import (
     reading,
     settled,
     spent_in,
+    spent_or_reserved,
     totals,
     unanswered,
 )
@@ -125,7 +125,7 @@ def test_what_is_spent_and_what_may_be(journal: Journal) -> None:
     _accounts_agree(journal)
     assert journal.reserved() == (3.0, 120)
     with reading(journal.location) as db:
-        assert committed(db) == (spent[0] + 3.0 + 0.5, spent[1] + 120 + 20)
+        assert spent_or_reserved(db) == (spent[0] + 3.0 + 0.5, spent[1] + 120 + 20)
     assert spent_in(journal.location)[0] == spent[0] + 3.5
     assert kept_answers(journal.location) == 5
     assert kept_identity(journal.location)["fingerprint"] == "x"

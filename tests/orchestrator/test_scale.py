@@ -65,7 +65,7 @@ def test_a_plan_that_grew_adds_what_is_new_and_direct_questions(location: Journa
 def test_a_table_written_in_parts_is_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(judgments, "AT_ONCE", at_once)
+    monkeypatch.setattr(judgments, "ROWS_PER_PART", at_once)
     study = campaign([EXPERT], pairs=12)
     folder = tmp_path / "run"
     run(study, folder)

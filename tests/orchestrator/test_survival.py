@@ -147,7 +147,7 @@ def test_a_second_process_is_refused_and_the_lock_dies_with_its_holder(tmp_path:
         second = _start(provider.url, folder, 10)
         out, _ = second.communicate(timeout=240)
         assert second.returncode == 2
-        assert "another process is at work on this run" in out
+        assert "another process is running this campaign" in out
         assert len(provider.seen) == 5 + SLOTS
         first.kill()
         first.communicate()

@@ -59,9 +59,9 @@ def test_a_cap_holds_whatever_replies_say_of_their_tokens(
     assert sent * 0.1 <= summary.spent <= CAP
     assert sent >= 15
     assert isinstance(summary.problems[0], CapError)
-    assert sum("state no credible number of tokens" in line for line in notes.lines) == 1
+    assert sum("report no plausible token count" in line for line in notes.lines) == 1
     assert (tmp_path / "try" / "log.jsonl").read_text().count(
-        "state no credible number of tokens"
+        "report no plausible token count"
     ) == 1
     rows = table(study, tmp_path / "try").frame
     assert rows["cost"].sum() == pytest.approx(summary.spent)
@@ -122,7 +122,7 @@ def test_batches_count_alike(make: Any, tmp_path: Path) -> None:
         return summary, notes, rows
 
     summary, notes, rows = collected(Says("A", usage=None), tmp_path / "a" / "mute", cap=9.0)
-    assert sum("state no credible number of tokens" in line for line in notes.lines) == 1
+    assert sum("report no plausible token count" in line for line in notes.lines) == 1
     assert (rows["completion_tokens"] == 100).all()
     assert 10 * 0.1 <= summary.spent <= 9.0
     summary, notes, rows = collected(

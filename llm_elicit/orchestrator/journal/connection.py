@@ -41,10 +41,10 @@ class JournalError(InputError):
     """A run's journal cannot be used; committed answers are kept.
 
     Attributes:
-        passes: whether a retry may succeed later, for instance after a restart of the server.
+        is_transient: whether a retry may succeed later, for instance after a restart of the server.
     """
 
-    passes = False
+    is_transient = False
 
 
 _FILE = {
@@ -64,7 +64,7 @@ _FILE[sqlite3.SQLITE_CORRUPT] = _FILE[sqlite3.SQLITE_NOTADB] = (
     "are not requested again"
 )
 
-# By SQLSTATE, which the driver does not report for what a server refuses a connection for.
+# By SQLSTATE. The driver reports none if the server refused the connection, see `_REFUSED`.
 _SERVER = {
     "42501": "the user lacks a privilege; the journal needs the right to create a schema in the "
     "database",
@@ -95,7 +95,7 @@ def explain_error(error: Exception, name: str, *, shared: bool) -> JournalError:
         f"{name}: the journal cannot be used ({reason[:300]}): {way_out}; committed answers are "
         "kept"
     )
-    explained.passes = shared and is_transient(error)
+    explained.is_transient = shared and is_transient(error)
     return explained
 
 
@@ -132,13 +132,13 @@ ASKING, AT_WORK = ".lock", ".at-work"
 LEASE = 120.0
 """Seconds without a sign of life after which a worker counts as dead."""
 
-_BUSY = 30.0
+_LOCK_TIMEOUT = 30.0
 """Seconds to wait for another process's lock on the file."""
 
-_IDLE = 5.0
-"""Least idle timeout of a transaction, in seconds."""
+_MIN_IDLE_TIMEOUT = 5.0
+"""Smallest idle timeout of a transaction, in seconds."""
 
-_SILENCE = {
+_TIMEOUTS = {
     "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }  # fmt: skip
@@ -190,7 +190,7 @@ class JournalLocation:
         if self.address is not None:
             return _postgresql(self.address, self.schema, lease)
         return sqlite_engine(
-            str(self.folder / FILE), begin="BEGIN IMMEDIATE", synchronous="FULL", busy=_BUSY
+            str(self.folder / FILE), begin="BEGIN IMMEDIATE", synchronous="FULL", busy=_LOCK_TIMEOUT
         )
 
     def readable(self) -> sa.Engine:
@@ -218,7 +218,8 @@ class JournalLocation:
         path = self.folder / FILE
         effective = os.access in os.supports_effective_ids
         writable = os.access(path.parent, os.W_OK, effective_ids=effective)
-        # Without a log of writes in a folder that may only be read, nobody writes it.
+        # Nobody writes to a file without a write-ahead log in a read-only folder. SQLite is told
+        # so, since it could not create that log to read the file.
         archived = not writable and not path.with_name(f"{path.name}-wal").exists()
         mode = "mode=ro&immutable=1" if archived else "mode=ro"
         return f"{path.resolve().as_uri()}?{mode}"
@@ -242,14 +243,14 @@ class JournalLocation:
 
 def _postgresql(address: str, schema: str, lease: float) -> sa.Engine:
     url: URL = make_url(address).set(drivername="postgresql+psycopg")
-    idle = round(1000 * max(lease, _IDLE))
+    idle = round(1000 * max(lease, _MIN_IDLE_TIMEOUT))
     options = (
         f'-csearch_path="{schema}" -csynchronous_commit=on '
         f"-cidle_in_transaction_session_timeout={idle}"
     )
     try:
         return sa.create_engine(
-            url, poolclass=NullPool, connect_args={"options": options, **_SILENCE}
+            url, poolclass=NullPool, connect_args={"options": options, **_TIMEOUTS}
         )
     except ModuleNotFoundError:
         raise InputError(
@@ -262,7 +263,7 @@ def sqlite_engine(
     *,
     begin: str | None,
     synchronous: Literal["FULL", "NORMAL"] | None = None,
-    busy: float = _BUSY,
+    busy: float = _LOCK_TIMEOUT,
 ) -> sa.Engine:
     """Return an engine on a SQLite file.
 
@@ -335,8 +336,8 @@ class RunLock:
                 self._db.close()
             if "locked" in str(error):
                 raise RunInUseError(
-                    f"{self._folder}: another process is at work on this run; wait for it to end, "
-                    "or stop it"
+                    f"{self._folder}: another process is running this campaign; wait for it to "
+                    "end, or stop it"
                 ) from None
             raise self._unwritable(f"{self._path.name}: {error}") from None
         except OSError as error:
@@ -381,8 +382,8 @@ def check_version(db: sa.Connection, location: JournalLocation) -> None:
         )
 
 
-SIZE = 8 * 2**20
-"""Bytes: some thousand answers, with SQLite's overhead."""
+RESERVE_BYTES = 8 * 2**20
+"""Bytes of the reserve: some thousand answers, with SQLite's overhead."""
 
 
 class Reserve:
@@ -398,13 +399,13 @@ class Reserve:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "journal.reserve"
         try:
-            self._path.write_bytes(bytes(SIZE))
+            self._path.write_bytes(bytes(RESERVE_BYTES))
         except OSError as error:
             self.release()
             raise JournalError(
                 f"{folder}: cannot be written ({error.strerror or error}): a run keeps "
-                f"{SIZE // 2**20} MB in reserve for the answers in flight; make room, check its "
-                "permissions, and run again"
+                f"{RESERVE_BYTES // 2**20} MB in reserve for the answers in flight; make room, "
+                "check its permissions, and run again"
             ) from None
 
     def release(self) -> None:
@@ -412,7 +413,7 @@ class Reserve:
         self._path.unlink(missing_ok=True)
 
 
-class Unsaved:
+class UnsavedAnswers:
     """A file of answers that the journal did not accept, written by the next run.
 
     Args:
@@ -424,7 +425,7 @@ class Unsaved:
         self._path = folder / "unsaved.jsonl"
         self._journal = journal
 
-    def keep(self, changes: Sequence[Change]) -> int:
+    def save(self, changes: Sequence[Change]) -> int:
         """Save the answers among changes; return how many could not be saved either."""
         rows = [change.answer for change in changes if change.answer is not None]
         try:
@@ -461,7 +462,7 @@ class Unsaved:
 
 T = TypeVar("T")
 
-_TIMES = 3
+_MAX_ATTEMPTS = 3
 """Attempts of a transaction on a full disk: the first, one after the reserve is released, and one
 to check whether a commit reported as failed (by a checkpoint, say) is there after all."""
 
@@ -489,16 +490,16 @@ class Transactions:
         self._lease = lease
         self._number = 0
         self._reserve = None if location.shared else Reserve(location.folder)
-        self._heard = time.monotonic()
+        self._committed_at = time.monotonic()
         self._given_up = threading.Event()
         try:
             self.db = location.writable(lease).connect()
         except BaseException:
             self._release()
             raise
-        self._patient = Retrying(
-            retry=retry_if_exception(self._worth_another),
-            stop=self._enough,
+        self._retrying = Retrying(
+            retry=retry_if_exception(self._is_worth_retrying),
+            stop=self._should_stop,
             wait=wait_random_exponential(0.1, max=2.0) if location.shared else wait_none(),
             sleep=sleep_using_event(self._given_up),
             reraise=True,
@@ -522,20 +523,20 @@ class Transactions:
 
         def attempt() -> T:
             with self.db.begin():
-                if not results or not self._written():
+                if not results or not self._is_committed():
                     results.append(work())
             return results[-1]
 
         with self.location.guarded():
-            result = self._patient(attempt)
-        self._heard = time.monotonic()
+            result = self._retrying(attempt)
+        self._committed_at = time.monotonic()
         return result
 
-    def _written(self) -> bool:
+    def _is_committed(self) -> bool:
         mine = sa.select(workers.c.written).where(workers.c.id == self._me)
         return self.db.execute(mine).scalar() == self._number
 
-    def _worth_another(self, error: BaseException) -> bool:
+    def _is_worth_retrying(self, error: BaseException) -> bool:
         if self.location.shared:
             return is_transient(error)
         if not is_full(error):
@@ -545,10 +546,10 @@ class Transactions:
         self._release()
         return True
 
-    def _enough(self, state: RetryCallState) -> bool:
+    def _should_stop(self, state: RetryCallState) -> bool:
         if not self.location.shared:
-            return state.attempt_number >= _TIMES
-        return self._given_up.is_set() or time.monotonic() > self._heard + self._lease
+            return state.attempt_number >= _MAX_ATTEMPTS
+        return self._given_up.is_set() or time.monotonic() > self._committed_at + self._lease
 
     def give_up(self) -> None:
         """Stop retrying; may be called from another thread."""

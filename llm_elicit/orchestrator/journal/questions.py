@@ -1,4 +1,4 @@
-"""The questions in a journal: planned, claimed, answered and counted.
+"""The questions in a journal: write the plan, claim, record answers, and count.
 
 Every transition names the state and the worker that it expects, so that a worker that was
 suspended, or whose answer comes after another worker asked again, cannot undo later changes. An
@@ -69,23 +69,23 @@ _RESERVED_NOW = {
 }
 
 
-def _to(expected: sa.ColumnElement[bool], **values: Any) -> sa.Update:
+def _transition(expected: sa.ColumnElement[bool], **values: Any) -> sa.Update:
     condition = (_columns.id == bindparam("question")) & expected
     return update(questions).where(condition).values(**values)
 
 
-_STEPS: dict[Kind, sa.Update] = {
-    "intent": _to(_UNSENT, state=IN_FLIGHT, **_RESERVED_NOW),
-    "submitted": _to(
+_TRANSITIONS: dict[Kind, sa.Update] = {
+    "intent": _transition(_UNSENT, state=IN_FLIGHT, **_RESERVED_NOW),
+    "submitted": _transition(
         _UNSENT, state=SUBMITTED, batch=bindparam("new_batch"), worker=None, **_RESERVED_NOW
     ),
     # Without a condition on the worker: an answer that was paid is always kept.
-    "answered": _to(_UNANSWERED, state=DONE, worker=None, error=None, **_NOTHING),
-    "missed": _to(_SENT, state=PLANNED, **_LOST, **_NOTHING),
-    "failed": _to(
+    "answered": _transition(_UNANSWERED, state=DONE, worker=None, error=None, **_NOTHING),
+    "missed": _transition(_SENT, state=PLANNED, **_LOST, **_NOTHING),
+    "failed": _transition(
         _UNSENT | _SENT, state="failed", worker=None, error=bindparam("new_error"), **_NOTHING
     ),
-    "quarantined": _to(
+    "quarantined": _transition(
         _UNSENT | _SENT, state="quarantined", worker=None, error=bindparam("new_error"), **_NOTHING
     ),
 }
@@ -93,17 +93,17 @@ _STEPS: dict[Kind, sa.Update] = {
 _CHARGE = update(questions).where(_columns.id == bindparam("question")).values(**_LOST)
 """Charge a question without changing its state."""
 
-_lives = workers.c.expires > 0
+_has_lease = workers.c.expires > 0
 
 RENEW = (
     update(workers)
     .where(workers.c.id == _ME)
     .values(
-        expires=case((_lives, clock() + bindparam("lease")), else_=0.0),
+        expires=case((_has_lease, clock() + bindparam("lease")), else_=0.0),
         written=bindparam("number"),
-        spent=workers.c.spent + case((_lives, bindparam("new_spent")), else_=bindparam("late")),
+        spent=workers.c.spent + case((_has_lease, bindparam("new_spent")), else_=bindparam("late")),
         tokens=workers.c.tokens
-        + case((_lives, bindparam("new_tokens")), else_=bindparam("late_tokens")),
+        + case((_has_lease, bindparam("new_tokens")), else_=bindparam("late_tokens")),
     )
     .returning(workers.c.expires)
 )
@@ -119,7 +119,7 @@ REGISTER = insert(workers).values(
     written=0,
 )
 
-KNOWN = (_columns.pair < bindparam("known")) | _columns.form.not_in(("ab", "ba"))
+IN_PLAN = (_columns.pair < bindparam("known")) | _columns.form.not_in(("ab", "ba"))
 """Whether a question belongs to the worker's plan; pairs of later rounds have higher numbers."""
 
 CLAIM = (
@@ -131,7 +131,7 @@ CLAIM = (
                 _columns.judge == bindparam("of_judge"),
                 _columns.state == PLANNED,
                 _columns.worker.is_(None),
-                KNOWN,
+                IN_PLAN,
             )
             .order_by(_columns.id)
             .limit(bindparam("count"))
@@ -155,7 +155,7 @@ CLAIM = (
 OPEN_AFTER = (
     select(*(_columns[name] for name in ("id", "pair", "form", "replicate", "attempts")))
     .add_columns(_columns.judge)
-    .where(_columns.judge == bindparam("of_judge"), _columns.state == PLANNED, KNOWN)
+    .where(_columns.judge == bindparam("of_judge"), _columns.state == PLANNED, IN_PLAN)
     .where(_columns.id > bindparam("after"))
     .order_by(_columns.id)
     .limit(bindparam("count"))
@@ -163,11 +163,11 @@ OPEN_AFTER = (
 
 _RESERVED = select(func.sum(_columns.reserved), func.sum(_columns.reserved_tokens))
 
-HELD = _RESERVED.where(_columns.state == IN_FLIGHT)
+IN_FLIGHT_AMOUNTS = _RESERVED.where(_columns.state == IN_FLIGHT)
 """USD and tokens that the requests in flight may take, all workers together."""
 
-HANDED_IN = _RESERVED.where(_columns.state == SUBMITTED)
-"""The same of the questions in batches, which may take a day to be answered."""
+BATCH_AMOUNTS = _RESERVED.where(_columns.state == SUBMITTED)
+"""USD and tokens that questions in batches may take; an answer may take a day."""
 
 SPENT = select(func.sum(workers.c.spent), func.sum(workers.c.tokens))
 """USD and tokens spent, as the workers counted it: one row per worker."""
@@ -179,14 +179,14 @@ def amounts(db: sa.Connection, sums: sa.Select[Any]) -> tuple[float, int]:
     return float(usd or 0.0), int(tokens or 0)
 
 
-def over_the_caps(db: sa.Connection, intents: Sequence[Change], limits: Limits) -> list[Change]:
+def intents_over_caps(db: sa.Connection, intents: Sequence[Change], limits: Limits) -> list[Change]:
     """Return the intents for which the caps leave no room beside what is spent and reserved."""
     caps = (limits.max_cost, limits.max_tokens)
     if caps == (None, None):
         return []
     # One worker at a time, or two could take the same remainder.
     db.execute(select(meta.c.key).with_for_update())
-    sums = (amounts(db, part) for part in (SPENT, HELD, HANDED_IN))
+    sums = (amounts(db, part) for part in (SPENT, IN_FLIGHT_AMOUNTS, BATCH_AMOUNTS))
     used = [sum(kind) for kind in zip(*sums, strict=True)]
     refused = []
     for change in intents:
@@ -219,8 +219,8 @@ def raise_worst_case(db: sa.Connection, judge: str, prompt: int, completion: int
     db.execute(insert(meta).values(key=f"worst case of {judge}", value=value))
 
 
-def ignoring(table: sa.Table, dialect: str) -> sa.Insert:
-    """Return an insert that leaves existing rows unchanged."""
+def insert_or_ignore(table: sa.Table, dialect: str) -> sa.Insert:
+    """Return an insert into a table that leaves existing rows unchanged."""
     if dialect == "sqlite":
         return sqlite.insert(table).on_conflict_do_nothing()
     return postgresql.insert(table).on_conflict_do_nothing()
@@ -243,9 +243,9 @@ def apply(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Change]
     for change in changes:
         rows[change.kind].append(_parameters(change, me))
     for kind, parameters in rows.items():
-        if _execute(db, _STEPS[kind], parameters) != len(parameters):
+        if _execute(db, _TRANSITIONS[kind], parameters) != len(parameters):
             raise UnexpectedError
-    _keep(db, changes)
+    _insert_answers(db, changes)
     return []
 
 
@@ -255,16 +255,16 @@ def apply_each(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Ch
     Returns:
         The changes that did not apply; only their cost is counted.
     """
-    others = []
+    not_applied = []
     for change in changes:
-        if db.execute(_STEPS[change.kind], _parameters(change, me)).rowcount:
-            _keep(db, [change])
+        if db.execute(_TRANSITIONS[change.kind], _parameters(change, me)).rowcount:
+            _insert_answers(db, [change])
             continue
-        others.append(change)
+        not_applied.append(change)
         if change.spent or change.tokens:
             paid = {"new_lost": change.spent, "new_tokens": change.tokens}
             db.execute(_CHARGE, {"question": change.question, **paid})
-    return others
+    return not_applied
 
 
 def _parameters(change: Change, me: str) -> dict[str, Any]:
@@ -272,14 +272,14 @@ def _parameters(change: Change, me: str) -> dict[str, Any]:
     return {**row, "question": change.question, "me": me}
 
 
-def _keep(db: sa.Connection, changes: Sequence[Change]) -> None:
+def _insert_answers(db: sa.Connection, changes: Sequence[Change]) -> None:
     """Write the answers of changes."""
     rows = [change.answer for change in changes if change.answer is not None]
     if rows:
-        _execute(db, _KEEP, rows)
+        _execute(db, _INSERT_ANSWER, rows)
 
 
-_KEEP = insert(answers)
+_INSERT_ANSWER = insert(answers)
 
 
 def _execute(
@@ -306,8 +306,8 @@ def _compiled(
     return compiled
 
 
-_AT_ONCE = 5_000
-"""Rows that are written in one statement."""
+_ROWS_PER_INSERT = 5_000
+"""Number of rows that are written in one statement."""
 
 WITHDRAWN = "asked no more"
 """Why a question that is no longer in the plan is set aside."""
@@ -319,21 +319,21 @@ def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
     count = select(func.count()).where(questions.c.judge == judge, of_pairs)
     missing = db.execute(count).scalar() != plan.count(judge) - len(plan.direct)
     if missing and plan.presentations is not None:
-        add = ignoring(questions, db.dialect.name)
+        add = insert_or_ignore(questions, db.dialect.name)
         queries = iter(plan.by_presentation(judge))
-        while part := [_row(judge, query) for query in islice(queries, _AT_ONCE)]:
+        while part := [_row(judge, query) for query in islice(queries, _ROWS_PER_INSERT)]:
             db.execute(add, part)
     elif missing:
         per_pair, rows = len(plan.orders) * plan.replicates, _rows(plan)
         columns = list(rows.selected_columns.keys())
-        add = ignoring(questions, db.dialect.name).from_select(columns, rows)
+        add = insert_or_ignore(questions, db.dialect.name).from_select(columns, rows)
         for pairs in plan.spans(judge):
             span = {"first": pairs.start, "rows": len(pairs) * per_pair}
             db.execute(add, {"of_judge": judge, **span})
-    # Always: as many others, which are no longer asked, may be there already.
+    # Whatever their number: direct questions of an earlier plan may be there already.
     direct = [_row(judge, query) for query in plan.direct]
     if direct:
-        db.execute(ignoring(questions, db.dialect.name), direct)
+        db.execute(insert_or_ignore(questions, db.dialect.name), direct)
 
 
 def _row(judge: str, query: Query) -> dict[str, object]:
@@ -370,11 +370,13 @@ def withdraw(db: sa.Connection, judge: str, plan: Plan) -> None:
         c.judge == judge, c.form.not_in(("ab", "ba")), idle
     )
     planned = {(q.pair, q.order, q.replicate) for q in plan.direct}
-    gone = [row for row in db.execute(direct).all() if tuple(row[3:]) not in planned]
-    mine = c.id == bindparam("gone")
-    aside = update(questions).where(mine).values(state="quarantined", error=WITHDRAWN)
-    for paid, step in ((False, sa.delete(questions).where(mine)), (True, aside)):
-        rows = [{"gone": row.id} for row in gone if bool(row.lost or row.lost_tokens) == paid]
+    withdrawn = [row for row in db.execute(direct).all() if tuple(row[3:]) not in planned]
+    by_id = c.id == bindparam("withdrawn")
+    aside = update(questions).where(by_id).values(state="quarantined", error=WITHDRAWN)
+    for paid, step in ((False, sa.delete(questions).where(by_id)), (True, aside)):
+        rows = [
+            {"withdrawn": row.id} for row in withdrawn if bool(row.lost or row.lost_tokens) == paid
+        ]
         if rows:
             db.execute(step, rows)
 
@@ -405,8 +407,8 @@ def record_rounds(location: JournalLocation, planned: Mapping[tuple[str, int], P
     """
     rows = [
         {"judge": judge, "number": number, "pairs": pairs, "digest": _digest(judge, number, pairs)}
-        for (judge, number), some in planned.items()
-        for pairs in (json.dumps([some.a.tolist(), some.b.tolist()]),)
+        for (judge, number), points in planned.items()
+        for pairs in (json.dumps([points.a.tolist(), points.b.tolist()]),)
     ]
     with (
         RunLock(location.folder, shared=location.shared),
@@ -414,7 +416,7 @@ def record_rounds(location: JournalLocation, planned: Mapping[tuple[str, int], P
         location.writable().connect() as db,
         db.begin(),
     ):
-        db.execute(ignoring(rounds, db.dialect.name), rows)
+        db.execute(insert_or_ignore(rounds, db.dialect.name), rows)
 
 
 def _digest(judge: str, number: int, pairs: str) -> str:
@@ -423,7 +425,7 @@ def _digest(judge: str, number: int, pairs: str) -> str:
 
 
 def _pairs(text: str) -> Pairs:
-    """Read the pairs of a round; floats survive JSON exactly."""
+    """Return the pairs of a round; JSON keeps floats exactly."""
     a, b = json.loads(text)
     return Pairs(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
 
@@ -452,7 +454,7 @@ def totals(db: sa.Connection, judge: str) -> Totals:
 def totals_of(row: Mapping[str, Any]) -> Totals:
     """Return the counts of a row of `TOTALS`."""
     counts: dict[str, int] = {name: int(row[name] or 0) for name in ("total", *_SUMS)}
-    amounts: dict[str, Any] = {name: float(row[name] or 0.0) for name in _MONEY}
+    amounts: dict[str, Any] = {name: float(row[name] or 0.0) for name in _AMOUNTS}
     return Totals(**counts, **amounts, last=row["last"] or "")
 
 
@@ -472,14 +474,14 @@ _SUMS: dict[str, sa.ColumnElement[Any]] = {
     "prompt_tokens": answers.c.prompt_tokens,
     "completion_tokens": answers.c.completion_tokens,
 }
-_MONEY: dict[str, sa.ColumnElement[Any]] = {"cost": answers.c.cost, "lost": questions.c.lost}
+_AMOUNTS: dict[str, sa.ColumnElement[Any]] = {"cost": answers.c.cost, "lost": questions.c.lost}
 
 TOTALS = (
     select(
         questions.c.judge,
         func.count().label("total"),
         func.max(answers.c.asked_at).label("last"),
-        *(func.sum(column).label(name) for name, column in (_SUMS | _MONEY).items()),
+        *(func.sum(column).label(name) for name, column in (_SUMS | _AMOUNTS).items()),
     )
     .select_from(questions.outerjoin(answers, answers.c.question == questions.c.id))
     .group_by(questions.c.judge)
@@ -554,9 +556,9 @@ def spent(db: sa.Connection) -> tuple[float, int]:
     return float(paid[0] or 0.0) + float(lost[0] or 0.0), int(paid[1] or 0) + int(lost[1] or 0)
 
 
-def committed(db: sa.Connection) -> tuple[float, int]:
+def spent_or_reserved(db: sa.Connection) -> tuple[float, int]:
     """Return the USD and tokens spent or reserved, for requests in flight and in batches."""
-    parts = (spent(db), amounts(db, HELD), amounts(db, HANDED_IN))
+    parts = (spent(db), amounts(db, IN_FLIGHT_AMOUNTS), amounts(db, BATCH_AMOUNTS))
     return sum(usd for usd, _ in parts), sum(tokens for _, tokens in parts)
 
 
@@ -565,7 +567,7 @@ def spent_in(location: JournalLocation) -> tuple[float, int]:
     if not is_begun(location):
         return 0.0, 0
     with reading(location) as db:
-        return committed(db)
+        return spent_or_reserved(db)
 
 
 def open_questions(db: sa.Connection, judge: str) -> int:

@@ -30,7 +30,7 @@ from llm_elicit.orchestrator.journal.connection import (
     JournalError,
     JournalLocation,
     Transactions,
-    Unsaved,
+    UnsavedAnswers,
     prepare_schema,
 )
 from llm_elicit.orchestrator.journal.schema import (
@@ -92,14 +92,16 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def _once(work: Callable[Concatenate[Journal, P], T]) -> Callable[Concatenate[Journal, P], T]:
+def _in_transaction(
+    work: Callable[Concatenate[Journal, P], T],
+) -> Callable[Concatenate[Journal, P], T]:
     """Make a method one transaction, which is committed exactly once."""
 
     @wraps(work)
-    def once(journal: Journal, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(journal: Journal, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return journal._transactions.run_once(lambda: work(journal, *args, **kwargs))
 
-    return once
+    return run
 
 
 Write = Callable[[sa.Connection, Sequence[Change], str], list[Change]]
@@ -140,8 +142,8 @@ class Journal:
                     stored = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
                     check_same(stored, identity, location.folder)
                     rows = [{"key": key, "value": value} for key, value in identity.items()]
-                    self._db.execute(sql.ignoring(meta, self._db.dialect.name), rows)
-                    self._unsaved = Unsaved(location.folder, self._name())
+                    self._db.execute(sql.insert_or_ignore(meta, self._db.dialect.name), rows)
+                    self._unsaved = UnsavedAnswers(location.folder, self._name())
                     name = f"{socket.gethostname()}:{os.getpid()}"
                     worker = {"me": self._me, "new_name": name, "new_began": now(), "lease": lease}
                     self._db.execute(sql.REGISTER, worker)
@@ -156,7 +158,7 @@ class Journal:
     def _name(self) -> str:
         """Return the id of this journal, unique even among journals of one campaign."""
         row = {"key": "journal", "value": uuid.uuid4().hex}
-        self._db.execute(sql.ignoring(meta, self._db.dialect.name), row)
+        self._db.execute(sql.insert_or_ignore(meta, self._db.dialect.name), row)
         query = select(meta.c.value).where(meta.c.key == "journal")
         return str(self._db.execute(query).scalar_one())
 
@@ -231,7 +233,7 @@ class Journal:
         }  # fmt: skip
         return bool(self._db.execute(sql.RENEW, values).scalar_one() > 0)
 
-    @_once
+    @_in_transaction
     def claim(self, judge: str, count: int) -> list[Question]:
         """Claim up to `count` open questions of a judge for this worker, in the plan's order.
 
@@ -240,31 +242,31 @@ class Journal:
         if self._transactions.failure is not None:
             raise self._transactions.failure
         if not self._renew():
-            raise self._lapsed()
+            raise self._lease_error()
         values = {"of_judge": judge, "count": count, "me": self._me, "known": self._known[judge]}
         rows = sorted(self._db.execute(sql.CLAIM, values).all())
         return [replace(Question(*row[:-1]), given_up=row.error is not None) for row in rows]
 
-    @_once
+    @_in_transaction
     def open_after(self, judge: str, number: int, count: int = 256) -> list[Question]:
-        """Return the next open questions of a judge after one, those of other workers too."""
+        """Return the next open questions of a judge after a number, those of other workers, too."""
         values = {"of_judge": judge, "after": number, "count": count, "known": self._known[judge]}
         return [Question(*row) for row in self._db.execute(sql.OPEN_AFTER, values)]
 
-    @_once
+    @_in_transaction
     def held_elsewhere(self, judge: str) -> int:
         """Reopen the questions of dead workers; return how many are open beside this worker's.
 
         These are the ones that other workers hold, and the ones that were reopened.
         """
         if not self._renew():
-            raise self._lapsed()
+            raise self._lease_error()
         self._reclaim()
         open_ = or_(questions.c.state == PLANNED, questions.c.state == IN_FLIGHT)
         others = select(func.count()).where(
             questions.c.judge == judge,
             open_,
-            sql.KNOWN,
+            sql.IN_PLAN,
             questions.c.worker.is_distinct_from(self._me),
         )
         return int(self._db.execute(others, {"known": self._known[judge]}).scalar_one())
@@ -289,12 +291,12 @@ class Journal:
             except sql.UnexpectedError:
                 done = self._transactions.run_once(partial(self._commit, changes, sql.apply_each))
         except JournalError as error:
-            lost = self._unsaved.keep(changes) if any(c.answer for c in changes) else 0
+            lost = self._unsaved.save(changes) if any(c.answer for c in changes) else 0
             if lost:
                 error = JournalError(f"{error}; {lost:,} answers could not be saved")
             raise error from None
         if done is None:
-            raise self._lapsed()
+            raise self._lease_error()
         return done
 
     def _commit(self, changes: Sequence[Change], write: Write) -> dict[Change, Refusal] | None:
@@ -310,7 +312,9 @@ class Journal:
         if self._transactions.failure is not None:
             refused = dict.fromkeys(intents, "journal failed")
         elif intents:
-            refused = dict.fromkeys(sql.over_the_caps(self._db, intents, self._limits), "no room")
+            refused = dict.fromkeys(
+                sql.intents_over_caps(self._db, intents, self._limits), "no room"
+            )
         accepted = [change for change in changes if change not in refused]
         for change in write(self._db, accepted, self._me):
             if change.kind not in ("answered", "missed"):
@@ -326,24 +330,24 @@ class Journal:
         """Stop waiting for an unreachable server; may be called from another thread."""
         self._transactions.give_up()
 
-    @_once
+    @_in_transaction
     def workers(self) -> int:
         """Return the number of live workers, this one included."""
         living = or_(workers.c.id == self._me, workers.c.expires > clock())
         return int(self._db.execute(select(func.count()).where(living)).scalar_one())
 
-    @_once
+    @_in_transaction
     def reserved(self) -> tuple[float, int]:
         """Return the USD and tokens reserved for requests in flight, of all workers."""
-        return sql.amounts(self._db, sql.HELD)
+        return sql.amounts(self._db, sql.IN_FLIGHT_AMOUNTS)
 
-    @_once
+    @_in_transaction
     def open_batch(self, row: BatchRow) -> None:
         """Insert a new batch."""
         self._renew()
         self._db.execute(insert(batches).values(**asdict(row)))
 
-    @_once
+    @_in_transaction
     def set_batch(
         self, tag: str, state: StoredBatchState, batch: str | None = None, note: str = ""
     ) -> None:
@@ -352,12 +356,12 @@ class Journal:
         values = {"state": state, "note": storable(note), **({"batch": batch} if batch else {})}
         self._db.execute(update(batches).where(batches.c.tag == tag).values(**values))
 
-    @_once
+    @_in_transaction
     def batches(self, judge: str, state: StoredBatchState | None = None) -> list[BatchRow]:
         """Return a judge's batches, oldest first, optionally only those of one state."""
         return batch_rows(self._db, judge, state)
 
-    @_once
+    @_in_transaction
     def in_batch(self, tag: str) -> list[Question]:
         """Return the questions that wait for a batch, in the plan's order."""
         c = questions.c
@@ -368,22 +372,22 @@ class Journal:
         )
         return [Question(*row) for row in self._db.execute(waiting)]
 
-    @_once
+    @_in_transaction
     def totals(self, judge: str) -> Totals:
         """Return a judge's questions by state, and what they cost."""
         return sql.totals(self._db, judge)
 
-    @_once
+    @_in_transaction
     def unanswered(self, judge: str) -> list[Unanswered]:
         """Return the questions of a judge that were given up or set aside, with the reasons."""
         return sql.unanswered(self._db, judge)
 
-    @_once
+    @_in_transaction
     def versions(self) -> list[JudgeSpan]:
         """Return the versions of models that have answered, by judge."""
         return sql.versions_answered(self._db)
 
-    @_once
+    @_in_transaction
     def choices(self, judge: str) -> list[dict[str, Any]]:
         """Return how many choices of a judge have log-odds, and why others have none."""
         return sql.choices_of(self._db, judge)
@@ -398,7 +402,7 @@ class Journal:
         with self.location.guarded(), self._db.begin():
             sql.raise_worst_case(self._db, judge, prompt, completion)
 
-    @_once
+    @_in_transaction
     def spent(self) -> tuple[float, int]:
         """Return the USD and tokens spent, with what failed requests may have cost."""
         return sql.spent(self._db)
@@ -414,5 +418,5 @@ class Journal:
             self._db.execute(update(workers).where(mine, workers.c.expires > 0).values(expires=1))
         self._transactions.close()
 
-    def _lapsed(self) -> InputError:
+    def _lease_error(self) -> InputError:
         return InputError(f"{self.location.name}: this process lost its lease; run again to rejoin")
