@@ -15,7 +15,7 @@ from benchmarks.faults.result_row import ResultRow, Size, add, completed, faults
 from benchmarks.faults.trial import Ended, Trial
 from benchmarks.provider_process import ProviderProcess
 from llm_elicit.orchestrator.cache import FILE as CACHE
-from llm_elicit.orchestrator.journal.connection import SIZE as RESERVE
+from llm_elicit.orchestrator.journal.connection import RESERVE_BYTES as RESERVE
 
 LATENCY = 0.05
 _SLOTS = 16

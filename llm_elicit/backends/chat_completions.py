@@ -15,24 +15,24 @@ from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.questions import parse
 
 MIN_MASS = 0.05
-"""The least probability of both letters together for a soft judgment."""
+"""Smallest probability of both letters together for a soft judgment."""
 
 _CLIPPED = -99.0
 """Log-probabilities at most this stand for "not listed": providers send -100, -9999 or -inf."""
 
-_MISSING = 1e-3
-"""The most that the probabilities of all listed tokens miss by rounding."""
+_MAX_ROUNDING_LOSS = 1e-3
+"""Largest error of the sum of all listed probabilities, due to rounding."""
 
-_UNEXPLAINED = 1e-3
-"""A letter of less probability than this, of both, was not sampled from the listed tokens."""
+_MIN_SAMPLED_SHARE = 1e-3
+"""Smallest share of a letter, of both, with which it was sampled from the listed tokens."""
 
 
 _TAG = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning)"
-_OPENED = re.compile(
+_THINKING_START = re.compile(
     rf"\s*(?:<{_TAG}>|\[THINK\]|\u25c1think\u25b7|<\|channel\|>analysis<\|message\|>)",
     re.IGNORECASE,
 )
-_CLOSED = re.compile(
+_THINKING_END = re.compile(
     rf"</{_TAG}>|\[/THINK\]|\u25c1/think\u25b7|<\|channel\|>final<\|message\|>", re.IGNORECASE
 )
 """The beginning and the end of thinking in the text of an answer, as models write them."""
@@ -86,7 +86,7 @@ def soft_choice(listed: Sequence[tuple[str, float]], options: tuple[str, str]) -
         return SoftChoice(None, total)
     censored = int(second == 0.0) - int(first == 0.0)
     if censored:
-        unlisted = max(1.0 - sum(probabilities.values()), 0.0) + _MISSING
+        unlisted = max(1.0 - sum(probabilities.values()), 0.0) + _MAX_ROUNDING_LOSS
         bound = min(*probabilities.values(), unlisted)
         if bound >= first + second:
             return SoftChoice(None, total)
@@ -106,14 +106,14 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         raise MalformedReplyError("no choices; the server may have filtered the prompt")
     choice = completion.choices[0]
     wire.check_upstream(choice)
-    text, thinking, refusal = _spoken(choice)
+    text, thinking, refusal = _message_parts(choice)
     finish = "refusal" if refusal else wire.finish_of(choice.finish_reason, text or thinking)
     logprobs = choice.logprobs or completion.completion_probabilities  # the latter at llama.cpp
     tokens = logprobs and logprobs.content
     token = deciding_token(text, thinking, tokens, options, finish) if tokens else None
     soft = None if token is None else _soft_choice_of(token, options)
     unscored: Unscored = ""
-    if soft is None and (tokens or body.get("logprobs")) and _chosen(text, options, finish):
+    if soft is None and (tokens or body.get("logprobs")) and _chosen_letter(text, options, finish):
         unscored = "another token" if tokens else "none sent"
     usage = completion.usage or wire.CompletionUsage()
     details, used_for = usage.prompt_tokens_details, usage.completion_tokens_details
@@ -135,7 +135,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     )
 
 
-def _spoken(choice: wire.Choice) -> wire.MessageParts:
+def _message_parts(choice: wire.Choice) -> wire.MessageParts:
     """Return the answer in a choice, the model's thinking if it is shown, and its refusal.
 
     Servers put the thinking in a separate field, under one of two names, in a part of the content,
@@ -156,7 +156,7 @@ def _spoken(choice: wire.Choice) -> wire.MessageParts:
     candidates = (message.reasoning_content, message.reasoning, inner)
     thinking = next((text for text in candidates if isinstance(text, str) and text), "")
     refusal = message.refusal if isinstance(message.refusal, str) else ""
-    text = text or _called_with(message.tool_calls)
+    text = text or _call_arguments(message.tool_calls)
     return wire.MessageParts(*split_thinking(text, thinking), refusal or refused)
 
 
@@ -167,7 +167,7 @@ def split_thinking(text: str, thinking: str) -> tuple[str, str]:
         >>> split_thinking("<think>B?</think> A", "")
         ('A', 'B?')
     """
-    opened, closed = _OPENED.match(text), [*_CLOSED.finditer(text)]
+    opened, closed = _THINKING_START.match(text), [*_THINKING_END.finditer(text)]
     if not (closed or opened):
         return text, thinking
     end = closed[-1] if closed else None  # None if it was truncated before the answer
@@ -176,7 +176,7 @@ def split_thinking(text: str, thinking: str) -> tuple[str, str]:
     return text[end.end() :].strip() if end else "", thinking
 
 
-def _called_with(calls: object) -> str:
+def _call_arguments(calls: object) -> str:
     """Return the arguments of a call, as which some servers send an answer in JSON."""
     call = calls[0] if isinstance(calls, list) and len(calls) == 1 else None
     function = call.get("function") if isinstance(call, Mapping) else None
@@ -209,8 +209,8 @@ def deciding_token(
         >>> deciding_token("B.", "A bird... So", tokens, ("A", "B")).token
         ' B'
     """
-    at = _place_of_choice(text, options, finish)
-    if at is None:
+    position = _choice_position(text, options, finish)
+    if position is None:
         return None
     pieces = [
         bytes(token.bytes)
@@ -219,40 +219,45 @@ def deciding_token(
         for token in tokens
     ]
     stream, answer = b"".join(pieces), text.encode("utf-8", "replace")
-    start = _start_of(answer, pieces, thinking.encode("utf-8", "replace"))
+    start = _answer_start(answer, pieces, thinking.encode("utf-8", "replace"))
     if start is None:
         return None
-    place = start + len(text[:at].encode("utf-8", "replace"))
-    if not 0 <= place < len(stream):
+    letter_position = start + len(text[:position].encode("utf-8", "replace"))
+    if not 0 <= letter_position < len(stream):
         return None
-    index = bisect_right(list(accumulate(map(len, pieces))), place)
+    index = bisect_right(list(accumulate(map(len, pieces))), letter_position)
     letter = _only_letters(pieces[index].decode("utf-8", "replace"))
-    return tokens[index] if letter == text[at] else None
+    return tokens[index] if letter == text[position] else None
 
 
-def _chosen(text: str, options: tuple[str, str], finish: str) -> str | None:
+def _chosen_letter(text: str, options: tuple[str, str], finish: str) -> str | None:
     """Return the letter that was parsed as the choice; None without a choice."""
     verdict = parse(text, options, finish)
     return dict(zip("AB", options, strict=True)).get(verdict)
 
 
-def _place_of_choice(text: str, options: tuple[str, str], finish: str) -> int | None:
+def _choice_position(text: str, options: tuple[str, str], finish: str) -> int | None:
     """Return the position of the letter that makes the choice; None without a choice.
 
     It is the first one whose exchange for the other letter exchanges the choice, or else ends it
     ("B, clearly B"). The article of "A larger bird ..." does neither.
     """
-    letter = _chosen(text, options, finish)
+    letter = _chosen_letter(text, options, finish)
     if letter is None:
         return None
     opposite = options[1] if letter == options[0] else options[0]
-    for spelling, instead in ((letter, opposite), (letter.lower(), opposite.lower())):
-        places = [match.start() for match in re.finditer(rf"(?<![^\W_]){spelling}(?![^\W_])", text)]
+    for spelling, replacement in ((letter, opposite), (letter.lower(), opposite.lower())):
+        positions = [
+            match.start() for match in re.finditer(rf"(?<![^\W_]){spelling}(?![^\W_])", text)
+        ]
         exchanged = {
-            at: _chosen(f"{text[:at]}{instead}{text[at + 1 :]}", options, finish) for at in places
+            position: _chosen_letter(
+                f"{text[:position]}{replacement}{text[position + 1 :]}", options, finish
+            )
+            for position in positions
         }
-        decisive = [at for at in places if exchanged[at] == opposite]
-        decisive += [at for at in places if exchanged[at] is None]
+        decisive = [position for position in positions if exchanged[position] == opposite]
+        decisive += [position for position in positions if exchanged[position] is None]
         if decisive:
             return decisive[0]
     return None
@@ -262,27 +267,34 @@ _SPECIAL = re.compile(rb"(?:\s|<[^<>]*>|\[[^\[\]]*\])*")
 """Blanks, and special tokens such as <|im_end|>, </s> and [EOS]."""
 
 
-def _start_of(answer: bytes, pieces: Sequence[bytes], thinking: bytes) -> int | None:
+def _answer_start(answer: bytes, pieces: Sequence[bytes], thinking: bytes) -> int | None:
     """Return the position of the answer in the tokens' text, negative if that begins later.
 
     None if the two do not agree.
     """
-    stream, bare = b"".join(pieces), answer.strip()
+    stream, stripped = b"".join(pieces), answer.strip()
     content, indent = stream.strip(), len(answer) - len(answer.lstrip())
-    at = stream.rfind(bare)
-    if at >= 0 and _SPECIAL.fullmatch(stream, at + len(bare)):
+    position = stream.rfind(stripped)
+    if position >= 0 and _SPECIAL.fullmatch(stream, position + len(stripped)):
         # Tokens of the thinking alone may end with the same letter.
-        thought = thinking.strip()
-        end = stream.rfind(thought) + len(thought) if thought and thought in stream else None
+        stripped_thinking = thinking.strip()
+        end = (
+            stream.rfind(stripped_thinking) + len(stripped_thinking)
+            if stripped_thinking and stripped_thinking in stream
+            else None
+        )
         only_thinking = end is not None and _SPECIAL.fullmatch(stream, end) is not None
-        begins = at in accumulate(map(len, pieces), initial=0) or not stream[at - 1 : at].isalnum()
-        return at - indent if begins and not only_thinking else None
+        begins = (
+            position in accumulate(map(len, pieces), initial=0)
+            or not stream[position - 1 : position].isalnum()
+        )
+        return position - indent if begins and not only_thinking else None
     start = len(stream) - len(stream.lstrip()) - indent
     if thinking or not content:
         return None
-    if bare.startswith(content):
+    if stripped.startswith(content):
         return start
-    return start - (len(bare) - len(content)) if bare.endswith(content) else None
+    return start - (len(stripped) - len(content)) if stripped.endswith(content) else None
 
 
 _BLANKS = str.maketrans({"\u2581": " ", "\u0120": " ", "\u010a": "\n"})
@@ -312,4 +324,4 @@ def _soft_choice_of(token: wire.Token, options: tuple[str, str]) -> SoftChoice |
     if soft.first is None:
         return soft
     share = soft.first if letters == first else 1.0 - soft.first
-    return soft if share >= _UNEXPLAINED else None
+    return soft if share >= _MIN_SAMPLED_SHARE else None

@@ -51,7 +51,7 @@ _HTTPX_ERRORS: _FailureTable = (
 """Exceptions of httpx2; httpx has the same names."""
 
 _TIMEOUT_MESSAGE = "no answer within the timeout"
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 _PARSING_ERRORS = (
     MalformedReplyError, json.JSONDecodeError, UnicodeDecodeError, ValidationError, RecursionError
 )  # fmt: skip
@@ -70,7 +70,7 @@ _NO_REFUSAL_STATUSES = frozenset({401, 402, 404, 407, 429})
 """Statuses about the key, the credit, the model, the proxy or the rate, whatever the message."""
 
 _REFUSAL_STATUSES = frozenset({400, 403, 422, 424, 451})
-"""Statuses with which providers refuse prompts; other statuses need a code that says so."""
+"""Statuses with which providers refuse prompts; with others, the code has to say so."""
 
 _REFUSAL_CODE = re.compile(
     "contentfilter|contentpolicy|contentmoderation|contentblocked|responsibleai|moderation|"
@@ -170,35 +170,35 @@ def read_failure(error: Exception) -> Failure | None:
     failure = _look_up(error, _AIOHTTP_ERRORS) or _look_up(error, _SYSTEM_ERRORS)
     if failure is not None:
         return failure
-    for sdk in _loaded(_SDKS):
-        failure = _of_sdk(error, sdk)
+    for sdk in _loaded_modules(_SDKS):
+        failure = _sdk_failure(error, sdk)
         if failure is not None:
             return failure
-    return _of_client(error)
+    return _client_failure(error)
 
 
-def _loaded(names: tuple[str, ...]) -> Iterator[ModuleType]:
+def _loaded_modules(names: tuple[str, ...]) -> Iterator[ModuleType]:
     return (sys.modules[name] for name in names if name in sys.modules)
 
 
-def _of_sdk(error: Exception, sdk: ModuleType) -> Failure | None:
+def _sdk_failure(error: Exception, sdk: ModuleType) -> Failure | None:
     """Return the failure of an SDK's exception.
 
     Both SDKs are made by one code generator: their exceptions have the same names and fields.
     """
     if isinstance(error, sdk.APIStatusError):
-        return _of_response(error, error.body, error.response)
+        return _response_failure(error, error.body, error.response)
     if isinstance(error, sdk.APIConnectionError):
         cause = error.__cause__
-        failure = _of_client(cause) if isinstance(cause, Exception) else None
+        failure = _client_failure(cause) if isinstance(cause, Exception) else None
         if failure is None and isinstance(error, sdk.APITimeoutError):
             return Failure("timeout", _TIMEOUT_MESSAGE)
-        return failure or Failure("connection", _described(cause) if cause else "no detail")
+        return failure or Failure("connection", _describe(cause) if cause else "no detail")
     if isinstance(error, sdk.APIResponseValidationError):
         return Failure("malformed", one_line(error))
     base = getattr(sdk, "OpenAIError", None) or sdk.AnthropicError
     if isinstance(error, base):
-        return Failure("unusable", _described(error))
+        return Failure("unusable", _describe(error))
     return None
 
 
@@ -218,7 +218,7 @@ def error_fields(body: object) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else {}
 
 
-def _of_response(message: object, body: object, response: Any) -> Failure:
+def _response_failure(message: object, body: object, response: Any) -> Failure:
     fields = error_fields(body)
     codes = (fields.get("code"), fields.get("type"))
     return Failure(
@@ -230,33 +230,34 @@ def _of_response(message: object, body: object, response: Any) -> Failure:
     )
 
 
-def _of_client(error: Exception) -> Failure | None:
+def _client_failure(error: Exception) -> Failure | None:
     """Return the failure of an HTTP client, alone or as the cause of an SDK's exception."""
-    for client in _loaded(_HTTP_CLIENTS):
+    for client in _loaded_modules(_HTTP_CLIENTS):
         if isinstance(error, client.HTTPStatusError):
             text, body = "", None
             # The body may be unread.
             with contextlib.suppress(RuntimeError, ValueError, RecursionError):
                 text = error.response.text
                 body = json.loads(text)
-            return _of_response(f"{error.response.status_code} {text}", body, error.response)
-    # The SDKs' aiohttp transport reports a broken connection as a refused one; its cause is right.
+            return _response_failure(f"{error.response.status_code} {text}", body, error.response)
+    # The SDKs' aiohttp transport reports a broken connection as a refused one; the cause has the
+    # right class.
     by_aiohttp = _look_up(error, _AIOHTTP_ERRORS) or _look_up(error.__cause__, _AIOHTTP_ERRORS)
     return by_aiohttp or _look_up(error, _HTTPX_ERRORS) or _look_up(error, _HTTPX_ERRORS, "httpx")
 
 
 def _look_up(error: BaseException | None, rows: _FailureTable, module: str = "") -> Failure | None:
     """Return the failure by a table; `module` replaces the module of the table's classes."""
-    for what, names in rows:
+    for kind, names in rows:
         for name in names:
             own, _, path = name.partition(".")
             library = sys.modules.get(module or own)
             if library is not None and isinstance(error, attrgetter(path)(library)):
-                return Failure(what, _TIMEOUT_MESSAGE if what == "timeout" else _described(error))
+                return Failure(kind, _TIMEOUT_MESSAGE if kind == "timeout" else _describe(error))
     return None
 
 
-def _described(error: BaseException | None) -> str:
+def _describe(error: BaseException | None) -> str:
     """Return an exception's name and message."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -269,7 +270,7 @@ def one_line(error: object) -> str:
 
 def shorten(text: str) -> str:
     """Return a message cut to readable length; remove keys first, since a cut may leave a part."""
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 3] + "..."
 
 
 def refuses_prompt(status: int, code: str, message: str) -> bool:
@@ -290,5 +291,7 @@ def refuses_prompt(status: int, code: str, message: str) -> bool:
         return False
     if _REFUSAL_CODE.search(re.sub(r"[^a-z0-9 ]", "", code.lower())):
         return True
-    worded = _REFUSAL_WORDS.search(message) is not None and _ACCOUNT_WORDS.search(message) is None
-    return status in _REFUSAL_STATUSES and worded
+    has_refusal_words = (
+        _REFUSAL_WORDS.search(message) is not None and _ACCOUNT_WORDS.search(message) is None
+    )
+    return status in _REFUSAL_STATUSES and has_refusal_words

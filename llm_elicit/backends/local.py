@@ -57,8 +57,8 @@ class LocalBackend(WithoutKey):
 
     Answers are reproducible. llama.cpp's arithmetic depends on how a prompt is split into batches,
     and with prefix caching the split depends on the previous question. Therefore an engine
-    evaluates one question at a time. Before each question its cache is reset to the shared
-    beginning of all questions of this kind, which is evaluated again after a question of another
+    evaluates one question at a time. Before each question its cache is reset to the common
+    prefix of all questions of this kind, which is evaluated again after a question of another
     kind. Answers then do not depend on the order of asking or on interruptions.
 
     The judge's `concurrency` is the number of engines, which share the cores. If cores are busy,
@@ -96,15 +96,15 @@ class LocalBackend(WithoutKey):
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return the chat completions body that `ask` would send."""
-        letter = request.answer == "letter"
+        is_letter = request.answer == "letter"
         temperature = request.temperature(self._judge.temperature or 0.0)
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
-            "max_tokens": 1 if letter else request.token_limit(self._judge.max_tokens),
+            "max_tokens": 1 if is_letter else request.token_limit(self._judge.max_tokens),
             "temperature": temperature,
         }
-        if letter:
+        if is_letter:
             first, second = request.options
             body |= {"logprobs": True, "top_logprobs": _TOP_LOGPROBS}
             body["grammar"] = f'root ::= "{first}" | "{second}"'
@@ -121,14 +121,14 @@ class LocalBackend(WithoutKey):
         body = self.body(request)
         client = await self._idle.get()
         try:
-            # Reset the cache to the shared beginning of these questions, plus one token.
+            # Reset the cache to the common prefix of these questions, plus one token.
             *shared, last = body["messages"]
             reset_body = {
                 "model": body["model"],
                 "messages": [*shared, {"role": last["role"], "content": "."}],
                 "max_tokens": 1,
                 "temperature": 0.0,
-                # After a question of another kind, the batches of the cached beginning may differ.
+                # After a question of another kind, the batches of the cached prefix may differ.
                 "cache_prompt": self._cached_messages.get(client) == shared,
             }
             await self._send(client, reset_body)

@@ -38,16 +38,16 @@ else:
 _TOP_LOGPROBS = 20
 """Number of log-probabilities requested for each token: the API's maximum."""
 
-_FEWER = (5, 1, 0)
-"""Numbers to try where a server allows fewer and does not say how many."""
+_FALLBACK_COUNTS = (5, 1, 0)
+"""Numbers of log-probabilities to try if a server allows fewer and does not say how many."""
 
 _VOCABULARIES = (
     ("o200k_base", re.compile(r"(gpt-4o|gpt-4\.[15]|gpt-5|o[134]\b|chatgpt-4o)")),
     ("cl100k_base", re.compile(r"(gpt-4|gpt-3\.5)(-|$)")),
 )
 
-_REFUSALS, _OTHERS = (400, 403, 422), (404, 500, 501, 502)
-"""Statuses of servers that refuse a setting; with the others their message has to say so."""
+_SETTING_STATUSES, _DOUBTFUL_STATUSES = (400, 403, 422), (404, 500, 501, 502)
+"""Statuses of a refused setting; with the doubtful ones, the message has to say so."""
 
 _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 _LOGPROBS = frozenset({"logprobs", "top_logprobs", "top_n_tokens"})
@@ -93,7 +93,7 @@ _LIMITS = [
 """Ways to say how many alternatives a server lists: a bound, a range or a list of numbers."""
 
 _BAD_VALUES = ("invalid_value", "integer_above_max_value", "integer_below_min_value")
-_ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+_FINAL_STATES = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 class OpenAIBackend(SDKBackend):
@@ -113,24 +113,24 @@ class OpenAIBackend(SDKBackend):
     def __init__(self, judge: OpenAIJudge) -> None:
         super().__init__(judge, openai, "chat/completions")
         wire_format = self._wire_format
-        self._limit: str = wire_format.token_limit
-        self._most = wire_format.logprobs or _TOP_LOGPROBS
-        self._top = self._most if judge.logprobs else 0
+        self._limit_name: str = wire_format.token_limit
+        self._max_logprobs = wire_format.logprobs or _TOP_LOGPROBS
+        self._logprob_count = self._max_logprobs if judge.logprobs else 0
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return the chat completions body that `ask` would send now."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": _messages(request.prompt, self._wire_format.system_role),
-            self._limit: request.token_limit(
+            self._limit_name: request.token_limit(
                 self._judge.max_tokens, self._judge.least_tokens, self._judge.thinking_room
             ),
         }
         if self._judge.seed is not None:
             # Replicates with the same seed would be equal.
             body[self._wire_format.seed] = self._judge.seed + request.replicate
-        if self._top and request.answer == "letter":
-            body |= filled(self._wire_format.logprobs_fields, self._top)
+        if self._logprob_count and request.answer == "letter":
+            body |= filled(self._wire_format.logprobs_fields, self._logprob_count)
         return self._with_settings(body, request)
 
     async def ask(self, request: Request) -> Reply:
@@ -153,23 +153,23 @@ class OpenAIBackend(SDKBackend):
         """Change the setting that the server refuses, if it is optional.
 
         Raises:
-            SettingDroppedError: it was changed, now or by another request meanwhile.
+            SettingDroppedError: the setting was changed, now or by another request meanwhile.
         """
         text = _ECHO.sub("", text)
-        if status not in _REFUSALS and not (
-            status in _OTHERS and (_UNKNOWN.search(text) or _limits_in(text))
+        if status not in _SETTING_STATUSES and not (
+            status in _DOUBTFUL_STATUSES and (_UNKNOWN.search(text) or _limits_in(text))
         ):
             return
         # A `param` that names no setting, such as "None", says nothing.
         refused = set(re.findall(r"\w+", str(error.get("param")))) & (body.keys() | _PARAMETERS)
         refused = refused or {name for name, words in _WORDS_FOR.items() if words.search(text)}
         if "logprobs" in body and refused & _LOGPROBS:
-            if body.get("top_logprobs", body["logprobs"]) == self._top:
-                self._top = _allowed(error, text, self._top)
-            if self._top:
+            if body.get("top_logprobs", body["logprobs"]) == self._logprob_count:
+                self._logprob_count = _max_allowed(error, text, self._logprob_count)
+            if self._logprob_count:
                 raise SettingDroppedError(
-                    f"{self.model}: the server returns {self._top} log-probabilities per token, "
-                    f"not {self._most}"
+                    f"{self.model}: the server returns {self._logprob_count} log-probabilities per "
+                    f"token, not {self._max_logprobs}"
                 ) from None
             raise SettingDroppedError(
                 f"{self.model}: the server returns no log-probabilities; answers count as choices"
@@ -177,9 +177,9 @@ class OpenAIBackend(SDKBackend):
         sent = self._wire_format.token_limit
         # If the code refers to the value, the name is correct and the user must change the value.
         if sent in body and sent in refused and error.get("code") not in _BAD_VALUES:
-            self._limit = next(name for name in _TOKEN_LIMITS if name != sent)
+            self._limit_name = next(name for name in _TOKEN_LIMITS if name != sent)
             raise SettingDroppedError(
-                f"{self.model}: the server accepts {self._limit}, not {sent}"
+                f"{self.model}: the server accepts {self._limit_name}, not {sent}"
             ) from None
 
 
@@ -219,16 +219,22 @@ def _allowed(error: Mapping[str, Any], text: str, sent: int) -> int:
     """Return how many alternatives a server allows that refused `sent`; 0 for none at all.
 
     Examples:
-        >>> _allowed({}, "top_logprobs must be between 0 and 5, got 20", 20)
+        >>> _max_allowed({}, "top_logprobs must be between 0 and 5, got 20", 20)
         5
-        >>> _allowed({}, "m3 does not support logprobs", 20), _allowed({}, "bad top_logprobs", 20)
-        (0, 5)
+        >>> _max_allowed({}, "m3 does not support logprobs", 20)
+        0
+        >>> _max_allowed({}, "bad top_logprobs", 20)
+        5
     """
     smaller = [number for number in _limits_in(text) if number < sent]
     if smaller:
         return max(smaller)
     words = f"{error.get('code')} {error.get('type')} {text}".replace("_", " ")
-    return 0 if _UNKNOWN.search(words) else next((number for number in _FEWER if number < sent), 0)
+    return (
+        0
+        if _UNKNOWN.search(words)
+        else next((number for number in _FALLBACK_COUNTS if number < sent), 0)
+    )
 
 
 class OpenAIBatchClient(BatchClient):
@@ -278,7 +284,7 @@ class OpenAIBatchClient(BatchClient):
         problems = (batch.errors and batch.errors.data) or []
         return BatchState(
             id=batch.id,
-            ended=batch.status in _ENDED,
+            ended=batch.status in _FINAL_STATES,
             status=self._clean(batch.status),
             total=counts.total,
             done=counts.completed + counts.failed,

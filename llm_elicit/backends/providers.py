@@ -76,7 +76,7 @@ class Provider:
             the list does not have it.
         free: whether requests cost nothing.
         vocabulary: return the name of the model's tokenizer; None if it is unknown.
-        caches_prompts: whether the shared beginning of prompts is billed as cached.
+        caches_prompts: whether the common prefix of prompts is billed as cached.
         people: whether the judges are people, who are not sent requests.
         language_model: whether requests and answers consist of tokens.
         letter_tokens: tokens of an answer that is one letter.

@@ -36,19 +36,19 @@ GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
 _NODES = 64
 """Nodes of the Gauss–Legendre quadrature over a number."""
 
-_MOST_TERMS = 20_000
+_MAX_TERMS = 20_000
 """Largest sum for an exact mass: rows of the table times combinations of categories."""
 
-_MOST_ROWS = 20_000
+_MAX_ROWS = 20_000
 """Largest number of rows for a kernel density; more would only cost time."""
 
-_MOST_VALUES = 24
+_MAX_VALUES = 24
 """Integer features with at most this many values have a probability for each value."""
 
 _DRAWS = 20_000
 """Draws of the belief for stated quantiles and comparisons of ranges."""
 
-_LEAST_LOG_MASS = -700.0
+_MIN_LOG_MASS = -700.0
 """The log mass of boxes whose mass underflows."""
 
 
@@ -65,7 +65,7 @@ class KernelDensity:
     Args:
         points: the table, `(n, d)`.
         counts: number of categories of each feature, `(d,)`; 0 for a number.
-        bandwidth: of the Gaussian kernels, in standard deviations; None for Scott's rule.
+        bandwidth: bandwidth of the Gaussian kernels, in standard deviations; None for Scott's rule.
         around: which numbers lie on a circle from 0 to 1, `(d,)` bools; none by default.
 
     Examples:
@@ -82,13 +82,13 @@ class KernelDensity:
         points: Floats,
         counts: NDArray[np.int64],
         bandwidth: float | None = None,
-        around: NDArray[np.bool_] | None = None,
+        periodic: NDArray[np.bool_] | None = None,
     ) -> None:
         self._is_category = counts > 0
         self._counts = counts[self._is_category]
         self._codes = points[:, self._is_category].astype(int)
         self._numbers = points[:, ~self._is_category].T
-        on_circle = np.zeros(len(counts), dtype=bool) if around is None else around
+        on_circle = np.zeros(len(counts), dtype=bool) if periodic is None else periodic
         self._circles = np.flatnonzero(on_circle[~self._is_category])
         self._cut_positions = np.zeros(len(self._numbers))
         for j in self._circles.tolist():
@@ -106,24 +106,24 @@ class KernelDensity:
         for codes, rows in self._by_codes(points[:, self._is_category].astype(int)):
             log_pdf[rows] = np.log(self._weights(codes).mean())
             if len(self._numbers):
-                log_pdf[rows] += self._log_of_numbers(
+                log_pdf[rows] += self._log_number_density(
                     codes, points[np.ix_(rows, ~self._is_category)].T
                 )
         return log_pdf
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
         """Return draws `(count, d)`."""
-        drawn = np.empty((count, len(self._is_category)))
+        draws = np.empty((count, len(self._is_category)))
         codes = self._codes[rng.integers(len(self._codes), size=count)]
         is_smoothed = rng.random(codes.shape) < self._smoothing
         codes = np.where(is_smoothed, rng.integers(self._counts, size=codes.shape), codes)
-        drawn[:, self._is_category] = codes
+        draws[:, self._is_category] = codes
         if len(self._numbers):
             for combination, rows in self._by_codes(codes):
-                numbers = self._of_numbers(combination).resample(len(rows), seed=rng)
+                numbers = self._number_density(combination).resample(len(rows), seed=rng)
                 numbers[self._circles] %= 1.0
-                drawn[np.ix_(rows, ~self._is_category)] = numbers.T
-        return drawn
+                draws[np.ix_(rows, ~self._is_category)] = numbers.T
+        return draws
 
     def log_mass(self, low: Floats, high: Floats) -> float | None:
         """Return the log mass of a box that bounds at most two numeric features.
@@ -146,40 +146,42 @@ class KernelDensity:
             for j, count in zip(np.flatnonzero(self._is_category), self._counts, strict=True)
         ]
         terms = len(self._codes) * math.prod(map(len, allowed))
-        too_many = self._is_category.any() and terms > _MOST_TERMS
+        too_many = self._is_category.any() and terms > _MAX_TERMS
         if len(self._circles) or not bounded.any() or numbers.sum() > 2 or too_many:
             return None
-        places = np.flatnonzero(numbers[~self._is_category]).tolist()
+        number_indices = np.flatnonzero(numbers[~self._is_category]).tolist()
         total = 0.0
         for codes in itertools.product(*allowed):
             share = float(self._weights(codes).mean()) if codes else 1.0
-            total += share * self._mass_of_numbers(codes, places, low[numbers], high[numbers])
+            total += share * self._mass_of_numbers(
+                codes, number_indices, low[numbers], high[numbers]
+            )
         return math.log(total) if total > 0.0 else -math.inf
 
     def _mass_of_numbers(
-        self, codes: tuple[int, ...], places: list[int], low: Floats, high: Floats
+        self, codes: tuple[int, ...], number_indices: list[int], low: Floats, high: Floats
     ) -> float:
         """Return the mass of a box that bounds up to two numbers, given the categories."""
-        if not places:
+        if not number_indices:
             return 1.0
-        kernels = self._of_numbers(codes)
-        first, *others = places
+        kernels = self._number_density(codes)
+        first, *others = number_indices
         centre, sd = self._numbers[first][:, None], np.sqrt(kernels.covariance[first, first])
         if not others:
-            inside = _normal_mass((low[0] - centre) / sd, (high[0] - centre) / sd)
-            return float(kernels.weights @ inside[:, 0])
+            masses = _normal_mass((low[0] - centre) / sd, (high[0] - centre) / sd)
+            return float(kernels.weights @ masses[:, 0])
         second = others[0]
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
         half = 0.5 * (high[0] - low[0])
-        at = low[0] + half * (nodes + 1.0)
+        values = low[0] + half * (nodes + 1.0)
         slope = kernels.covariance[first, second] / sd**2
         conditional_sd = np.sqrt(kernels.covariance[second, second] - slope**2 * sd**2)
-        middle = self._numbers[second][:, None] + slope * (at - centre)
-        inside = _normal_mass(
+        middle = self._numbers[second][:, None] + slope * (values - centre)
+        masses = _normal_mass(
             (low[1] - middle) / conditional_sd, (high[1] - middle) / conditional_sd
         )
-        heights = np.exp(-0.5 * ((at - centre) / sd) ** 2) / (sd * np.sqrt(2.0 * np.pi))
-        return float(half * kernels.weights @ (heights * inside) @ weights)
+        heights = np.exp(-0.5 * ((values - centre) / sd) ** 2) / (sd * np.sqrt(2.0 * np.pi))
+        return float(half * kernels.weights @ (heights * masses) @ weights)
 
     @staticmethod
     def _by_codes(codes: NDArray[np.int64]) -> list[tuple[tuple[int, ...], NDArray[np.int64]]]:
@@ -199,9 +201,9 @@ class KernelDensity:
         cut[self._circles] = start + (numbers[self._circles] - start) % 1.0
         return cut
 
-    def _log_of_numbers(self, codes: tuple[int, ...], numbers: Floats) -> Floats:
+    def _log_number_density(self, codes: tuple[int, ...], numbers: Floats) -> Floats:
         """Return the log density of numbers `(d, m)`; periodic ones are summed over their turns."""
-        kernels, cut = self._of_numbers(codes), self._cut_circles(numbers)
+        kernels, cut = self._number_density(codes), self._cut_circles(numbers)
         logs = []
         for turns in itertools.product((-1.0, 0.0, 1.0), repeat=len(self._circles)):
             turned = cut.copy()
@@ -209,7 +211,7 @@ class KernelDensity:
             logs.append(kernels.logpdf(turned))
         return np.asarray(np.logaddexp.reduce(logs, axis=0))
 
-    def _of_numbers(self, codes: tuple[int, ...]) -> stats.gaussian_kde:
+    def _number_density(self, codes: tuple[int, ...]) -> stats.gaussian_kde:
         """Return the density of the numeric features given the categories."""
         if codes not in self._density_given:
             weights = None if not codes else self._weights(codes)
@@ -272,8 +274,8 @@ class SimulatedBackend(WithoutKey):
 
     def _density(self) -> KernelDensity:
         rows = self._space.table_points()
-        if len(rows) > _MOST_ROWS:
-            rows = rows[np.random.default_rng(0).choice(len(rows), _MOST_ROWS, replace=False)]
+        if len(rows) > _MAX_ROWS:
+            rows = rows[np.random.default_rng(0).choice(len(rows), _MAX_ROWS, replace=False)]
         points = self._unit(rows)
         if len(points) <= self._space.dimension:
             raise InputError(
@@ -281,13 +283,13 @@ class SimulatedBackend(WithoutKey):
                 f"{len(points)} rows in the range; use belief: uniform, or widen the range"
             )
         counts = np.where(self._has_shares, self._space.high - self._space.low + 1.0, 0.0)
-        around = self._space.periodic & ~self._has_shares
-        return KernelDensity(points, counts.astype(int), self._judge.bandwidth, around)
+        periodic = self._space.periodic & ~self._has_shares
+        return KernelDensity(points, counts.astype(int), self._judge.bandwidth, periodic)
 
     @cached_property
     def _has_shares(self) -> NDArray[np.bool_]:
-        """Which features `(d,)` have a probability for each value: categories and few integers."""
-        few = self._space.high - self._space.low < _MOST_VALUES
+        """Which features `(d,)` have a probability for each value: categories and short ranges."""
+        few = self._space.high - self._space.low < _MAX_VALUES
         return np.asarray(self._space.categorical | (self._space.integer & few))
 
     def _unit(self, points: Floats) -> Floats:
@@ -306,14 +308,14 @@ class SimulatedBackend(WithoutKey):
             is in the feature space. An integer on a logarithmic scale has a cell of the width that
             it has on that scale.
         """
-        inside = np.atleast_2d(np.asarray(points, dtype=np.float64))
+        points = np.atleast_2d(np.asarray(points, dtype=np.float64))
         if self._kernels is None:
-            return np.full(len(inside), -float(np.log(self._high - self._low).sum()))
-        log_density = self._kernels.logpdf(self._unit(inside))
+            return np.full(len(points), -float(np.log(self._high - self._low).sum()))
+        log_density = self._kernels.logpdf(self._unit(points))
         # A share belongs to a cell, whose width on a logarithmic scale depends on the number.
-        narrow = self._has_shares & self._space.log
-        ends = [self._space.to_scale(inside + side) for side in (-0.5, 0.5)]
-        widths = np.where(narrow, ends[1] - ends[0], 1.0)
+        varies = self._has_shares & self._space.log
+        ends = [self._space.to_scale(points + side) for side in (-0.5, 0.5)]
+        widths = np.where(varies, ends[1] - ends[0], 1.0)
         volume = float(np.log(np.where(self._has_shares, 1.0, self._high - self._low)).sum())
         return np.asarray(log_density - volume - np.log(widths).sum(axis=1))
 
@@ -432,7 +434,7 @@ class SimulatedBackend(WithoutKey):
         ends = [np.where(bounded, self._unit(inner[:, side]), np.inf) for side in (0, 1)]
         exact = kernels.log_mass(*ends)
         if exact is not None:
-            return max(exact, _LEAST_LOG_MASS)
+            return max(exact, _MIN_LOG_MASS)
         count_inside = ((self._draws >= box[:, 0]) & (self._draws <= box[:, 1])).all(axis=1).sum()
         return float(np.log((count_inside + 0.5) / (len(self._draws) + 1.0)))
 

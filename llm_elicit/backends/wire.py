@@ -1,7 +1,7 @@
 """Models of the providers' answers, with only the fields that a reply needs.
 
-Other fields are ignored, so that a provider may add or omit them. What a reply can do without is
-read leniently: in another shape it counts as missing. The answer itself is read strictly.
+Other fields are ignored, so that a provider may add or omit them. Optional fields are read
+leniently: in another shape they count as missing. The answer itself is read strictly.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _or_none(value: object, read: ValidatorFunctionWrapHandler) -> Any:
-    """Return None if an optional part has another form, so that the answer is not lost."""
+def _none_if_malformed(value: object, read: ValidatorFunctionWrapHandler) -> Any:
+    """Return None for an optional part of another shape, so that the answer is not lost."""
     try:
         return read(value)
     except ValidationError:
@@ -55,7 +55,7 @@ def _or_none(value: object, read: ValidatorFunctionWrapHandler) -> Any:
 
 
 Count = Annotated[int | None, BeforeValidator(_count)]
-Lenient = WrapValidator(_or_none)
+Lenient = WrapValidator(_none_if_malformed)
 
 
 def _text(value: object) -> str:
@@ -156,7 +156,7 @@ class CompletionDetails(_Part):
     reasoning_tokens: Count = None
 
 
-def _either(*names: str) -> Any:
+def _count_field(*names: str) -> Any:
     """Return a field of a count that servers send under one of several names."""
     return Field(None, validation_alias=AliasChoices(*names))
 
@@ -164,9 +164,9 @@ def _either(*names: str) -> Any:
 class CompletionUsage(_Part):
     """The tokens of a chat completion; DeepSeek has a name of its own for those of the cache."""
 
-    prompt_tokens: Count = _either("prompt_tokens", "input_tokens")
+    prompt_tokens: Count = _count_field("prompt_tokens", "input_tokens")
     prompt_cache_hit_tokens: Count = None
-    completion_tokens: Count = _either("completion_tokens", "output_tokens")
+    completion_tokens: Count = _count_field("completion_tokens", "output_tokens")
     prompt_tokens_details: Annotated[PromptDetails | None, Lenient] = None
     completion_tokens_details: Annotated[CompletionDetails | None, Lenient] = None
 
@@ -243,9 +243,9 @@ def read_content(content: object, place: str, reason: str) -> MessageParts:
     for part in parts:
         kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
         if kind in _THOUGHTS:
-            texts["thinking"].append(_flat(part, "thinking", "reasoning", "text", "summary"))
+            texts["thinking"].append(_nested_text(part, "thinking", "reasoning", "text", "summary"))
         elif kind == "refusal":
-            texts["refusal"].append(_flat(part, "refusal"))
+            texts["refusal"].append(_nested_text(part, "refusal"))
         elif kind in _TEXTS:
             text = part.get("text") if isinstance(part, Mapping) else part
             texts["text"] += [text] if isinstance(text, str) else []
@@ -254,17 +254,17 @@ def read_content(content: object, place: str, reason: str) -> MessageParts:
     return MessageParts(*("".join(pieces) for pieces in texts.values()))
 
 
-def _flat(part: object, *names: str) -> str:
+def _nested_text(part: object, *names: str) -> str:
     """Return the text of a part, which some servers nest: under a name, or in a list."""
     if isinstance(part, list):
-        return "".join(_flat(inner, *names) for inner in part)
+        return "".join(_nested_text(inner, *names) for inner in part)
     if isinstance(part, Mapping):
-        return next((_flat(part[name], *names) for name in names if name in part), "")
+        return next((_nested_text(part[name], *names) for name in names if name in part), "")
     return _text(part)
 
 
-def _fields(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the fields of a part's part; none if it is missing or something else."""
+def _mapping_at(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the mapping under a name of a part; empty if there is none."""
     inner = part.get(name)
     return inner if isinstance(inner, Mapping) else {}
 
@@ -293,7 +293,7 @@ def parse_json(content: bytes | str) -> object:
         values += [_decode(line)[0] for line in _events(text, end)]
     except (ValueError, RecursionError) as error:
         raise MalformedReplyError(f"not JSON: {error}") from None
-    return values[0] if len(values) == 1 else _joined(values)
+    return values[0] if len(values) == 1 else _join_chunks(values)
 
 
 _COMMENTS = re.compile(r"\A(?::[^\n]*\n\s*)+")
@@ -307,7 +307,7 @@ def _events(text: str, start: int) -> list[str]:
     """Return the data of server-sent events from `start` of a text on.
 
     Raises:
-        JSONDecodeError: something else stands there.
+        JSONDecodeError: the text goes on with something else.
     """
     lines = [line for line in text[start:].splitlines() if line.strip()]
     if not all(line.startswith(_EVENT) for line in lines):
@@ -322,35 +322,35 @@ _STREAMED = (
 )
 
 
-def _joined(values: Sequence[object]) -> object:
-    """Return the chat completion that the chunks of a stream make; the last whole one if any.
+def _join_chunks(values: Sequence[object]) -> object:
+    """Return the chat completion that the chunks of a stream form; the last whole one if any.
 
     Raises:
         MalformedReplyError: the chunks are not those of a chat completion.
     """
     chunks = [value for value in values if isinstance(value, dict)]
-    whole: dict[str, Any] = {}
+    completion: dict[str, Any] = {}
     message: dict[str, str] = {}
     choice: dict[str, Any] = {"message": message}
     tokens: list[object] = []
     for chunk in chunks:
-        kept = ("model", "system_fingerprint", "usage", "error")
-        whole |= {name: chunk[name] for name in kept if chunk.get(name)}
+        names = ("model", "system_fingerprint", "usage", "error")
+        completion |= {name: chunk[name] for name in names if chunk.get(name)}
         first = next(iter(chunk.get("choices") or ()), None)
         if not isinstance(first, dict):
             continue
         if isinstance(first.get("message"), dict):
             choice = first
-        for name, text in _fields(first, "delta").items():
+        for name, text in _mapping_at(first, "delta").items():
             message[name] = message.get(name, "") + _text(text)
         choice |= {name: first[name] for name in ("finish_reason", "error") if first.get(name)}
-        tokens += _fields(first, "logprobs").get("content") or []
-        whole["choices"] = [choice]
+        tokens += _mapping_at(first, "logprobs").get("content") or []
+        completion["choices"] = [choice]
     if tokens:
         choice["logprobs"] = {"content": tokens}
-    if "choices" not in whole and "error" not in whole:
+    if "choices" not in completion and "error" not in completion:
         raise MalformedReplyError(_STREAMED)
-    return whole
+    return completion
 
 
 class OpenAIResponse(_Part):
@@ -467,15 +467,15 @@ def validate_answer(kind: type[Part], answer: object) -> Part:
         return kind.model_validate(answer)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the answer"
-        raise MalformedReplyError(f"{place}: {first['msg']}") from None
+        location = ".".join(str(part) for part in first["loc"]) or "the answer"
+        raise MalformedReplyError(f"{location}: {first['msg']}") from None
 
 
 def read_answer(kind: type[Part], answer: object) -> Part:
     """Validate the answer to a question, as `validate_answer`.
 
     Raises:
-        UpstreamError: an error stands in its place or beside it.
+        UpstreamError: it reports an error, in place of an answer or beside it.
         MalformedReplyError: it has another shape.
     """
     check_upstream(answer)
@@ -503,7 +503,7 @@ def check_upstream(part: object) -> None:
             first = errors[0] if isinstance(errors, list) else errors
             if first or isinstance(part.get("message"), str):
                 raise UpstreamError.of(first or part)
-        feedback = _fields(part, "promptFeedback") or _fields(part, "prompt_feedback")
+        feedback = _mapping_at(part, "promptFeedback") or _mapping_at(part, "prompt_feedback")
         reason = feedback.get("blockReason") or feedback.get("block_reason")
         if reason:
             message = f"the prompt was blocked ({reason})"
