@@ -383,7 +383,7 @@ async def repeat(
 ) -> RunSnapshot:
     """Repeat a campaign that has ended, past the cache; an unfinished repeat goes on."""
     if (await service.snapshot(name)).state not in ENDED:
-        raise ProblemError(409, f"campaign {name!r} is at work; repeat it when it has ended")
+        raise ProblemError(409, f"campaign {name!r} is running; repeat it when it has ended")
     run = await service.run(name)
     await _check_askable(service, run)
     (planned,) = await asyncio.to_thread(plan_repeats, run.folder, repeat_name)

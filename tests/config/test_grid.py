@@ -174,7 +174,7 @@ def test_a_cap_holds_over_all_cells() -> None:
             assert 20 < len(provider.seen) < 40
             assert len(provider.seen) * each <= limits["max_cost"] + 1e-12
         held = RunLock(Path("runs/study"))
-        with held, pytest.raises(InputError, match="another process is at work"):
+        with held, pytest.raises(InputError, match="another process is running"):
             _ask(second)
         path = _write(_grid(provider.url, limits={"max_cost": 1.0}))
         for cell in stages.plan_grid(path):

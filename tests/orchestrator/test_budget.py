@@ -181,7 +181,7 @@ def test_cells_share_the_caps_of_their_grid(tmp_path: Path) -> None:
         assert cell.limits == Limits(max_cost=0.5, max_tokens=26)
         assert cell.model_copy(update={"limits": study.limits}) == study
         with (
-            pytest.raises(InputError, match="another process is at work"),
+            pytest.raises(InputError, match="another process is running"),
             within_grid_caps(study, tmp_path / "grid.one"),
         ):
             pass

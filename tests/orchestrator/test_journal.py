@@ -303,10 +303,10 @@ def test_an_answer_with_half_a_character_is_kept(location: JournalLocation) -> N
 
 
 def test_both_processes_refused_or_together(tmp_path: Path) -> None:
-    with RunLock(tmp_path), pytest.raises(InputError, match="another process is at work"):
+    with RunLock(tmp_path), pytest.raises(InputError, match="another process is running"):
         RunLock(tmp_path).__enter__()
     together = RunLock(tmp_path, shared=True), RunLock(tmp_path, shared=True)
-    refused = pytest.raises(InputError, match="another process is at work")
+    refused = pytest.raises(InputError, match="another process is running")
     with together[0], together[1], refused:
         RunLock(tmp_path).__enter__()
     with RunLock(tmp_path / "runs" / "new"):

@@ -143,7 +143,7 @@ def test_rounds_are_not_recorded_beside_a_process_at_work(tmp_path: Path) -> Non
     location = JournalLocation(tmp_path)
     _open(location).close()
     pairs = Pairs(*np.random.default_rng(0).normal(size=(2, 3, 4)))
-    with RunLock(tmp_path), pytest.raises(InputError, match="another process is at work"):
+    with RunLock(tmp_path), pytest.raises(InputError, match="another process is running"):
         record_rounds(location, {(ALL_JUDGES, 2): pairs})
 
 

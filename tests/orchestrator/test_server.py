@@ -174,7 +174,7 @@ def test_answers_of_a_server_that_stays_away_are_kept(own: PostgreSQL, tmp_path:
                 await writer.write(record_answer(question.id, ANSWER))
             assert "\n" not in str(caught.value)
             pauses: list[float] = []
-            journal._transactions._patient.sleep = pauses.append
+            journal._transactions._retrying.sleep = pauses.append
             with pytest.raises(JournalError):
                 await writer.write(record_sending(2, 0.5))
             assert not pauses, "the lease is over: nothing is waited for"

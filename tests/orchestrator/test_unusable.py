@@ -71,7 +71,7 @@ def test_a_text_with_flipped_bits(tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_BUSY", 0.1)
+    monkeypatch.setattr(connection, "_LOCK_TIMEOUT", 0.1)
     run(STUDY, tmp_path / "try")
     other = sqlite3.connect(tmp_path / "try" / FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -167,7 +167,7 @@ def test_a_second_start_leaves_the_run_at_work_as_it_is(slow: Provider, tmp_path
         request(run.location, "paused", concurrency=3)
         await _until(lambda: _state(run.location) == "paused")
         before = read_control(run.location)
-        with pytest.raises(RunInUseError, match="another process is at work"):
+        with pytest.raises(RunInUseError, match="another process is running"):
             await ask(run)
         assert read_control(run.location) == before
         request(run.location, "running")

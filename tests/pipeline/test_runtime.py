@@ -414,7 +414,7 @@ def test_a_run_that_another_process_works_on_can_be_started_later(tmp_path: Path
         async with Runtime(tmp_path) as runtime:
             with RunLock(tmp_path / "small", name=AT_WORK):
                 job = runtime.start(campaign)
-                with pytest.raises(RunInUseError, match="another process is at work"):
+                with pytest.raises(RunInUseError, match="another process is running"):
                     await job.wait()
             assert job.state == "failed"
             assert not runtime.runs  # the other process has it

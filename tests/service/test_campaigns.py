@@ -82,7 +82,7 @@ def test_what_a_campaign_found(done: httpx.Client) -> None:
 def test_a_campaign_that_has_ended_is_repeated(done: httpx.Client) -> None:
     at_work = done.post("/api/campaigns/operators/repeat")
     problem(at_work, 409)
-    assert "is at work; repeat it when it has ended" in at_work.text
+    assert "is running; repeat it when it has ended" in at_work.text
     assert 'action="/campaigns/birds/repeat"' in done.get("/campaigns/birds").text
     answer = done.post("/api/campaigns/birds/repeat", params={"as": "birds-again"})
     assert answer.status_code == 201, answer.text

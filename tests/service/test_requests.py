@@ -164,7 +164,7 @@ def test_a_run_that_cannot_be_read_can_be_deleted_unless_someone_is_at_work(
     (run.folder / file).write_text(broken)
     with in_process(tmp_path) as client:
         with RunLock(run.folder, name=AT_WORK):
-            assert "another process is at work" in problem(client.delete(BIRDS), 409)
+            assert "another process is running" in problem(client.delete(BIRDS), 409)
         assert (run.folder / "campaign.yaml").is_file()
         assert client.delete(BIRDS).status_code == 204
         assert not run.folder.exists()
