@@ -66,7 +66,7 @@ class KernelDensity:
         points: the table, `(n, d)`.
         counts: number of categories of each feature, `(d,)`; 0 for a number.
         bandwidth: bandwidth of the Gaussian kernels, in standard deviations; None for Scott's rule.
-        around: which numbers lie on a circle from 0 to 1, `(d,)` bools; none by default.
+        periodic: which numbers lie on a circle from 0 to 1, `(d,)` bools; none by default.
 
     Examples:
         >>> rows = np.array([[0.0, 1.0], [0.0, 1.2], [1.0, 5.0], [0.0, 0.9], [1.0, 5.5]])

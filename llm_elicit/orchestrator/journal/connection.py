@@ -218,8 +218,8 @@ class JournalLocation:
         path = self.folder / FILE
         effective = os.access in os.supports_effective_ids
         writable = os.access(path.parent, os.W_OK, effective_ids=effective)
-        # Nobody writes to a file without a write-ahead log in a read-only folder. SQLite is told
-        # so, since it could not create that log to read the file.
+        # In a read-only folder, nobody writes to a file without a write-ahead log. SQLite has to
+        # know this, since it cannot create that log in order to read the file.
         archived = not writable and not path.with_name(f"{path.name}-wal").exists()
         mode = "mode=ro&immutable=1" if archived else "mode=ro"
         return f"{path.resolve().as_uri()}?{mode}"
