@@ -215,7 +215,7 @@ def _limits_in(text: str) -> list[int]:
     return [int(match["most"]) - bool(match.groupdict().get("below")) for match in matches]
 
 
-def _allowed(error: Mapping[str, Any], text: str, sent: int) -> int:
+def _max_allowed(error: Mapping[str, Any], text: str, sent: int) -> int:
     """Return how many alternatives a server allows that refused `sent`; 0 for none at all.
 
     Examples:

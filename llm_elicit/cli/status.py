@@ -166,7 +166,8 @@ def export_command(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="File to write, .parquet, .jsonl or .csv; a folder for --format."
+            metavar="FILE",
+            help="File to write (.parquet, .jsonl or .csv); with --format, a folder.",
         ),
     ],
     format_: Annotated[

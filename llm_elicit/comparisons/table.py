@@ -59,7 +59,7 @@ else:
     pd = LazyModule("pandas")
 
 _MIN_PROBABILITY = 1e-9
-"""Least distance of a probability from 0 and 1 in log-odds."""
+"""Smallest distance of a probability from 0 and 1, for its log-odds."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,7 @@ class Choices:
     """One judge's answers, one row per pair with at least one choice.
 
     Attributes:
-        a: the one point of each pair, `(n, d)`, natural units.
-        b: the other point, `(n, d)`, natural units.
+        a, b: the two points of each pair, `(n, d)` each, natural units.
         preference: P(a preferred), averaged over orders and replicates, `(n,)` in [0, 1].
             Averaging over both orders removes a position effect that is equal for all options, but
             not one that depends on the option.
@@ -103,8 +102,7 @@ class Judgments:
     """One judge's choices, one row per answer, and how each question was asked.
 
     Attributes:
-        a: the one point of each pair, `(n, d)`, natural units.
-        b: the other point, `(n, d)`, natural units.
+        a, b: the two points of each pair, `(n, d)` each, natural units.
         preference: P(a preferred), `(n,)`; 1/2 for a tie.
         first: whether a was shown first, `(n,)`.
         tie: whether the answer was a tie, `(n,)`.
@@ -203,7 +201,7 @@ class Comparisons:
         return self.answers_of(judge)
 
     def answers_of(self, judge: str) -> pd.DataFrame:
-        """Return the rows of one judge, who may have none yet."""
+        """Return the rows of one judge; none if it has not answered yet."""
         return self.frame[self.frame["judge"] == judge]
 
     def choices(self, judge: str) -> Choices:
@@ -278,7 +276,7 @@ class Comparisons:
 
     @classmethod
     def read(cls, path: Path, space: FeatureSpace | None = None) -> Comparisons:
-        """Read what `write` wrote.
+        """Return the table in a file that `write` wrote.
 
         Args:
             path: the file.

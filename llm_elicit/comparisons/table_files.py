@@ -68,7 +68,7 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
 
     Args:
         path: the file.
-        space: the feature space that its words and dates are of.
+        space: the feature space of its words and dates.
 
     Returns:
         The table and the names of its features.
@@ -105,17 +105,19 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
     kinds = _TYPES | dict.fromkeys(points, "point")
     text = {name for name, kind in kinds.items() if kind == "string" or name[2:] in words}
     others = {n: kind for n, kind in kinds.items() if n not in text and n in frame.columns}
-    frame = frame.assign(**{name: _typed(frame[name], kind) for name, kind in others.items()})
+    frame = frame.assign(
+        **{name: _parse_column(frame[name], kind) for name, kind in others.items()}
+    )
     try:
-        frame = frame if space is None else frame.assign(**_worded(frame, space))
+        frame = frame if space is None else frame.assign(**_read_words(frame, space))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     _check_cells(frame, features, path)
     return frame, features
 
 
-def _worded(frame: pd.DataFrame, space: FeatureSpace) -> dict[str, pd.Series[Any]]:
-    """Return the columns of words and of dates, of both points, as their space has them."""
+def _read_words(frame: pd.DataFrame, space: FeatureSpace) -> dict[str, pd.Series[Any]]:
+    """Return both points' columns of words and dates, typed as in the feature space."""
     features = [
         feature for feature in space.features if feature.categories or feature.kind == "date"
     ]
@@ -124,7 +126,7 @@ def _worded(frame: pd.DataFrame, space: FeatureSpace) -> dict[str, pd.Series[Any
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
-    # pandas rounds numbers, and takes texts for dates by the name of their column.
+    # Not by pandas, which rounds numbers, and turns text into dates by the name of its column.
     with path.open(encoding="utf-8", newline="\n") as file:
         return pd.DataFrame([dict(json.loads(line)) for line in file if line.strip()])
 
@@ -153,8 +155,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _typed(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
-    """Return a column of text as what it spells, if all its cells do: numbers to the last digit."""
+def _parse_column(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
+    """Return a column of text as the values it spells, if every cell spells one."""
     if column.dtype != object and not pd.api.types.is_string_dtype(column):
         return column
     for read in _READERS[kind]:
@@ -204,8 +206,10 @@ def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
         "replicate",
         *frame.columns.intersection(["format", "presentation"]),
     ]
-    again = frame.duplicated(question)
-    _refuse(frame["pair"], again, path, "answered twice by one judge in one order and replicate")
+    is_repeated = frame.duplicated(question)
+    _refuse(
+        frame["pair"], is_repeated, path, "answered twice by one judge in one order and replicate"
+    )
 
 
 def is_worded(column: pd.Series[Any]) -> bool:
@@ -220,11 +224,11 @@ def is_worded(column: pd.Series[Any]) -> bool:
 def _check_column(column: pd.Series[Any], kind: str, path: Path) -> None:
     """Check that the cells of a column are of its type."""
     if kind == "string":
-        needed = column.name in ("judge", "order", "verdict", "template")
+        is_required = column.name in ("judge", "order", "verdict", "template")
         if not pd.api.types.is_string_dtype(column):
             text = column.map(lambda cell: isinstance(cell, str)).to_numpy(bool)
-            _refuse(column, ~text & (column.notna() | needed), path, "not text")
-        _refuse(column, column.isna() & needed, path, "not text")
+            _refuse(column, ~text & (column.notna() | is_required), path, "not text")
+        _refuse(column, column.isna() & is_required, path, "not text")
     elif kind == "bool":
         # One bad cell turns a whole column into text; that cell is reported first.
         for known in ((True, False, "True", "False"), (True, False)):
@@ -237,7 +241,11 @@ def _check_column(column: pd.Series[Any], kind: str, path: Path) -> None:
 
 
 def _refuse(column: pd.Series[Any], bad: Any, path: Path, rule: str) -> None:
-    """Raise the error of the first bad cell of a column, if there is any."""
+    """Check that a column has no bad cell.
+
+    Raises:
+        InputError: it has; the message names the first one.
+    """
     rows = np.flatnonzero(np.asarray(bad, dtype=bool))
     if rows.size:
         value = column.iloc[rows[0]]
@@ -260,13 +268,13 @@ def write_frames(frames: Iterable[pd.DataFrame], path: Path) -> Path:
     Raises:
         InputError: another suffix, or the file cannot be written.
     """
-    ways = {".parquet": _write_parquet, ".jsonl": _write_jsonl, ".csv": _write_csv}
-    if path.suffix not in ways:
+    writers = {".parquet": _write_parquet, ".jsonl": _write_jsonl, ".csv": _write_csv}
+    if path.suffix not in writers:
         raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
-    beside = unfinished(path)
+    temporary = unfinished(path)
     try:
-        ways[path.suffix](frames, beside)
-        beside.replace(path)
+        writers[path.suffix](frames, temporary)
+        temporary.replace(path)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written ({error.strerror or error}); check the path, its "
@@ -274,7 +282,7 @@ def write_frames(frames: Iterable[pd.DataFrame], path: Path) -> Path:
         ) from None
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return path
 
 

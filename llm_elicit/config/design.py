@@ -29,7 +29,7 @@ class Stop(StrictModel):
     no_signal_after: Annotated[int, Field(ge=10)] | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Stop:
+    def _has_rule(self) -> Stop:
         if self.max_band_width is None and self.no_signal_after is None:
             raise ValueError("give max_band_width or no_signal_after, or leave stop out")
         return self
@@ -57,17 +57,17 @@ _NO_EXAMPLES = "none"
 
 
 class Presentations(StrictModel):
-    """Facets of how pairs are asked, over which they are spread (`planning.presentations`).
+    """Facets of how pairs are asked; pairs are spread over them (`planning.presentations`).
 
     Attributes:
-        wordings: templates, or patterns of their names such as `v2/*`; `design.template` if there
-            are none.
-        features: whether the order of features is that of the space, or also others.
+        wordings: templates, or patterns of their names such as `v2/*`; by default,
+            `design.template`.
+        features: "fixed" for the space's order of features, "shuffled" for several orders.
         examples: sets of worked examples of prompts/v2/examples.yaml, `*` for all of them, or
             `none`; no examples by default.
-        labels: what the two options are called, such as `A/B`, `1/2` and `X/Y`.
-        units: whether values are in the units of the space, or also in the others it declares.
-        digits: numbers of significant digits; points are drawn with the most of them.
+        labels: names of the two options, such as `A/B`, `1/2` and `X/Y`.
+        units: "fixed" for the space's units, "varied" for these and the features' other `units`.
+        digits: numbers of significant digits; points are drawn with the largest.
 
     Examples:
         >>> Presentations(wordings=["v2/typical"], labels=["A/B", "1/2"]).templates()
@@ -98,7 +98,7 @@ class Presentations(StrictModel):
         return labels
 
     def templates(self) -> tuple[str, ...]:
-        """Return the names of the templates of all wordings; empty if there are none.
+        """Return the names of the templates of all wordings; empty without `wordings`.
 
         Raises:
             InputError: a pattern matches no name.
@@ -145,13 +145,14 @@ class Design(StrictModel):
         pairs: the number of pairs, in all rounds together.
         sampling: λ, the density that points are drawn from: "uniform" on the features' scales, or
             "empirical", a kernel density of the reference table.
-        template: the question template, if there is one.
-        presentations: facets of how pairs are asked, such as several templates; the pairs are
-            spread over combinations of them, and a fifth of them is asked in two. `pairs` counts
-            those twice.
+        template: the question template, unless `presentations` lists several.
+        presentations: facets of how pairs are asked, such as several templates. Pairs are spread
+            over combinations of their levels; a fifth of the pairs is asked in two, and counts
+            twice in `pairs`.
         both_orders: whether each pair is shown in both orders.
-        replicates: how many times each pair is asked in each order; with "auto" the number that
-            tells most for its cost, and the dry run says why (`llm_elicit.planning.replicates`).
+        replicates: how many times each pair is asked in each order; "auto" chooses the number
+            with most information for its cost, and the dry run says why
+            (`llm_elicit.planning.replicates`).
         rounds: adaptive rounds, if any.
         triads: sets of three points drawn from λ, of which all three pairs are asked; they count
             as pairs of the first round.
@@ -173,13 +174,13 @@ class Design(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_name(cls, data: Any) -> Any:
+    def _expand_adaptive(cls, data: Any) -> Any:
         return {"rounds": {"count": 5}} if data == "adaptive" else data
 
     @model_validator(mode="after")
     def _one_list_of_templates(self) -> Design:
-        facets, usual = self.presentations, type(self).model_fields["template"].default
-        if facets is not None and facets.wordings is not None and self.template != usual:
+        facets, default = self.presentations, type(self).model_fields["template"].default
+        if facets is not None and facets.wordings is not None and self.template != default:
             raise ValueError(
                 f"template: {self.template} and presentations.wordings both name templates; list "
                 "it among the wordings, and leave out template"
@@ -258,7 +259,7 @@ class Direct(StrictModel):
     ratios: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
     @model_validator(mode="after")
-    def _asks_something(self) -> Direct:
+    def _has_questions(self) -> Direct:
         if not (self.quantiles or self.samples or self.rows or self.ranges or self.ratios):
             raise ValueError(
                 "ask for quantiles, samples, rows, ranges or ratios, or leave direct out"

@@ -74,8 +74,8 @@ def check_same(stored: Mapping[str, str], identity: Mapping[str, str], folder: P
     line = _difference(stored, identity)
     if line is not None:
         raise InputError(
-            f"{folder}: this folder holds the run of another campaign ({line}); restore that "
-            "campaign, or rename this one"
+            f"{folder}: this folder holds the run of another campaign ({line}); undo that "
+            "change, or give this campaign another name"
         )
 
 

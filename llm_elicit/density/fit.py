@@ -99,8 +99,8 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
         evidence = Evidence.log_odds(winners, losers, log_odds)
     else:
         raise DensityError(
-            "fit_belief: weights and log_odds were both given; a measured log-odds is one "
-            "answer; repeat the row where a question was asked again."
+            "fit_belief: log_odds take no weights, since each of them is one answer; leave weights "
+            "out, and repeat the row of a question that was asked several times."
         )
     return fit_evidence(
         evidence,

@@ -3,9 +3,9 @@
 A *presentation* is a combination of a level of every facet. A fraction of all combinations is
 used: as few as show every level about equally often, and every two levels of different facets as
 evenly as can be. Pairs are spread over these W presentations in blocks of 6 W numbers. A block has
-5 W different pairs, and every presentation in random order before any comes again; the first W of
-them have a second number each, in another presentation: a fifth of the pairs is asked twice. From
-block to block, the second presentation goes through all others.
+5 W different pairs. Its first W pairs have a second number each, in another presentation, so that a
+fifth of the pairs is asked twice. All presentations come once, in random order, before any comes
+again. From block to block, a pair's second presentation goes through all others.
 
 All of it follows from the settings and the seed, and a larger number of pairs starts with the same
 ones.
@@ -26,14 +26,14 @@ from llm_elicit.config.design import Design
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
-FEWEST = 6
-"""The least number of presentations, if the facets have so many combinations."""
+MIN_PRESENTATIONS = 6
+"""Smallest number of presentations, unless the facets have fewer combinations."""
 
 _PERIOD = 6
-"""Every so many numbers, a pair comes for the second time."""
+"""Every sixth number is that of a pair that was asked before."""
 
-_STARTS = 8
-"""Random fractions that are improved by exchanges, of which the best is used."""
+_RANDOM_STARTS = 8
+"""Number of random fractions that are improved by exchanges; the best is used."""
 
 Ints = NDArray[np.int64]
 Levels = Mapping[str, tuple[object, ...]]
@@ -79,21 +79,21 @@ def facets_of(design: Design, space: FeatureSpace) -> Levels:
                 f"design.presentations: features: {space.name} has one feature, which has one "
                 "order; leave it out"
             )
-        count = _size([len(values) for values in levels.values() if values])
+        count = _presentations_needed([len(values) for values in levels.values() if values])
         four = space.dimension > 2 and count % 4 == 0
         levels["features"] = tuple(range(4 if four else 2))
     return {name: values for name, values in levels.items() if values}
 
 
-def _size(counts: list[int]) -> int:
-    """Return how many presentations facets with so many levels need.
+def _presentations_needed(counts: list[int]) -> int:
+    """Return how many presentations facets with these numbers of levels need.
 
     At least as many as the longest list, and at most twice as many or twelve: the smallest number
     that most lists divide.
     """
-    every, longest = math.prod(counts), max(counts)
-    least = max(longest, min(FEWEST, every))
-    sizes = range(least, min(every, max(2 * longest, 2 * FEWEST)) + 1)
+    possible, longest = math.prod(counts), max(counts)
+    smallest = max(longest, min(MIN_PRESENTATIONS, possible))
+    sizes = range(smallest, min(possible, max(2 * longest, 2 * MIN_PRESENTATIONS)) + 1)
     return min(sizes, key=lambda size: (sum(size % count > 0 for count in counts), size))
 
 
@@ -101,20 +101,25 @@ def _size(counts: list[int]) -> int:
 def fraction(counts: tuple[int, ...], seed: int) -> Ints:
     """Return a balanced fraction `(W, facets)` of the combinations of levels, by their numbers.
 
-    Every level of a facet is in equally many of them, or in one more than another where W cannot
-    be divided; pairs of levels as evenly as exchanges of levels make it.
+    Every level of a facet is in equally many of them, or in one more than another if W cannot be
+    divided. Pairs of levels are spread as evenly as exchanges of levels make them.
 
     Examples:
         >>> fraction((3, 2), seed=1).shape
         (6, 2)
     """
-    size = _size(list(counts))
+    size = _presentations_needed(list(counts))
     rng = np.random.default_rng([seed, 0xFAC37])
-    best = min((_exchanged(counts, size, rng) for _ in range(_STARTS)), key=lambda item: item[0])
+    best = min(
+        (_improve_by_exchanges(counts, size, rng) for _ in range(_RANDOM_STARTS)),
+        key=lambda item: item[0],
+    )
     return best[1]
 
 
-def _exchanged(counts: tuple[int, ...], size: int, rng: np.random.Generator) -> tuple[int, Ints]:
+def _improve_by_exchanges(
+    counts: tuple[int, ...], size: int, rng: np.random.Generator
+) -> tuple[int, Ints]:
     """Return a random fraction after every exchange of two levels that makes it more even."""
     rows = np.stack([rng.permutation(np.arange(size) % count) for count in counts], axis=1)
     rows[:, 0] = np.sort(rows[:, 0])
@@ -134,7 +139,7 @@ def _exchanged(counts: tuple[int, ...], size: int, rng: np.random.Generator) -> 
 
 
 def _unevenness(rows: Ints, counts: tuple[int, ...]) -> int:
-    """Return the sum of squares of how often pairs of levels are together; much for equal rows."""
+    """Return the sum of squares of the counts of pairs of levels, with a penalty for equal rows."""
     firsts = np.cumsum((0, *counts[:-1]))
     levels = np.zeros((len(rows), sum(counts)), dtype=np.int64)
     levels[np.arange(len(rows))[:, None], rows + firsts] = 1
@@ -144,14 +149,14 @@ def _unevenness(rows: Ints, counts: tuple[int, ...]) -> int:
 
 
 def presentation_count(design: Design, space: FeatureSpace) -> int:
-    """Return how many presentations a campaign has.
+    """Return the number of presentations of a campaign.
 
     Raises:
         InputError: as `facets_of`.
     """
     if design.presentations is None:
         return 1
-    return _size([len(values) for values in facets_of(design, space).values()])
+    return _presentations_needed([len(values) for values in facets_of(design, space).values()])
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,7 @@ class Spread:
 
     @property
     def pairs(self) -> int:
-        """How many different pairs there are."""
+        """The number of different pairs."""
         return int(self.content.max(initial=-1)) + 1
 
 
@@ -177,9 +182,9 @@ def spread(count: int, presentations: int, seed: int, start: int = 0) -> Spread:
 
     Args:
         count: how many numbers.
-        presentations: how many presentations W; with one, every number has a pair of its own.
-        seed: the campaign's.
-        start: the first number, which tells rounds apart.
+        presentations: the number of presentations W; with one, every number is a pair of its own.
+        seed: the campaign's seed.
+        start: the first number, so that rounds differ.
 
     Examples:
         >>> spread(12, 2, seed=1).content.tolist()
@@ -202,17 +207,17 @@ def spread(count: int, presentations: int, seed: int, start: int = 0) -> Spread:
 
 def _block(presentations: int, number: int, rng: np.random.Generator) -> Spread:
     """Return one block: 5 W pairs, of which the first W have a second number each."""
-    once = np.concatenate([rng.permutation(presentations) for _ in range(_PERIOD - 1)])
+    first_round = np.concatenate([rng.permutation(presentations) for _ in range(_PERIOD - 1)])
     shift = 1 + number % (presentations - 1)
-    again = (once[:presentations] + shift) % presentations
-    rows = np.arange(len(once)).reshape(presentations, _PERIOD - 1)
+    second_round = (first_round[:presentations] + shift) % presentations
+    rows = np.arange(len(first_round)).reshape(presentations, _PERIOD - 1)
     content = np.hstack([rows, np.arange(presentations)[:, None]])
-    asked = np.hstack([once[rows], again[:, None]])
+    asked = np.hstack([first_round[rows], second_round[:, None]])
     return Spread(content.ravel(), asked.ravel())
 
 
 def presentation_note(design: Design, space: FeatureSpace, seed: int) -> str:
-    """Return in two lines how pairs are spread and how precise their effects will be.
+    """Return two lines: how pairs are spread, and how precise the effects of levels will be.
 
     Empty for a campaign of one presentation.
 
@@ -234,8 +239,8 @@ pairs: labels 0.26.
     for facet, (name, values) in enumerate(levels.items()):
         if len(values) > 1:
             counts = np.bincount(table[asked.presentation, facet], minlength=len(values))
-            rest = np.maximum(len(asked.content) - counts, 1)
-            error = np.sqrt(1.0 / np.maximum(counts, 1) + 1.0 / rest).max()
+            remaining = np.maximum(len(asked.content) - counts, 1)
+            error = np.sqrt(1.0 / np.maximum(counts, 1) + 1.0 / remaining).max()
             errors.append(f"{name} {error:.2f}")
     sizes = [f"{len(values)} {name}" for name, values in levels.items() if len(values) > 1]
     twice = len(asked.content) - asked.pairs

@@ -1,9 +1,9 @@
 """Reading a reply: a choice, a tie, a refusal, a number, or the reason why there is none.
 
-A choice is read only if the reply states one. A letter elsewhere in the text is no choice, and a
-reply that states both letters has none. A stated probability or ratio is one number in one of a few
-formats: it is read if its first line is such a number and no other line is a different one. All
-other replies are unparsable.
+A choice is read only if the reply states one. A letter elsewhere in the text is not a choice, and a
+reply that states both letters has none. A probability or ratio is read if the first line is one
+number in one of a few formats, and no other line is another number. All other replies are
+unparsable.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse(reply: str, options: tuple[str, str] = ("A", "B"), finish: str = "stop
     """
     if finish == "refusal":
         return "refusal"
-    structured = _structured(reply, options)
+    structured = _json_choice(reply, options)
     if structured is not None:
         return structured
     text = _plain(reply)
@@ -68,7 +68,7 @@ def parse(reply: str, options: tuple[str, str] = ("A", "B"), finish: str = "stop
     return verdict
 
 
-def _structured(reply: str, options: tuple[str, str]) -> Verdict | None:
+def _json_choice(reply: str, options: tuple[str, str]) -> Verdict | None:
     """Return the choice of a reply that is a JSON object; None for any other reply."""
     if not reply.lstrip().startswith("{"):
         return None
@@ -76,7 +76,7 @@ def _structured(reply: str, options: tuple[str, str]) -> Verdict | None:
         choice = json.loads(reply)["choice"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return _which(choice, options) if choice in options else "unparsable"
+    return _verdict_of(choice, options) if choice in options else "unparsable"
 
 
 def _plain(reply: str) -> str:
@@ -87,16 +87,17 @@ def _plain(reply: str) -> str:
 
 @lru_cache(maxsize=256)  # most replies are one of a few
 def _verdict(text: str, options: tuple[str, str]) -> Verdict:
-    leading = _leading(text, options)
+    leading = _leading_choice(text, options)
     if leading is None and _TIE_WORD.fullmatch(text.rstrip(" .!")):
         return "tie"
     if leading is None and _REFUSAL.search(text):
         return "refusal"
-    chosen = _stated(text, options)
+    chosen = _stated_choices(text, options)
     if leading is not None:
         chosen.add(leading)
-    alone = _alone(text, options)
-    # Both letters alone repeat the options; the other one alone contradicts the choice.
+    alone = _standalone_choices(text, options)
+    # A reply with both letters on their own repeats the options; one with the other letter on its
+    # own contradicts the choice.
     if not chosen or len(alone) == 1:
         chosen |= alone
     if len(chosen) == 1:
@@ -104,12 +105,12 @@ def _verdict(text: str, options: tuple[str, str]) -> Verdict:
     return "tie" if not chosen and _NEITHER.search(text) else "unparsable"
 
 
-def _leading(text: str, options: tuple[str, str]) -> Verdict | None:
+def _leading_choice(text: str, options: tuple[str, str]) -> Verdict | None:
     """Return the choice of a reply that starts with a separate letter: "B", "(b)", "B: ..."."""
     first, second = options
     bare = re.fullmatch(rf"[\W_]*([{first}{second}])[\W_]*", text, re.IGNORECASE)
     if bare is not None:
-        return _which(bare[1], options)
+        return _verdict_of(bare[1], options)
     opened = re.match(
         rf"[(\[{{\"']*([{first}{second}])(?:[)\]}}\"']+[.:,;]?|[.:;,]|\s*[-\u2013\u2014]|\s*\n)(?=\s|$)",
         text,
@@ -119,8 +120,10 @@ def _leading(text: str, options: tuple[str, str]) -> Verdict | None:
     letter, remainder = second if opened[1] == first else first, text[opened.end() :]
     # If the other letter opens an option or stands alone, the reply lists both options.
     opens = rf"(?:^|\n|[.;,]\s|\b(?:and|or)\s)\s*[(\[]?{letter}[)\].:,]"
-    listed = re.search(opens, remainder) or _which(letter, options) in _alone(remainder, options)
-    return None if listed else _which(opened[1], options)
+    listed = re.search(opens, remainder) or _verdict_of(letter, options) in _standalone_choices(
+        remainder, options
+    )
+    return None if listed else _verdict_of(opened[1], options)
 
 
 _SURE = (
@@ -132,19 +135,19 @@ _SURE = (
 _NOUN = r"(?:(?:option|description|candidate|choice|answer)\s+)?"
 
 
-def _alone(text: str, options: tuple[str, str]) -> set[Verdict]:
+def _standalone_choices(text: str, options: tuple[str, str]) -> set[Verdict]:
     """Return the options that are whole clauses or lines: "Option B", "Definitely B."."""
     first, second = options
     alone = rf"(?i:[\W_]*{_SURE}(?:the\s+)?{_NOUN})[(\[\"']*([{first}{second}])[\W_]*"
     clauses = re.split(r"(?:[!?;\n]|(?<!\d)[.,]|[.,](?!\d))+|\b(?:and|or|but)\b", text)
     matches = (re.fullmatch(alone, clause.strip()) for clause in clauses)
-    return {_which(match[1], options) for match in matches if match is not None}
+    return {_verdict_of(match[1], options) for match in matches if match is not None}
 
 
-def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
+def _stated_choices(text: str, options: tuple[str, str]) -> set[Verdict]:
     """Return the options that sentences of the reply state as the choice."""
     first, second = options
-    # Not the 1 of 1.5, if that is a label.
+    # If 1 is a label, the 1 of 1.5 is not it.
     letter = rf"[(\[\"']*([{first}{second}])(?![\w']|[.,]\d)[)\]\"']*"
     claims = (
         r"\b(?:answer|choice|verdict|pick|preference)\s*(?:is|would be|:|=)+\s*"
@@ -159,7 +162,7 @@ def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
     )
     wrong = r"\s+(?:is|seems|looks|appears|sounds)\s+(?:not|wrong|incorrect|less|least|un|im)"
     listed = rf"\s*(?:,|/|\bor\b|\band\b)\s*(?i:{_NOUN}){letter}"
-    # Words such as "Answer" in lower case; letters keep theirs.
+    # Lower-case words such as "Answer", but keep the case of letters.
     nouns = "Answer|ANSWER|Choice|CHOICE|Verdict|VERDICT|Pick|PICK|Preference|PREFERENCE"
     lowered = re.sub(rf"\b(?:{nouns})\b", lambda match: match[0].lower(), text)
     verdicts: set[Verdict] = set()
@@ -172,11 +175,11 @@ def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
             if negated or re.match(wrong, remainder):
                 continue
             also = re.match(listed, remainder)
-            verdicts |= {_which(match[1], options), _which((also or match)[1], options)}
+            verdicts |= {_verdict_of(match[1], options), _verdict_of((also or match)[1], options)}
     return verdicts
 
 
-def _which(letter: str, options: tuple[str, str]) -> Verdict:
+def _verdict_of(letter: str, options: tuple[str, str]) -> Verdict:
     return "A" if letter.upper() == options[0] else "B"
 
 
@@ -240,7 +243,11 @@ def read_answer(
         return Reading(verdict, soft if is_soft else None)
     if finish == "refusal":
         return Reading("refusal")
-    first = read_probability(reply, options) if answer == "probability" else _share(reply)
+    first = (
+        read_probability(reply, options)
+        if answer == "probability"
+        else _ratio_as_probability(reply)
+    )
     if first is None:
         verdict = parse(reply, options, finish)
         return Reading(verdict if verdict in ("refusal", "truncated") else "unparsable")
@@ -259,7 +266,7 @@ def read_probability(reply: str, options: tuple[str, str] = ("A", "B")) -> float
         >>> [read_probability(reply) for reply in ("101 %", "70-80", "likely", "-3", "70 or 30")]
         [None, None, None, None, None]
     """
-    stated = _in_json(reply, "percent")
+    stated = _number_in_json(reply, "percent")
     if stated is not None:
         return stated / 100.0 if 0.0 <= stated <= 100.0 else None
     letter = rf"([{options[0]}{options[1]}])"
@@ -285,7 +292,7 @@ def read_probability(reply: str, options: tuple[str, str] = ("A", "B")) -> float
             return round(1.0 - share, 12) if options[1] in (of, *after) else share
         return None
 
-    return _agreed(reply, read)
+    return _read_first_line(reply, read)
 
 
 def read_ratio(reply: str) -> float | None:
@@ -297,7 +304,7 @@ def read_ratio(reply: str) -> float | None:
         >>> [read_ratio(reply) for reply in ("0", "1/0", "-2", "2-3", "about 3", "three", "")]
         [None, None, None, None, None, None, None]
     """
-    stated = _in_json(reply, "ratio")
+    stated = _number_in_json(reply, "ratio")
     if stated is not None:
         return stated if stated > 0.0 else None
     fraction = re.compile(rf"{_NUMBER}\s?/\s?{_NUMBER}\.?")
@@ -311,16 +318,16 @@ def read_ratio(reply: str) -> float | None:
         ratio = over / under if under > 0.0 else 0.0
         return ratio if 0.0 < ratio < math.inf else None
 
-    return _agreed(reply, read)
+    return _read_first_line(reply, read)
 
 
-def _share(reply: str) -> float | None:
+def _ratio_as_probability(reply: str) -> float | None:
     """Return r / (1 + r) of a stated ratio r."""
     ratio = read_ratio(reply)
     return None if ratio is None else ratio / (1.0 + ratio)
 
 
-def _in_json(reply: str, name: str) -> float | None:
+def _number_in_json(reply: str, name: str) -> float | None:
     """Return a number from a reply that is a JSON object, NaN if it is not finite or missing.
 
     None for a reply that is not an object.
@@ -334,7 +341,7 @@ def _in_json(reply: str, name: str) -> float | None:
     return float(value) if isinstance(value, int | float) and abs(value) < math.inf else math.nan
 
 
-def _agreed(reply: str, read: Callable[[str], float | None]) -> float | None:
+def _read_first_line(reply: str, read: Callable[[str], float | None]) -> float | None:
     """Return the number of the first line, if no other line has a different one."""
     text = re.sub(r"[*_`#>$]|\\boxed", "", reply.replace("\u00a0", " "))
     lines = [line.strip() for line in text.splitlines() if line.strip()]

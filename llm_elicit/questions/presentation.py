@@ -23,11 +23,11 @@ from llm_elicit.spaces.features import FeatureSpace, Floats, Worded
 
 
 class WorkedExample(StrictModel):
-    """A question from another world, with its answer.
+    """A question about other things than the campaign's, with its answer.
 
     Attributes:
         a, b: the two options as text.
-        answer: the right one.
+        answer: the right option.
     """
 
     a: Annotated[str, Field(min_length=1)]
@@ -80,7 +80,7 @@ class Presentation:
 
     @cached_property
     def _worded(self) -> Callable[[bytes], Worded]:
-        """A function that words points, and knows those of the pair's other order."""
+        """A function that words points; it caches those of the pair's other order."""
 
         def worded(point: bytes) -> Worded:
             values = np.frombuffer(point)[list(self.order)].tolist()
@@ -89,7 +89,7 @@ class Presentation:
         return lru_cache(maxsize=4)(worded)
 
     def render(self, first: Floats, second: Floats) -> Prompt:
-        """Word a pair of points `(d,)`, natural units, in the order in which they are shown.
+        """Return the question about two points `(d,)`, natural units, in the order shown.
 
         Raises:
             InputError: the template cannot be filled in.
@@ -121,7 +121,7 @@ def presentations_of(design: Design, space: FeatureSpace, seed: int) -> tuple[Pr
     """Return the presentations of a campaign, as `planning.presentations` numbers them.
 
     Raises:
-        InputError: a template does not exist, or takes no such labels or examples.
+        InputError: a template does not exist, or has no place for labels or examples.
 
     Examples:
         >>> from llm_elicit.config.design import Presentations
@@ -183,7 +183,7 @@ def _presentation(
 
 
 def _label(level: dict[str, Any], several: set[str], template: Template) -> str:
-    """Return the levels of the facets that vary."""
+    """Return the label of a presentation: the levels of the facets that vary."""
     parts = [template.id] if "wordings" in several else []
     for name in ("features", "units"):  # levels are counted from 0
         parts += [f"{name} {level[name] + 1}"] if name in several else []
@@ -218,7 +218,7 @@ def _worked_examples(name: str, template: Template) -> tuple[WorkedExample, ...]
 
 
 def render(space: FeatureSpace, first: Floats, second: Floats, template: Template) -> Prompt:
-    """Word a pair of points `(d,)`, natural units, with one template, as it stands.
+    """Return the question about two points `(d,)`, natural units, with a template's own labels.
 
     Raises:
         InputError: the template cannot be filled in.

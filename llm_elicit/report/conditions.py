@@ -168,7 +168,7 @@ def _draw_feature(
         axes.set_xticks(range(len(labels)), labels, parse_math=False)
         for label in axes.get_xticklabels() if crowded else ():
             label.set(rotation=30, ha="right", rotation_mode="anchor")
-        alt = f"{axis_label(feature)} by condition: belief of {judge} and data."
+        alt = f"{axis_label(feature)} under each condition: the belief of {judge} and the data."
         return draw_picture(figure, axis_label(feature), alt)
 
 

@@ -101,8 +101,8 @@ def power_sentence(powers: BeliefPowers) -> str:
         )
     elif powers.scale_sources is None:
         sentence = (
-            f"The saved power is the one implied by answers about {source} ({interval}), but they "
-            "are not coherent with a density, so the scale is not identified."
+            f"The belief is saved at the power implied by answers about {source} ({interval}), but "
+            "they are not coherent with a density, so the scale is not identified."
         )
     else:
         sentence = f"The saved power is identified by {source} ({interval})."

@@ -207,8 +207,8 @@ def _with_price(judge: Judge, settings: ServerSettings) -> Judge:
         words.append(f"models {', '.join(entry.models)}" if entry.models else "any model")
         allowed.append(" with ".join(words))
     raise InputError(
-        f"{prefix}: this server does not allow its profile, base_url, api_key_env, extra_headers "
-        f"and model together; for {judge.backend} it allows {'; '.join(allowed)}"
+        f"{prefix}: this server does not allow this combination of profile, base_url, "
+        f"api_key_env, extra_headers and model; for {judge.backend} it allows {'; '.join(allowed)}"
     )
 
 

@@ -63,7 +63,8 @@ def density_constraint(constraint: Constraint, names: Sequence[str]) -> DensityC
     """Return a constraint in the form of the density core, on features in the order of `names`.
 
     Raises:
-        ValueError: the constraint names a feature that is not in `names`, or as `inequality`.
+        ValueError: the constraint names a feature that is not in `names`, or it is not an
+            `inequality`.
 
     Examples:
         >>> density_constraint("2 * low <= high - 1", ["low", "high"])
@@ -101,7 +102,7 @@ def inequality(text: str) -> Linear:
     """Return the coefficients of left − right in `left <= right`; `>=` exchanges the sides.
 
     Raises:
-        ValueError: not an inequality of two linear expressions, or no feature is left in it, as in
+        ValueError: not an inequality of two linear expressions, or it depends on no feature, as in
             `x <= x`.
 
     Examples:
@@ -125,7 +126,7 @@ def inequality(text: str) -> Linear:
     if not all(math.isfinite(value) for value in terms.values()):
         raise ValueError(f"constraint {text!r}: a number is too large; use larger units")
     if not any(value for name, value in terms.items() if name):
-        raise ValueError(f"constraint {text!r}: no feature is left in it; remove it")
+        raise ValueError(f"constraint {text!r}: it depends on no feature; remove it")
     return terms
 
 
