@@ -152,7 +152,7 @@ def _up_to_date(result: Run) -> Run:
 def _retried(work: Callable[[], T]) -> T:
     """Call `work`, again if the journal's server restarts meanwhile."""
     patient = Retrying(
-        retry=retry_if_exception(lambda e: getattr(e, "passes", False)),
+        retry=retry_if_exception(lambda e: getattr(e, "is_transient", False)),
         stop=stop_after_delay(_MAX_OUTAGE),
         wait=wait_random_exponential(0.1, max=2.0),
         reraise=True,

@@ -287,7 +287,7 @@ class RunIndex:
             if not (folder / CAMPAIGN).is_file():
                 return None
             run = RunSnapshot.unreadable(folder, str(error))
-            if not getattr(error, "passes", False):
+            if not getattr(error, "is_transient", False):
                 self._entries[folder.name] = _Entry(files=files, run=run)
             return run
         shared = campaign.journal is not None
