@@ -228,7 +228,7 @@ def test_transitivity_is_not_measured_without_triads():
     silent = ask(SPACE, EXPERT, np.random.default_rng(0), 6, triads=2).frame
     silent["verdict"], silent["probability"] = "refusal", np.nan
     assert len(find_triads(Comparisons(silent, SPACE.names), "judge")) == 0
-    with pytest.raises(InputError, match=r"expected \(draws, 2, 3\)"):
+    with pytest.raises(InputError, match=r"give \(draws, 2, 3\)"):
         measure_transitivity(_asked(EXPERT, 0, 2), np.full((1, 3, 3), 0.5))
 
 

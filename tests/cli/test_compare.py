@@ -79,7 +79,7 @@ def test_other_features_are_refused(
     houses = stages.plan(_planned(tmp_path, "there", "california_housing"))
     assert _compare(monkeypatch, penguins.folder, houses.folder) == 2
     error = capsys.readouterr().err
-    assert "same features" in error
+    assert "name runs over the same ones" in error
     assert "california_housing" in error
     assert isinstance(penguins, Run)
 

@@ -413,7 +413,7 @@ class TestBadInput:
             fitted(Evidence.log_odds([[5.0]], [[0.0]], [0.1]))
 
     def test_weights_do_not_go_with_log_odds(self):
-        with pytest.raises(DensityError, match="weights and log_odds"):
+        with pytest.raises(DensityError, match="log_odds take no weights"):
             fit_belief([[0.0]], [[1.0]], log_odds=[0.1], weights=[2.0], sampling=BOX)
 
     @pytest.mark.parametrize("method", ["score", "score-constant", "flow"])

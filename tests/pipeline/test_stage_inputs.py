@@ -326,7 +326,7 @@ def test_what_changes_a_question_is_another_campaign(
         with pytest.raises(InputError, match="run of another campaign") as caught:
             stage(Run.open("c.yaml"))
         assert line in str(caught.value)
-        assert "rename this one" in str(caught.value)
+        assert "give this campaign another name" in str(caught.value)
 
 
 def test_what_changes_no_number_goes_on(home: Path) -> None:

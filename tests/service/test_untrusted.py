@@ -68,7 +68,10 @@ def refused(data: Any, said: str, settings: ServerSettings = PAID) -> None:
 )
 def test_an_address_or_key_that_is_not_allowed(judge: dict[str, Any]) -> None:
     limits = {"max_cost": 1.0}
-    refused(campaign(judges=[GPT | judge], limits=limits), "does not allow its profile, base_url")
+    refused(
+        campaign(judges=[GPT | judge], limits=limits),
+        "does not allow this combination of profile, base_url",
+    )
 
 
 def test_further_fields_could_change_what_a_request_costs() -> None:
