@@ -347,7 +347,10 @@ def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
         ]  # fmt: skip
     else:
         sentences = [_repeatable_sentence(preference, level)]
-    sentences += [presentation_sentence(judge.presentations), surface_sentence(judge.surface)]
+    sentences += [
+        presentation_sentence(judge.presentations, preference.verdict),
+        surface_sentence(judge.surface),
+    ]
     answers, unusable = judge.consistency, _count_unusable(judge.consistency)
     if preference.pairs and unusable >= _MIN_UNUSABLE_SHARE * max(answers.answers, 1):
         sentences.append(

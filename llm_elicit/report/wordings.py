@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from llm_elicit.audit.preference import CONSISTENT_VERDICTS, WORDING, Verdict
 from llm_elicit.audit.presentations import PresentationAudit
 from llm_elicit.audit.surface import SurfaceAudit
 from llm_elicit.report.formatting import join_names, share_text
 
 
-def presentation_sentence(asked: PresentationAudit | None) -> str:
-    """Return how much of a preference wordings have in common; empty with one wording."""
+def presentation_sentence(asked: PresentationAudit | None, verdict: Verdict) -> str:
+    """Return how much of a preference wordings have in common.
+
+    It is empty with one wording, and for verdicts that find no preference.
+    """
+    if verdict not in (*CONSISTENT_VERDICTS, WORDING):
+        return ""
     if asked is None or asked.common is None or asked.generalizability is None:
         return ""
     value, low, high = (

@@ -155,7 +155,7 @@ def test_a_report_says_what_wordings_have_in_common_and_what_the_text_predicts()
     asked_in = audit_of(0.18, 0.1, 6, 80).model_copy(
         update={"generalizability": Interval(value=0.91, low=0.8, high=0.96)}
     )
-    assert presentation_sentence(asked_in) == (
+    assert presentation_sentence(asked_in, "consistent preference") == (
         "82% of what it prefers is common to wordings like these (generalizability .91 [.80, .96])."
     )
     assert study_sentence(asked_in) == (
@@ -165,7 +165,9 @@ def test_a_report_says_what_wordings_have_in_common_and_what_the_text_predicts()
     response = PresentedResponse.of(asked(content=longer_text), "judge")
     text = measure_surface(response, SPACE, ShownText({}), SETTINGS, np.random.default_rng(2))
     assert "the content is not shown to add anything" in surface_sentence(text)
-    assert presentation_sentence(None) == surface_sentence(None) == ""
+    assert presentation_sentence(None, "consistent preference") == surface_sentence(None) == ""
+    # A judge without a preference prefers nothing that wordings could share.
+    assert presentation_sentence(asked_in, "no consistent preference") == ""
 
 
 def test_one_presentation_has_no_audit_of_presentations():
