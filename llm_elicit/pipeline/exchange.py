@@ -36,6 +36,9 @@ Format = Literal["inspect", "eee", "croissant"]
 EEE_VERSION = "0.2.1"
 """The version of Every Eval Ever's schemas."""
 
+_LEVEL = 0.95
+"""The level of the audit's intervals."""
+
 _FACTS = ("pair", "order", "template", "presentation")
 """The columns of the table that both formats state of a question."""
 
@@ -111,15 +114,13 @@ class _Result:
     Attributes:
         name: its name in the files.
         description: what it is.
-        interval: the value and the interval.
-        level: the level of the interval.
+        interval: the value and its 95 % interval.
         least: the smallest value possible; the largest is 1.
     """
 
     name: str
     description: str
     interval: Interval
-    level: float
     least: float
 
 
@@ -160,13 +161,13 @@ class _JudgeAnswers:
             text = (
                 "share of the variation of the answers that the two points of a pair predict (R²)"
             )
-            results.append(_Result("reliability", text, reliability, 0.9, -1.0))
+            results.append(_Result("reliability", text, reliability, -1.0))
         if self.audit is not None and self.audit.discrimination is not None:
             text = (
                 "probability that the utility of a row of the data is higher than that of a random "
                 "point (AUC)"
             )
-            results.append(_Result("auc", text, self.audit.discrimination.auc, 0.95, 0.0))
+            results.append(_Result("auc", text, self.audit.discrimination.auc, 0.0))
         return results
 
     def settings(self, *names: str) -> dict[str, Any]:
@@ -199,7 +200,7 @@ class _JudgeAnswers:
                 "metadata": {
                     "description": result.description,
                     "interval": (result.interval.low, result.interval.high),
-                    "level": result.level,
+                    "level": _LEVEL,
                 },
             }
             for result in self.results
@@ -280,6 +281,7 @@ class _JudgeAnswers:
             samples: the file of the answers, one a line.
         """
         latest = max(_time(row["asked_at"]) for row in self.rows)
+        templates = ", ".join(sorted({row["template"] for row in self.rows}))
         results = [
             {
                 "evaluation_name": f"{self.run.campaign.name}: {result.name}",
@@ -298,14 +300,14 @@ class _JudgeAnswers:
                         "confidence_interval": {
                             "lower": result.interval.low,
                             "upper": result.interval.high,
-                            "confidence_level": result.level,
+                            "confidence_level": _LEVEL,
                         },
                         "num_samples": len(self.rows),
                     },
                 },
                 "generation_config": {
                     "generation_args": self.settings("temperature", "max_tokens"),
-                    "additional_details": {"template": self.rows[0]["template"]},
+                    "additional_details": {"template": templates},
                 },
             }
             for result in self.results

@@ -82,6 +82,11 @@ def test_every_eval_ever_has_results_with_intervals_and_a_line_for_each_answer(
     auc = document["evaluation_results"][-1]
     interval = auc["score_details"]["uncertainty"]["confidence_interval"]
     assert interval["lower"] <= auc["score_details"]["score"] <= interval["upper"]
+    uncertainties = [r["score_details"]["uncertainty"] for r in document["evaluation_results"]]
+    levels = [
+        uncertainty["confidence_interval"]["confidence_level"] for uncertainty in uncertainties
+    ]
+    assert levels == [0.95, 0.95]  # the reliability and the AUC
 
 
 def test_a_croissant_data_set_is_read_as_the_table(run: le.Run, tmp_path: Path) -> None:
