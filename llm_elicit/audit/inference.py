@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -96,6 +96,17 @@ class AdjustedTest(StrictModel):
     p_value: float
     p_holm: float = 1.0
     p_is_bound: bool = False
+
+    @classmethod
+    def unadjusted(cls, p_value: float, smallest: float) -> Self:
+        """Return a test that is not adjusted yet, by the smallest p that its randomizations give.
+
+        Examples:
+            >>> AdjustedTest.unadjusted(0.001, 0.001).p_is_bound
+            True
+        """
+        is_bound = p_value <= smallest * (1.0 + 1e-12)
+        return cls(p_value=p_value, p_holm=p_value, p_is_bound=is_bound)
 
     @property
     def p_text(self) -> str:

@@ -391,9 +391,7 @@ def measure_presentations(
         ),
         pairs=int(response.pair.max()) + 1,
         twice=int((np.bincount(response.pair) > 1).sum()),
-        interaction=AdjustedTest(
-            p_value=p_value, p_holm=p_value, p_is_bound=p_value <= 1.0 / (1 + settings.flips)
-        ),
+        interaction=AdjustedTest.unadjusted(p_value, 1.0 / (1 + settings.flips)),
         effects=common,
         **measured,
     )
@@ -410,7 +408,7 @@ def _over_presentations(rows: PresentedRows, flips: int, rng: np.random.Generato
         signs = np.where(rng.random((1 + flips, count)) < 0.5, -1.0, 1.0)
         signs[0] = 1.0
     p_value = share_reached(rows.common_scores(np.asarray(signs, dtype=np.float64)))
-    return AdjustedTest(p_value=p_value, p_holm=p_value, p_is_bound=p_value <= 1.0 / len(signs))
+    return AdjustedTest.unadjusted(p_value, 1.0 / len(signs))
 
 
 def _shares(

@@ -197,9 +197,7 @@ def measure_surface(
             result = sign_flip_test(own, responses, settings.flips, rng)
         else:
             result = partial_sign_flip_test(own, others, responses, settings.flips, rng)
-        p_value = result.p_value
-        p_is_bound = p_value <= (1.0 + 1e-12) / (1 + settings.flips)
-        return AdjustedTest(p_value=p_value, p_holm=p_value, p_is_bound=p_is_bound)
+        return AdjustedTest.unadjusted(result.p_value, 1.0 / (1 + settings.flips))
 
     explained = {}  # adjusted R² of each measure's differences on the content
     for name, column in zip(MEASURES, differences.T, strict=True):
