@@ -81,6 +81,7 @@ class Turn:
 
     Attributes:
         called: set while it is the run's turn.
+        joined: seconds since 1970 at which it last joined the queue.
 
     Examples:
         >>> turns = Turns(1)
@@ -97,10 +98,13 @@ class Turn:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self.called = asyncio.Event()
+        self.joined = 0.0
 
     def join(self) -> None:
         """Join the end of the queue, or keep the place in it."""
-        self._turns.queue.setdefault(self)
+        if self not in self._turns.queue:
+            self._turns.queue[self] = None
+            self.joined = time.time()
         self._turns.call()
 
     def leave(self) -> None:
@@ -175,7 +179,8 @@ class RunControl:
     async def __aenter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._lock)
-            self.adopt(await in_thread(partial(begin_control, self._location, **self._start)))
+            start = self._start | {"queued": self._turn.joined}
+            self.adopt(await in_thread(partial(begin_control, self._location, **start)))
             stack.pop_all()
         self._tasks = [
             asyncio.create_task(work()) for work in (self._follow_requests, self._send_heartbeats)
@@ -241,8 +246,9 @@ class RunControl:
 
     async def _wait_for_turn(self) -> bool:
         """Wait for the run's turn or a control request; return whether the run may work."""
-        if not self._turn.called.is_set() and self.now.state != "planned":
-            await self.record(state="planned")
+        recorded = self.now.state == "planned" and self.now.queued == self._turn.joined
+        if not self._turn.called.is_set() and not recorded:
+            await self.record(state="planned", queued=self._turn.joined)
         self._control_changed.clear()
         if not self._turn.called.is_set() and self.now.wanted == "running":
             waits = [

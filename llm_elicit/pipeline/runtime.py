@@ -112,7 +112,7 @@ class Recovery:
         if control is None or control.owner != "service" or control.state in ENDED:
             self._skipped[path] = state, location.shared
             return False
-        self._sort_keys[path] = control.state != "running", control.changed
+        self._sort_keys[path] = control.state != "running", control.queued
         return None if control.at_work else True
 
 

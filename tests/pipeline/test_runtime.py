@@ -596,6 +596,11 @@ def test_runs_wait_for_their_turn_in_the_order_in_which_they_were_started(tmp_pa
             assert [job.name for job in again] == ["a", "waits", "bb"]
             await states(again, "running", "planned", "planned")
             assert runtime.runs["bb"].snapshot().step == "2 campaigns are ahead"
+            await runtime.runs["waits"].retune(concurrency=2)
+        # Neither another limit nor the end of a process costs a run its place.
+        async with Runtime(tmp_path, at_once=1) as runtime:
+            again = await runtime.recover()
+            assert [job.name for job in again] == ["a", "waits", "bb"]
             await asyncio.gather(*(job.cancel() for job in runtime.runs.values()))
 
     with Provider(lambda _n, _body: Says("A", delay=LATENCY)) as provider:

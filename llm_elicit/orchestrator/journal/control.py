@@ -70,6 +70,8 @@ class Control:
         max_cost, concurrency: a cap in USD and a number of concurrent requests of each judge that
             replace the campaign's; None for the campaign's own.
         changed: seconds since 1970 of the last change, by the database's clock.
+        queued: seconds since 1970 at which the run last joined the queue of its process, by that
+            process's clock; a service takes waiting runs up again in this order.
         takeovers: how often another process took the run over since its own was silent.
         at_work: whether a process works on the run, or waits with it while it is paused.
     """
@@ -82,6 +84,7 @@ class Control:
     max_cost: float | None = None
     concurrency: int | None = None
     changed: float = 0.0
+    queued: float = 0.0
     takeovers: int = 0
     at_work: bool = False
 

@@ -32,7 +32,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from llm_elicit.errors import InputError
 from llm_elicit.planning.pairs import Form
 
-VERSION = "5"
+VERSION = "6"
 """The version of these tables, which every journal records. It changes with each table, column or
 constraint."""
 
@@ -207,6 +207,7 @@ control = _table(
     Column("max_cost", _REAL),
     Column("concurrency", _INTEGER),
     _required("changed", _REAL),
+    _required("queued", _REAL),
     _required("alive", _REAL),
     _required("takeovers", _INTEGER, "0"),
     CheckConstraint("id = 1"),
