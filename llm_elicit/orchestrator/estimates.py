@@ -45,7 +45,8 @@ class JudgeEstimate:
         completion_tokens: tokens of all answers, with their thinking.
         exact: whether the prompts were counted by the provider's own tokenizer.
         measured: the number of answers whose tokens the provider counted, on which the estimate
-            rests; 0 if the tokens of an answer are assumed.
+            rests, those to a pilot's other templates included; 0 if the tokens of an answer are
+            assumed.
         cost: USD for these tokens; None if the price is unknown.
         low, high: a 95 % interval of `cost` if tokens were measured; else from no thinking to all
             that is reserved for it. None if the price is unknown.
@@ -140,7 +141,7 @@ def estimate(
         space: the feature space that words the points.
         plan: the questions.
         answered: number of questions each judge has answered, by form.
-        measured: tokens of each judge's answers so far.
+        measured: tokens expected of each judge's answers, by those so far.
         samples: number of questions of each kind that are rendered to measure their length.
 
     Raises:
@@ -248,7 +249,7 @@ def _estimate_judge(
     done = sum(answered.get(form, 0) for form in kind.forms)
     is_about_pairs = "ab" in kind.forms
     if measured is not None and is_about_pairs:
-        done = max(done, measured.answers)  # those of a pilot are read from the cache
+        done = max(done, measured.questions)  # those of a pilot are read from the cache
     requests, examples = max(kind.count - done, 0), kind.examples
     provider = provider_of(judge)
     if not provider.language_model:
@@ -265,8 +266,8 @@ def _estimate_judge(
     low, high = answer * requests, (answer + thinking) * requests
     total = (answer + thinking // _THINKING_RESERVE_FACTOR) * requests
     if measured is not None and is_about_pairs:
-        length, exact = round(measured.prompt), True
-        cached = round(measured.cached)
+        if measured.questions:
+            length, cached, exact = round(measured.prompt), round(measured.cached), True
         total = round(measured.completion * requests)
         factor = measured.factor(requests)
         low, high = round(total / factor), round(total * factor)

@@ -17,7 +17,7 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import read_yaml, validate
 from llm_elicit._util.text import visible
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.campaign import Campaign, axis_word, cells
+from llm_elicit.config.campaign import Campaign, cells
 from llm_elicit.config.provenance import check_same
 from llm_elicit.errors import ElicitError, InputError, UnknownNameError, did_you_mean
 from llm_elicit.orchestrator import judgments
@@ -212,13 +212,26 @@ class Run:
 
     @cached_property
     def measured_tokens(self) -> dict[str, judgments.MeasuredTokens]:
-        """The tokens of answers by judge: of this run's, or of its pilot's if these are more."""
-        measured: dict[str, judgments.MeasuredTokens] = {}
+        """The tokens expected of answers by judge: by this run's, or its pilot's if these are more.
+
+        The answers to the pilot's other templates count as far as they are alike.
+        """
+        by_template: dict[str, dict[str, judgments.AnswerTokens]] = {}
         for run, judges in self._measured_in:
-            for name, tokens in judgments.measured_tokens(run.folder, run.campaign).items():
-                more = name not in measured or tokens.answers > measured[name].answers
-                if more and name in judges:
-                    measured[name] = tokens
+            template = "" if run is self else run.campaign.design.template
+            for name, tokens in judgments.answer_tokens(run.folder, run.campaign).items():
+                largest = by_template.setdefault(name, {})
+                before = len(largest[template].completion) if template in largest else 0
+                if name in judges and len(tokens.completion) > before:
+                    largest[template] = tokens
+        measured = {}
+        for name, tokens_of in by_template.items():
+            own = [tokens_of.pop(key) for key in self.campaign.design.templates if key in tokens_of]
+            here = tokens_of.pop("", None)
+            if here and len(here.completion) >= max((len(t.completion) for t in own), default=0):
+                own = [here]
+            if own or tokens_of:
+                measured[name] = judgments.MeasuredTokens.of(own, list(tokens_of.values()))
         return measured
 
     @property
@@ -229,7 +242,10 @@ class Run:
             return {}
         log_odds = {judge.name: False for judge in models}
         correlations: dict[str, PairCorrelation] = {}
+        own = set(self.campaign.design.templates)
         for run, judges in self._measured_in:
+            if not own.issuperset(run.campaign.design.templates):
+                continue
             table = judgments.comparisons(run.study)
             for name, answers in judgments.answer_summaries(run.folder, run.campaign).items():
                 if name not in judges or name not in log_odds:
@@ -247,15 +263,9 @@ class Run:
     def _measured_in(self) -> list[tuple[Run, set[str]]]:
         """The runs whose answers show what a judge's are like: this one, and its pilots.
 
-        Each has the names of the judges whose settings are the same. A pilot counts if it has a
-        template of this run.
+        Each has the names of the judges whose settings are the same.
         """
-        beginning = f"{self.campaign.name}.pilot.*"
-        pilots = [
-            folder
-            for name in self.campaign.design.templates
-            for folder in self.folder.parent.glob(f"{beginning}.{axis_word(name)}")
-        ]
+        pilots = self.folder.parent.glob(f"{self.campaign.name}.pilot.*")
         same = {judge.name: judge.identity() for judge in self.campaign.judges}
         runs = []
         for folder in (self.folder, *sorted(pilots)):

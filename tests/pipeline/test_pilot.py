@@ -355,7 +355,7 @@ def test_an_estimate_rests_on_the_tokens_that_a_pilot_measured(
         return " ".join(_call(monkeypatch, capsys, "estimate", "study.yaml").out.split())
 
     with Provider(think) as provider:
-        data = _data(provider.url, pilot=["v1/few-shot"])
+        data = _data(provider.url)
         data["design"] |= {"pairs": 60}
         data["judges"][0] |= {"max_tokens": None, "logprobs": False, "effort": "low"}
         Path("study.yaml").write_text(yaml.safe_dump(data))
@@ -363,12 +363,12 @@ def test_an_estimate_rests_on_the_tokens_that_a_pilot_measured(
         assert "by assumed answer tokens" in basis()
         pilot.run_pilot(validate(Campaign, data, "study.yaml"), 20)
         after = estimate()
-        assert "by the tokens of 40 answers (95 %)" in basis()
+        assert "by the tokens of 80 answers (95 %)" in basis()
         run = asyncio.run(stages.ask(stages.plan("study.yaml")))
     paid = run.comparisons.frame["cost"].sum()
     assert (before["measured"], before["requests"]) == (0, 120)
     assert before["low"] < before["cost"] < before["high"] < before["most"]
-    assert (after["measured"], after["requests"]) == (40, 80)
+    assert (after["measured"], after["requests"]) == (80, 80)
     assert after["low"] <= paid <= after["high"]
     assert after["cost"] == pytest.approx(paid, rel=0.3)
     assert estimate()["requests"] == 0
