@@ -133,6 +133,14 @@ class OpenAIBackend(SDKBackend):
             body |= filled(self._wire_format.logprobs_fields, self._logprob_count)
         return self._with_settings(body, request)
 
+    def adopt(self, settings: Mapping[str, Any]) -> None:
+        """Send later requests with the optional settings of one about a pair that was answered."""
+        count = settings.get("top_logprobs", settings.get("logprobs"))
+        self._logprob_count = count if type(count) is int else 0
+        self._limit_name = next(
+            (name for name in _TOKEN_LIMITS if name in settings), self._limit_name
+        )
+
     async def ask(self, request: Request) -> Reply:
         """Ask one question once."""
         body = self.body(request)

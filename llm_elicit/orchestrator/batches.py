@@ -10,12 +10,13 @@ Questions that a batch leaves unanswered are open again.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from logging import ERROR
 from typing import Literal
@@ -31,11 +32,13 @@ from llm_elicit.backends.batches import (
 from llm_elicit.backends.failures import shorten
 from llm_elicit.backends.providers import open_batch_client
 from llm_elicit.comparisons.versions import VersionLog, version_of
+from llm_elicit.config.judges import Judge
 from llm_elicit.errors import CapError, ElicitError, InputError, JudgeError
+from llm_elicit.orchestrator import engine
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import is_reusable
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, builders_of, log_end
-from llm_elicit.orchestrator.journal.questions import reading
+from llm_elicit.orchestrator.journal.questions import choices_of, is_begun, reading
 from llm_elicit.orchestrator.journal.schema import (
     Answer,
     Change,
@@ -104,7 +107,12 @@ class BatchRunner:
         self._cache = run.cache
         self._progress = progress
         self._clock = clock
-        self._log_odds = LogOdds.of(builder.judge, run.journal.choices(self._judge))
+        choices = run.journal.choices(self._judge)
+        self._log_odds = LogOdds.of(builder.judge, choices)
+        # A scored choice, if there is one, was asked with as many alternatives as the server lists.
+        settings = min((row["unscored"], row["settings"]) for row in choices)[1] if choices else ""
+        if settings and (adopt := getattr(builder.backend, "adopt", None)):  # not of plug-ins
+            adopt(json.loads(settings))
         self._required = builder.study.campaign.require is not None
         self._missing_log_odds: str | None = None
         self._version: str | None = None
@@ -113,44 +121,30 @@ class BatchRunner:
     async def submit(self, resend: bool = False) -> int:
         """Submit every open question; return the number of batches.
 
-        If log-odds are required, the first question is submitted alone, and the others once its
-        answer has shown that there are some.
-
         Args:
             resend: whether to reopen the questions of batches that the provider does not list.
 
         Raises:
-            JudgeError: the provider refuses, or cannot be reached; or log-odds are required, and an
-                answer from the cache has none.
+            JudgeError: the provider refuses, or cannot be reached; or log-odds are required, and it
+                is not known yet that there are some, or an answer from the cache has none.
             CapError: the cap leaves no room for another request.
             VersionChangedError: several versions have answered, and `strict_version` is set.
         """
         self._check_version()
         await self.reconcile(resend)
         count, most = 0, self._client.limits.count
-        if self._awaits_first_log_odds and self._journal.batches(self._judge, "submitted"):
-            return 0
-        while questions := self._journal.claim(
-            self._judge, 1 if self._awaits_first_log_odds else most
-        ):
+        if self._required and not self._log_odds.scored:
+            raise JudgeError(
+                f"judge {self._judge!r}: require: log_odds, and no answer has shown yet that there "
+                "are some; nothing was submitted: run again"
+            )
+        while questions := self._journal.claim(self._judge, most):
             for group in group_entries(self._entries(questions), self._client.limits):
                 self._check_log_odds()
                 await self._submit_group(group)
                 count += 1
-            if count and self._awaits_first_log_odds:
-                self._progress.note(
-                    self._judge,
-                    "require: log_odds: one question is submitted alone; submit the others when "
-                    "its answer is collected",
-                )
-                break
         self._check_log_odds()
         return count
-
-    @property
-    def _awaits_first_log_odds(self) -> bool:
-        """Whether log-odds are required and no answer has shown yet that there are some."""
-        return self._required and not self._log_odds.scored
 
     def _entries(self, questions: Iterable[Question]) -> Iterator[Entry]:
         """Yield the questions to submit; answer those that have a cached answer."""
@@ -482,6 +476,9 @@ async def ask_in_batches(
 ) -> AskSummary:
     """Ask the open questions through the providers' batch endpoints.
 
+    Before anything is submitted to a judge that may give log-probabilities, one question is asked
+    directly. Its answer shows which settings the server takes, which a batch could not learn.
+
     Args:
         study: the campaign and its plan.
         step: `submit` submits the open questions, `collect` collects the results of batches that
@@ -504,6 +501,12 @@ async def ask_in_batches(
         if judge not in judges:
             logged.note(judge.name, "has no batch mode; ask it without --batch")
     builders = builders_of(study, logged, judges, batch=True)
+    if unprobed := _unprobed(study, judges) if step != "collect" else []:
+        probe = await engine.ask(replace(study, probing=tuple(unprobed)), progress)
+        if probe.interrupted:
+            raise asyncio.CancelledError
+        stops = {name: judge.stopped for name, judge in probe.judges.items() if judge.stopped}
+    submitting = [name for name in builders if name not in stops]
     async with AsyncExitStack() as stack:
         clients = {
             judge.name: await stack.enter_async_context(open_batch_client(judge))
@@ -517,20 +520,21 @@ async def ask_in_batches(
             for name, builder in builders.items()
         }
 
-        async def call_each(work: Callable[[BatchRunner], Awaitable[int]]) -> int:
+        async def call_each(
+            work: Callable[[BatchRunner], Awaitable[int]], names: Iterable[str] = runners
+        ) -> int:
             """Call `work` for every judge and return the sum; an error stops its judge alone."""
             total = 0
-            for name, runner in runners.items():
+            for name in names:
                 try:
-                    total += await work(runner)
+                    total += await work(runners[name])
                 except Exception as error:
                     stops[name] = _stop(name, clients[name], error)
             return total
 
         submit = partial(BatchRunner.submit, resend=resend)
-        rounds = ROUNDS + (study.campaign.require is not None)
-        for _ in range(rounds if step == "wait" else 1):
-            sent = await call_each(submit) if step != "collect" else 0
+        for _ in range(ROUNDS if step == "wait" else 1):
+            sent = await call_each(submit, submitting) if step != "collect" else 0
             waiting = await call_each(BatchRunner.collect) if step != "submit" else 0
             while step == "wait" and waiting and len(stops) < len(runners):
                 await asyncio.sleep(min(every, _LEASE / 2))
@@ -548,6 +552,17 @@ async def ask_in_batches(
         )
         log_end(summary)
     return summary
+
+
+def _unprobed(study: Study, judges: Sequence[Judge]) -> list[Judge]:
+    """Return the judges that may give log-probabilities, and of which no choice is known."""
+    if study.presentations[0].template.answer != "letter":
+        return []
+    asked = [judge for judge in judges if not judge.choices_only]
+    if not is_begun(study.location):
+        return asked
+    with reading(study.location) as db:
+        return [judge for judge in asked if not choices_of(db, judge.name)]
 
 
 async def batch_statuses(study: Study) -> list[BatchStatus]:

@@ -203,7 +203,7 @@ async def ask(
     """
     logged = LoggingProgress(progress or Silent())
     retry_policy = retry_policy or RetryPolicy()
-    builders = await in_thread(partial(builders_of, study, logged))
+    builders = await in_thread(partial(builders_of, study, logged, study.probing))
     limits = study.campaign.limits
     async with open_run(study, logged, lease=retry_policy.lease, reuse=reuse) as run:
         context = RunContext(
@@ -232,7 +232,7 @@ async def _ask_all(
     journal, call = run.journal, context.writer.call
     async with context.writer:
         runners: dict[str, JudgeRunner | PeopleRunner] = {}
-        for judge in campaign.judges:
+        for judge in study.probing or campaign.judges:
             name = judge.name
             totals = await call(journal.totals, name)
             if name in builders:

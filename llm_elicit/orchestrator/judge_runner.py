@@ -190,6 +190,8 @@ class JudgeRunner:
                     await self._give_up_after_defect(queued.question, defect)
                 finally:
                     self._first_answer.set()
+                    if self._builder.study.probing:
+                        self._close()  # the other questions stay open
                     if due is None:
                         self._queue.finish()
                     else:

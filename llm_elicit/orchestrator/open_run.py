@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.judges import Judge
 from llm_elicit.config.provenance import identity_of
 from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import CacheUse, RunCache
@@ -63,6 +64,7 @@ class Study:
     Attributes:
         retry_failed: whether questions that were set aside are asked again.
         strict_version: whether a judge stops once its answers are of several versions of its model.
+        probing: the judges, if only some are asked, each its first open question alone.
     """
 
     campaign: Campaign
@@ -71,6 +73,7 @@ class Study:
     folder: Path
     retry_failed: bool = False
     strict_version: bool = False
+    probing: tuple[Judge, ...] = ()
 
     @property
     def judges(self) -> list[str]:

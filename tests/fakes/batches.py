@@ -56,6 +56,8 @@ class BatchProvider:
     requests: list[tuple[str, str]] = field(default_factory=list)
     url: str = ""
     endpoint: str = "/v1/chat/completions"
+    direct: list[dict[str, Any]] = field(default_factory=list)
+    """The bodies of questions that were asked directly."""
 
     def __enter__(self) -> Self:
         self._files: dict[str, bytes] = {}
@@ -93,6 +95,8 @@ class BatchProvider:
     def post(self, path: str, kind: str, raw: bytes) -> tuple[int, Any] | None:
         if path == "/v1/files":
             return self._keep_file(kind, raw)
+        if path == "/v1/chat/completions":
+            return self._direct(json.loads(raw))
         wire = "openai" if path == "/v1/batches" else "anthropic"
         if self.refuses is not None:
             return self.refuses.status, error_body(self.refuses, wire == "anthropic")
@@ -119,6 +123,14 @@ class BatchProvider:
         if self.resets_after is not None and number > self.resets_after:
             return None
         return 200, self._shown(batch)
+
+    def _direct(self, body: dict[str, Any]) -> tuple[int, Any]:
+        self.direct.append(body)
+        outcome = self.answer(body)
+        if isinstance(outcome, Says):
+            return 200, completion(outcome, body)
+        fails = outcome or Fails(503, "overloaded")
+        return fails.status, error_body(fails, anthropic=False)
 
     def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
         if path.endswith("/content"):

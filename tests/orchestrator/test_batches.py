@@ -59,7 +59,9 @@ def _judge(body: dict[str, Any]) -> Says:
 
 
 def _study(judge: Any, url: str, pairs: int = 10, **rest: Any) -> Campaign:
-    return campaign([judge(url, price=PRICE)], pairs=pairs, **rest)
+    """Without log-probabilities, so that every question is in a batch."""
+    settings = {"logprobs": False} if judge is gpt else {}
+    return campaign([judge(url, price=PRICE, **settings)], pairs=pairs, **rest)
 
 
 def _do(
@@ -494,10 +496,9 @@ from llm_elicit.orchestrator.batches import ask_in_batches
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.progress import Silent
 from orchestrator.conftest import claude, gpt
-from orchestrator.running import campaign, plan_of
-from orchestrator.test_batches import PRICE
-judge = {"claude": claude, "gpt": gpt}[sys.argv[1]]
-study = campaign([judge(sys.argv[2], price=PRICE)])
+from orchestrator.running import plan_of
+from orchestrator.test_batches import _study
+study = _study({"claude": claude, "gpt": gpt}[sys.argv[1]], sys.argv[2])
 whole = Study(study, study.load_space(), plan_of(study), Path(sys.argv[3]))
 asyncio.run(ask_in_batches(whole, "submit", Silent()))
 """
@@ -568,3 +569,68 @@ def test_judges_without_a_batch_mode_are_left_out(tmp_path: Path) -> None:
         assert summary.judges["expert"].tally.done == 0
     with pytest.raises(InputError, match="no judge has a batch mode"):
         _do("wait", campaign([EXPERT]), tmp_path / "other")
+
+
+def _limited(body: dict[str, Any]) -> Says | Fails:
+    """A server that lists five alternatives and knows one name of the token limit."""
+    if "max_tokens" in body:
+        return Fails(400, "Unsupported parameter: 'max_tokens'", param="max_tokens")
+    if body.get("top_logprobs", 0) > 5:
+        return Fails(400, "top_logprobs must be between 0 and 5", param="top_logprobs")
+    return Says("A", logprobs={"A": -0.2, "B": -1.8} if body.get("logprobs") else None)
+
+
+def test_a_batch_has_the_settings_that_the_server_takes_of_one_question(tmp_path: Path) -> None:
+    """All requests of a batch would be refused; what one question learns, later processes use."""
+    notes = Notes()
+    with BatchProvider(_limited) as provider:
+        study = campaign([gpt(provider.url, price=PRICE)], pairs=10)
+        for _ in range(2):
+            assert not _do("submit", study, tmp_path / "try", progress=notes).problems
+        assert [len(batch.requests) for batch in provider.batches] == [19]
+        assert len(provider.direct) == 3, "two settings are refused once each"
+        provider.end()
+        assert _do("collect", study, tmp_path / "try", progress=notes).complete
+    assert table(study, tmp_path / "try").frame["soft"].all()
+    assert notes.said.count("returns 5 log-probabilities per token, not 20") == 1
+
+
+def _without_log_probabilities(body: dict[str, Any]) -> Says | Fails:
+    return Fails(400, "logprobs is not supported") if body.get("logprobs") else Says("A")
+
+
+@pytest.mark.parametrize(
+    ("answer", "soft"),
+    [
+        (_without_log_probabilities, 0),
+        (lambda body: Says("A"), 0),
+        (lambda body: Says("A", logprobs={"A": -0.2, "B": -1.8}), 20),
+    ],
+    ids=["refused", "ignored", "taken"],
+)
+def test_a_batch_is_complete_whatever_the_server_makes_of_log_probabilities(
+    answer: Any, soft: int, tmp_path: Path
+) -> None:
+    with BatchProvider(answer, at_once=True) as provider:
+        study = campaign([gpt(provider.url, price=PRICE)], pairs=10)
+        assert _do("wait", study, tmp_path / "try").complete
+        assert len(provider.batches) == 1
+    assert table(study, tmp_path / "try").frame["soft"].sum() == soft
+
+
+def test_an_overloaded_server_gets_its_batch_without_the_question_before(tmp_path: Path) -> None:
+    with BatchProvider(lambda body: None) as provider:
+        study = campaign([gpt(provider.url, price=PRICE)], pairs=10)
+        assert not _do("submit", study, tmp_path / "try").problems
+        assert (len(provider.direct), len(provider.submitted)) == (1, 20)
+        provider.answer = _judge
+        provider.end()
+        assert _do("collect", study, tmp_path / "try").complete
+
+
+def test_a_judge_that_cannot_be_asked_is_handed_nothing_in(tmp_path: Path) -> None:
+    with BatchProvider(lambda body: Fails(401, "no such key")) as provider:
+        study = campaign([gpt(provider.url, price=PRICE)], pairs=10)
+        (problem,) = _do("wait", study, tmp_path / "try").problems
+        assert "no such key" in str(problem)
+        assert not provider.batches

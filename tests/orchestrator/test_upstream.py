@@ -287,18 +287,15 @@ def test_answers_from_the_cache_count_as_those_of_the_judge(tmp_path: Path) -> N
 def test_a_batch_may_require_log_odds_before_it_is_submitted(scored: bool, tmp_path: Path) -> None:
     soft = {"A": -0.2, "B": -1.8}
     with BatchProvider(lambda body: Says("A", logprobs=soft if scored else None)) as provider:
-        study = _study(gpt, provider.url, pairs=4, require="log_odds")
-        for _ in range(2):
-            _do("submit", study, tmp_path)
-            assert len(provider.submitted) == 1, "until the first is answered"
-        provider.end()
-        summary = _do("collect", study, tmp_path)
+        study = campaign([gpt(provider.url)], pairs=4, require="log_odds")
+        summary = _do("submit", study, tmp_path)
         assert bool(summary.problems) is not scored
+        assert len(provider.direct) == 1
+        assert len(provider.submitted) == (7 if scored else 0)
         if not scored:
             assert "require: log_odds, and an answer" in str(summary.problems)
+            assert "no answer has shown" in str(_do("submit", study, tmp_path).problems)
             return
-        _do("submit", study, tmp_path)
-        assert len(provider.submitted) == 8
         provider.end()
         assert _do("collect", study, tmp_path).complete
 
