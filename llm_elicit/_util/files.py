@@ -27,7 +27,7 @@ else:
 T = TypeVar("T")
 
 
-_WAY_OUT = "delete it and run the stage that writes it again"
+_WAY_OUT = "delete the file and rerun the stage that writes it"
 
 
 def read_parquet(
@@ -77,7 +77,7 @@ def read_points(
         points = np.full((1, 1), np.nan)
     if not len(points) or len(points) % multiple or not np.isfinite(points).all():
         raise InputError(
-            f"{path}: holds {len(points)} rows, some of which are not points; {_WAY_OUT}"
+            f"{path}: the {len(points)} rows are not all points of the feature space; {_WAY_OUT}"
         )
     return points
 

@@ -83,7 +83,7 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     for number, value in enumerate(values):
         if value in values[:number]:
-            raise ValueError(f"{value!r} appears twice; name each once")
+            raise ValueError(f"{value!r} appears twice; remove one")
     return values
 
 
@@ -104,7 +104,7 @@ class _Strict(Composer, SafeConstructor):
         alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise _refused("nested too deep", at)
+            raise _refused("nested too deeply; use fewer levels", at)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is None:
@@ -113,7 +113,9 @@ class _Strict(Composer, SafeConstructor):
             raise _refused("recursive alias", at)
         size = self._sizes.setdefault(node, 1 + sum(self._sizes[part] for part in _parts(node)))
         if size > _MOST:
-            raise _refused(f"more than {_MOST:,} values, counting every use of an alias", at)
+            raise _refused(
+                f"more than {_MOST:,} values, where every use of an alias counts; shorten it", at
+            )
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -200,7 +202,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         if path.stat().st_size > _LARGEST:
-            raise InputError(f"{path}: {path.stat().st_size:,} bytes; is this a settings file?")
+            raise InputError(
+                f"{path}: {path.stat().st_size:,} bytes are too many for a settings file; check "
+                "the path"
+            )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
@@ -210,7 +215,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not valid YAML: {_shown(error)}") from None
     data = parse_yaml(text, str(path))
     if not isinstance(data, dict):
-        raise InputError(f"{path}: a mapping of keys is expected, got {type(data).__name__}")
+        raise InputError(f"{path}: expected a mapping (key: value), got {type(data).__name__}")
     return data
 
 

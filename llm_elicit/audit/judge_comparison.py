@@ -240,7 +240,7 @@ def compare_judges(
     names = [judge.name for judge in judges]
     if len(names) < 2 or len(set(names)) < len(names):
         raise InputError(
-            f"compare: {', '.join(names) or 'no judge'}; name two or more judges of different names"
+            f"compare: {', '.join(names) or 'no judge'}; name at least two different judges"
         )
     # Judges are compared over the data of all runs together and over draws from the λ of every run
     # that lie in the support of all. Runs with the same data, or the same λ, count once.

@@ -534,13 +534,13 @@ def _apply_doubt(verdict: Verdict, doubt: Doubt, level: float) -> tuple[Verdict,
     if surface is not None and surface.p_holm < _SECONDARY_LEVEL_SHARE * level:
         return SURFACE, (
             f"The answers depend on the length and digits of the text ({surface.p_text}), "
-            "and are not shown to depend on the content beyond it."
+            "and are not shown to depend on the content beyond these."
         )
     wording_level = level if verdict in CONSISTENT_VERDICTS else _SECONDARY_LEVEL_SHARE * level
     if wording is not None and wording.p_holm < wording_level:
         return WORDING, (
-            f"The answers depend on how the question is put ({wording.p_text}); what they "
-            "have in common over wordings is not shown to be a preference."
+            f"The answers depend on how the question is put ({wording.p_text}); no preference "
+            "common to all wordings is shown."
         )
     return verdict, ""
 
@@ -575,7 +575,7 @@ def _explain_verdict(
     if verdict == REPEATABLE and preference.agreement is not None:
         return (
             f"No linear or quadratic rule on the features is shown to describe the answers ({p}); "
-            f"but those to a pair agree between its two orders ({preference.agreement.p_text})."
+            f"but answers to the same pair agree in its two orders ({preference.agreement.p_text})."
         )
     no_dependence = f"The answers are not shown to depend on the points ({p})"
     if verdict == "position only" and preference.position is not None:

@@ -319,8 +319,8 @@ def common_answers(runs: Sequence[tuple[Comparisons, str]], space: FeatureSpace)
     if wide.empty:
         names = " and ".join(dict.fromkeys(judge for _, judge in runs))
         raise InputError(
-            f"compare: no question to {names} was answered in all runs; leave out the runs that "
-            "share none, or run them again to complete them"
+            f"compare: no question to {names} was answered in all runs; leave out runs that share "
+            "no question with the others, or complete them with llm-elicit run"
         )
     orders = sorted(set(wide.columns.get_level_values("order")))
     by_order = {
@@ -444,7 +444,9 @@ class JudgeRepeats(StrictModel):
         if self.ends is not None:
             lines.append(f"First against last: {self.ends.sentence}")
         if self.change.anything < _ALPHA <= self.p_holm:
-            lines.append(f"Adjusted over all judges nothing is shown (p = {self.p_holm:.2g}).")
+            lines.append(
+                f"Adjusted for the number of judges, no change is shown (p = {self.p_holm:.2g})."
+            )
         return lines
 
 

@@ -103,7 +103,9 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     """
     completion = wire.read_answer(wire.Completion, answer)
     if not completion.choices:
-        raise MalformedReplyError("no choices; the server may have filtered the prompt")
+        raise MalformedReplyError(
+            "the reply has no choices; the server may have filtered the prompt"
+        )
     choice = completion.choices[0]
     wire.check_upstream(choice)
     text, thinking, refusal = _message_parts(choice)

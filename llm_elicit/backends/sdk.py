@@ -223,7 +223,7 @@ class SDKBackend(WithoutKey):
         if package and find_spec(package.partition(".")[0]) is None:
             raise InputError(
                 f"judge {self._judge.name!r}: {self._judge.profile} needs the package {package}; "
-                f"pip install 'llm-elicit[{extra}]'"
+                f"run: pip install 'llm-elicit[{extra}]'"
             )
 
     def _with_settings(self, body: dict[str, Any], request: Request) -> dict[str, Any]:

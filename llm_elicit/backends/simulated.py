@@ -280,7 +280,7 @@ class SimulatedBackend(WithoutKey):
         if len(points) <= self._space.dimension:
             raise InputError(
                 f"judge {self._judge.name!r}: the table of {self._space.name!r} has only "
-                f"{len(points)} rows in the range; use belief: uniform, or widen the range"
+                f"{len(points)} rows within the ranges; use belief: uniform, or widen them"
             )
         counts = np.where(self._has_shares, self._space.high - self._space.low + 1.0, 0.0)
         periodic = self._space.periodic & ~self._has_shares

@@ -94,7 +94,7 @@ class BeliefFlow(torch.nn.Module):
             from zuko.flows import NSF  # noqa: PLC0415 - of the extra `flow`
         except ImportError as error:
             raise DensityError(
-                f"method 'flow' needs zuko ({error}); pip install 'llm-elicit[flow]'."
+                f"method 'flow' needs zuko ({error}); run: pip install 'llm-elicit[flow]'."
             ) from error
 
         self.shape, d = shape, shape.dimension
@@ -303,8 +303,8 @@ class FlowSettings:
         check_fields(self, check_integer, *counts, minimum=1)
         if not 2 <= self.folds >= self.members:
             raise DensityError(
-                f"FlowSettings: folds = {self.folds} with members = {self.members}; there must be "
-                "at least two folds and one for each member; raise folds."
+                f"FlowSettings: folds = {self.folds} and members = {self.members}; folds must be "
+                "at least 2 and at least the number of members; raise folds."
             )
         check_fields(self, check_number, "affine_rate", "learning_rate", above=0.0)
         for weight in self.prior_weight:

@@ -20,7 +20,7 @@ from llm_elicit.orchestrator.cache import Cache
 
 cache_app = typer.Typer(
     add_completion=False,
-    help="List, compare, verify or delete the answers kept across runs.",
+    help="List, compare, verify or delete cached answers.",
     no_args_is_help=True,
 )
 
@@ -44,7 +44,7 @@ def _opened(runs: Path) -> Iterator[Cache]:
 @cache_app.command("list")
 def list_command(
     model: Annotated[str, typer.Option(help="Model whose entries are listed, newest last.")] = "",
-    last: Annotated[int, typer.Option(help="Entries to list, with --model.", min=1)] = 20,
+    last: Annotated[int, typer.Option(help="With --model: number of entries to list.", min=1)] = 20,
     runs: Runs = RUNS,
     as_json: AsJson = False,
 ) -> None:

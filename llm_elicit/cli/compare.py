@@ -20,7 +20,7 @@ from llm_elicit.pipeline.run_folder import Run
 
 Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders or names.")]
 Out = Annotated[
-    Path | None, typer.Option(help="File for the results, .json; of repeats also .html.")
+    Path | None, typer.Option(help="File for the results: .json, or .html for repeats of a run.")
 ]
 
 
@@ -28,8 +28,8 @@ def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> N
     """Compare judges with each other and the data, or a run with its repeats."""
     if out is not None and out.suffix not in (".json", ".html"):
         raise InputError(
-            f"--out {out}: the record is JSON, and of repeats a page too; name a file that ends in "
-            ".json or .html"
+            f"--out {out}: the results are written as JSON, or for repeats also as a page; name a "
+            ".json or .html file"
         )
     if out is not None and not out.parent.is_dir():
         raise InputError(f"--out {out}: there is no folder {out.parent}; create it first")
@@ -103,8 +103,8 @@ def _show(comparison: JudgeComparison) -> None:
     console_out.print(table)
     console_out.print(
         "Rank correlations are of the utilities over λ; two judges who agree completely reach "
-        "the self-correlation. These numbers do not depend on the sharpness of the beliefs; those "
-        "below do."
+        "the self-correlation. These numbers do not depend on the sharpness of the beliefs; the "
+        "distances below do."
     )
     table = Table("judge", "judge", "distance", "floor", "differ in", box=None)
     for difference in comparison.differences:

@@ -14,18 +14,18 @@ from llm_elicit.cli.exit_codes import CommandGroup, run_app
 
 COMMANDS = {
     "run.run": "Plan, ask, fit, audit and report. Run it again to resume.",
-    "run.repeat": "Ask the same questions of the same judges again, in a run of its own.",
+    "run.repeat": "Ask the same judges the same questions again, in a new run.",
     "run.estimate": "Estimate questions, tokens and cost; send nothing.",
     "run.plan": "Validate a campaign and draw its pairs.",
     "run.ask": "Ask the questions that have no answer yet.",
     "run.fit": "Estimate every judge's belief from its answers.",
     "run.audit": "Compare the beliefs with the data.",
     "run.report": "Write the report, its figures and its tables.",
-    "status.status": "Show the progress of each judge, also of a run at work.",
-    "status.pause": "Pause a run of another process, after the answers in flight.",
+    "status.status": "Show the progress of each judge, even while the run works.",
+    "status.pause": "Pause a run of another process once answers in flight have arrived.",
     "status.resume": "Resume a paused run of another process, or change its limits.",
     "status.cancel": "End a run of another process; every answer received is kept.",
-    "status.export": "Write the judgments as a table, or a run for Inspect and others.",
+    "status.export": "Export the answers as a table, or the run for Inspect and others.",
     "compare.compare": "Compare judges with each other and the data, or a run with its repeats.",
     "pilot.pilot": "Ask a few pairs with every template; compare reliability and cost.",
     "serve.bundle": "Write the live page of a run, finished or not, as one HTML file.",
@@ -33,7 +33,7 @@ COMMANDS = {
     "models.backends": "List the backends that a campaign can name.",
     "models.models": "List the local models, download one, list providers, or check a judge.",
     "models.space": "Draft feature spaces from tables.",
-    "cache.cache": "List, compare, verify or delete the answers kept across runs.",
+    "cache.cache": "List, compare, verify or delete cached answers.",
 }
 """The first line of every command's help, by its module and its name."""
 

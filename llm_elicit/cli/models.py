@@ -96,7 +96,7 @@ def check_command(
         str, typer.Option(metavar="FILE", help="Campaign that has the judge, and the question.")
     ] = "",
     base_url: Annotated[
-        str, typer.Option(metavar="URL", help="Address of the server, if it is another.")
+        str, typer.Option(metavar="URL", help="Address of the server, if not the profile's.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -156,7 +156,7 @@ def _facts(shown: model_check.ModelCheck) -> Iterator[tuple[str, str]]:
     yield "model", shown.model
     yield "version", f"{shown.version} {shown.fingerprint}".strip() or "not reported"
     yield "answer", shown.verdict
-    none = "none" if shown.verdict in ("A", "B") else "not known: the answer is no choice"
+    none = "none" if shown.verdict in ("A", "B") else "unknown: the answer chooses no option"
     yield "log-odds", shown.log_odds.removeprefix("log-odds: ") or none
     cached = f" ({shown.cached_tokens:,} cached)" if shown.cached_tokens else ""
     yield (
@@ -222,7 +222,7 @@ def init_command(
         typer.Option(
             "--not-stated",
             metavar="A,B",
-            help="Numeric columns in which a missing cell is an answer of its own.",
+            help="Numeric columns in which a missing cell means 'not stated'.",
         ),
     ] = "",
     encoding: Annotated[
@@ -292,7 +292,7 @@ def _write_starter(space: features.FeatureSpace, path: Path, *, replace: bool) -
         "judges": [{"name": model, "backend": "local", "model": model}],
     }  # fmt: skip
     about = (
-        "# Pairs in eight wordings, with worked examples; a fifth of them is asked in two.\n"
+        "# Pairs in eight wordings, with worked examples; a fifth of the pairs is asked in two.\n"
         f"# `llm-elicit run {campaign} --dry-run` shows some of the questions.\n"
     )
     write_atomically(campaign, about + to_yaml(settings))

@@ -52,8 +52,9 @@ def _show(result: pilot.Pilot) -> None:
     out.print(table)
     out.print(
         "Reliability of one order: correlation of a pair's two answers without the mean "
-        "position effect; 0 if negative. Of both orders: by Spearman-Brown; a lower bound where "
-        "the position effect varies. Predicted: share of the differences between the two orders "
+        "position effect; 0 if negative. Reliability of both orders: by the Spearman-Brown "
+        "formula; a lower bound if the position effect varies. Predicted: share of the differences "
+        "between the two orders "
         "that the features predict for held-out pairs; negative if they predict worse than no "
         "rule. Intervals are 95 %. Position effect: log-odds; for choices, P(first shown) - "
         "1/2. Cost: USD; for free judges, thousands of tokens, or questions if tokens are not "

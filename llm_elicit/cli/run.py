@@ -82,7 +82,7 @@ def repeat_command(
     strict_version: StrictVersion = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the same questions of the same judges again, in a run of its own."""
+    """Ask the same judges the same questions again, in a new run."""
 
     def work(cell: Run) -> Outcome:
         with frozen_garbage():
@@ -370,8 +370,8 @@ def _basis(line: estimates.JudgeEstimate) -> str:
     low, high = _usd(line.low), _usd(line.high)
     ends = f"{line.judge}: {low if low == high else f'{low} to {high}'} USD"
     if line.measured:
-        return f"{ends}, by the tokens of {line.measured:,} answers (95 %)."
-    return f"{ends}, by assumed answer tokens; `llm-elicit pilot` measures them."
+        return f"{ends}, estimated from the tokens of {line.measured:,} answers (95 % interval)."
+    return f"{ends}, estimated from assumed answer lengths; `llm-elicit pilot` measures them."
 
 
 def _usd(amount: float | None) -> str:

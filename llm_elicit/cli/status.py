@@ -46,7 +46,7 @@ def status_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the progress of each judge, also of a run at work."""
+    """Show the progress of each judge, even while the run works."""
     cells = run_folder.open_runs(run)
     if as_json:
         if watch:
@@ -182,7 +182,7 @@ def export_command(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write the judgments as a table, or a run for Inspect and others."""
+    """Export the answers as a table, or the run for Inspect and others."""
     if format_ is not None:
         for written in exchange.export_run(run_folder.Run.open(run), path, format_, license_):
             out.print(written)
@@ -202,7 +202,7 @@ _LOOK = 0.2
 
 
 def pause_command(run: RunName, as_json: AsJson = False) -> None:
-    """Pause a run of another process, after the answers in flight."""
+    """Pause a run of another process once answers in flight have arrived."""
     _request(_worked_on(run), "paused", as_json)
 
 
@@ -253,7 +253,10 @@ def _request(result: Run, state: journal.Wanted, as_json: bool, **limits: Any) -
         if control.state == state or control.state in journal.ENDED:
             break
         if not control.at_work:
-            raise InputError(f"{result.folder}: the process of this run has ended")
+            raise InputError(
+                f"{result.folder}: no process works on this run any more; `llm-elicit run` resumes "
+                "it"
+            )
         time.sleep(_LOOK)
     counts = judgments.status(result.folder, result.campaign).values()
     done, total = (sum(getattr(line, name) for line in counts) for name in ("done", "total"))

@@ -68,7 +68,7 @@ def _named(belief: BeliefDensity, space: FeatureSpace) -> BeliefDensity:
     if space.dimension != belief.dimension:
         raise InputError(
             f"to_arviz: the belief has {belief.dimension} features and the space {space.name!r} "
-            f"has {space.dimension}; give the space it was asked in"
+            f"has {space.dimension}; pass the feature space of the belief"
         )
     words = {j: feature.categories for j, feature in enumerate(space.features)}
     return belief.named(space.names, {j: names for j, names in words.items() if names})
@@ -208,7 +208,8 @@ def _bounds(function: str, belief: BeliefDensity) -> tuple[Floats, Floats]:
     low, high = belief.as_prior().support()
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise InputError(
-            f"{function}: the belief is not bounded; fit it with a sampling density over ranges"
+            f"{function}: the belief has no bounds; fit it with a sampling density that has them, "
+            "such as Uniform"
         )
     try:
         belief.as_prior().logpdf_and_gradient(belief.sample(1))
@@ -222,4 +223,6 @@ def _imported(package: str) -> Any:
         return import_module(package)
     except ImportError:
         extra = package.split(".", maxsplit=1)[0]
-        raise InputError(f"{extra} is not installed; pip install 'llm-elicit[{extra}]'") from None
+        raise InputError(
+            f"{extra} is not installed; run: pip install 'llm-elicit[{extra}]'"
+        ) from None

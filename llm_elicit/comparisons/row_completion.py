@@ -101,8 +101,8 @@ def _hidden_column(places: list[int], rows: list[list[str]], space: FeatureSpace
         candidates.append((len(beginnings) >= _UNIQUE_SHARE * len(rows), len(values), place))
     if not candidates:
         raise InputError(
-            f"direct.rows: {space.name!r} has no number beyond its table's first column, so rows "
-            "have no beginning to show; leave rows out"
+            f"direct.rows: {space.name!r} has no numeric feature after the first column of its "
+            "table, so no row can be completed; remove `rows`"
         )
     is_unique, most, _ = max(candidates)
     return max(place for *kind, place in candidates if kind[0] == is_unique and 2 * kind[1] >= most)

@@ -163,8 +163,7 @@ class Comparisons:
         if missing:
             raise InputError(
                 f"comparisons: no column {missing[0]!r}; it has "
-                f"{visible(', '.join(map(str, frame.columns)), 300)}; is this a table of "
-                "comparisons?"
+                f"{visible(', '.join(map(str, frame.columns)), 300)}; give a table of comparisons"
             )
         more = {name: kind for name, kind in OPTIONAL.items() if name in frame.columns}
         typed = frame[[*needed, *more]].astype({**COLUMNS, **more}).reset_index(drop=True)
@@ -302,8 +301,8 @@ def _codes(column: pd.Series[Any]) -> Floats:
     coded = isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind == "M"
     if not coded and is_worded(column) and len(column):
         raise InputError(
-            f"comparisons: column {column.name!r} holds words, whose codes are in the feature "
-            "space; read the table with Comparisons.read(path, space)"
+            f"comparisons: column {column.name!r} holds category names, whose codes are in the "
+            "feature space; read the table with Comparisons.read(path, space)"
         )
     return column_values(column)
 

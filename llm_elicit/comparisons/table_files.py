@@ -98,9 +98,7 @@ def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFr
     if missing or not features:
         named = repr(missing[0]) if missing else "of a feature (a_...)"
         has = visible(", ".join(map(str, frame.columns)), 300)
-        raise InputError(
-            f"{path}: no column {named}; it has {has}; is this a table of comparisons?"
-        )
+        raise InputError(f"{path}: no column {named}; it has {has}; give a table of comparisons")
     words = {f.name for f in (() if space is None else space.features) if f.categories}
     kinds = _TYPES | dict.fromkeys(points, "point")
     text = {name for name, kind in kinds.items() if kind == "string" or name[2:] in words}
@@ -208,7 +206,10 @@ def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
     ]
     is_repeated = frame.duplicated(question)
     _refuse(
-        frame["pair"], is_repeated, path, "answered twice by one judge in one order and replicate"
+        frame["pair"],
+        is_repeated,
+        path,
+        "a second answer of one judge to the same pair, order and replicate",
     )
 
 
@@ -254,7 +255,7 @@ def _refuse(column: pd.Series[Any], bad: Any, path: Path, rule: str) -> None:
         more = f" ({rows.size:,} such cells)" if rows.size > 1 else ""
         raise InputError(
             f"{path}: column {column.name!r}, row {rows[0] + 1}: {cell} is {rule}{more}; correct "
-            "it, or have the run write the table again"
+            "the cell, or write the table again with `llm-elicit ask` or `llm-elicit export`"
         )
 
 

@@ -65,7 +65,7 @@ class VersionChange:
             f"{to_the_second(span.first)} to {to_the_second(span.last)})"
             for span in self.versions
         ]
-        return f"the version that answers changed: {', then '.join(parts)}"
+        return f"the model version changed during the run: {', then '.join(parts)}"
 
 
 def to_the_second(moment: str) -> str:

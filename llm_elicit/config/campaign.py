@@ -93,8 +93,8 @@ class Fit(StrictModel):
         bound = [method for method in self.methods if method not in ("utility", "auto")]
         if self.position_effect == "estimated" and bound:
             raise ValueError(
-                f"position_effect: estimated is for methods utility and auto; {bound[0]!r} uses "
-                "only winners and losers; leave out the setting or the method"
+                "position_effect: estimated works only with methods utility and auto, because "
+                f"{bound[0]!r} uses no positions; remove the setting or the method"
             )
         return self
 
@@ -131,8 +131,8 @@ class Grid(StrictModel):
         for condition in conditions:
             if not condition or condition.keys() != conditions[0].keys():
                 raise ValueError(
-                    f"{condition or 'no value'}: all conditions must give values of the same "
-                    "features; put other conditions into another campaign"
+                    f"{condition or 'no value'}: all conditions must fix the same features; put "
+                    "the others into another campaign"
                 )
         return conditions
 
@@ -198,7 +198,7 @@ class Campaign(StrictModel):
         if not spaces or not isinstance(spaces, list | tuple):
             return data
         if data.get("space", spaces[0]) not in spaces:
-            raise ValueError("space is not in grid.spaces; leave it out")
+            raise ValueError("`space` is not among grid.spaces; remove `space`")
         return {**data, "space": data.get("space", spaces[0])}
 
     @property
@@ -240,7 +240,7 @@ class Campaign(StrictModel):
         if self.people and self.direct is not None:
             raise ValueError(
                 f"direct: judge {next(iter(self.people))!r} is a person, and people only compare "
-                "two points; leave direct out, or ask people in a campaign of their own"
+                "two points; remove `direct`, or ask people in a separate campaign"
             )
         return self
 
@@ -249,8 +249,8 @@ class Campaign(StrictModel):
         facets, grid = self.design.presentations, self.grid
         if grid is not None and grid.templates and facets is not None and facets.wordings:
             raise ValueError(
-                "grid: templates: design.presentations.wordings names the templates of every "
-                "cell; leave out one of the two"
+                "grid.templates and design.presentations.wordings both name templates; remove one "
+                "of them"
             )
         return self
 
@@ -259,8 +259,8 @@ class Campaign(StrictModel):
         for judge in self.judges if self.require else ():
             if judge.choices_only:
                 raise ValueError(
-                    f"require: log_odds: judge {judge.name!r} makes choices only "
-                    f"({judge.choices_only}); leave out the judge, or require"
+                    f"require: log_odds: judge {judge.name!r} gives choices without log-odds "
+                    f"({judge.choices_only}); remove the judge, or `require`"
                 )
         return self
 
@@ -325,17 +325,17 @@ class Campaign(StrictModel):
         if bound and space.categorical.any():
             named = space.names[int(space.categorical.argmax())]
             raise InputError(
-                f"fit: method {bound[0]!r} supports numbers only, and {named} of {space.name} is "
+                f"fit: method {bound[0]!r} supports only numbers, but {named} of {space.name} is "
                 "categorical; use utility or auto"
             )
         if bound and (space.periodic.any() or space.density_constraints):
             kind = "constraints" if space.density_constraints else "a periodic feature"
             raise InputError(
-                f"fit: method {bound[0]!r} supports numbers without constraints and periods only, "
-                f"and {space.name} has {kind}; use utility or auto"
+                f"fit: method {bound[0]!r} supports only non-periodic numbers without constraints, "
+                f"but {space.name} has {kind}; use utility or auto"
             )
         if "flow" in bound and find_spec("zuko") is None:
-            raise InputError("fit: method 'flow' needs zuko; pip install 'llm-elicit[flow]'")
+            raise InputError("fit: method 'flow' needs zuko; run: pip install 'llm-elicit[flow]'")
         return space
 
 

@@ -31,7 +31,7 @@ class Stop(StrictModel):
     @model_validator(mode="after")
     def _has_rule(self) -> Stop:
         if self.max_band_width is None and self.no_signal_after is None:
-            raise ValueError("give max_band_width or no_signal_after, or leave stop out")
+            raise ValueError("give max_band_width or no_signal_after, or remove `stop`")
         return self
 
 
@@ -94,7 +94,10 @@ class Presentations(StrictModel):
     def _two_labels(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
         for pair in labels:
             if pair[0] == pair[2]:
-                raise ValueError(f"labels: {pair!r} calls both options {pair[0]!r}; use two labels")
+                raise ValueError(
+                    f"labels: {pair!r} gives both options the label {pair[0]!r}; use two different "
+                    "labels"
+                )
         return labels
 
     def templates(self) -> tuple[str, ...]:
@@ -113,8 +116,8 @@ class Presentations(StrictModel):
                 ]
             ):
                 raise InputError(
-                    f"design.presentations: wordings: no template matches {wording!r}; v2/* are "
-                    "the English ones, and v2/de/* the German ones"
+                    f"design.presentations: wordings: no template matches {wording!r}; v2/* "
+                    "matches the English templates, v2/de/* the German ones"
                 )
             names |= dict.fromkeys(matching if "*" in wording else [wording])
         return tuple(names)
@@ -183,7 +186,7 @@ class Design(StrictModel):
         if facets is not None and facets.wordings is not None and self.template != default:
             raise ValueError(
                 f"template: {self.template} and presentations.wordings both name templates; list "
-                "it among the wordings, and leave out template"
+                "it among the wordings, and remove `template`"
             )
         return self
 
@@ -196,7 +199,7 @@ class Design(StrictModel):
         if pairs > first:
             noun = "pairs" if self.rounds is None else "pairs of the first round"
             raise ValueError(
-                f"{self.triads} triads are {pairs} pairs, more than the {first} {noun}; "
+                f"{self.triads} triads need {pairs} pairs, more than the {first} {noun}; "
                 "ask more pairs, or fewer triads"
             )
         return self

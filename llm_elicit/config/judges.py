@@ -279,7 +279,10 @@ class HostedJudge(_ModelJudge):
     def _no_fixed_field(cls, fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
         for name in fields:
             if name in _FIXED_FIELDS:
-                raise ValueError(f"{name} is set by the judge's other settings or by the template")
+                raise ValueError(
+                    f"{name} is set by the judge's other settings or by the template; remove it "
+                    "here"
+                )
         return fields
 
     @field_validator("extra_headers")
@@ -287,9 +290,14 @@ class HostedJudge(_ModelJudge):
     def _no_secret_header(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
             if not re.fullmatch(r"[A-Za-z0-9-]+", name) or name.lower() in _FIXED_HEADERS:
-                raise ValueError(f"{name!r} is not the name of a header that can be added")
+                raise ValueError(
+                    f"{name!r} cannot be added as a header: it is reserved or not a valid name; "
+                    "remove it"
+                )
             if not value.isascii() or not value.isprintable():
-                raise ValueError(f"{name}: a header holds printable ASCII text only")
+                raise ValueError(
+                    f"{name}: a header may contain only printable ASCII text; change the value"
+                )
             if _SECRET_HEADER.search(name) and not VARIABLE.search(value):
                 raise ValueError(
                     f"{name}: secrets come from the environment; write ${{NAME}} and export NAME"
@@ -303,16 +311,20 @@ class HostedJudge(_ModelJudge):
         if default == "openai" and not own:
             raise ValueError(f"profile {self.profile} has no base_url; give the server's address")
         if self.structured and self.wire_format.structured is None:
-            raise ValueError(f"structured: {self.profile} takes no JSON schema; leave it out")
+            raise ValueError(
+                f"structured: profile {self.profile} accepts no JSON schema; remove `structured`"
+            )
         if self.effort is not None and not self.wire_format.thinking(self.effort, None):
-            raise ValueError(f"effort: {self.profile} has no such setting; leave it out")
+            raise ValueError(f"effort: profile {self.profile} has no such setting; remove `effort`")
         return self
 
     @model_validator(mode="after")
     def _thinking_fits(self) -> Self:
         thinking, limit = self.thinking_tokens, self.max_tokens
         if thinking and self.effort == "none":
-            raise ValueError("thinking_tokens and effort: none exclude each other; remove one")
+            raise ValueError(
+                "thinking_tokens cannot be combined with effort: none; remove one of them"
+            )
         if thinking and limit and limit <= thinking:
             raise ValueError(
                 f"max_tokens {limit:,} includes thinking and must be above thinking_tokens "
@@ -339,12 +351,15 @@ class AnthropicJudge(HostedJudge):
     @model_validator(mode="after")
     def _claude_takes_them(self) -> Self:
         if self.effort == "minimal":
-            raise ValueError("effort: Claude takes none, low, medium, high, xhigh or max")
+            raise ValueError(
+                "effort: Claude accepts one of none, low, medium, high, xhigh, max; change it"
+            )
         if self.thinking_tokens is not None and self.thinking_tokens < 1024:
-            raise ValueError("thinking_tokens: Claude takes 1,024 or more")
+            raise ValueError("thinking_tokens: Claude needs at least 1,024; raise it")
         if self.thinking_room and self.temperature is not None:
             raise ValueError(
-                "temperature: Claude takes none while it thinks; leave it out, or give effort: none"
+                "temperature: Claude accepts no temperature while it thinks; remove it, or set "
+                "effort: none"
             )
         return self
 
@@ -466,7 +481,7 @@ class SimulatedJudge(BaseJudge):
     @property
     def choices_only(self) -> str:
         """Why no answer can have log-odds; empty if it may."""
-        return "" if self.log_odds else "without log_odds a simulated judge chooses"
+        return "" if self.log_odds else "a simulated judge gives log-odds only with `log_odds`"
 
     def seeded(self, campaign_seed: int = 0) -> Self:
         """Return the judge with a seed of its own, if it has none."""
@@ -602,7 +617,9 @@ def plugin_backend(name: str) -> Any:
         )
     if len(entries) > 1:
         packages = " and ".join(map(package_of, entries))
-        raise InputError(f"backend {name!r} is offered by {packages}; remove one of them")
+        raise InputError(
+            f"backend {name!r} is provided by several packages: {packages}; uninstall all but one"
+        )
     try:
         backend = entries[0].load()
     except Exception as error:

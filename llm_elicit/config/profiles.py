@@ -148,7 +148,7 @@ def _read(own: str | None) -> dict[str, Profile]:
             like = fields.pop("like", name if name in known else "compatible")
             if known and like not in known:
                 raise InputError(
-                    f"{path}: {name}: like: no profile {like!r} before it; known: "
+                    f"{path}: {name}: like: profile {like!r} is not defined above it; known: "
                     f"{', '.join(sorted(known))}"
                 )
             known[name] = {**known.get(like, {}), **fields}
@@ -170,11 +170,11 @@ def profile_named(name: str, backend: str | None = None) -> Profile:
     if profile is not None and backend in (None, profile.backend):
         return profile
     if profile is not None:
-        raise InputError(f"profile {name!r} is one of the backend {profile.backend}; name that")
+        raise InputError(f"profile {name!r} belongs to backend {profile.backend}; use that backend")
     known = sorted(key for key, item in profiles().items() if backend in (None, item.backend))
     raise InputError(
         f"no profile {name!r}; known: {', '.join(known)}; {PROFILES_VARIABLE} names a file with "
-        "further ones"
+        "additional profiles"
     )
 
 

@@ -256,8 +256,8 @@ def parse_constraint(
     if isinstance(region, LinearConstraint) and region.names is not None:
         if names is None:
             raise DensityError(
-                f"Uniform: a LinearConstraint is of {', '.join(region.names)}, and the limits have "
-                "no names; give both by name, or both as lists."
+                f"Uniform: a LinearConstraint names {', '.join(region.names)}, but low and high "
+                "have no names; give both by name, or both as lists."
             )
         coefficients = dict.fromkeys(names, 0.0) | dict(
             zip(region.names, region.coefficients, strict=True)

@@ -510,8 +510,8 @@ class Prior:
         discrete = np.flatnonzero(sampling.categorical | sampling.integer)
         if discrete.size:
             raise DensityError(
-                f"logpdf_and_gradient: feature {discrete[0]} has categories or whole numbers, so "
-                "that there is no gradient; use a sampler that needs none."
+                f"logpdf_and_gradient: feature {discrete[0]} has categories or whole numbers, "
+                "which have no gradient; use a sampler that needs none."
             )
         points = self._points("logpdf_and_gradient: x", x)
         flat = points.reshape(-1, self.dim)

@@ -58,7 +58,7 @@ class FeatureNames:
         if isinstance(feature, str):
             if feature not in self.names:
                 raise DensityError(
-                    f"{label}: no feature {feature!r}; there are {', '.join(self.names)}."
+                    f"{label}: no feature {feature!r}; the features are {', '.join(self.names)}."
                 )
             return self.names.index(feature)
         return errors.check_integer(
@@ -305,7 +305,7 @@ def check_sides(
     names = frame_names(first)
     if (names is None) != (frame_names(second) is None):
         raise DensityError(
-            f"{sides[0]} has names of features or {sides[1]} has, not both; give two data frames, "
+            f"{sides[0]} has feature names or {sides[1]} has, not both; give two data frames, "
             "or two arrays."
         )
     if names is not None:

@@ -426,8 +426,9 @@ def check_memory(n: int, sampling: SamplingDensity) -> None:
         return
     if memory > free:
         raise DensityError(
-            f"fit: {n:,} comparisons over {count_features(sampling):,} features (each word of a "
-            f"category but one counts) take about {memory / _GIB:,.1f} GiB of memory, and "
+            f"fit: {n:,} comparisons over {count_features(sampling):,} features (a categorical "
+            f"feature counts once per category, except the first) take about {memory / _GIB:,.1f} "
+            "GiB of memory, and "
             f"{free / _GIB:,.1f} GiB are free; ask about fewer features, or merge rare "
             "categories."
         )

@@ -237,8 +237,9 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
     difference = torch.as_tensor(checked)
     if not (bool((difference < 0).any()) and bool((difference > 0).any())):
         raise DensityError(
-            "estimate_level: every choice agrees (or disagrees) with the differences given, so no "
-            "level is the best one; give more comparisons, or closer ones."
+            "estimate_level: every choice agrees (or disagrees) with the differences given, so the "
+            "data do not determine the level; give more comparisons, or comparisons of closer "
+            "points."
         )
 
     def loss(log_level: float) -> float:

@@ -513,14 +513,16 @@ def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
     diagnostics = getattr(belief, "diagnostics", belief)
     if not isinstance(diagnostics, Mapping):
         raise DensityError(
-            f"fit_warnings: takes a belief, got {type(belief).__name__}; pass that of fit_belief."
+            f"fit_warnings: takes a belief, got {type(belief).__name__}; pass the result of "
+            "fit_belief."
         )
     reports = (diagnostics.get(name) for name in ("separation", "extent", "presentations"))
     warnings = [str(report["message"]) for report in reports if isinstance(report, Mapping)]
     if quality and leaves_sharpness_open(diagnostics):
         warnings.append(
-            "log-odds leave the sharpness open, so this density may be too wide or too narrow and "
-            "its bands do not say so; estimate it with fit_power and pass that to tempered"
+            "log-odds do not determine the sharpness: this density may be too wide or too narrow, "
+            "and its bands do not show that; estimate the power with fit_power, and pass it to "
+            "tempered"
         )
     if not quality:
         return warnings

@@ -74,7 +74,7 @@ def belief_html(
         notes = ["For 90 % bands call draws() first; it takes seconds."]
     notes += [f"{line[0].upper()}{line[1:]}." for line in fit_warnings(diagnostics)]
     if any(axis.periodic for axis in axes):
-        notes.append("Of a periodic feature: circular mean and standard deviation.")
+        notes.append("For periodic features: circular mean and standard deviation.")
     rows = ""
     for j, axis in enumerate(axes[:_MAX_ROWS]):
         if axis.categories:

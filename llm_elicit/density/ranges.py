@@ -374,7 +374,7 @@ class RangeLikelihood:
         pairs = pair_contrasts(rows)
         if len(pairs) < 3:
             raise DensityError(
-                f"fit_power: {len(pairs)} pairs of ranges; at least three different ones are "
+                f"fit_power: {len(pairs)} pairs of ranges; at least three different pairs are "
                 "needed; ask more."
             )
         self.paths, self.deviations = paths, deviations

@@ -231,7 +231,7 @@ class Uniform(SamplingDensity):
         own = feature_labels("Uniform: low", as_frame(low))
         if (own is None) != (feature_labels("Uniform: high", as_frame(high)) is None):
             raise DensityError(
-                "Uniform: low has names of features or Uniform: high has, not both; give both by "
+                "Uniform: low has feature names or Uniform: high has, not both; give both by "
                 "name, or both as lists."
             )
         low, self.names = match_order("Uniform: low", low, own)
@@ -281,8 +281,8 @@ class Uniform(SamplingDensity):
             high - low < _MIN_RELATIVE_WIDTH * np.maximum(np.abs(low), np.abs(high))
         ):
             raise DensityError(
-                f"Uniform: low[{i}] = {low[i]} and high[{i}] = {high[i]} are too near "
-                "for floats to tell values between them apart; count from another origin."
+                f"Uniform: low[{i}] = {low[i]} and high[{i}] = {high[i]} are too close together "
+                "for floating-point numbers; subtract a constant."
             )
         whole = (low == np.rint(low)) & (high == np.rint(high))
         small = np.maximum(np.abs(low), np.abs(high)) < _MAX_WHOLE
@@ -303,7 +303,7 @@ class Uniform(SamplingDensity):
             ),
             (
                 self.periodic & self.integer & (high - low < 2),
-                "is periodic with two whole numbers; a circle needs three or more",
+                "is periodic with only two whole numbers; a period needs at least three",
             ),
             (
                 self.categorical & np.isin(np.arange(self.dimension), self._constrained),
@@ -349,9 +349,7 @@ class Uniform(SamplingDensity):
         point[list(values)] = list(values.values())
         for rule, rule_given in zip(self.constraints, conditioned, strict=True):
             if rule_given is None and not rule.holds(point[None], self.high - self.low)[0]:
-                raise DensityError(
-                    f"given: {dict(values)} does not keep {rule}; give other values."
-                )
+                raise DensityError(f"given: {dict(values)} violates {rule}; give other values.")
         return self._select(free.tolist(), [rule for rule in conditioned if rule is not None])
 
     def reorder(self, order: Sequence[int]) -> Uniform:
@@ -421,8 +419,8 @@ class Uniform(SamplingDensity):
             hits += int(self.satisfies_constraints(self.from_cube(cube)).sum())
         if hits < _MIN_SHARE * drawn:
             raise DensityError(
-                f"Uniform: the constraints hold in {hits} of {drawn} points of the box; less than "
-                f"{_MIN_SHARE:.1%} is left; check them, or narrow low and high to the region."
+                f"Uniform: the constraints hold in {hits} of {drawn} points of the box, fewer "
+                f"than {_MIN_SHARE:.1%}; check them, or narrow low and high to their region."
             )
         return hits / drawn
 

@@ -168,7 +168,8 @@ class BatchRunner:
         self._journal.commit(changes)
         for origin, count in reused.items():
             origin_text = (
-                f"{count:,} questions are answered from the cache, by {origin}; to ask today: "
+                f"{count:,} questions are answered from the cache, by {origin}; to ask the judge "
+                "again: "
             )
             folder = self._builder.study.folder
             self._progress.note(self._judge, f"{origin_text}llm-elicit repeat {folder}")

@@ -200,7 +200,7 @@ def cap_note(judges: Sequence[JudgeEstimate], limits: Limits, spent: Amount) -> 
     Examples:
         >>> judge = JudgeEstimate("gpt", "m", requests=200, prompt_tokens=9_000, cost=0.5)
         >>> cap_note([judge], Limits(max_cost=0.1, max_tokens=9_000), Amount())
-        'cap of 0.1 USD: about 40 of 200 questions are asked within it'
+        'cap of 0.1 USD: about 40 of 200 questions can be asked within it'
     """
     total = sum(line.requests for line in judges)
     notes: dict[int, str] = {}
@@ -218,8 +218,8 @@ def cap_note(judges: Sequence[JudgeEstimate], limits: Limits, spent: Amount) -> 
         asked = int(sum(count * (share if need else 1.0) for count, need in counts))
         before = f", {used:.4g} of it spent" if used else ""
         notes[asked] = (
-            f"cap of {cap:,.10g} {unit}{before}: about {asked:,} of {total:,} questions are asked "
-            "within it"
+            f"cap of {cap:,.10g} {unit}{before}: about {asked:,} of {total:,} questions can be "
+            "asked within it"
         )
     return notes[min(notes)] if notes else None
 

@@ -505,8 +505,8 @@ def _with_points(frame: pd.DataFrame, study: Study) -> Comparisons:
     unknown = int(np.isnan(plan.a[pairs, 0]).sum())
     if unknown:
         raise StalePlanError(
-            f"{unknown:,} answers are about pairs of a round that another process has planned "
-            "since this one read the plan; run again"
+            f"{unknown:,} answers are about pairs that another process planned after this one read "
+            "the plan; run again"
         )
     points = {
         f"{side}_{name}": column.set_axis(frame.index)

@@ -25,14 +25,14 @@ from llm_elicit.orchestrator.journal.schema import Answer
 _REASONS: dict[Unscored, str] = {
     "none sent": "the server ignores logprobs",
     "refused": "the server refuses logprobs",
-    "another token": "the log-probabilities sent are of another token than the answer's letter",
+    "another token": "the log-probabilities belong to another token than the answer's letter",
     "letter not listed": "the answer's letters are not among the alternatives of its token",
     "not offered": "the backend offers no log-probabilities",
 }
 
 REMEDY = (
-    "the template v1/probability, or more pairs, recover part of what log-odds tell; "
-    "`llm-elicit pilot` compares templates by what they tell for their cost"
+    "the template v1/probability, or more pairs, recover part of the information of log-odds; "
+    "`llm-elicit pilot` compares templates by information and cost"
 )
 
 NO_LONGER = "answers no longer have log-probabilities; they are used as choices"
@@ -180,4 +180,4 @@ class LogOdds:
         if not self.unscored:
             return f"log-odds: yes{listed}"
         share = f"log-odds: {self.scored:,} of {self.counts.total():,} choices{listed}"
-        return f"{share}; others have none: {why}"
+        return f"{share}; the others have none: {why}"

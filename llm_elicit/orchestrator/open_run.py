@@ -163,7 +163,7 @@ async def open_run(
             stack.push_async_callback(in_thread, journal.close)
             for judge in study.judges if study.retry_failed else ():
                 for group in journal.unanswered(judge):
-                    line = f"asking {group.count:,} unanswered again: {group.reason}"
+                    line = f"asking {group.count:,} unanswered questions again: {group.reason}"
                     progress.note(judge, line)
             lost = journal.prepare(study.judges, study.plan, retry_failed=study.retry_failed)
             # A repeat asks everything again; what it has asked is in its journal.

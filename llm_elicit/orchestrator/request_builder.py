@@ -78,20 +78,20 @@ class RequestBuilder:
         judge, limits = self.judge, self.study.campaign.limits
         if self.study.plan.direct and not self.backend.capabilities.text:
             raise InputError(
-                f"direct: judge {judge.name!r}: backend {judge.backend!r} does not say that it "
-                "answers direct questions (capabilities.text); leave out direct, or that judge"
+                f"direct: judge {judge.name!r}: backend {judge.backend!r} does not declare that it "
+                "answers direct questions (capabilities.text); remove `direct`, or that judge"
             )
         if self.study.campaign.require and not self.backend.capabilities.logprobs:
             raise InputError(
-                f"require: log_odds: judge {judge.name!r}: backend {judge.backend!r} does not say "
-                "that it gives log-probabilities (capabilities.logprobs); leave out require, or "
-                "that judge"
+                f"require: log_odds: judge {judge.name!r}: backend {judge.backend!r} does not "
+                "declare that it gives log-probabilities (capabilities.logprobs); remove "
+                "`require`, or that judge"
             )
         template = self.study.presentations[0].template
         if self.study.campaign.require and template.answer != "letter":
             raise InputError(
-                f"require: log_odds: answers to {template.id} are not letters, and have "
-                "no log-odds; use another design.template, or leave out require"
+                f"require: log_odds: answers to {template.id} are not letters, so they have no "
+                "log-odds; use another design.template, or remove `require`"
             )
         if (limits.max_cost, limits.max_tokens) == (None, None) or provider_of(judge).free:
             return

@@ -169,7 +169,8 @@ class CacheReader:
         first, final = map(to_the_second, spans[version])
         self._cache_note = (
             f"all {count:,} open questions are answered from the cache, by {visible(version, 80)}, "
-            f"asked {first} to {final}, and nothing is sent; to ask today: llm-elicit repeat "
+            f"asked {first} to {final}, so nothing is sent; to ask the judge again: llm-elicit "
+            "repeat "
             f"{self._builder.study.folder}"
         )
         return version
@@ -202,7 +203,7 @@ class CacheReader:
             names = ", ".join(visible(name, 80) for name in sorted(older))
             context.progress.note(
                 self._judge.name,
-                f"{visible(version, 80) or 'a model without a name'} answers now; the answers of "
-                f"{names} in the cache are not used",
+                f"{visible(version, 80) or 'a model without a name'} answers now; cached answers "
+                f"of {names} are not used",
             )
         context.live[alias] = version

@@ -183,7 +183,7 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
                 chosen = Pairs(chosen.a[asked.content], chosen.b[asked.content])
             planned[name, number] = chosen
             if not len(planned[name, number].a):
-                progress.note(label, "stopping rule met: later rounds are left out")
+                progress.note(label, "stopping rule met: later rounds are skipped")
     except judgments.StalePlanError:
         planned = {}  # another worker's round has answers already
     if planned:

@@ -187,8 +187,8 @@ def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
         raise InputError(f"pilot: {campaign.name} is a grid; name one of its cells")
     if not MIN_PAIRS <= pairs <= most:
         raise InputError(
-            f"pilot: {pairs} pairs; a pilot takes from {MIN_PAIRS} to {most} pairs, the campaign's "
-            "first ones"
+            f"pilot: {pairs} pairs; give {MIN_PAIRS} to {most}; a pilot asks the campaign's first "
+            "pairs"
         )
     return tuple(_run(campaign, pairs, template) for template in candidates(campaign))
 
@@ -406,9 +406,9 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
         if template is None:
             pairs = max(protocol.pairs for protocol in protocols)
             reason = (
-                f"no template makes this judge readable with {pairs} pairs: the two orders of "
-                "none agree by more than chance (5 % over all templates); ask more pairs, or try "
-                "other templates"
+                f"no template gives consistent answers with {pairs} pairs: in none do the two "
+                "orders of a pair agree more than by chance (5 % level over all templates); ask "
+                "more pairs, or try other templates"
             )
         else:
             reason = (

@@ -78,7 +78,8 @@ def _plan_repeat(run: Run, name: str, part_of: str | None = None) -> Run:
         link = repeat.campaign.repeat_of
         if link is None or link.run != campaign.name:
             raise InputError(
-                f"{folder}: this folder holds a run that is no repeat of {campaign.name}; choose "
+                f"{folder}: this folder holds a run that is not a repeat of {campaign.name}; "
+                "choose "
                 "another name with --as"
             )
         return repeat

@@ -51,7 +51,7 @@ def make_audit(run: Run, progress: Progress, goal: str) -> None:
     """
     if goal == "report":
         changed = f"{run_folder.AUDIT} or one of its inputs was changed"
-        progress.note(run.campaign.name, f"report: {changed}; it is rebuilt")
+        progress.note(run.campaign.name, f"report: {changed}; the audit is rebuilt")
     samples = read_samples(run)
     rows = None if samples.data is None else run.space.table_rows()
     reference = Reference(run.space, samples.sampling, samples.data, rows)

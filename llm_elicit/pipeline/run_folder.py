@@ -420,7 +420,7 @@ class Run:
         if count < before:
             raise InputError(
                 f"{self.folder}: the journal holds {count:,} of the {before:,} answers that "
-                f"{COMPARISONS} was made from, and continuing would pay for the others again; "
+                f"{COMPARISONS} was made from, so continuing would pay for the missing ones again; "
                 "restore the journal, or move the folder away and run again: answers in the "
                 "cache cost nothing"
             )
@@ -499,8 +499,8 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
         if copy.is_file():
             if not Manifest(folder).as_written("plan", CAMPAIGN):
                 raise InputError(
-                    f"{copy}: this copy of the run was changed; restore it, and change your own "
-                    "campaign file instead"
+                    f"{copy}: the run's copy of the campaign was changed; restore it, and edit "
+                    "your own campaign file instead"
                 )
             stat = copy.stat()
             return _campaign(copy, (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)), folder

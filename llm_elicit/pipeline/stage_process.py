@@ -105,7 +105,7 @@ async def run_stages(folder: Path, stages: Sequence[str]) -> AsyncGenerator[dict
     if refusal is not None:
         raise InputError(refusal)
     if code:
-        why = last.splitlines()[-1] if last else f"it ended with code {code}"
+        why = last.splitlines()[-1] if last else f"its process ended with exit code {code}"
         raise StageFailedError(f"{folder}: {', '.join(stages)} failed: {why}")
 
 

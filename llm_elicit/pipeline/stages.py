@@ -206,7 +206,7 @@ def warn_of_gaps(run: Run, stage: str, progress: Progress) -> None:
     counts = run.questions
     for judge, gap in run.missing.items():
         of_all = f"{gap:,} of {counts[judge]:,} questions have no answer"
-        progress.note(judge, f"{stage}: {of_all}; the result uses the others")
+        progress.note(judge, f"{stage}: {of_all}; the result uses the other answers")
 
 
 def plan(campaign: str | Path | Campaign) -> Run:
@@ -315,8 +315,8 @@ def copy_inputs(run: Run, *, renew: bool = False) -> tuple[str, list[str]]:
     if entry is not None and not renew:
         if changed := run.manifest.changed(stage):
             raise InputError(
-                f"{run.folder / changed[0]}: this copy of the run was changed; restore it, or "
-                f"delete {folder} to copy the files anew"
+                f"{run.folder / changed[0]}: the run's copy of this file was changed; restore it, "
+                f"or delete {folder} to copy the files again"
             )
         return copies
     written = [folder / "space.yaml", *(folder / name for name in names)]

@@ -87,8 +87,9 @@ def detectable_note(campaign: Campaign, space: FeatureSpace) -> str:
     share = detectable_share(pairs, space)
     part = f"about {share:.0%}" if share >= _ROUNDED else "less than 1%"
     strength = (
-        f"one that explains {part} of the variation of the answers is found in four of five runs"
+        f"a preference that explains {part} of the variation of the answers is found in four of "
+        "five runs"
         if share < 1.0
-        else "only a very strong one is found"
+        else "only a very strong preference is found"
     )
     return f"{pairs} pairs can show a preference (smallest possible p-value {text}): {strength}."

@@ -72,11 +72,13 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
     chosen = np.arange(len(bottom)) if features is None else np.unique(np.asarray(features, int))
     if not len(chosen) or chosen[0] < 0 or chosen[-1] >= len(bottom):
         raise InputError(
-            f"ranges: features {chosen.tolist()}; at least one is needed, numbered from 0 to "
+            f"ranges: features = {chosen.tolist()}; give at least one number from 0 to "
             f"{len(bottom) - 1}"
         )
     if n < 1 or bounded < 1:
-        raise InputError(f"ranges: {n} pairs that bound {bounded} features; both are at least 1")
+        raise InputError(
+            f"ranges: n = {n} pairs with bounded = {bounded} features; both must be at least 1"
+        )
     uses, rows = np.zeros(len(chosen)), []
     for _ in range(n):
         # The least used come first, ties in random order.
@@ -114,7 +116,7 @@ def _box(
     if not (bottom.ndim == 1 and bottom.shape == top.shape == of_log.shape):
         raise InputError(
             f"ranges: low, high and log have shapes {bottom.shape}, {top.shape} and "
-            f"{of_log.shape}; each needs one entry a feature"
+            f"{of_log.shape}; each needs one entry per feature"
         )
     bad = np.flatnonzero(~(np.isfinite(bottom) & np.isfinite(top) & (bottom < top)))
     if bad.size:

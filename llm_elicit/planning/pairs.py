@@ -249,8 +249,8 @@ def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator)
     kinds = math.prod(np.where(discrete, space.high - space.low + 1.0, size).tolist())
     if count and kinds < size:
         raise InputError(
-            f"design.triads: {space.name} has only {kinds:g} different points, too few for three; "
-            "leave triads out"
+            f"design.triads: {space.name} has only {kinds:g} different points, too few for a triad "
+            "of three; remove `triads`"
         )
     distinct = groups[_differ(groups)]
     while len(distinct) < count:  # one stream: a larger count starts with the same groups
@@ -296,7 +296,7 @@ def direct_queries(
     if direct.quantiles and not len(space.on_line):
         raise InputError(
             f"direct.quantiles: every feature of {space.name} is categorical or periodic, and "
-            "neither categories nor circles have quantiles; leave quantiles out"
+            "neither kind has quantiles; remove `quantiles`"
         )
     rows = min(direct.rows, len(RowCompletion.of(space, seed))) if direct.rows else 0
     if direct.ranges:

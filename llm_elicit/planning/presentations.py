@@ -76,8 +76,8 @@ def facets_of(design: Design, space: FeatureSpace) -> Levels:
     if facets.features == "shuffled":
         if space.dimension < 2:
             raise InputError(
-                f"design.presentations: features: {space.name} has one feature, which has one "
-                "order; leave it out"
+                f"design.presentations: features: {space.name} has only one feature, so there is "
+                "no order to vary; remove it"
             )
         count = _presentations_needed([len(values) for values in levels.values() if values])
         four = space.dimension > 2 and count % 4 == 0

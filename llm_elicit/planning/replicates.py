@@ -88,12 +88,12 @@ def reason(*, log_odds: bool, correlation: PairCorrelation | None) -> str:
         correlation: of its choices in a pilot; None if unknown.
     """
     if log_odds:
-        return "replicates: 1, since its answers are log-odds, which repeat"
-    tells = "replicates: 1, since another pair costs the same and tells at least as much"
+        return "replicates: 1, because asking again gives the same log-odds"
+    tells = "replicates: 1, because a new pair costs the same and is at least as informative"
     if correlation is None:
         return tells
     share = correlation.relative_information(_TIMES)
     return (
-        f"{tells}: by {correlation.pairs} pairs, {_TIMES} replicates give {share:.0%} to 100% of "
-        "the information for the same cost"
+        f"{tells}: judging by {correlation.pairs} pairs, {_TIMES} replicates give {share:.0%} to "
+        "100% of the information for the same cost"
     )

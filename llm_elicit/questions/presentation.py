@@ -139,7 +139,8 @@ def presentations_of(design: Design, space: FeatureSpace, seed: int) -> tuple[Pr
     if len(answers) > 1:
         raise InputError(
             "design.presentations: wordings: the templates ask for a "
-            f"{' and a '.join(sorted(answers))}; list templates of one form of answer"
+            f"{' and a '.join(sorted(answers))}; list templates that ask for the same kind of "
+            "answer"
         )
     chosen = [
         {name: values[number] for (name, values), number in zip(levels.items(), row, strict=True)}
@@ -160,13 +161,13 @@ def _presentation(
         raise InputError(
             f"design.presentations: labels: {template.id} calls its options "
             f"{' and '.join(template.options)}; use templates that show label_a and label_b, such "
-            "as v2/*, or leave out labels"
+            "as v2/*, or remove `labels`"
         )
     if examples != "none" and not {"examples", "text_a", "text_b"} <= template.names:
         raise InputError(
             f"design.presentations: examples: {template.id} takes no worked examples; use "
-            "templates that show text_a and text_b and name examples, such as v2/*, or leave out "
-            "examples"
+            "templates that show text_a and text_b and name examples, such as v2/*, or remove "
+            "`examples`"
         )
     order = _order(level.get("features", 0), space.dimension, seed)
     return Presentation(
@@ -212,7 +213,7 @@ def _worked_examples(name: str, template: Template) -> tuple[WorkedExample, ...]
     if template.language not in sets:
         raise InputError(
             f"{template.where}: no worked examples {name!r} in language {template.language!r}; "
-            f"there are some in {', '.join(sets)}"
+            f"languages with examples: {', '.join(sets)}"
         )
     return sets[template.language]
 

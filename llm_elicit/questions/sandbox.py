@@ -85,10 +85,12 @@ def _render_in_child(request: str) -> list[list[str]]:
         )
     except subprocess.TimeoutExpired:
         raise TrialError(
-            f"filling it in takes more than {_TIMEOUT:.0f} s; check its loops"
+            f"rendering the template takes more than {_TIMEOUT:.0f} s; check its loops"
         ) from None
     if process.returncode or not process.stdout:
-        raise TrialError(f"filling it in takes more than {MAX_SECONDS} s or 1 GB; check its loops")
+        raise TrialError(
+            f"rendering the template takes more than {MAX_SECONDS} s or 1 GB; check its loops"
+        )
     answer = json.loads(process.stdout)
     if "error" in answer:
         raise TrialError(answer["error"])
@@ -127,9 +129,9 @@ def describe_error(error: Exception) -> str:
     if isinstance(error, jinja2.TemplateSyntaxError):
         return f"not valid Jinja2: {error.message}"
     if isinstance(error, RecursionError):
-        return "it is recursive or nested too deeply"
+        return "the template is recursive or nested too deeply"
     if isinstance(error, MemoryError):
-        return "it takes too much memory to fill in"
+        return "rendering the template takes too much memory"
     return str(error) or type(error).__name__
 
 

@@ -114,7 +114,9 @@ class _FrontMatter(StrictModel):
     @model_validator(mode="after")
     def _letters_differ(self) -> _FrontMatter:
         if self.options[0] == self.options[1]:
-            raise ValueError(f"options: the letter {self.options[0]!r} appears twice; use two")
+            raise ValueError(
+                f"options: the letter {self.options[0]!r} appears twice; use two different letters"
+            )
         return self
 
 
@@ -196,8 +198,8 @@ class Template:
         template = cls.read(path)
         if template.answer not in answers:
             raise InputError(
-                f"{path}: its answer is a {template.answer}, where a {' or '.join(answers)} is "
-                "asked for; name another template"
+                f"{path}: the template asks for a {template.answer}, but a {' or '.join(answers)} "
+                "is needed here; name another template"
             )
         if not files.shipped(path):
             template.check()

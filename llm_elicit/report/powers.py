@@ -96,7 +96,7 @@ def power_sentence(powers: BeliefPowers) -> str:
     if identified.source == "points":
         sentence = (
             "The saved power is the one at which this fit is nearest to the points sampled. The "
-            f"judge's own may be another ({interval}), so points alone do not identify the "
+            "judge's own power may differ ({interval}), so points alone do not identify the "
             "sharpness of its belief."
         )
     elif powers.scale_sources is None:
@@ -119,7 +119,7 @@ def nearer_sentence(powers: BeliefPowers) -> str:
     if powers.sampling_data_distance is None:
         return ""
     first, last = (powers.beliefs[end].factor for end in (0, -1))
-    evaluated = f"from {first:g} to {last:g} times the saved one"
+    evaluated = f"from {first:g} to {last:g} times the saved power"
     if powers.is_nearer is not None:
         relation = "nearer to" if powers.is_nearer else "farther from"
         return f"The belief is {relation} the data than λ at every power {evaluated}."

@@ -167,7 +167,7 @@ def data_clause(discrimination: Discrimination | None, subject: str) -> str:
         f"{share_text(abs(discrimination.relative_auc))} of the way from one half to the ceiling"
     )
     if discrimination.relative_auc >= 1.0:
-        distance_to_ceiling = "no less often than by the data's own density"
+        distance_to_ceiling = "at least as often as under the data's own density"
     numbers, margin = f"{auc_clause}; {rank_clause}", share_text(EQUIVALENCE_MARGIN)
     clauses = {
         "follows": (
@@ -423,10 +423,10 @@ def level_set_sentence(discrimination: Discrimination) -> str:
 
 _READING_ADVICE = {
     "truncated": "raise its `max_tokens`, or lower its `effort`, so that answers are not cut",
-    "refusal": "compare other templates with `llm-elicit pilot`, since it refuses this question",
+    "refusal": "compare other templates with `llm-elicit pilot`, since the judge refuses this one",
     "unparsable": (
         "read its replies below and compare other templates with `llm-elicit pilot`, since its "
-        "answers are not of the form asked for"
+        "answers do not have the requested form"
     ),
 }
 _MORE_PAIRS_FACTOR = 4
@@ -542,6 +542,6 @@ def no_belief_notice(judges: Sequence[JudgeAudit]) -> str:
     if not names:
         return ""
     return (
-        f"Nothing below is to be read as a belief of {join_names(names, 'or')}: no preference was "
+        f"Do not read anything below as a belief of {join_names(names, 'or')}: no preference was "
         "found, so the numbers may show noise or the position alone."
     )

@@ -95,7 +95,7 @@ def validate_campaign(data: Any, settings: ServerSettings) -> Campaign:
 'openai'; it allows simulated, human
     """
     if not isinstance(data, dict):
-        raise InputError(f"{WHERE}: a mapping of keys is expected, got {type(data).__name__}")
+        raise InputError(f"{WHERE}: expected a mapping (key: value), got {type(data).__name__}")
     for key, why in _OPERATORS.items():
         if key in data:
             raise InputError(f"{WHERE}: {key}: {why}; remove it")
@@ -118,8 +118,8 @@ def validate_campaign(data: Any, settings: ServerSettings) -> Campaign:
     paid = next((judge.name for judge in judges if not provider_of(judge).free), None)
     if paid is not None and most is None:
         raise InputError(
-            f"{WHERE}: judge {paid!r} costs money, which this server allows only with "
-            "bounds.max_cost in its file"
+            f"{WHERE}: judge {paid!r} costs money, which this server allows only if its "
+            "configuration sets bounds.max_cost"
         )
     if paid is not None and stated is None:
         raise InputError(
@@ -368,7 +368,7 @@ async def start(
 
 @router.post(
     "/{name}/repeat",
-    summary="Ask the same questions again, in a run of its own",
+    summary="Ask the same questions again, in a new run",
     status_code=201,
     dependencies=_ADMIN,
 )
@@ -378,7 +378,7 @@ async def repeat(
     name: CampaignName,
     repeat_name: Annotated[
         str | None,
-        Query(alias="as", pattern=NAME, description="Name of the repeat; NAME.repeat-N without."),
+        Query(alias="as", pattern=NAME, description="Name of the repeat; default: NAME.repeat-N."),
     ] = None,
 ) -> RunSnapshot:
     """Repeat a campaign that has ended, past the cache; an unfinished repeat goes on."""

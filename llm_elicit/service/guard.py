@@ -146,7 +146,7 @@ class Guard:
             raise ProblemError(
                 421,
                 f"host {stated[:100]!r} is not allowed; use the service's address, or add the "
-                "name to `hosts` in the server's file",
+                "name to `hosts` in the server's configuration",
             )
 
     def _check_origin(self, headers: Headers) -> None:

@@ -349,7 +349,7 @@ def validate_space(text: str, name: str, folder: Path) -> FeatureSpace:
     file = f"{name}.yaml"
     data = parse_yaml(text, file)
     if not isinstance(data, dict):
-        raise InputError(f"{file}: a mapping of keys is expected, got {type(data).__name__}")
+        raise InputError(f"{file}: expected a mapping (key: value), got {type(data).__name__}")
     for key in ("folder", "fixed"):
         if key in data:
             raise InputError(f"{file}: {key}: unknown key; remove it")

@@ -113,7 +113,7 @@ def inequality(text: str) -> Linear:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
-            raise ValueError("not one inequality")
+            raise ValueError("it is not a single inequality")
         lower, upper = _linear(tree.left), _linear(tree.comparators[0])
         if isinstance(tree.ops[0], ast.Gt | ast.GtE):
             lower, upper = upper, lower
@@ -126,7 +126,7 @@ def inequality(text: str) -> Linear:
     if not all(math.isfinite(value) for value in terms.values()):
         raise ValueError(f"constraint {text!r}: a number is too large; use larger units")
     if not any(value for name, value in terms.items() if name):
-        raise ValueError(f"constraint {text!r}: it depends on no feature; remove it")
+        raise ValueError(f"constraint {text!r}: it names no feature; remove it")
     return terms
 
 
@@ -163,5 +163,7 @@ def _sum(a: Linear, b: Linear, factor: float) -> Linear:
 
 def _index_of(name: str, names: Sequence[str], text: str) -> int:
     if name not in names:
-        raise ValueError(f"constraint {text!r}: no feature {name!r}; it has {', '.join(names)}")
+        raise ValueError(
+            f"constraint {text!r}: no feature {name!r}; the features are {', '.join(names)}"
+        )
     return names.index(name)

@@ -132,7 +132,9 @@ def charset(name: str) -> str:
     except (LookupError, ValueError):
         text = False
     if not text:
-        raise ValueError(f"no encoding {name!r}; give one that Python knows, such as gb18030")
+        raise ValueError(
+            f"no encoding {name!r}; give the name of a Python encoding, such as gb18030"
+        )
     return name
 
 
@@ -188,8 +190,8 @@ def _likeliest(content: bytes, source: str) -> str:
     ranked = _rank_decodings(coherent or decodings, b"\n".join(cells))
     if not ranked:
         raise InputError(
-            f"{source}: its encoding is not clear, and it is not UTF-8; name it (--encoding "
-            "gb18030, say), or save the file as UTF-8"
+            f"{source}: the encoding cannot be detected, and it is not UTF-8; give it, such as "
+            "--encoding gb18030, or save the file as UTF-8"
         )
     (best, likelihood), *others = ranked
     clear = _MIN_RATIO_CP1252 if best.encoding == "cp1252" else _MIN_RATIO
@@ -200,7 +202,7 @@ def _likeliest(content: bytes, source: str) -> str:
         for decoding, _ in ranked[:4]
     )
     raise InputError(
-        f"{source}: its encoding is not clear: {candidates}; name the right one (--encoding "
+        f"{source}: the encoding could be {candidates}; give the right one (--encoding "
         f"{best.encoding}), or save the file as UTF-8"
     )
 
@@ -318,7 +320,7 @@ def _increasing_lines(lines: tuple[int, ...]) -> tuple[int, ...]:
         ValueError: the numbers do not increase.
     """
     if any(later <= line for line, later in pairwise((0, *lines))):
-        raise ValueError("line numbers must be whole, from 1 on, and increase; sort them")
+        raise ValueError("line numbers must be whole numbers from 1 in increasing order; sort them")
     return lines
 
 
@@ -364,18 +366,18 @@ def decode(content: bytes, source: str, encoding: str = "") -> tuple[str, str]:
         text = content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
         if b"\0" in content:
-            raise unreadable(source, "it is not text; save the table as CSV") from None
+            raise unreadable(source, "not a text file; save the table as CSV") from None
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"{source}: line {line} is not {encoding} (byte 0x{content[error.start]:02x}); give "
-            "another --encoding, leave it out to have it found, or save the file as UTF-8"
+            "another --encoding, leave out --encoding to detect it, or save the file as UTF-8"
         ) from None
     except ValueError as error:
         raise unreadable(source, error) from None
     if not text.strip():
-        raise unreadable(source, "it is empty; give a table")
+        raise unreadable(source, "the file is empty; give a table")
     if "\0" in text:
-        raise unreadable(source, "it is not text; save the table as CSV")
+        raise unreadable(source, "not a text file; save the table as CSV")
     return text, encoding
 
 
@@ -443,4 +445,4 @@ def unreadable(source: str, error: Exception | str) -> InputError:
     if isinstance(error, InputError):
         return error
     line = visible(" ".join(str(error).split()), 300)
-    return InputError(f"{source}: not a CSV that can be read: {line}")
+    return InputError(f"{source}: cannot be read as CSV: {line}")

@@ -202,7 +202,7 @@ def _draft(
         if heading not in drafts:
             why = f": {dropped[heading]}" if heading in dropped else ""
             raise InputError(
-                f"{file}: not stated: {heading!r} is not a column that is asked about{why}"
+                f"{file}: not stated: {heading!r} is not a column of the feature space{why}"
             )
     shares = _shares(drafts, dropped, frame, read.dialect)
     drafts |= _redraft_complete_rows(drafts, frame, read.dialect, not_stated)
@@ -226,7 +226,7 @@ def _draft(
         guesses[heading] |= draft.guesses
     scaled = [(words_of(heading), draft.settings) for heading, draft in drafts.items()]
     for place in align_scales(scaled):
-        guesses[list(drafts)[place]]["scale"] = "that of similar columns"
+        guesses[list(drafts)[place]]["scale"] = "scale of similar columns"
     features = {heading: _feature(worded[heading], draft) for heading, draft in drafts.items()}
     summed = " + ".join(worded[heading].name for heading in shares[0])
     name = re.sub(r"\W+", "_", title).strip("_") or "space"
@@ -285,7 +285,7 @@ def _select_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) ->
     unknown = [name for name in columns if name not in frame.columns]
     if unknown:
         headings = visible(", ".join(frame.columns), 300)
-        raise InputError(f"{source}: no column {unknown[0]!r}; it has {headings}")
+        raise InputError(f"{source}: no column {unknown[0]!r}; the columns are {headings}")
     if not columns and frame.shape[1] > _MAX_COLUMNS:
         raise _too_many(source, frame.shape[1])
     return frame[[name for name in frame.columns if name in columns]] if columns else frame
@@ -293,8 +293,8 @@ def _select_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) ->
 
 def _too_many(source: str, count: int) -> InputError:
     return InputError(
-        f"{source}: {count:,} columns, and a question has room for {_MAX_FEATURES} at most; name "
-        "those to ask about: --columns a,b,c"
+        f"{source}: {count:,} columns, but a question can show at most {_MAX_FEATURES}; name the "
+        "columns to use: --columns a,b,c"
     )
 
 
@@ -319,7 +319,7 @@ def _columns(
         if heading in named:
             drafts[heading] = draft
         elif heading.startswith(UNNAMED):
-            dropped[heading] = "it has no heading; give it a name in the header line"
+            dropped[heading] = "the column has no heading; add a name to the header line"
         elif draft.missing > _MAX_MISSING_SHARE:
             dropped[heading] = (
                 f"{format_share(draft.missing)} of its cells are empty; to keep it without these "

@@ -61,10 +61,13 @@ def add_codes(data: dict[str, Any]) -> dict[str, Any]:
     name, categories, kind = data.get("name"), data.get("categories"), data.get("kind")
     if kind not in ("categorical", "ordered"):
         if categories:
-            raise ValueError(f"{name}: categories are given; they need kind: categorical")
+            raise ValueError(
+                f"{name}: only kind: categorical or ordered takes categories; change `kind`, or "
+                "remove `categories`"
+            )
         return data
     if not isinstance(categories, list | tuple) or len(categories) < 2:
-        raise ValueError(f"{name}: kind: {kind} needs two categories or more; list them")
+        raise ValueError(f"{name}: kind: {kind} needs at least two categories; list them")
     for word in categories:
         if not isinstance(word, str):
             raise ValueError(f"{name}: category {word!r} is not text; put it in quotes")
@@ -90,7 +93,10 @@ def add_days(data: dict[str, Any]) -> dict[str, Any]:
     """
     name = data.get("name")
     if data.get("categories"):
-        raise ValueError(f"{name}: categories are given; they need kind: categorical")
+        raise ValueError(
+            f"{name}: only kind: categorical or ordered takes categories; change `kind`, or remove "
+            "`categories`"
+        )
     _check_keys(data, _NUMBER_DEFAULTS)
     return data | {key: days_of(name, key, data[key]) for key in ("low", "high") if key in data}
 
@@ -155,7 +161,8 @@ class Locale(StrictModel):
     def _marks_differ(self) -> Locale:
         if self.decimal == self.thousands:
             raise ValueError(
-                f"locale: {self.decimal!r} is both decimal mark and thousands; use two"
+                f"locale: {self.decimal!r} is both the decimal mark and the thousands separator; "
+                "use different marks"
             )
         return self
 
@@ -302,7 +309,8 @@ class Feature(StrictModel):
             )
         if not self.low < self.high:
             raise ValueError(
-                f"{self.name}: low {self.low:g} is not below high {self.high:g}; swap or widen them"
+                f"{self.name}: low {self.low:g} must be below high {self.high:g}; swap or widen "
+                "them"
             )
         if self.scale == "log" and self.low <= 0:
             raise ValueError(
@@ -331,7 +339,7 @@ class Feature(StrictModel):
         high = low + self.period / 2.0 if self.periodic else high
         if not low < high or (self.kind != "date" and self.word(low) == self.word(high)):
             raise ValueError(
-                f"{self.name}: {self.low:g} and {high:g} would be asked about as "
+                f"{self.name}: {self.low:g} and {high:g} would both be worded alike, as "
                 f"{self.word(low)!r} and {self.word(high)!r}; give more digits, or factor and unit "
                 "of a smaller unit (factor: 1e9)"
             )
@@ -412,8 +420,8 @@ class Feature(StrictModel):
         """
         if math.isnan(value):
             raise InputError(
-                f"{self.name}: a missing value cannot be worded; the pair has no points yet, or "
-                "its table has a gap"
+                f"{self.name}: a missing value cannot be worded; the points of the pair are not "
+                "planned yet, or a cell of its table is empty"
             )
         if self.categories:
             return self.categories[int(self._nearest(value))]
@@ -464,7 +472,9 @@ class Feature(StrictModel):
         try:
             return float(self.categories.index(word.strip()))
         except ValueError:
-            categories = ", ".join(self.categories) or "none, it is not categorical"
+            categories = (
+                ", ".join(self.categories) or "none, because the feature is not categorical"
+            )
             raise InputError(f"{self.name}: no category {word!r}; known: {categories}") from None
 
     def column(self, values: Floats) -> pd.Series[Any]:

@@ -103,7 +103,8 @@ class FeatureSpace(StrictModel):
             ),
             (
                 self.headings,
-                "table: the column {!r} belongs to two features; a feature has its own",
+                "table: the column {!r} is used by two features; give each feature a column of its "
+                "own",
             ),
         )
         for names, message in rules:
@@ -119,7 +120,8 @@ class FeatureSpace(StrictModel):
             for name in feature_names(constraint):
                 if name not in by_name:
                     raise ValueError(
-                        f"constraint {constraint}: no feature {name!r}; it has {', '.join(by_name)}"
+                        f"constraint {constraint}: no feature {name!r}; the features are "
+                        f"{', '.join(by_name)}"
                     )
                 if by_name[name].kind == "categorical" or by_name[name].periodic:
                     raise ValueError(
@@ -250,7 +252,8 @@ class FeatureSpace(StrictModel):
         for name in given:
             if name not in features:
                 raise InputError(
-                    f"given: {self.name} has no feature {name!r}; it has {', '.join(features)}"
+                    f"given: {self.name} has no feature {name!r}; its features are "
+                    f"{', '.join(features)}"
                 )
         free = tuple(feature for name, feature in features.items() if name not in given)
         if not free:
@@ -299,7 +302,7 @@ class FeatureSpace(StrictModel):
         if self.subject not in [f"a row of {name}" for name in drafted]:
             return ""
         return (
-            f"subject {self.subject!r} is as drafted and tells a judge nothing; say in "
+            f"subject {self.subject!r} was drafted automatically and tells a judge nothing; say in "
             f"{self.name}.yaml what one row is, such as `subject: a coffee farm in Colombia`"
         )
 
@@ -477,7 +480,7 @@ class FeatureSpace(StrictModel):
             drawn = self._uniform(n, rng)
             return drawn[self.allowed(drawn)]
 
-        scarce = "hardly any point of the ranges satisfies the constraints; narrow the ranges"
+        scarce = "almost no point within the ranges satisfies the constraints; narrow the ranges"
         return draw_accepted(draw, n, f"{self.name}: {scarce}")
 
     def _uniform(self, n: int, rng: np.random.Generator) -> Floats:

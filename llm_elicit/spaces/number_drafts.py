@@ -122,7 +122,7 @@ def _check(values: Floats, words: Sequence[str]) -> None:
     whole = bool(np.all(values == np.round(values)))
     if whole and len(values) > 2 and words[-1:] and words[-1] in _IDENTIFIERS:
         raise UnusableColumnError(
-            "an identifier, by its name; rename the column if it is a quantity"
+            "its name suggests an identifier; rename the column if it is a quantity"
         )
 
 

@@ -61,8 +61,8 @@ class TableDensity:
     def __init__(self, rows: Floats, smoothed: NDArray[np.bool_]) -> None:
         if len(rows) < _MIN_ROWS:
             raise InputError(
-                f"sampling: empirical needs {_MIN_ROWS} complete rows in the range asked about, "
-                f"and the table has {len(rows)}; use sampling: uniform, or widen the ranges"
+                f"sampling: empirical needs {_MIN_ROWS} complete rows within the ranges, but the "
+                f"table has {len(rows)}; use sampling: uniform, or widen the ranges"
             )
         self.rows, self.smoothed = rows, smoothed
         moved = rows[:, smoothed]
@@ -89,7 +89,8 @@ class TableDensity:
             return drawn[inside(drawn)]
 
         scarce = (
-            "sampling: empirical: hardly any draw is inside the range asked about; widen the ranges"
+            "sampling: empirical: almost no draw from the table's density lies within the ranges; "
+            "widen the ranges"
         )
         return draw_accepted(draw, n, scarce)
 
@@ -177,13 +178,14 @@ class Table(StrictModel):
         frame = table_files.read_table_file(path, self.dialect, content).frame
         if len(frame) != self.rows:
             raise InputError(
-                f"{path}: {len(frame):,} rows, and {space}.yaml says {self.rows:,}; "
-                "correct rows there, or restore the file"
+                f"{path}: {len(frame):,} rows, but {space}.yaml says `rows: {self.rows}`; correct "
+                "the YAML, or restore the table"
             )
         missing = [f.name for f in features if self.heading(f.name) not in frame.columns]
         if missing:
             raise InputError(
-                f"{path}: no column {self.heading(missing[0])!r}; it has {', '.join(frame.columns)}"
+                f"{path}: no column {self.heading(missing[0])!r}; the columns are "
+                f"{', '.join(frame.columns)}"
             )
         return pd.DataFrame({f.name: self._values(frame, f, path) for f in features})
 
@@ -211,8 +213,8 @@ class Table(StrictModel):
         digest = hashlib.sha256(content).hexdigest()
         if digest != self.sha256:
             raise InputError(
-                f"{path}: checksum {digest[:12]}… is not {self.sha256[:12]}… as feature space "
-                f"{space!r} says; restore the file or update sha256 there to {digest}"
+                f"{path}: checksum {digest[:12]}… is not the {self.sha256[:12]}… of feature space "
+                f"{space!r}; restore the file, or update `sha256` to {digest}"
             )
         return content
 
@@ -254,8 +256,8 @@ class TableRows:
         if self.used >= max(_SCARCE * self.total, min(_MIN_ROWS, self.total / 2)):
             return ""
         return (
-            f"a belief is compared with {self.used:,} of {self.total:,} rows only; to keep more, "
-            "widen the ranges (low, high) or leave out features that rows lack"
+            f"beliefs are compared with only {self.used:,} of {self.total:,} rows; to use more, "
+            "widen the ranges (low, high) or leave out features with missing values"
         )
 
     def __str__(self) -> str:

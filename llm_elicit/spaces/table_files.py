@@ -118,7 +118,10 @@ def unpack(content: bytes, source: str) -> UnpackedFile:
                 if not {"[Content_Types].xml", "mimetype"} & {*archive.namelist()}:
                     return _unpack_zip(archive, source)
         if suffix in _UNPACK or suffix == ".zip":
-            raise InputError(f"{source}: not a CSV that can be read: it is not a {suffix[1:]} file")
+            raise InputError(
+                f"{source}: the content is not of a {suffix[1:]} file, as its name says; rename "
+                "it, or save the table as CSV"
+            )
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
             NotImplementedError, RuntimeError) as error:  # fmt: skip
         raise unreadable(source, error) from None
@@ -147,7 +150,8 @@ def _text_of_csv(content: bytes, source: str) -> bytes:
 
 def _unread(source: str, suffix: str) -> InputError:
     return InputError(
-        f"{source}: {suffix} is {_UNREAD[suffix]} format, which is not read; save the table as CSV "
+        f"{source}: {suffix} is {_UNREAD[suffix]} format, which is not supported; save the table "
+        "as CSV "
         "or Parquet"
     )
 
@@ -171,7 +175,10 @@ def _unpack_zip(archive: zipfile.ZipFile, source: str) -> UnpackedFile:
     chosen = tables if len(tables) == 1 else names
     if len(chosen) != 1:
         listed = visible(", ".join(names), 200) or "none"
-        raise InputError(f"{source}: holds {len(names)} files; unpack it and name one: {listed}")
+        raise InputError(
+            f"{source}: the archive holds {len(names)} files; unpack it and give one of them: "
+            f"{listed}"
+        )
     file = unpack(archive.read(chosen[0]), chosen[0])
     return UnpackedFile(file.content, file.suffix, chosen[0] if len(names) > 1 else "")
 
@@ -247,7 +254,7 @@ def sniff(path: Path, encoding: str = "", decimal: str = "") -> ReadTable:
         raise InputError(f"decimal: {decimal!r} is no decimal mark; give a point or a comma")
     if path.is_dir():
         files = ", ".join(sorted(file.name for file in path.iterdir() if file.is_file()))
-        listed = f"; it has {visible(files, 200)}" if files else ""
+        listed = f"; its files: {visible(files, 200)}" if files else ""
         raise InputError(f"{path}: a folder, not a table; give the path of a file in it{listed}")
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the path of a table with a header line")
@@ -262,7 +269,7 @@ def sniff(path: Path, encoding: str = "", decimal: str = "") -> ReadTable:
         raise InputError(f"{path}: the first line holds numbers; add a header line with names")
     cases = drop_extra_rows(table.frame, table.dialect, decimal)
     _check_short_rows(str(path), text, table, cases.dialect)
-    archive = f"{visible(file.name, 100)} is read, of several files in the archive"
+    archive = f"only {visible(file.name, 100)} of several files in the archive is read"
     notes = (*table.notes, *([archive] if file.name else []), *cases.notes)
     return replace(cases, notes=notes)
 
@@ -336,7 +343,9 @@ def _all_rows(
             dialect, notes = _dialect_of(source, text, charset, named=bool(encoding))
         grid = _grid(source, text, dialect)
     if dialect.header[-1] - 1 not in grid.index:
-        raise InputError(f"{source}: no line {dialect.header[-1]}; correct dialect.header")
+        raise InputError(
+            f"{source}: the file has no line {dialect.header[-1]}; correct dialect.header"
+        )
     names, rows = _names(grid, dialect), grid.loc[dialect.header[-1] :]
     # Columns with neither name nor value are left out.
     places = [place for place, name in enumerate(names)
@@ -421,7 +430,9 @@ def _grid(source: str, text: str, dialect: Dialect) -> pd.DataFrame:
             low_memory=False, skip_blank_lines=dialect.sep not in below.partition("\n")[0],
         )  # fmt: skip
     except IndexError:
-        raise InputError(f"{source}: no line {above + 1}; correct dialect.header") from None
+        raise InputError(
+            f"{source}: the file has no line {above + 1}; correct dialect.header"
+        ) from None
     except (ValueError, csv.Error) as error:
         if re.search(r"in line 2, saw", str(error)):
             raise InputError(
@@ -523,7 +534,7 @@ def _parse_json(text: str) -> pd.DataFrame:
     if data and all(isinstance(row, list) for row in data):
         data = [dict(zip(map(str, data[0]), row, strict=True)) for row in data[1:]]
     if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
-        raise ValueError("no list of records; save the table as CSV")
+        raise ValueError("the JSON is not a list of records; save the table as CSV")
     frame = pd.json_normalize(data)
     nested = [name for name in frame.columns if pd.api.types.is_object_dtype(frame[name].dtype)]
     return frame.assign(**{

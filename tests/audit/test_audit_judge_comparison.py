@@ -226,5 +226,5 @@ def _flipped(choices: Choices) -> Choices:
 def test_comparing_a_single_judge_is_refused() -> None:
     side = _side("one", 0.0, 1, pairs=40)
     for sides in ([side], [side, side]):
-        with pytest.raises(InputError, match="two or more"):
+        with pytest.raises(InputError, match="at least two"):
             compare_judges(sides)

@@ -235,7 +235,7 @@ def test_progress_reaches_its_total(line_judge: tuple[Array, Array]) -> None:
     ("build", "words"),
     [
         (lambda: FlowSettings(members=0), "members = 0; it must lie between 1"),
-        (lambda: FlowSettings(members=6), "one for each member; raise folds"),
+        (lambda: FlowSettings(members=6), "at least the number of members; raise folds"),
         (lambda: FlowSettings(learning_rate=0.0), "learning_rate = 0.0"),
     ],
 )

@@ -60,7 +60,7 @@ def test_range_upside_down(llm_elicit, tmp_path):
     space = "name: s\ntitle: t\nsubject: x\nfeatures: [{name: x, label: x, low: 3, high: 1}]\n"
     (tmp_path / "s.yaml").write_text(space)
     path = campaign(tmp_path, CAMPAIGN.replace("penguins", "s.yaml"))
-    assert_refused(llm_elicit("run", path), "s.yaml", "low 3 is not below high 1")
+    assert_refused(llm_elicit("run", path), "s.yaml", "low 3 must be below high 1")
 
 
 def test_missing_campaign(llm_elicit, tmp_path):
@@ -151,7 +151,7 @@ def test_a_dry_run_sends_nothing(llm_elicit, tmp_path):
     assert done.stdout.count("bill length") == 6  # three questions of two penguins
     assert "120" in done.stdout
     assert "Nothing was sent" in done.stdout
-    assert "60 pairs can show a preference (smallest possible p-value 0.0005): one" in done.stdout
+    assert "60 pairs can show a preference (smallest possible p-value 0.0005): a" in done.stdout
     assert not (tmp_path / "runs").exists()
 
 
@@ -168,7 +168,7 @@ def test_an_estimate_names_every_judge_and_its_model(llm_elicit, tmp_path):
     assert expert[:3] == ["e", "simulated", "120"]
     assert float(total[1]) == pytest.approx(float(hosted[6]), abs=1e-4)
     assert basis.startswith("j: ")
-    assert "by assumed answer tokens" in basis
+    assert "estimated from assumed answer lengths" in basis
     assert "pairs can show a preference" in note
     assert not (tmp_path / "runs").exists()
 
@@ -205,7 +205,7 @@ def test_a_users_csv_becomes_a_space_that_can_be_run(llm_elicit, tmp_path):
     (tmp_path / "people.yaml").write_text(narrow)
     for shown in (llm_elicit("plan", path), llm_elicit("run", path, "--dry-run")):
         text = " ".join(shown.stdout.split())
-        assert "3 of 40 rows used: 37 outside the range of height; a belief is compared" in text
+        assert "3 of 40 rows used: 37 outside the range of height; beliefs are compared" in text
         assert "widen the ranges (low, high)" in text
 
 

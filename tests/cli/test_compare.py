@@ -67,9 +67,9 @@ def test_runs_and_their_judges_are_set_side_by_side(
     assert json.loads(record.read_text()) == data, "whichever run is named first"
 
     assert _compare(monkeypatch, first) == 2
-    assert "two or more" in capsys.readouterr().err
+    assert "at least two" in capsys.readouterr().err
     assert _compare(monkeypatch, first, "--out", "compare.txt") == 2
-    assert "ends in .json" in capsys.readouterr().err
+    assert "name a .json or .html file" in capsys.readouterr().err
 
 
 def test_other_features_are_refused(

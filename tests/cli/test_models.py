@@ -70,7 +70,7 @@ def test_an_answer_that_is_no_choice(capsys: pytest.CaptureFixture[str]) -> None
     says = Says("", stop="length", thinking="Let me see", logprobs=None)
     shown = _check("vllm/m", says, capsys)
     assert "truncated" in shown
-    assert "not known: the answer is no choice" in shown
+    assert "unknown: the answer chooses no option" in shown
 
 
 FAILURES: list[tuple[Fails, type[Exception], str]] = [

@@ -157,7 +157,7 @@ def test_what_is_set_aside_is_asked_again_on_request(monkeypatch, capsys):
         assert len(p.seen) == 9
         code, said = command(monkeypatch, capsys, "ask", path, "--retry-failed")
         assert code == CODES["answers missing"]
-        assert "claude: asking 1 unanswered again: in two runs: request refused" in said
+        assert "claude: asking 1 unanswered questions again: in two runs: request refused" in said
         assert len(p.seen) == 10
         broken = "mended"
         assert command(monkeypatch, capsys, "ask", path, "--retry-failed")[0] == CODES["complete"]

@@ -159,7 +159,7 @@ def test_words_and_dates_are_written_as_such_and_codes_need_the_space(tmp_path, 
     if suffix == ".parquet":  # which holds the words' order
         assert again.choices("j").a.tolist() == [[1.0, 4.0, 2.0, -365.0]]
     else:
-        with pytest.raises(InputError, match=r"'a_kind' holds words.*read\(path, space\)"):
+        with pytest.raises(InputError, match=r"'a_kind' holds category.*read\(path, space\)"):
             again.choices("j")
     other = SPACE.model_dump(mode="json")
     other["features"][2]["categories"] = ["s", "m", "xl"]
@@ -209,7 +209,7 @@ def test_a_question_is_answered_once_in_a_presentation(tmp_path):
     Comparisons(twice.assign(presentation=["x", "y"]), FEATURES).write(tmp_path / "two.csv")
     assert len(Comparisons.read(tmp_path / "two.csv")) == 2
     Comparisons(twice.assign(presentation="x"), FEATURES).write(tmp_path / "one.csv")
-    with pytest.raises(InputError, match="answered twice by one judge in one order"):
+    with pytest.raises(InputError, match="a second answer of one judge to the same pair"):
         Comparisons.read(tmp_path / "one.csv")
 
 

@@ -36,7 +36,7 @@ def test_a_missing_package_is_named_with_its_extra(call, package, belief, monkey
 @pytest.mark.parametrize("call", [le.to_pymc, le.to_numpyro])
 def test_beliefs_without_a_gradient_or_bounds_are_refused(call) -> None:
     unbounded = _fit(GaussianMixture([1.0], [[0.0, 3.0]], [np.eye(2)]))
-    with pytest.raises(le.InputError, match="is not bounded"):
+    with pytest.raises(le.InputError, match="has no bounds"):
         call(unbounded)
     whole = _fit(Uniform([-2.0, 1.0], [2.0, 5.0], integer=[False, True]))
     with pytest.raises(le.InputError, match="whole numbers"):

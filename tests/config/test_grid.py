@@ -95,7 +95,7 @@ def test_cells_have_stable_names_and_the_same_pairs() -> None:
             "'e' .simulated. does not support temp",
         ),
         ({"judges": [_judge("http://x", temperature=1)]}, "sets its own temperature"),
-        ({"space": "iris"}, "space is not in grid.spaces"),
+        ({"space": "iris"}, "is not among grid.spaces"),
         ({"grid": {"template": ["v1/few-shot"]}}, "unknown key"),
     ],
 )

@@ -148,7 +148,9 @@ def test_two_packages_of_one_name_are_refused(
     for number in "12":
         place(tmp_path / "site", "twice", BARE, module=f"module_{number}")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    with pytest.raises(InputError, match=r"offered by p-module-\d 1\.0 and p-module-\d 1\.0"):
+    with pytest.raises(
+        InputError, match=r"provided by several packages: p-module-\d 1\.0 and p-module-\d 1\.0"
+    ):
         _judge("twice")
 
 

@@ -46,10 +46,10 @@ def test_a_judge_is_the_same_when_it_is_read_again() -> None:
     ("settings", "message"),
     [
         ({"profile": "grok"}, r"no profile 'grok'; known: azure, .*vllm; LLM_ELICIT_PROFILES"),
-        ({"profile": "bedrock"}, "profile 'bedrock' is one of the backend anthropic; name that"),
+        ({"profile": "bedrock"}, "'bedrock' belongs to backend anthropic; use that backend"),
         ({"profile": "compatible"}, "profile compatible has no base_url; give the server's"),
-        ({"profile": "deepseek", "structured": True}, "deepseek takes no JSON schema; leave it"),
-        ({"profile": "lmstudio", "effort": "low"}, "effort: lmstudio has no such setting; leave"),
+        ({"profile": "deepseek", "structured": True}, "deepseek accepts no JSON schema; remove"),
+        ({"profile": "lmstudio", "effort": "low"}, "profile lmstudio has no such setting; remove"),
         ({"profile": 7}, "valid string"),
     ],
 )  # fmt: skip
@@ -92,12 +92,12 @@ def test_users_add_profiles_and_change_those_of_the_package(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lab: {like: vlm}", r"mine.yaml: lab: like: no profile 'vlm' before it; known: anthropic"),
+        ("lab: {like: vlm}", r"lab: like: profile 'vlm' is not defined above it; known: anthropic"),
         ("lab: {key: secret}", r"mine.yaml: lab: key: unknown key"),
         ("lab: 7", r"mine.yaml: lab: a mapping of fields is expected"),
         ("lab: {base_url: 'http://u:p@h/v1'}", "mine.yaml: lab: base_url: contains a user name"),
         ("lab: {effort: {huge: {}}}", "mine.yaml: lab: effort.huge"),
-        ("[]", "mine.yaml: a mapping of keys is expected"),
+        ("[]", r"mine.yaml: expected a mapping \(key: value\)"),
     ],
 )  # fmt: skip
 def test_a_broken_file_of_profiles_is_one_line(

@@ -162,10 +162,10 @@ def test_log_odds_alone_leave_the_sharpness_open_and_say_so() -> None:
     found = fit_belief(a, b, log_odds=(a - b)[:, 0], sampling=LINE)
     assert repr(found).endswith("sharpness open)")
     (line,) = fit_warnings(found.diagnostics)
-    assert "log-odds leave the sharpness open" in line
+    assert "log-odds do not determine the sharpness" in line
     assert "fit_power" in line
     assert "tempered" in line
-    assert "Log-odds leave the sharpness open" in found._repr_html_()
+    assert "Log-odds do not determine the sharpness" in found._repr_html_()
     assert "held-out R²" in found._repr_html_()
     known = found.tempered(2.0)
     assert fit_warnings(known.diagnostics) == []

@@ -102,7 +102,7 @@ def test_a_belief_without_names_has_numbers() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda b: b.marginal("mas"), "no feature 'mas'; there are species, mass"),
+        (lambda b: b.marginal("mas"), "no feature 'mas'; the features are species, mass"),
         (lambda b: b.given({"species": "Emperor"}), "no category 'Emperor'; it has Adelie"),
         (lambda b: b.given({"mass": "heavy"}), "none; give a number"),
         (lambda b: b.log_prob(pd.DataFrame({"mass": [1.0]})), "no column 'species'; it has 'mass'"),

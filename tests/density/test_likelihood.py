@@ -118,7 +118,9 @@ def test_a_level_far_below_one_is_estimated_in_its_own_unit() -> None:
 def test_no_level_follows_from_choices_that_all_agree_or_all_disagree(
     differences: list[float],
 ) -> None:
-    with pytest.raises(DensityError, match=r"^estimate_level: every choice agrees .* closer ones"):
+    with pytest.raises(
+        DensityError, match=r"^estimate_level: every choice agrees .* closer points"
+    ):
         estimate_level(differences)
 
 

@@ -354,7 +354,7 @@ def test_the_core_draws_without_pyplot_and_says_if_matplotlib_is_missing(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"features": "height"}, "plot: no feature 'height'; there are mass"),
+        ({"features": "height"}, "plot: no feature 'height'; the features are mass"),
         ({"features": [9]}, "plot: a feature's number"),
         ({"features": []}, "plot: features = "),
         ({"features": ["mass", 0]}, "none of them twice"),

@@ -438,7 +438,7 @@ def test_another_model_that_answers_is_named_when_it_does(tmp_path: Path) -> Non
     with Provider(behave) as provider:
         study = campaign([gpt(provider.url, concurrency=1)])
         run(study, tmp_path / "try", notes)
-    line = "gpt: the version that answers changed: m-1 (7 answers, "
+    line = "gpt: the model version changed during the run: m-1 (7 answers, "
     assert (
         sum(note.startswith(line) and ", then m-2 (1 answer, " in note for note in notes.lines) == 1
     )

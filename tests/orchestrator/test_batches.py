@@ -178,7 +178,7 @@ def test_a_second_version_stops_a_strict_judge_before_it_submits_more(
             (problem,) = summary.problems
             assert isinstance(problem, VersionChangedError)
             assert len(provider.batches) == 2, "what was submitted is collected, and nothing more"
-    assert notes.said.count("the version that answers changed: m-1") == 1
+    assert notes.said.count("the model version changed during the run: m-1") == 1
     assert len(table(study, folder)) == 17, "and every answer is kept"
 
 

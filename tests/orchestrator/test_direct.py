@@ -223,7 +223,7 @@ def test_a_backend_that_knows_pairs_alone_is_put_no_direct_question(tmp_path: Pa
         backend = Old(judge, whole.space)
         RequestBuilder(whole, judge, backend, Price(), UsageCheck()).check()
 
-    with pytest.raises(InputError, match=r"'expert'.*does not say that it answers direct"):
+    with pytest.raises(InputError, match=r"'expert'.*does not declare that it answers direct"):
         check(campaign([EXPERT], direct=DIRECT))
     check(campaign([EXPERT]))
 

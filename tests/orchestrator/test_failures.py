@@ -60,8 +60,8 @@ def _wrapped(
         (sqlite3.SQLITE_LOCKED_SHAREDCACHE, "another program has locked the file"),
         (sqlite3.SQLITE_CORRUPT_VTAB, "the file is damaged; restore a copy"),
         (sqlite3.SQLITE_NOTADB, "the file is damaged; restore a copy"),
-        (sqlite3.SQLITE_CONSTRAINT, "see the reason"),
-        (None, "see the reason"),
+        (sqlite3.SQLITE_CONSTRAINT, "correct what the reason names"),
+        (None, "correct what the reason names"),
     ],
 )
 def test_a_file_that_cannot_be_used(code: int | None, way_out: str, wrapped: bool) -> None:

@@ -118,7 +118,7 @@ def test_log_probabilities_of_another_token_are_counted_and_said_once(tmp_path: 
     assert not frame["soft"].any()
     assert list(frame["probability"]) == [0.0, 1.0] * 4
     (line,) = (line for line in notes.lines if "token" in line)
-    assert line.startswith("gpt: choices only: the log-probabilities sent are of another token")
+    assert line.startswith("gpt: choices only: the log-probabilities belong to another token")
     assert "effort: none may bring them back" in line
 
 
@@ -213,7 +213,7 @@ def test_a_server_that_stops_sending_log_probabilities_is_noticed_at_once(tmp_pa
         notes.lines[-1]
         == f"gpt: {line_of(study, tmp_path)}"
         == (
-            "gpt: log-odds: 3 of 8 choices, 20 alternatives; others have none: the server ignores "
+            "gpt: log-odds: 3 of 8 choices, 20 alternatives; the others have none: the server ignores "
             "logprobs"
         )
     )
@@ -238,7 +238,7 @@ def test_a_server_that_refuses_log_probabilities_in_the_middle_is_noticed(tmp_pa
         assert run(campaign(judges, pairs=4), tmp_path, notes).complete
     assert not any("no longer" in line or "choices only" in line for line in notes.lines)
     assert line_of(study, tmp_path) == (
-        "log-odds: 3 of 8 choices, 20 alternatives; others have none: the server refuses logprobs"
+        "log-odds: 3 of 8 choices, 20 alternatives; the others have none: the server refuses logprobs"
     )
 
 
@@ -268,7 +268,7 @@ def test_people_and_simulated_judges_have_no_line_but_may_not_be_required() -> N
     ]
     assert [LogOdds.of(judge).line for judge in judges] == ["", ""]
     for judge in judges:
-        with pytest.raises(ValidationError, match="makes choices only"):
+        with pytest.raises(ValidationError, match="gives choices without log-odds"):
             campaign([judge.model_dump(exclude_unset=True)], require="log_odds")
 
 
@@ -303,7 +303,7 @@ def test_a_batch_may_require_log_odds_before_it_is_submitted(scored: bool, tmp_p
 def test_log_odds_are_not_required_of_a_template_without_letters(tmp_path: Path) -> None:
     with Provider(lambda n, body: Says("73 %")) as provider:
         judges, design = [gpt(provider.url)], {"pairs": 4, "template": "v1/probability"}
-        with pytest.raises(InputError, match="are not letters, and have no log-odds"):
+        with pytest.raises(InputError, match="are not letters, so they have no log-odds"):
             run(campaign(judges, require="log_odds", design=design), tmp_path)
         assert not provider.seen
 
@@ -317,5 +317,5 @@ def test_a_campaign_may_require_log_odds(scored: int, tmp_path: Path) -> None:
         assert len(provider.seen) == scored + 1
     assert "require: log_odds, and an answer has no log-probabilities" in str(summary.problems)
     assert len(table(study, tmp_path)) == scored + 1, "what was paid for is kept"
-    with pytest.raises(ValidationError, match="makes choices only"):
+    with pytest.raises(ValidationError, match="gives choices without log-odds"):
         campaign([claude(provider.url)], require="log_odds")

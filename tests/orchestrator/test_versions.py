@@ -118,7 +118,10 @@ def test_a_change_within_a_run_is_said_and_stops_a_strict_one(
         snapshot = read_snapshot(tmp_path / "loose", study, dict)
         assert snapshot.judges["gpt"].change == change.line
     assert (
-        sum(f"the version that answers changed: {old} (7 answers, 20" in x for x in notes.lines)
+        sum(
+            f"the model version changed during the run: {old} (7 answers, 20" in x
+            for x in notes.lines
+        )
         == 1
     )
     with Provider(served(*parts)) as provider:
@@ -175,7 +178,7 @@ def test_answers_of_another_version_are_not_taken_from_the_cache(tmp_path: Path)
         more = campaign([judge], pairs=8)
         assert run(more, tmp_path / "more", notes).complete
         assert len(provider.seen) == 26, "none of the ten old answers is used"
-        assert "gpt: m-2 answers now; the answers of m-1 in the cache are not used" in notes.lines
+        assert "gpt: m-2 answers now; cached answers of m-1 are not used" in notes.lines
         assert set(table(more, tmp_path / "more").frame["model_answered"]) == {"m-2"}
         notes = Notes()
         assert run(more, tmp_path / "again", notes).complete

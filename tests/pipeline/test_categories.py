@@ -205,9 +205,9 @@ def test_words_alone_are_asked_anew_as_often_as_their_pairs_are_drawn(tmp_path):
 
 def test_methods_and_questions_that_know_no_words_are_refused_before_any_is_asked(tmp_path):
     path = campaign(tmp_path, [KIND, HEIGHT], fit={"methods": ["auto", "flow"]})
-    with pytest.raises(le.InputError, match=r"'flow' supports numbers only, and kind of trees"):
+    with pytest.raises(le.InputError, match=r"'flow' supports only numbers, but kind of trees"):
         Campaign.load(path).load_space()
-    with pytest.raises(le.InputError, match="'flow' supports numbers only"):
+    with pytest.raises(le.InputError, match="'flow' supports only numbers"):
         stages.plan(path)
     with pytest.raises(le.InputError, match="every feature of trees is categorical"):
         direct_queries(Direct(quantiles=1), space_of([KIND, SEX]), 1, 10)

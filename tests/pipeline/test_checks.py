@@ -42,7 +42,7 @@ FAULTS = {
     "no column 'Mass'": {"columns": "{mass: Mass}"},
     "no column 'mas'": {"mass": "mas"},
     "reference table is missing": {"file": "peopel.csv"},
-    "update sha256 there to " + GOOD["sha256"]: {"sha256": "a" * 64},
+    "update `sha256` to " + GOOD["sha256"]: {"sha256": "a" * 64},
     "nothing to compare beliefs with: 0 of 30 rows used": {"low": 10, "high": 20},
 }
 
@@ -157,7 +157,7 @@ def test_an_estimate_says_where_a_cap_ends_it(
         code, printed = call(*command, "c.yaml", "--max-cost", "0.0004")
         assert code == 0
         assert "Cap of 0.0004 USD: about " in printed
-        assert " of 80 questions are asked within it." in printed
+        assert " of 80 questions can be asked within it." in printed
         assert "Cap of" not in call(*command, "c.yaml", "--max-cost", "5")[1]
         assert ("OPENAI_API_KEY holds no key" in printed) == (command != ("estimate",))
     record = json.loads(call("estimate", "c.yaml", "--max-cost", "0.0004", "--json")[1])
@@ -177,17 +177,19 @@ def test_a_cap_that_cannot_be_held_is_said_by_the_dry_run(
 
 def test_a_drafted_subject_is_mentioned(call: Callable[..., tuple[object, str]]) -> None:
     for command in (("run", "--dry-run"), ("plan",)):
-        assert "as drafted" not in call(*command, "c.yaml")[1]
+        assert "drafted automatically" not in call(*command, "c.yaml")[1]
     _write_space(subject="a row of people.csv")
     for command in (("run", "--dry-run"), ("plan",), ("run",)):
-        assert "subject 'a row of people.csv' is as drafted" in call(*command, "c.yaml")[1]
+        assert (
+            "subject 'a row of people.csv' was drafted automatically" in call(*command, "c.yaml")[1]
+        )
 
 
 def test_a_score_method_and_a_period_are_refused(home: Path) -> None:
     Path("c.yaml").write_text(CAMPAIGN.replace("samples: 100", "method: score"))
     text = Path("people.yaml").read_text().replace("unit: cm,", "unit: cm, periodic: true,")
     Path("people.yaml").write_text(text)
-    with pytest.raises(InputError, match="without constraints and periods"):
+    with pytest.raises(InputError, match="non-periodic numbers without constraints"):
         le.Run.open("c.yaml")
 
 

@@ -120,7 +120,7 @@ def test_what_cannot_be_given_is_refused(given: dict[str, str | float], said: st
 
 
 def test_conditions_of_a_grid_are_about_the_same_features() -> None:
-    with pytest.raises(ValueError, match="values of the same features"):
+    with pytest.raises(ValueError, match="must fix the same features"):
         Campaign.model_validate({
             "name": "c", "space": "penguins_kinds",
             "judges": [{"name": "expert", "backend": "simulated"}],

@@ -45,7 +45,7 @@ def test_the_line_stands_with_the_run(
         data |= {"design": {"pairs": 12, "replicates": "auto"}, "require": "log_odds"}
         Path("study.yaml").write_text(yaml.safe_dump(data))
         before = _printed(monkeypatch, capsys, "run", "study.yaml", "--dry-run")
-        assert "gpt: replicates: 1, since another pair costs the same" in before
+        assert "gpt: replicates: 1, because a new pair costs the same" in before
         run = asyncio.run(stages.ask(stages.plan("study.yaml")))
         assert len(provider.seen) == 25
     assert run.comparisons.frame["soft"].all()
@@ -54,4 +54,4 @@ def test_the_line_stands_with_the_run(
     assert f"gpt: {LINE}" in _printed(monkeypatch, capsys, "status", "study")
     (facts,) = json.loads(_printed(monkeypatch, capsys, "status", "study", "--json"))["runs"]
     assert facts["judges"]["gpt"]["log_odds"] == LINE
-    assert "answers are log-odds, which repeat" in run.replicates["gpt"]
+    assert "asking again gives the same log-odds" in run.replicates["gpt"]

@@ -233,11 +233,11 @@ def test_the_pairs_are_the_campaigns_first(space: str, design: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("change", "pairs", "said"),
     [
-        ({}, 9, "9 pairs; a pilot takes from 10 to 30 pairs"),
-        ({}, 31, "31 pairs; a pilot takes from 10 to 30 pairs"),
+        ({}, 9, "9 pairs; give 10 to 30"),
+        ({}, 31, "31 pairs; give 10 to 30"),
         ({"design": {"pairs": 40, "triads": 5}}, 26, "from 10 to 25"),
         ({"pilot": ["v1/none"]}, 10, "no template 'v1/none'"),
-        ({"pilot": ["v1/quantiles"]}, 10, "its answer is a text"),
+        ({"pilot": ["v1/quantiles"]}, 10, "the template asks for a text"),
         ({"judges": [{"name": "ada", "backend": "human"}]}, 10, "only asks people"),
         ({"grid": {"templates": ["v1/few-shot"]}}, 10, "is a grid; name one of its cells"),
     ],
@@ -332,7 +332,7 @@ def test_random_choices_are_recommended_no_template(soft: bool) -> None:
             )  # fmt: skip
         best = pilot.recommend(protocols)
         recommended += best.template is not None
-        assert best.template or "readable with 10 pairs" in best.reason
+        assert best.template or "consistent answers with 10 pairs" in best.reason
     assert recommended <= 8, "5 in 100, with the spread of a hundred"
 
 
@@ -360,7 +360,7 @@ def test_an_estimate_rests_on_the_tokens_that_a_pilot_measured(
         data["judges"][0] |= {"max_tokens": None, "logprobs": False, "effort": "low"}
         Path("study.yaml").write_text(yaml.safe_dump(data))
         before = estimate()
-        assert "by assumed answer tokens" in basis()
+        assert "estimated from assumed answer lengths" in basis()
         pilot.run_pilot(validate(Campaign, data, "study.yaml"), 20)
         after = estimate()
         assert "by the tokens of 80 answers (95 %)" in basis()

@@ -161,10 +161,10 @@ def test_the_cells_of_a_grid_are_repeated_under_its_caps() -> None:
 def test_what_cannot_be_repeated_is_refused() -> None:
     run = asked()
     asked("other")
-    with pytest.raises(InputError, match="no repeat of first"):
+    with pytest.raises(InputError, match="not a repeat of first"):
         plan_repeats("first", "other")
     (run.folder / "inputs" / "template.md").write_text("changed")
-    with pytest.raises(InputError, match="this copy of the run was changed"):
+    with pytest.raises(InputError, match="the run's copy"):
         plan_repeats("first")
 
 

@@ -127,8 +127,8 @@ def test_one_that_cannot_be_read_says_why(runs: Path, kept: Path) -> None:
     why = {run.name: run.problems for run in RunIndex(runs, kept).snapshots()}
     assert "not valid YAML" in why["broken"][0]
     assert "name: Field required" in why["foreign"][0]
-    assert "is this a settings file?" in why["huge"][0]
-    assert "nested too deep" in why["deep"][0]
+    assert "too many for a settings file" in why["huge"][0]
+    assert "nested too deeply; use fewer levels" in why["deep"][0]
     assert "damaged" in why["damaged"][0] or "not a database" in why["damaged"][0]
 
 

@@ -124,7 +124,7 @@ MADE_AGAIN = {
     f"{BELIEF}/powers.parquet": "audit.json or one of its inputs was changed",
     "audit.json": "audit.json or one of its inputs was changed",
 }
-REFUSED = {"campaign.yaml": "campaign.yaml: this copy of the run was changed"}
+REFUSED = {"campaign.yaml": "campaign.yaml: the run's copy of the campaign was changed"}
 NOT_READ = (
     "manifest.json",
     "journal.sqlite",

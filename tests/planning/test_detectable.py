@@ -67,7 +67,11 @@ def test_more_judges_need_more_pairs():
             1,
             "can show a preference (smallest possible p-value 0.0005): only a very strong",
         ),
-        ({"pairs": 200}, 1, "one that explains about 8% of the variation of the answers is"),
+        (
+            {"pairs": 200},
+            1,
+            "a preference that explains about 8% of the variation of the answers is",
+        ),
     ],
 )
 def test_the_plan_says_what_its_pairs_can_show(design, judges, said):

@@ -91,10 +91,10 @@ def test_a_pair_of_a_triad_is_turned_by_a_coin():
 @pytest.mark.parametrize(
     ("design", "rule"),
     [
-        ({"pairs": 20, "triads": 7}, "7 triads are 21 pairs, more than the 20 pairs; ask more"),
+        ({"pairs": 20, "triads": 7}, "7 triads need 21 pairs, more than the 20 pairs; ask more"),
         (
             {"pairs": 60, "triads": 7, "rounds": {"count": 3}},
-            "7 triads are 21 pairs, more than the 20 pairs of the first round",
+            "7 triads need 21 pairs, more than the 20 pairs of the first round",
         ),
         ({"triads": -1}, "greater than or equal to 0"),
     ],

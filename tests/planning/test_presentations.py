@@ -106,11 +106,15 @@ def test_the_plan_says_how_precise_each_effect_will_be():
         ("penguins", {"wordings": ["v1/probability"], "labels": ["1/2"]}, "v1/probability calls"),
         ("penguins", {"wordings": ["v1/few-shot"], "examples": "*"}, "takes no worked examples"),
         ("penguins", {"wordings": ["v1/*-shot", "v1/probability"]}, "a letter and a probability"),
-        ("penguins", {"wordings": ["v1/quantiles"]}, "its answer is a text"),
+        ("penguins", {"wordings": ["v1/quantiles"]}, "the template asks for a text"),
         ("penguins", {"wordings": ["v2/typical"], "examples": ["cars"]}, "known: cup-and-train"),
         ("penguins", {"units": "varied"}, "no feature of penguins has other units"),
         ("SPACE", {"digits": [2]}, "digits: words has no numbers with digits"),
-        ("SPACE", {"features": "shuffled"}, "words has one feature, which has one order"),
+        (
+            "SPACE",
+            {"features": "shuffled"},
+            "words has only one feature, so there is no order to vary",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_clear_line(tmp_path, space, facets, message):
@@ -139,7 +143,7 @@ def test_a_grid_names_its_templates_once():
         "design": {"presentations": {"wordings": ["v2/*"]}},
         "grid": {"templates": ["v1/zero-shot"]},
     }  # fmt: skip
-    with pytest.raises(ValueError, match="names the templates of every cell"):
+    with pytest.raises(ValueError, match="both name templates"):
         Campaign.model_validate(settings)
     settings["design"] = {"presentations": {"labels": ["A/B", "1/2"]}}
     assert Campaign.model_validate(settings).grid is not None
@@ -148,12 +152,12 @@ def test_a_grid_names_its_templates_once():
 @pytest.mark.parametrize(
     ("design", "message"),
     [
-        ({"presentations": {"labels": ["A/A"]}}, "calls both options 'A'"),
+        ({"presentations": {"labels": ["A/A"]}}, "gives both options the label 'A'"),
         ({"presentations": {"labels": ["yes/no"]}}, "labels"),
         ({"presentations": {"labels": ["A/B", "A/B"]}}, "appears twice"),
         ({"presentations": {"wordings": []}}, "wordings"),
         ({"presentations": {"digits": [0]}}, "digits"),
-        ({"template": "v1/few-shot", "presentations": {"wordings": ["v2/*"]}}, "leave out templ"),
+        ({"template": "v1/few-shot", "presentations": {"wordings": ["v2/*"]}}, "remove `templ"),
     ],
 )
 def test_a_list_of_levels_is_checked_as_it_is_read(design, message):

@@ -77,12 +77,12 @@ def test_no_range_is_narrower_than_two_steps():
     [
         ({"low": [1.0], "high": [0.0]}, "feature 0 runs from 1.0 to 0.0"),
         ({"low": [0.0], "high": [np.inf]}, "must be finite"),
-        ({"low": [0.0], "high": [1.0, 2.0]}, "one entry a feature"),
+        ({"low": [0.0], "high": [1.0, 2.0]}, "one entry per feature"),
         ({"log": [True]}, "must start above 0"),
         ({"n": 0}, "0 pairs"),
-        ({"bounded": 0}, "both are at least 1"),
-        ({"features": []}, "at least one is needed"),
-        ({"features": [1]}, "numbered from 0 to 0"),
+        ({"bounded": 0}, "both must be at least 1"),
+        ({"features": []}, "give at least one number"),
+        ({"features": [1]}, "number from 0 to 0"),
         ({"resolution": 0.2}, "too few values"),
     ],
 )

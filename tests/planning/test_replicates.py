@@ -1,4 +1,4 @@
-"""`replicates: auto`: one choice about each of more pairs tells at least as much as replicates."""
+"""`replicates: auto`: one choice about each of more pairs at least as informative as replicates."""
 
 import numpy as np
 import pandas as pd
@@ -73,8 +73,8 @@ def test_the_correlation_leaves_a_position_effect_out() -> None:
 
 
 def test_the_reason_names_what_was_measured() -> None:
-    assert "log-odds, which repeat" in reason(log_odds=True, correlation=None)
-    assert reason(log_odds=False, correlation=None).endswith("tells at least as much")
+    assert "asking again gives the same log-odds" in reason(log_odds=True, correlation=None)
+    assert reason(log_odds=False, correlation=None).endswith("at least as informative")
     assert "by 20 pairs, 8 replicates give 18% to 100% of the information" in reason(
         log_odds=False, correlation=PairCorrelation(0.5, 20)
     )

@@ -44,7 +44,7 @@ FRONTS = {
     "a wording that is a mapping": ("id: x\nwording: {}", "wording: .*string"),
     "an unknown key": (f"{FRONT}\ncolour: red", "colour: unknown key"),
     "another answer": (f"{FRONT}\nanswer: essay", "answer: .*'letter'"),
-    "an answer in words": (f"{FRONT}\nanswer: text", "its answer is a text"),
+    "an answer in words": (f"{FRONT}\nanswer: text", "the template asks for a text"),
     "no options": (f"{FRONT}\noptions: []", "options.0: Field required"),
     "one option": (f"{FRONT}\noptions: [A]", "options.1: Field required"),
     "three options": (f"{FRONT}\noptions: [A, B, C]", "options: .*at most 2"),

@@ -30,7 +30,7 @@ def judge_of(study, verdict, pairs=60, counts=None, **preference):
         (
             "refusal",
             "20 refused of 20",
-            "other templates with `llm-elicit pilot`, since it refuses",
+            "other templates with `llm-elicit pilot`, since the judge refuses",
         ),
         ("unparsable", "20 unparsable of 20", "read its replies below"),
     ],
@@ -98,9 +98,7 @@ def test_what_helps_a_preference_is_one_sentence(study):
 
 def test_the_sections_of_a_judge_without_a_preference_say_that_they_are_no_belief(study):
     page = " ".join(render_page(study, {}).split())
-    said = (
-        "Nothing below is to be read as a belief of stuck &lt;b&gt;judge&lt;/b&gt;: no preference"
-    )
+    said = "Do not read anything below as a belief of stuck &lt;b&gt;judge&lt;/b&gt;: no preference"
     for section in ("judge-2", "distances"):
         text = page.split(f'<h2 id="{section}">')[1].split("<h2")[0]
         assert said in text.split("<table")[0], section

@@ -105,7 +105,8 @@ def predicted(truth, match):
 def area(truth, text, relation):
     found = re.search(
         rf"ranks above a random one ({PERCENT}) of the time \(95 % interval ({PERCENT}) to "
-        rf"({PERCENT}); ceiling ({PERCENT})\)(?:, ({PERCENT}) of the way|, no less often|;)", text
+        rf"({PERCENT}); ceiling ({PERCENT})\)(?:, ({PERCENT}) of the way|, at least as often|;)",
+        text
     )  # fmt: skip
     value, low, high, ceiling = (share_of(part) for part in found.groups()[:4])
     true = auc(truth.utility(DATA), truth.utility(POINTS))

@@ -180,7 +180,13 @@ UP, FLAT, DOWN = (0.4, 0.3, 0.5), (0.01, -0.2, 0.2), (-0.4, -0.5, -0.3)
         (ABOVE, DOWN, 0.88, "partly", "but the utility is lower where the data are dense"),
         (BELOW, FLAT, 0.88, "partly", "below random ones: a real place ranks above"),
         (NONE, UP, 0.88, "partly", "is not shown to rank real rows above random ones: a real"),
-        ((0.9, 0.89, 0.91), UP, 0.88, "follows", "no less often than by the data's own density"),
+        (
+            (0.9, 0.89, 0.91),
+            UP,
+            0.88,
+            "follows",
+            "at least as often as under the data's own density",
+        ),
     ],
 )
 def test_words_about_the_data_follow_both_intervals(auc, rank, ceiling, relation, said):

@@ -192,7 +192,9 @@ def test_a_view_of_another_version_does_not_break_the_page(
         assert time.monotonic() < end
         time.sleep(0.05)
     (folder / "live.json").write_text('{"of": "another version"}')
-    assert "The first view comes with the first answers" in browser.get("/campaigns/other-version")
+    assert "The first plot appears with the first answers" in browser.get(
+        "/campaigns/other-version"
+    )
     assert browser.client.get("/campaigns/other-version/parts").status_code == 200
     browser.post(page.text, "/campaigns/other-version/cancel")
 

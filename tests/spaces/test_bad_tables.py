@@ -58,7 +58,7 @@ def test_a_bad_cell_of_a_log_is_named(
 def test_the_same_answer_twice_is_named(suffix: str, tmp_path: Path) -> None:
     twice = pd.concat([LOG.frame, LOG.frame.iloc[:1]])
     path = Comparisons(twice, LOG.features).write(tmp_path / f"c.{suffix}")
-    with pytest.raises(InputError, match=f"column 'pair', row {len(twice)}: .* answered twice"):
+    with pytest.raises(InputError, match=f"column 'pair', row {len(twice)}: .* is a second answer"):
         Comparisons.read(path)
 
 
@@ -95,20 +95,20 @@ MANY = "c\n" + "\n".join(f"word {i % 5000}" for i in range(20_000)) + "\n"
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (b"", "not a CSV"),
-        (b"\n\n", "not a CSV"),
+        (b"", "cannot be read as CSV"),
+        (b"\n\n", "cannot be read as CSV"),
         (b"x,y\n", "no rows"),
         (b"x,y\n1,2\n", "at least two values"),
         (b"x,y\n" + b"1,2\n" * 30, "'x': constant: every cell with a value is '1'"),
         (b"x,y\n,\n,\n", "'x': every cell is empty"),
         (b"1,2\n3,4\n", "the first line holds numbers; add a header line"),
-        (gzip.compress(GOOD.encode(), mtime=0)[:40], "not a CSV"),
+        (gzip.compress(GOOD.encode(), mtime=0)[:40], "cannot be read as CSV"),
         (GOOD.replace("x,y", "x,x").encode(), "two columns are called 'x'"),
         (GOOD.replace("x,y", "x, x").encode(), "two columns are called 'x'"),
         (GOOD.replace("x,y", ",").encode(), "two columns are called ''"),
         (GOOD.replace("\n", ",\n").replace("y,", "y", 1).encode(), "more cells"),
         (GOOD.encode() + b"1,2,3\n", "line 42"),
-        (GOOD.encode() + b'1,"open\n', "not a CSV"),
+        (GOOD.encode() + b'1,"open\n', "cannot be read as CSV"),
         (b"x\n1e300\n-1e300\n", "beyond 1e+25; use a larger unit"),
         (b"x\n1e-300\n2e-300\n", "differ by less than 1e-25; use a smaller unit"),
         (
@@ -123,13 +123,13 @@ MANY = "c\n" + "\n".join(f"word {i % 5000}" for i in range(20_000)) + "\n"
         (MANY.encode(), "too many categories: 5,000; at most 100 are possible"),
         (
             b"id\n4\n8\n15\n16\n",
-            "by its name; rename the column if it is a quantity",
+            "its name suggests an identifier; rename the column if it is a quantity",
         ),
         (b"x\n5\n6\n7\n8\n", "it is a row number (5, 6, ...)"),
         (
             (",".join(f"c{i}" for i in range(3000)) + "\n").encode() + (b"1," * 2999 + b"2\n") * 3,
-            "3,000 columns, and a question has room for 60 at most; name those to ask about: "
-            "--columns a,b,c",
+            "3,000 columns, but a question can show at most 60; name the columns to use: --columns "
+            "a,b,c",
         ),
         (
             (",".join(f"c{i}" for i in range(61)) + "\n").encode()

@@ -163,7 +163,7 @@ def test_many_categories_are_kept_where_the_column_is_named():
 
 def test_a_dropped_column_that_is_asked_for_says_why_it_was_dropped():
     with pytest.raises(
-        InputError, match="not a column that is asked about: text: 240 different values in"
+        InputError, match="not a column of the feature space: text: 240 different values in"
     ):
         drafted([f"remark {k}" for k in range(N)], not_stated=["x"])
 

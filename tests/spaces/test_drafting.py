@@ -80,7 +80,7 @@ def test_ranges_are_robust_quantiles_rounded_outwards(tmp_path):
             "name\na\nb\nc\n",
             r"no column of numbers, dates or categories.*'name': text: 3 different",
         ),
-        ("", r"not a CSV that can be read"),
+        ("", r"cannot be read as CSV"),
         ("x\n1\ninf\n", r"infinite value"),
         ("x\n1\n2e300\n-1e300\n", r"'x': it holds a value beyond 1e\+25"),
         ("x,y\n1,2,3\n4,5,6\n", r"rows have more cells than the header line has names"),
@@ -235,7 +235,7 @@ def test_the_report_of_a_column_says_what_was_guessed_and_why(tmp_path):
 def test_hardly_any_rows_in_the_ranges_are_said():
     assert TableRows(200, 200, {}, {}).scarce == TableRows(12, 10, {}, {}).scarce == ""
     assert TableRows(200, 3, {}, {"altitude": 197}).scarce.startswith(
-        "a belief is compared with 3 of 200 rows only"
+        "beliefs are compared with only 3 of 200 rows"
     )
 
 
@@ -243,7 +243,7 @@ def test_columns_can_be_named(tmp_path):
     path = tmp_path / "t.csv"
     MIXED.to_csv(path, index=False)
     assert FeatureSpace.from_file(path, ["size", "year"]).names == ["year", "size"]
-    with pytest.raises(InputError, match=r"no column 'colour'; it has row, day"):
+    with pytest.raises(InputError, match=r"no column 'colour'; the columns are row, day"):
         FeatureSpace.from_file(path, ["colour"])
 
 
@@ -258,7 +258,7 @@ def test_alike_columns_have_alike_scales(tmp_path):
     )  # fmt: skip
     space = FeatureSpace.from_frame(frame, "flowers")
     assert [f.scale for f in space.features] == ["linear"] * 3 + ["log"] * 3
-    assert "scale: linear  # that of similar columns" in space.draft.text
+    assert "scale: linear  # scale of similar columns" in space.draft.text
 
 
 def test_a_data_frame_is_saved_with_its_table(tmp_path):
@@ -429,7 +429,7 @@ def test_a_missing_number_is_an_answer_where_it_is_asked_for(survey):
 
 def test_only_numbers_with_missing_cells_become_ranges(survey):
     for column, said in (
-        ("age", "'age': no cell is missing"), ("sex", "'sex' is not a column that is asked about"),
+        ("age", "'age': no cell is missing"), ("sex", "'sex' is not a column of the feature space"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=said):
             FeatureSpace.from_file(survey, not_stated=[column])

@@ -117,15 +117,15 @@ TWO = (
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        (VALID.replace("low: 0", "low: 2"), ["features.0", "low 2 is not below high 1"]),
+        (VALID.replace("low: 0", "low: 2"), ["features.0", "low 2 must be below high 1"]),
         (VALID.replace("high: 1", "high: 1, colour: red"), ["features.0.colour", "unknown key"]),
         (VALID + "sise: 3\n", ["sise", "unknown key", "known: name, title"]),
         (VALID.replace("low: 0", "low: -1, scale: log"), ["log scale needs low > 0", "-1"]),
         (VALID.replace("low: 0", "low: many"), ["features.0.low", "'many'"]),
         (VALID + "  - {name: x, label: y, low: 0, high: 1}\n", ["'x' appears twice"]),
         (VALID.replace("subject: a thing\n", ""), ["subject", "required"]),
-        (TWO.replace("COLUMNS", "{x: y}"), ["the column 'y' belongs to two features"]),
-        ("- 1\n- 2\n", ["a mapping of keys is expected, got list"]),
+        (TWO.replace("COLUMNS", "{x: y}"), ["the column 'y' is used by two features"]),
+        ("- 1\n- 2\n", ["expected a mapping (key: value), got list"]),
         ("a: [1\n", ["not valid YAML"]),
     ],
 )
@@ -159,7 +159,7 @@ def space_with_table(tmp_path, rows, sha256=None):
 
 def test_a_changed_table_is_refused(tmp_path):
     space = space_with_table(tmp_path, ["0.5"], sha256="0" * 64)
-    line = r"t\.csv: checksum .* restore the file or update sha256 there to [0-9a-f]{64}"
+    line = r"t\.csv: checksum .* restore the file, or update `sha256` to [0-9a-f]{64}"
     with pytest.raises(InputError, match=line):
         space.read_table()
 
@@ -236,9 +236,9 @@ def test_categories_are_drawn_alike_and_are_whole():
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        (kind(["a"]), "needs two categories or more"),
-        (kind(None), "needs two categories or more"),
-        (kind("ab"), "needs two categories or more"),
+        (kind(["a"]), "needs at least two categories"),
+        (kind(None), "needs at least two categories"),
+        (kind("ab"), "needs at least two categories"),
         (kind(["a", " a"]), "'a' appears twice"),
         (kind(["a", " "]), "control character"),
         (kind(["a", "b\nc"]), "control character"),
@@ -252,7 +252,7 @@ def test_categories_are_drawn_alike_and_are_whole():
         (kind(["a", "b"], digits=2), "takes no digits"),
         (
             {"name": "x", "label": "x", "low": 0, "high": 2, "categories": ["a", "b"]},
-            "need kind: categorical",
+            "only kind: categorical or ordered takes categories",
         ),
     ],
 )
@@ -297,7 +297,10 @@ def test_spaces_of_numbers_are_written_down_as_before_there_were_categories():
             {"kind": "date", "unit": "days", "low": 0, "high": 9},
             ["date takes no unit; remove unit"],
         ),
-        ({"locale": {"decimal": ",", "thousands": ","}}, ["both decimal mark and thousands"]),
+        (
+            {"locale": {"decimal": ",", "thousands": ","}},
+            ["both the decimal mark and the thousands separator"],
+        ),
         ({"low": 0.1, "high": 0.4, "kind": "integer"}, ["'0'"]),
         ({"low": -1e300, "high": 1e300}, ["beyond 1e+30"]),
         ({"low": 0, "high": 1e20, "factor": 1e20}, ["beyond 1e+30"]),

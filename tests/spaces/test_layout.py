@@ -213,7 +213,11 @@ def test_what_a_table_is_packed_in_does_not_matter(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("t.sav", b"$FL2", "is SPSS format, which is not read; save the table as CSV or Parquet"),
+        (
+            "t.sav",
+            b"$FL2",
+            "is SPSS format, which is not supported; save the table as CSV or Parquet",
+        ),
         ("t.rds", b"\x1f\x8b", "R format"),
         ("t.html", b"<table>", "a web page's format"),
         ("t.csv", b"<!DOCTYPE html><html>", "a web page's format"),
@@ -221,7 +225,11 @@ def test_what_a_table_is_packed_in_does_not_matter(
         ("t.json", b'"text"', "cannot be read as a json file"),
         ("t.json", b'{"a": [[1,', "cannot be read as a json file"),
         ("t.numbers", b"PK", "Numbers' format"),
-        ("t.zip", zipped(a0csv=b"a", b0csv=b"b"), "holds 2 files; unpack it and name one: a.csv"),
+        (
+            "t.zip",
+            zipped(a0csv=b"a", b0csv=b"b"),
+            "holds 2 files; unpack it and give one of them: a.csv",
+        ),
         ("t.zip", zipped(), "holds 0 files"),
         ("t.csv", b"sep=:\na:b\n", "the first line states the separator ':'"),
         (

@@ -132,11 +132,11 @@ def test_numbers_of_a_workbook_keep_their_value_beside_text(tmp_path):
 
 def test_a_folder_and_what_is_no_text_are_said_with_a_way_out(tmp_path):
     (tmp_path / "birds.csv").write_text("a;b\n1;2\n")
-    with pytest.raises(InputError, match=r"a folder, not a table.*it has birds\.csv"):
+    with pytest.raises(InputError, match=r"a folder, not a table.*its files: birds\.csv"):
         FeatureSpace.from_file(tmp_path)
     bad = tmp_path / "bad.csv"
     bad.write_bytes(b"name;k\ncaf\xe9\0;1\n")
-    with pytest.raises(InputError, match="not text; save the table as CSV"):
+    with pytest.raises(InputError, match="not a text file; save the table as CSV"):
         FeatureSpace.from_file(bad)
     bad.write_bytes(b"name;k\ncaf\xe9;1\n")
     with pytest.raises(InputError, match=r"line 2 is not utf-8 \(byte 0xe9\); give another --enc"):

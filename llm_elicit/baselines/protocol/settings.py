@@ -263,8 +263,8 @@ class ProtocolSettings:
         without_losers = self.training.alone == "winner" or self.training.joint == 1.0
         if self.side == "both" and without_losers:
             raise DensityError(
-                f"{owner}: side 'both' with a training that never sees a loser alone; its score is "
-                "then not learned; pass side='winners', or alone='either' and joint < 1."
+                f"{owner}: side = 'both' needs the score of losers, which this training never "
+                "shows alone; pass side='winners', or alone='either' and joint < 1."
             )
 
 

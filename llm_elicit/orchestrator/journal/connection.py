@@ -89,7 +89,7 @@ def explain_error(error: Exception, name: str, *, shared: bool) -> JournalError:
     way_out = (
         _SERVER.get(_state(error), _REFUSED)
         if shared
-        else _FILE.get(_code(error), "see the reason")
+        else _FILE.get(_code(error), "correct what the reason names")
     )
     explained = JournalError(
         f"{name}: the journal cannot be used ({reason[:300]}): {way_out}; committed answers are "
