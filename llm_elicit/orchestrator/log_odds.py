@@ -77,7 +77,7 @@ class LogOdds:
         'log-odds: yes, 5 alternatives'
         >>> log_odds.add("none sent")
         >>> log_odds.line
-        'log-odds: 1 of 2 choices, 5 alternatives; others have none: the server ignores logprobs'
+        'log-odds: 1 of 2 choices, 5 alternatives; others: none (the server ignores logprobs)'
     """
 
     choices_only: str = ""
@@ -180,4 +180,4 @@ class LogOdds:
         if not self.unscored:
             return f"log-odds: yes{listed}"
         share = f"log-odds: {self.scored:,} of {self.counts.total():,} choices{listed}"
-        return f"{share}; the others have none: {why}"
+        return f"{share}; others: none ({why})"

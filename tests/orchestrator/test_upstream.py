@@ -213,8 +213,8 @@ def test_a_server_that_stops_sending_log_probabilities_is_noticed_at_once(tmp_pa
         notes.lines[-1]
         == f"gpt: {line_of(study, tmp_path)}"
         == (
-            "gpt: log-odds: 3 of 8 choices, 20 alternatives; the others have none: the server ignores "
-            "logprobs"
+            "gpt: log-odds: 3 of 8 choices, 20 alternatives; others: none (the server "
+            "ignores logprobs)"
         )
     )
 
@@ -238,7 +238,7 @@ def test_a_server_that_refuses_log_probabilities_in_the_middle_is_noticed(tmp_pa
         assert run(campaign(judges, pairs=4), tmp_path, notes).complete
     assert not any("no longer" in line or "choices only" in line for line in notes.lines)
     assert line_of(study, tmp_path) == (
-        "log-odds: 3 of 8 choices, 20 alternatives; the others have none: the server refuses logprobs"
+        "log-odds: 3 of 8 choices, 20 alternatives; others: none (the server refuses logprobs)"
     )
 
 
