@@ -85,29 +85,29 @@ def measure_adaptive(job: Job) -> Row:
     asked, ends = _Asked(target, streams), round_ends(target.dimension, job.n)
     asked.keep(compare(target, ends[0], streams))
     curve: list[dict[str, Any]] = []
-    slowest, last, began = 0.0, 0.0, time.perf_counter()
+    slowest, last, began = 0.0, 0.0, time.process_time()
     for number, end in enumerate(ends):
-        fitting = time.perf_counter()
+        fitting = time.process_time()
         belief = asked.fit(None if end == job.n else BETWEEN_ROUNDS)
         drawn = belief.sample(job.samples, seed=streams.draw)
-        last = time.perf_counter() - fitting
+        last = time.process_time() - fitting
         curve.append({"n": end, **_distances(job, drawn, truth)})
         if end < job.n:
-            size, choosing = ends[number + 1] - end, time.perf_counter()
+            size, choosing = ends[number + 1] - end, time.process_time()
             pairs = suggest_pairs(belief, size, seed=streams.fit + number)
-            slowest = max(slowest, (time.perf_counter() - choosing) * 100 / size)
+            slowest = max(slowest, (time.process_time() - choosing) * 100 / size)
             asked.keep(choose(target, pairs, streams))
     return {
         "dimension": target.dimension,
         "fit_seconds": last,
         "sample_seconds": 0.0,
-        "total_seconds": time.perf_counter() - began,
+        "total_seconds": time.process_time() - began,
         "suggest_seconds": slowest,
         "peak_mib": peak_mib(),
         "curve": json.dumps(curve),
         **{name: curve[-1][name] for name in ("w1", "mmtv")},
         **_floor(job, target, streams),
-        **provenance_of(time.perf_counter()),
+        **provenance_of(time.process_time()),
     }
 
 

@@ -153,11 +153,11 @@ def measure_low_amplitude(job: Job) -> Row:
     answers = judge.judge_points(*pairs)
     drawn = draw_ranges(*box_of(target), _RANGES, streams.pairs)
     ranges = judge.judge_ranges(*drawn, by_mass=job.variant != "values")
-    began = time.perf_counter()
+    began = time.process_time()
     belief = fit_evidence(answers, sampling=target.sampling, method=job.method, seed=streams.fit)
-    fitted = time.perf_counter()
+    fitted = time.process_time()
     power = fit_power(belief, ranges=ranges, seed=streams.draw)
-    estimated = time.perf_counter()
+    estimated = time.process_time()
     true_power = 1.0 / judge.gain
     at = target.sampling.sample(_POINTS, streams.truth)
     distances: Row = {}

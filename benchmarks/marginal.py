@@ -48,13 +48,13 @@ def measure_marginal(job: Job) -> Row:
     target = find([job.target])[0]
     streams = Streams.of(job.target, job.seed)
     pair = compare(target, job.n, streams)
-    began = time.perf_counter()
+    began = time.process_time()
     with one_thread():
         problem, network, notes = _train(job, target, pair, streams.fit)
-        trained = time.perf_counter()
+        trained = time.process_time()
         joint = _draw(problem, job.samples, streams.draw, _joint(network), pairs=True)
         alone = _draw(problem, job.samples, streams.draw + 1, _alone(network, streams.draw + 2))
-    sampled = time.perf_counter()
+    sampled = time.process_time()
     row = {
         "dimension": target.dimension,
         "fit_seconds": trained - began,

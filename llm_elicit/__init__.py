@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llm_elicit.errors import ElicitError, InputError, JudgeError
     from llm_elicit.orchestrator.progress import Display, Silent
     from llm_elicit.pipeline.campaign_run import CampaignRun
+    from llm_elicit.pipeline.imports import import_judgments
     from llm_elicit.pipeline.run_folder import Run
     from llm_elicit.pipeline.runtime import Runtime, arun, repeat, run, run_grid
     from llm_elicit.pipeline.stages import compare
@@ -40,6 +41,7 @@ _MODULES = {
     "Silent": "orchestrator.progress",
     "arun": "pipeline.runtime",
     "compare": "pipeline.stages",
+    "import_judgments": "pipeline.imports",
     "repeat": "pipeline.runtime",
     "run": "pipeline.runtime",
     "run_grid": "pipeline.runtime",
@@ -50,8 +52,8 @@ _MODULES = {
 
 __all__ = [
     "Campaign", "CampaignRun", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
-    "InputError", "JudgeError", "Run", "Runtime", "Silent", "arun", "compare", "repeat", "run",
-    "run_grid", "to_arviz", "to_numpyro", "to_pymc",
+    "InputError", "JudgeError", "Run", "Runtime", "Silent", "arun", "compare", "import_judgments",
+    "repeat", "run", "run_grid", "to_arviz", "to_numpyro", "to_pymc",
 ]  # fmt: skip
 
 

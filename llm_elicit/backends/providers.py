@@ -22,6 +22,7 @@ from llm_elicit.config.judges import (
     AnthropicJudge,
     HostedJudge,
     HumanJudge,
+    ImportedJudge,
     Judge,
     LocalJudge,
     OpenAIJudge,
@@ -52,11 +53,12 @@ def _price_list(judge: HostedJudge) -> Mapping[str, str]:
     return {"provider_api_url": address or ""}
 
 
-def _no_backend(judge: HumanJudge, *_: object) -> Backend:
-    """Refuse to open a backend, since people are not sent requests."""
-    raise InputError(
-        f"judge {judge.name!r}: people answer on the pages of `llm-elicit serve`; name a model here"
-    )
+def _no_backend(judge: HumanJudge | ImportedJudge, *_: object) -> Backend:
+    """Refuse to open a backend, since the judge is not sent requests."""
+    reason = "its judgments were imported, and it cannot be asked"
+    if judge.backend == "human":
+        reason = "people answer on the pages of `llm-elicit serve`"
+    raise InputError(f"judge {judge.name!r}: {reason}; name a model here")
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,13 @@ PROVIDERS = {
             open=_no_backend,
             free=True,
             people=True,
+            language_model=False,
+        ),
+        Provider(
+            name="imported",
+            settings=ImportedJudge,
+            open=_no_backend,
+            free=True,
             language_model=False,
         ),
         Provider(

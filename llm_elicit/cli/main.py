@@ -26,6 +26,7 @@ COMMANDS = {
     "status.resume": "Resume a paused run of another process, or change its limits.",
     "status.cancel": "End a run of another process; every answer received is kept.",
     "status.export": "Export the answers as a table, or the run for Inspect and others.",
+    "run.import": "Import judgments from a file into a run, to fit and report them.",
     "compare.compare": "Compare judges with each other and the data, or a run with its repeats.",
     "pilot.pilot": "Ask a few pairs with every template; compare reliability and cost.",
     "serve.bundle": "Write the live page of a run, finished or not, as one HTML file.",

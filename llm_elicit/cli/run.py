@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -30,6 +31,7 @@ from llm_elicit.cli.options import (
     print_json,
     print_lines,
     run_facts,
+    show,
 )
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import batches as batch_mode
@@ -125,6 +127,32 @@ def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
         return Outcome(text, facts | ({"note": note} if note else {}))
 
     for_each(stages.plan_grid(campaign), work, as_json)
+
+
+def import_command(
+    file: Annotated[
+        Path, typer.Argument(help="A table of judgments or rankings, or a file of PrefLib.")
+    ],
+    space: Annotated[str, typer.Argument(help="The feature space of the items.")],
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="The column of its table that names the items.")
+    ] = None,
+    judge: Annotated[str, typer.Option(help="Name of the judge.")] = "imported",
+    judge_column: Annotated[
+        str | None, typer.Option(help="The column of the judges' names, if there are several.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; default: the file's.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import judgments from a file into a run, to fit and report them."""
+    from llm_elicit.pipeline.imports import import_judgments  # imports pandas
+
+    run, notes = import_judgments(
+        file, space, id_column=id_column, judge=judge, judge_column=judge_column, name=name
+    )
+    counts = ", ".join(f"{count:,} of {name}" for name, count in run.judgments.items())
+    lines = [*notes, f"{run.folder}: {counts}; `llm-elicit run {run.folder}` fits and reports"]
+    show(run_facts(run) | {"judgments": run.judgments, "notes": notes}, lines, as_json)
 
 
 def ask_command(

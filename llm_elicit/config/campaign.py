@@ -233,6 +233,12 @@ class Campaign(StrictModel):
                 f"fit: method {bound[0]!r} needs the exact density λ, which sampling: empirical "
                 "only estimates; use utility or auto, or sampling: uniform"
             )
+        asked = [judge.name for judge in self.judges if judge.backend != "imported"]
+        if self.imported and asked:
+            raise ValueError(
+                f"judges: {asked[0]!r} cannot be asked in a run of imported judgments; ask it in "
+                "a campaign of its own, and compare the two runs"
+            )
         names = [judge.name for judge in self.judges]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -284,6 +290,11 @@ class Campaign(StrictModel):
         """The judges that are people, by name."""
         people = [judge for judge in self.judges if judge.backend == "human"]
         return {judge.name: cast(HumanJudge, judge) for judge in people}
+
+    @property
+    def imported(self) -> bool:
+        """Whether the judgments were imported, so that no judge can be asked."""
+        return any(judge.backend == "imported" for judge in self.judges)
 
     @property
     def aliases(self) -> dict[str, str]:

@@ -542,6 +542,28 @@ class HumanJudge(BaseJudge):
         return {"backend": self.backend}
 
 
+class ImportedJudge(BaseJudge):
+    """A judge whose judgments were imported from a file, and who cannot be asked.
+
+    Attributes:
+        file: the name of the file.
+        sha256: its checksum.
+    """
+
+    backend: Literal["imported"]
+    file: str
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    @property
+    def choices_only(self) -> str:
+        """Why no answer can have log-odds."""
+        return "imported choices"
+
+    def identity(self) -> dict[str, Any]:
+        """Return what its judgments depend on: the file."""
+        return {"backend": self.backend, "sha256": self.sha256}
+
+
 class PluginJudge(BaseJudge):
     """The settings of a backend from another package, which inherits this model.
 
@@ -573,7 +595,7 @@ class PluginJudge(BaseJudge):
         return handler(data)
 
 
-OWN_BACKENDS = ("anthropic", "human", "local", "openai", "simulated")
+OWN_BACKENDS = ("anthropic", "human", "imported", "local", "openai", "simulated")
 """The backends of this package; a plug-in with one of these names is not used."""
 
 
@@ -650,6 +672,7 @@ Judge = Annotated[
     Annotated[AnthropicJudge, Tag("anthropic")]
     | Annotated[OpenAIJudge, Tag("openai")]
     | Annotated[HumanJudge, Tag("human")]
+    | Annotated[ImportedJudge, Tag("imported")]
     | Annotated[LocalJudge, Tag("local")]
     | Annotated[SimulatedJudge, Tag("simulated")]
     | Annotated[SerializeAsAny[PluginJudge], Tag("plug-in")],

@@ -106,6 +106,9 @@ async def ask_under(
     **options: Unpack[AskOptions],
 ) -> Run:
     """Ask as `ask` does, while `control` follows what other processes ask of the run."""
+    if result.campaign.imported:
+        progress.note(result.campaign.name, "its judgments were imported; nothing is asked")
+        return result
     limiters = options.get("limiters") or RateLimiters()  # for all rounds
     retry_failed = options.get("retry_failed", False)
     strict = options.get("strict_version", False)

@@ -70,6 +70,11 @@ def first_of(run: Run) -> str:
 
 def _plan_repeat(run: Run, name: str, part_of: str | None = None) -> Run:
     campaign = run.campaign
+    if campaign.imported:
+        raise InputError(
+            f"{run.folder}: its judgments were imported, and its judges cannot be asked again; "
+            "repeat a run whose judges can"
+        )
     if not run.started or not run.answered:
         raise InputError(f"{run.folder}: has no answers yet; `llm-elicit run {run.folder}` asks")
     folder = run.folder.parent / name

@@ -158,6 +158,8 @@ class Run:
 
         In a run that was started they are read from its file: another version may draw others.
         """
+        if self.campaign.imported:
+            return Plan(*self.comparisons.points(self.comparisons.frame), ("ab",), 1)
         first = make_plan(self.space, self.campaign.design, self.campaign.seed)
         path = self.folder / PLAN
         chosen = self.started or self.campaign.repeat_of is not None
@@ -319,6 +321,8 @@ class Run:
     @property
     def questions(self) -> dict[str, int]:
         """The number of questions about pairs by judge; a stopping rule may reduce it."""
+        if self.campaign.imported:
+            return self.judgments
         rounds = self.campaign.design.rounds
         planned = {} if rounds is None else planned_rounds(self.location)
         names = [judge.name for judge in self.campaign.judges]
@@ -409,6 +413,8 @@ class Run:
             InputError: the journal is missing or holds fewer answers than before, which would be
                 paid for again.
         """
+        if self.campaign.imported:
+            return
         entry, table = self.manifest.entry("ask"), self.folder / COMPARISONS
         if entry is not None:
             before = int(entry.read[ANSWERS])

@@ -71,6 +71,7 @@ def test_a_row_says_how_far_it_is_at_both_powers_and_coherence_leaves_that_out()
     assert row["rank_correlation"] > 0.9
     assert row["power_low"] < row["power"] < row["power_high"]
     assert row["w1_floor"] < row["w1_true_power"]
+    assert row["measure_seconds"] >= 0.0
     blind = measure_low_amplitude(Job("faint", "Normal1D", "auto", seed=11, n=50, variant="values"))
     assert blind["coherent"] == 0.0
     assert "w1" not in blind
