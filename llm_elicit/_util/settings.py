@@ -27,17 +27,17 @@ from llm_elicit.errors import InputError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_LARGEST = 5_000_000
-"""The most bytes of a settings file."""
+_MAX_BYTES = 5_000_000
+"""Largest size of a settings file, bytes."""
 
-_LONGEST = 300
-"""The characters that show a model where it is displayed."""
+_MAX_REPR = 300
+"""Largest length of a model's `repr`, characters."""
 
-_MOST_FINDINGS = 5
-"""The broken rules that one message names."""
+_MAX_FINDINGS = 5
+"""Largest number of broken rules in one message."""
 
-_DEEPEST, _MOST = 40, 100_000
-"""The deepest nesting and the largest number of its values."""
+_MAX_DEPTH, _MAX_VALUES = 40, 100_000
+"""Largest depth of nesting and largest number of values of a settings file."""
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _WHOLE = re.compile(r"[-+]?[0-9][0-9_]*$")
@@ -65,7 +65,7 @@ class StrictModel(BaseModel):
     def __repr__(self) -> str:
         """Return the first settings, cut where there are many."""
         text = super().__repr__()
-        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 5]} ...)"
+        return text if len(text) <= _MAX_REPR else f"{text[: _MAX_REPR - 5]} ...)"
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with `update`, without the values that cached properties have computed."""
@@ -103,7 +103,7 @@ class _Strict(Composer, SafeConstructor):
         at = self.peek_event()
         alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise _refused("nested too deeply; use fewer levels", at)
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -112,9 +112,10 @@ class _Strict(Composer, SafeConstructor):
         if alias and node not in self._sizes:
             raise _refused("recursive alias", at)
         size = self._sizes.setdefault(node, 1 + sum(self._sizes[part] for part in _parts(node)))
-        if size > _MOST:
+        if size > _MAX_VALUES:
             raise _refused(
-                f"more than {_MOST:,} values, where every use of an alias counts; shorten it", at
+                f"more than {_MAX_VALUES:,} values, where every use of an alias counts; shorten it",
+                at,
             )
         return node
 
@@ -201,7 +202,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             key twice, holds a number that is not finite, or is not a mapping.
     """
     try:
-        if path.stat().st_size > _LARGEST:
+        if path.stat().st_size > _MAX_BYTES:
             raise InputError(
                 f"{path}: {path.stat().st_size:,} bytes are too many for a settings file; check "
                 "the path"
@@ -212,7 +213,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: {not_utf8(error)}") from None
     except ValueError as error:
-        raise InputError(f"{path}: not valid YAML: {_shown(error)}") from None
+        raise InputError(f"{path}: not valid YAML: {_one_line(error)}") from None
     data = parse_yaml(text, str(path))
     if not isinstance(data, dict):
         raise InputError(f"{path}: expected a mapping (key: value), got {type(data).__name__}")
@@ -240,10 +241,10 @@ def parse_yaml(text: str, source: str) -> Any:
         raise InputError(f"{source}: not valid YAML: {place}{line}") from None
     except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
         # PyYAML passes invalid dates and numbers on to Python's constructors.
-        raise InputError(f"{source}: not valid YAML: {_shown(error)}") from None
+        raise InputError(f"{source}: not valid YAML: {_one_line(error)}") from None
 
 
-def _shown(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return visible(" ".join(str(error).split()), 300)
 
 
@@ -300,7 +301,7 @@ def _kind_of(value: object) -> str:
 
 
 def _findings(model: type[BaseModel], data: Any, error: ValidationError) -> str:
-    """Return the broken rules in one line; a missing key that was misspelt is not one more."""
+    """Return the broken rules in one line; a misspelt key is not also reported as missing."""
     findings = error.errors(include_url=False)
     lines, explained = [], set()
     for finding in findings:
@@ -319,7 +320,7 @@ def _findings(model: type[BaseModel], data: Any, error: ValidationError) -> str:
         loc, kind = finding["loc"], finding["type"]
         if kind == "extra_forbidden" or loc in explained:
             continue
-        # A list without its bad items is too short: a consequence, not one more fault.
+        # A list whose bad items were removed may be too short, which is no fault of its own.
         inside = (other for other in findings if other["loc"][: len(loc)] == loc)
         if kind == "too_short" and any(len(other["loc"]) > len(loc) for other in inside):
             continue
@@ -330,8 +331,8 @@ def _findings(model: type[BaseModel], data: Any, error: ValidationError) -> str:
         ):
             rule += f", got {visible(repr(finding['input']), 100)}"
         lines.append(f"{_location(data, loc)}: {rule}")
-    more = f" (and {len(lines) - _MOST_FINDINGS} more)" if len(lines) > _MOST_FINDINGS else ""
-    return "; ".join(lines[:_MOST_FINDINGS]) + more
+    more = f" (and {len(lines) - _MAX_FINDINGS} more)" if len(lines) > _MAX_FINDINGS else ""
+    return "; ".join(lines[:_MAX_FINDINGS]) + more
 
 
 def _location(data: Any, loc: tuple[int | str, ...]) -> str:

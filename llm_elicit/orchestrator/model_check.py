@@ -1,4 +1,4 @@
-"""One question to one judge: what its server is, gives and costs, before a campaign asks it."""
+"""Check a judge by one question before a campaign: its server, its log-odds and its cost."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.questions import read_answer
 from llm_elicit.spaces.features import FeatureSpace
 
-_MOST_CHANGES = 5
-"""More settings than a server can refuse one after the other."""
+_MAX_CHANGES = 5
+"""Largest number of settings that may be dropped before the check gives up."""
 
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """What one answer shows.
+    """What one answer shows about a judge's server, its log-odds and its cost.
 
     Attributes:
         judge: the judge's name.
         endpoint: the address, without credentials.
         model: the model asked.
         version: the model that answered, as the server reports it.
-        fingerprint: the version of the system around it, if the server reports one.
-        verdict: what the answer was taken for: a letter, "refusal", "truncated" or the like.
+        fingerprint: the version of the serving system, if the server reports one.
+        verdict: how the answer was read: a letter, "refusal", "truncated" or the like.
         log_odds: whether choices have log-odds, in one line; empty if the answer was no choice.
-        prompt_tokens, cached_tokens: those of the prompt, and those of them read from a cache.
-        thinking_tokens, answer_tokens: those of the answer; thinking is 0 if it is not reported.
-        seconds: until the answer was there.
+        prompt_tokens, cached_tokens: tokens of the prompt, and how many were read from a cache.
+        thinking_tokens, answer_tokens: tokens of the thinking (0: not reported) and of the answer.
+        seconds: time from the request to the answer.
         cost: USD; None if the price is unknown.
-        limits: what the response's headers say of rate limits.
-        changes: the settings that the server refused, and what is sent instead.
+        limits: the rate limits in the response's headers.
+        changes: the settings that the server refused, each with its replacement.
     """
 
     judge: str
@@ -63,7 +63,7 @@ class ModelCheck:
 async def check_model(
     judge: Judge, space: FeatureSpace, request: Request, notify: Notify = ignore_note
 ) -> ModelCheck:
-    """Ask one question once, and return what the answer shows; nothing is stored.
+    """Ask a judge one question, and return what its answer shows; nothing is stored.
 
     Args:
         judge: the judge.
@@ -79,14 +79,16 @@ async def check_model(
     async with open_backend(judge, space, notify) as backend:
         while True:
             body = backend.body(request)
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 reply = await asyncio.wait_for(backend.ask(request), judge.timeout)
                 break
             except SettingDroppedError as change:
                 changes.append(str(change))
-                if len(changes) > _MOST_CHANGES:
-                    raise JudgeError(f"judge {judge.name!r}: {change}, again and again") from None
+                if len(changes) > _MAX_CHANGES:
+                    raise JudgeError(
+                        f"judge {judge.name!r}: too many settings refused: {change}"
+                    ) from None
             except Exception as error:
                 failure = backend.failure(error)
                 if failure is None:
@@ -94,7 +96,7 @@ async def check_model(
                 decision = classify(failure)
                 reason = f"judge {judge.name!r}: {decision.reason}"
                 raise (decision.stops or JudgeError)(reason) from None
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
         limits = allowances(reply.headers)
         reply = without_key(reply, backend.scrub)
         offered = backend.capabilities.logprobs

@@ -121,7 +121,7 @@ async def ask_under(
                 began += await control.until_running()
             except CancelledRunError:
                 if result.started:
-                    await in_thread(partial(_update_tables, _up_to_date(result)))
+                    await in_thread(partial(_update_tables, _with_recorded_rounds(result)))
                 raise
             limited = control.limited(campaign)
             if campaign.limits.deadline is not None:  # it covers all rounds together
@@ -138,33 +138,33 @@ async def ask_under(
                 continue
             if summary.interrupted:
                 break
-            longer = await in_thread(
-                partial(_retried, partial(_next_round, result, design, progress))
+            extended = await in_thread(
+                partial(_retry, partial(_next_round, result, design, progress))
             )
-            if longer is None:
+            if extended is None:
                 break
-            result = longer
-    return await _asked(result, summary)
+            result = extended
+    return await _finish(result, summary)
 
 
-def _up_to_date(result: Run) -> Run:
-    """Return the run with the rounds that are recorded now, by any worker."""
+def _with_recorded_rounds(result: Run) -> Run:
+    """Return the run with all rounds in the journal, also those of other processes."""
     return result if result.campaign.design.rounds is None else replace(result)
 
 
-def _retried(work: Callable[[], T]) -> T:
-    """Call `work`, again if the journal's server restarts meanwhile."""
-    patient = Retrying(
+def _retry(work: Callable[[], T]) -> T:
+    """Call `work`, and repeat it for up to a minute while the journal's server restarts."""
+    retrying = Retrying(
         retry=retry_if_exception(lambda e: getattr(e, "is_transient", False)),
         stop=stop_after_delay(_MAX_OUTAGE),
         wait=wait_random_exponential(0.1, max=2.0),
         reraise=True,
     )
-    return patient(work)
+    return retrying(work)
 
 
 def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> Run | None:
-    """Return the run with the rounds that were planned since it was asked; None without any.
+    """Plan the rounds that are due, and return the run with all new rounds; None if there are none.
 
     A round is planned once all questions that it depends on are answered or set aside, by this
     process or another one that works on the run.
@@ -188,18 +188,18 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
             if not len(planned[name, number].a):
                 progress.note(label, "stopping rule met: later rounds are skipped")
     except judgments.StalePlanError:
-        planned = {}  # another worker's round has answers already
+        planned = {}  # another process planned a round, and it already has answers
     if planned:
         journal.record_rounds(result.location, planned)
-    longer = replace(result)
-    if not planned and len(longer.plan) == len(result.plan):
+    extended = replace(result)
+    if not planned and len(extended.plan) == len(result.plan):
         return None
-    longer.write_pairs()
-    return longer
+    extended.write_pairs()
+    return extended
 
 
 def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
-    """Return the answers of each judge so far."""
+    """Return each judge's answers so far, as the planner of rounds takes them."""
     from llm_elicit.pipeline.power_sources import read_sources, scale_by_answers  # with PyTorch
 
     campaign, space = result.campaign, result.space
@@ -264,7 +264,7 @@ async def ask_in_batches(
         JudgeError, InputError: every judge was stopped, or nothing could be sent.
     """
     result.check_journal()
-    result, retry_failed = _up_to_date(result), options.get("retry_failed", False)
+    result, retry_failed = _with_recorded_rounds(result), options.get("retry_failed", False)
     strict = options.get("strict_version", False)
     capped = with_cap(result.campaign, options.get("max_cost"))
     with within_grid_caps(capped, result.folder) as campaign:
@@ -273,17 +273,17 @@ async def ask_in_batches(
             study = Study(campaign, result.space, plan, folder, retry_failed, strict)
             retry_failed = False
             summary = await batches.ask_in_batches(study, step, progress, every, resend)
-            longer = None
+            extended = None
             if step != "collect":
-                longer = await in_thread(
-                    partial(_retried, partial(_next_round, result, None, progress))
+                extended = await in_thread(
+                    partial(_retry, partial(_next_round, result, None, progress))
                 )
-            if longer is None:
+            if extended is None:
                 break
-            result = longer
+            result = extended
     if step == "submit":
         return replace(result, problems=tuple(summary.problems))
-    return await _asked(result, summary)
+    return await _finish(result, summary)
 
 
 def with_cap(campaign: Campaign, max_cost: float | None) -> Campaign:
@@ -294,37 +294,43 @@ def with_cap(campaign: Campaign, max_cost: float | None) -> Campaign:
     return campaign.model_copy(update={"limits": limits})
 
 
-async def _asked(result: Run, summary: AskSummary) -> Run:
-    """Write the table of judgments, and return the run with the problems of its judges."""
-    result = _up_to_date(result)
-    broken = next((p for p in summary.problems if isinstance(p, JournalError)), None)
+async def _finish(result: Run, summary: AskSummary) -> Run:
+    """Write the tables of answers, and return the run with its problems and remarks.
+
+    Raises:
+        JournalError: the journal could not be written.
+        CancelledError: the asking was interrupted.
+        ElicitError: every judge was stopped, or no answer of any judge is usable.
+    """
+    result = _with_recorded_rounds(result)
+    journal_error = next((p for p in summary.problems if isinstance(p, JournalError)), None)
     try:
         write = partial(_update_tables, result)
-        await in_thread(write if broken else partial(_retried, write))
+        await in_thread(write if journal_error else partial(_retry, write))
     except (ElicitError, OSError):
-        if broken is None:
+        if journal_error is None:
             raise
-    if broken is not None:
-        raise broken  # such as a full disk, which writing the tables would report again
+    if journal_error is not None:
+        raise journal_error  # such as a full disk, which writing the tables would report again
     if summary.interrupted:
         raise asyncio.CancelledError
     if len(summary.problems) == len(summary.judges):
         raise summary.problems[0]
-    worth = await in_thread(partial(judgments.answer_summaries, result.folder, result.campaign))
+    summaries = await in_thread(partial(judgments.answer_summaries, result.folder, result.campaign))
     unusable = [
         UnusableError(
             f"{result.folder}: judge {name!r}: {answers.unusable_line()} (under another campaign "
             "name)"
         )
-        for name, answers in worth.items()
+        for name, answers in summaries.items()
         if answers.total and not answers.usable and summary.judges[name].stopped is None
     ]
-    if unusable and not any(judge.usable for judge in worth.values()):
+    if unusable and not any(judge.usable for judge in summaries.values()):
         raise unusable[0]  # no belief can be fitted without usable answers
-    problems = (*summary.problems, *unusable, *_gaps(result, summary))
+    problems = (*summary.problems, *unusable, *_find_gaps(result, summary))
     remarks = [
         f"{name}: {line}"
-        for name, answers in worth.items()
+        for name, answers in summaries.items()
         if name not in result.campaign.people
         for line in (answers.unusable_line() if answers.usable else None, answers.origin_line())
         if line
@@ -335,7 +341,7 @@ async def _asked(result: Run, summary: AskSummary) -> Run:
 
 
 def _update_tables(result: Run) -> None:
-    """Write the tables of answers anew, unless they hold what the journal holds already."""
+    """Write the tables of answers, unless they already agree with the journal."""
     entry = result.manifest.entry("ask")
     if entry is None or result.manifest.changed("ask") or result.renamed:
         return write_tables(result)
@@ -375,7 +381,7 @@ _WAYS_OUT = {
 }
 
 
-def _gaps(result: Run, summary: AskSummary) -> list[ElicitError]:
+def _find_gaps(result: Run, summary: AskSummary) -> list[ElicitError]:
     """Return an error for each judge that left questions unanswered without being stopped."""
     gaps: dict[str, str] = {}
     counts, reasons = result.questions, judgments.unanswered(result.folder, result.campaign)

@@ -57,12 +57,12 @@ class Sharing:
 class CampaignRun:
     """A run of one campaign, made by `Runtime.start`.
 
-    What it should do and its events are in the run's journal, so that a run whose process was
-    killed comes back as it was. It sets no signal handler and prints nothing.
+    The journal holds the requested state and the events of the run, so that it can be recovered
+    after its process was killed. This class sets no signal handler and prints nothing.
 
     Attributes:
         run: the run's folder and what its stages wrote there.
-        elsewhere: whether another process works on it, so that this object is of no more use.
+        elsewhere: whether another process works on the run; this object can then do nothing.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class CampaignRun:
         )
 
     def _waiting(self) -> str:
-        """Return how many others have to end before it is this run's turn; empty for none."""
+        """Return how many campaigns are ahead in the queue, in words; empty for none."""
         ahead = self._turn.ahead
         return f"{ahead} {'campaign is' if ahead == 1 else 'campaigns are'} ahead" if ahead else ""
 
@@ -158,7 +158,7 @@ class CampaignRun:
     async def pause(self) -> None:
         """Send nothing more, and return when the answers in flight have arrived.
 
-        It returns at once if someone lets the run go on meanwhile.
+        It returns early if the run is resumed while it waits.
 
         Raises:
             ConflictError: the run has ended.
@@ -174,11 +174,11 @@ class CampaignRun:
             await changed.wait()
 
     async def resume(self, *, retry_failed: bool = False) -> None:
-        """Go on with a run that is paused, or begin an ended one again where it stopped.
+        """Resume a paused run, or restart one that has ended where it stopped.
 
         Args:
-            retry_failed: whether one that has ended, or is done without some answers, asks again
-                what was given up or set aside.
+            retry_failed: whether to ask again the questions that were given up or set aside, if
+                the run has ended or is done without some answers.
 
         Raises:
             ConflictError: the run is done, or is being deleted.
@@ -275,7 +275,7 @@ class CampaignRun:
         self._adopt(await in_thread(partial(journal.write_control, self.run.location, **changes)))
 
     def _adopt(self, control: journal.Control) -> None:
-        """Take up what is recorded of the run, and tell a change of its state."""
+        """Adopt the recorded state of the run, and add an event if state or stage changed."""
         # This process is at work, whether or not it could say so in the last seconds.
         before, self._now = (self.state, self.stage), replace(control, at_work=True)
         if before != (self.state, self.stage):
@@ -289,14 +289,14 @@ class CampaignRun:
     async def _work(self) -> None:
         """Do the work of the run until it ends, and keep the error for `wait`."""
 
-        async def tell() -> None:
+        async def record_events() -> None:
             while True:
                 await asyncio.sleep(INTERVAL)
                 self._progress.add_events()
                 await self._log.record()
 
         self._log.begin()
-        telling = asyncio.create_task(tell())
+        recorder = asyncio.create_task(record_events())
         try:
             await self._stages()
         except Exception as error:
@@ -309,12 +309,12 @@ class CampaignRun:
                 if self.state not in journal.ENDED:  # it may not have begun in its journal
                     self._adopt(replace(self._now, state="failed", error=line))
         finally:
-            telling.cancel()
+            recorder.cancel()
             self._turn.leave()
             self._control = None
             self._begun.set()
             try:
-                await asyncio.wait([telling])
+                await asyncio.wait([recorder])
                 self._progress.add_events()
                 location = self.run.location
                 # A run that was refused does not make a journal, nor write into that of another.
@@ -331,8 +331,8 @@ class CampaignRun:
             self._progress.note(run.campaign.name, run.space.note)
         await in_thread(run.check_journal)
         earlier = await in_thread(partial(journal.read_summary, run.location))
-        failures, every = failures_of(earlier), await in_thread(lambda: run.empty_totals)
-        for name, empty in every.items():  # take over the counts of earlier processes
+        failures, judges = failures_of(earlier), await in_thread(lambda: run.empty_totals)
+        for name, empty in judges.items():  # take over the counts of earlier processes
             totals = earlier.totals.get(name, empty)
             totals = replace(totals, total=totals.total or empty.total)
             self._progress.resume(name, totals, failures[name], earlier.choices)
@@ -361,37 +361,37 @@ class CampaignRun:
 
     async def _after_asking(self, control: RunControl) -> None:
         """Fit, audit and report, in a process or in threads; not while the run is paused."""
-        due = [*AFTER_ASKING, *([] if self._sharing.live_every is None else [LIVE])]
-        while due:
+        stages_left = [*AFTER_ASKING, *([] if self._sharing.live_every is None else [LIVE])]
+        while stages_left:
             await control.until_running()
             if self._sharing.here:
-                await control.record(stage=due[0])
-                work = partial(make, self.run, due[0], force=False)
+                await control.record(stage=stages_left[0])
+                work = partial(make, self.run, stages_left[0], force=False)
                 if await run_to_end(work, self._progress, control.stopping):
-                    self._log.add(_EVENT_OF[due.pop(0)])
+                    self._log.add(_EVENT_OF[stages_left.pop(0)])
             else:
-                await run_until(control.stopping, self._follow(due, control))
+                await run_until(control.stopping, self._run_stages(stages_left, control))
         self._progress.step = ""
 
-    async def _follow(self, due: list[str], control: RunControl) -> None:
-        """Run the stages that are left when it is this run's turn, and tell how they go on."""
-        stages = contextlib.aclosing(run_stages(self.folder, tuple(due)))
+    async def _run_stages(self, stages_left: list[str], control: RunControl) -> None:
+        """Run the remaining stages in another process, and record their progress as events."""
+        stages = contextlib.aclosing(run_stages(self.folder, tuple(stages_left)))
         async with self._sharing.fits, stages as lines:
             async for message in lines:
                 if "began" in message and message["began"] in _EVENT_OF:
                     await control.record(stage=message["began"])
                 elif "ended" in message:
-                    due.remove(message["ended"])
+                    stages_left.remove(message["ended"])
                     if message["ended"] in _EVENT_OF:
                         self._log.add(_EVENT_OF[message["ended"]])
                     else:
-                        self._tell_view()
+                        self._count_view()
                 elif "note" in message:
                     self._progress.note(message["label"], message["note"])
                 elif "step" in message:
                     self._progress.stage(**message)
 
-    def _tell_view(self) -> None:
+    def _count_view(self) -> None:
         self._live += 1
         self._log.add("live", number=self._live)
 
@@ -402,7 +402,7 @@ class CampaignRun:
             asks = self.state == "running" and self.stage == "ask"
             return self._progress.done if asks else None
 
-        every = self._sharing.live_every
-        if every is not None:
-            async for _ in make_views(self.folder, every, self._sharing.views, answers):
-                self._tell_view()
+        interval = self._sharing.live_every
+        if interval is not None:
+            async for _ in make_views(self.folder, interval, self._sharing.views, answers):
+                self._count_view()

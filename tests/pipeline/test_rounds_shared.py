@@ -83,7 +83,7 @@ def test_a_round_waits_for_a_server_that_restarts(postgres: PostgreSQL, tmp_path
     postgres.stop()
     back = threading.Timer(0.5, postgres.start)
     back.start()
-    longer = ask_stage._retried(lambda: ask_stage._next_round(run, Told(), Silent()))
+    longer = ask_stage._retry(lambda: ask_stage._next_round(run, Told(), Silent()))
     back.join()
     assert longer is not None
     assert len(longer.plan) == 20

@@ -47,8 +47,8 @@ _MARGIN = 1e-9
 class CubeLatent(Coordinates):
     """Coordinates in [−side/2, side/2]^d; see `llm_elicit.density.latent.Coordinates`.
 
-    Points beyond the cube count as the nearest point of it. ``outer`` are the coordinates the
-    utility was fitted in.
+    Points outside the cube are replaced by the nearest point of the cube. The utility was fitted in
+    the coordinates ``outer``.
 
     Examples:
         >>> import numpy as np
@@ -63,16 +63,16 @@ class CubeLatent(Coordinates):
         self.outer, self.side, self.sampling = outer, side, outer.sampling
 
     def to_latent(self, x: Array) -> Array:
-        """Natural units -> cube."""
+        """Return the cube coordinates of points in natural units."""
         return np.asarray(self.side * (self.sampling.to_cube(x) - 0.5))
 
     def from_latent(self, g: Array) -> Array:
-        """Cube -> natural units."""
+        """Return the natural units of points in the cube."""
         inside = np.clip(g / self.side + 0.5, _MARGIN, 1.0 - _MARGIN)
         return np.asarray(self.sampling.from_cube(inside))
 
     def to_outer(self, g: Tensor) -> Tensor:
-        """Cube -> the outer latent coordinates."""
+        """Return the outer latent coordinates of points in the cube."""
         return torch.from_numpy(self.outer.to_latent(self.from_latent(g.numpy())))
 
     def from_outer(self, g: Tensor) -> Tensor:
@@ -84,18 +84,18 @@ class CubeLatent(Coordinates):
         return self.outer.features(self.to_outer(g))
 
     def gradient_from_features(self, g: Tensor, v: Tensor) -> Tensor:
-        """Pull a gradient v with respect to `features` back to g, by central differences."""
+        """Return a gradient by g, given the gradient v by `features`, by central differences."""
         columns = [(self.features(up) - self.features(down)) * v for up, down in _pairs(g)]
         return torch.stack([c.sum(-1) for c in columns], dim=1) / (2.0 * _CUBE_STEP)
 
     def log_volume(self, g: Tensor) -> Tensor:
-        """log|dz/dg| = −log λ per scale unit, less the side's."""
+        """Return log|dz/dg|: −log λ per scale unit, minus d log(side)."""
         x = self.from_latent(g.numpy())
         per_scale = self.sampling.log_prob(x) - self.sampling.log_scale_derivative(x)
         return torch.from_numpy(-per_scale) - g.shape[1] * math.log(self.side)
 
     def log_volume_gradient(self, g: Tensor) -> Tensor:
-        """Gradient of `log_volume`, by central differences; 0 for a uniform λ."""
+        """Return the gradient of `log_volume`, by central differences; 0 for a uniform λ."""
         slopes = [self.log_volume(up) - self.log_volume(down) for up, down in _pairs(g)]
         return torch.stack(slopes, dim=1) / (2.0 * _CUBE_STEP)
 
@@ -104,12 +104,12 @@ class CubeLatent(Coordinates):
         return torch.full_like(g[:, 0], -g.shape[1] * math.log(self.side))
 
     def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:  # noqa: ARG002
-        """Zero, as the paper takes it at every noise level."""
+        """Return 0, which the paper assumes at every noise level."""
         return torch.zeros_like(g)
 
 
 def _pairs(g: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """g moved up and down along each coordinate."""
+    """Return points moved up and down along each coordinate."""
     steps = _CUBE_STEP * torch.eye(g.shape[1], dtype=g.dtype)
     return [(g + step, g - step) for step in steps]
 
@@ -121,7 +121,7 @@ _STEP = 0.01  # nats
 
 @dataclass(frozen=True)
 class Mode:
-    """How scores become a belief.
+    """The way in which scores become a belief.
 
     ``side`` is "both" (the score of the odds of winning, times ω) or "winners" (the paper's: the
     score of the winners, times τ). ``cap`` and ``floor`` bound the field, which multiplies the
@@ -495,9 +495,9 @@ def importance_log_normalizer(
     Args:
         latent: the latent coordinates.
         unnormalized: u (n,) at latent points (n, d), nats per scale unit.
-        draws: of the belief; the proposal is fitted to them.
+        draws: draws of the belief, to which the proposal is fitted.
         generator: draws the points.
-        points: of the proposal.
+        points: number of points of the proposal.
     """
     proposal = Proposal.fit(draws.points, 0.5, generator)
     g = proposal.draw(latent, points, generator)

@@ -54,7 +54,7 @@ _REFERENCE = 2048
 
 
 def clip_weights(weights: Tensor, clip: tuple[float, float] | None) -> Tensor:
-    """Clamp weights (m,) between two of their own quantiles; None leaves them.
+    """Return weights (m,) clipped to two of their own quantiles; unchanged if ``clip`` is None.
 
     Examples:
         >>> import torch
@@ -84,7 +84,7 @@ def defensive_mixture(
     """Return points (2m, d), half of λ and half of the winners, and weights λ/(½λ + ½p_w) (2m,).
 
     Args:
-        of_sampling, of_winners: draws (m, d) of each; of the more numerous, the first are used.
+        of_sampling, of_winners: draws (m, d) of each; as many of each as the smaller set has.
         log_sampling, log_winner: log-densities (m,) at points (m, d).
     """
     half = min(len(of_sampling), len(of_winners))
@@ -94,7 +94,7 @@ def defensive_mixture(
 
 
 class ChoiceJudge:
-    """Scores networks by the likelihood of held-out choices under their field."""
+    """Scores a network by the likelihood of held-out choices."""
 
     def __init__(
         self, parts: ScoreParts, held_out: PairData, noise: Noise, sigmas: tuple[float, ...]
@@ -102,7 +102,7 @@ class ChoiceJudge:
         self.parts, self.held_out, self.noise, self.sigmas = parts, held_out, noise, sigmas
 
     def __call__(self, network: ScoreNetwork) -> Choice:
-        """Return the mean log-likelihood, nats, at the noise level that is best."""
+        """Return the best noise level and its mean log-likelihood, nats."""
         held_out, best = self.held_out, Choice(-math.inf, self.sigmas[0])
         mode = replace(self.parts.mode, constant=None)
         parts = replace(self.parts, network=network, mode=mode)
@@ -200,7 +200,7 @@ def _initial_parts(
 def _estimate_field(
     problem: Problem, settings: ProtocolSettings, parts: ScoreParts, points: Tensor
 ) -> Tempering:
-    """Return the table with its integrals at draws of the winners, or of these and of λ."""
+    """Return the tempering table, integrated over draws of the winners, or of winners and λ."""
     latent, likelihood, score = parts.latent, settings.likelihood, flow_score(parts, 0)
     ends = {name: getattr(likelihood, name) for name in ("sigma_min", "sigma_max")}
     heun, count = replace(settings.heun, **ends), settings.winner_draws * problem.dimension

@@ -51,7 +51,7 @@ class UnitLinear(nn.Module):
         self.weight = nn.Parameter(nn.functional.normalize(start, dim=1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (..., fan_in) -> (..., fan_out)."""
+        """Return the outputs (..., fan_out) for inputs (..., fan_in)."""
         out: Tensor = x @ nn.functional.normalize(self.weight, dim=1).T
         return out
 
@@ -61,7 +61,7 @@ def _silu(x: Tensor) -> Tensor:
 
 
 def _blend(a: Tensor, b: Tensor) -> Tensor:
-    """Magnitude-preserving sum of two unit-variance signals."""
+    """Return the magnitude-preserving sum of two unit-variance signals."""
     return (a * (1.0 - _MIX) + b * _MIX) / math.hypot(1.0 - _MIX, _MIX)
 
 
@@ -94,11 +94,11 @@ class ScoreNetwork(nn.Module):
         self.gain = nn.Parameter(torch.tensor(0.1))
 
     def forward(self, pair: Tensor, sigma: Tensor, visible: Tensor) -> Tensor:
-        """Denoised pair (n, 2d) from a noisy pair (n, 2d), σ (n, 1) and ``visible`` (n, 2).
+        """Return denoised pairs (n, 2d), from noisy pairs (n, 2d) at noise levels σ (n, 1).
 
-        ``visible`` says with 1 which of (winner, loser) is data; the other half must be N(0, σ²I)
-        noise, and its output means nothing. (1, 1) is the joint density, (1, 0) the marginal of
-        winners, (0, 1) that of losers.
+        ``visible`` (n, 2) is 1 for each half (winner, loser) that is data; the other half must be
+        N(0, σ²I) noise, and its output has no meaning. (1, 1) is the joint density, (1, 0) the
+        marginal density of winners, (0, 1) that of losers.
         """
         variance = self.sigma_data**2
         total = sigma.square() + variance
@@ -119,7 +119,7 @@ class ScoreNetwork(nn.Module):
     def side_scores(self, point: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
         """Return ∇ log p_{w,σ} and ∇ log p_{l,σ}, both (n, d), at points (n, d).
 
-        ``masked`` (n, d) is N(0, σ²I) noise in place of the half that is not seen.
+        ``masked`` (n, d) is N(0, σ²I) noise in place of the hidden half.
         """
         n, d = point.shape
         level = point.new_full((2 * n, 1), sigma)
@@ -140,7 +140,7 @@ _HELD_ROWS = 5000
 
 @dataclass(frozen=True)
 class PairData:
-    """Latent winners and losers (n, d), weights (n,), pair ids (n,)."""
+    """Latent winners and losers (n, d), weights (n,), and the number of each row's pair (n,)."""
 
     winners: Tensor
     losers: Tensor
@@ -153,7 +153,7 @@ class PairData:
         return PairData(*sides, self.weights[rows], self.pairs[rows.numpy()])
 
     def held_out(self, share: float, seed: int) -> Tensor:
-        """Return which rows (n,) are held out: a ``share`` of whole pairs; none of 20 or fewer."""
+        """Return which rows (n,) are held out: a ``share`` of the pairs, none of 20 or fewer."""
         groups = int(self.pairs.max()) + 1
         if groups <= 20:
             return torch.zeros(len(self.weights), dtype=torch.bool)
@@ -162,9 +162,9 @@ class PairData:
 
 
 class Choice(NamedTuple):
-    """A network's score on held-out pairs, larger is better, and the noise level it is reached at.
+    """A network's score on held-out pairs (larger is better) and the noise level that reaches it.
 
-    The level is None where the score is of all levels.
+    The level is None if the score is an average over all levels.
     """
 
     score: float
@@ -173,8 +173,14 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainedScore:
-    """The averaged network, its held-out loss (an average over σ of the EDM loss), the step it
-    was taken at and its score on held-out pairs."""
+    """The averaged network of the best step.
+
+    Attributes:
+        network: the network.
+        held_out_loss: its EDM loss on held-out pairs, averaged over σ.
+        steps: the step.
+        choice: its score on held-out pairs.
+    """
 
     network: ScoreNetwork
     held_out_loss: float
@@ -183,7 +189,7 @@ class TrainedScore:
 
 
 def cosine_schedule(levels: int, sigma_min: float, sigma_max: float) -> Tensor:
-    """Noise levels (levels,) falling from σ_max to σ_min along a cosine in log σ.
+    """Return noise levels (levels,) that fall from σ_max to σ_min along a cosine in log σ.
 
     Examples:
         >>> [round(v, 3) for v in cosine_schedule(3, 0.01, 1.0).tolist()]
@@ -194,7 +200,7 @@ def cosine_schedule(levels: int, sigma_min: float, sigma_max: float) -> Tensor:
 
 
 def power_decay(step: int, relative_sd: float) -> float:
-    """Decay of the power-function average whose profile has this relative standard deviation.
+    """Return the decay of the power-function average with this relative standard deviation.
 
     With weights ∝ t^γ the relative width is σ² = (γ+1)/((γ+2)²(γ+3)); γ solves it, and the running
     average then decays by (1 − 1/step)^(γ+1) (Karras et al., 2024, section 3).
@@ -207,8 +213,11 @@ def power_decay(step: int, relative_sd: float) -> float:
 def draw_visibility(
     n: int, joint: float, generator: torch.Generator, alone: str = "either"
 ) -> Tensor:
-    """Return which halves (winner, loser) each row sees, (n, 2): both with probability ``joint``,
-    else one of them: either, equally likely, or always the winner."""
+    """Return the visible halves (winner, loser) of each row, (n, 2).
+
+    Both are visible with probability ``joint``; otherwise one of them, chosen at random, or always
+    the winner.
+    """
     draw = torch.rand(n, 1, generator=generator)
     if alone == "winner":
         return torch.cat([torch.ones_like(draw), (draw < joint).float()], dim=1)
@@ -218,7 +227,7 @@ def draw_visibility(
 
 
 def mask_hidden(pair: Tensor, visible: Tensor) -> Tensor:
-    """Zero the unseen half of pairs (n, 2d): with noise added it is N(0, σ²I), the mask."""
+    """Return pairs (n, 2d) with the hidden half set to 0, which noise makes N(0, σ²I)."""
     return _expand_mask(visible, pair) * pair
 
 
@@ -227,7 +236,7 @@ def _expand_mask(visible: Tensor, pair: Tensor) -> Tensor:
 
 
 class _Noisy(NamedTuple):
-    """Clean and noisy pairs (n, 2d), σ (n, 1) and what is seen (n, 2)."""
+    """Clean and noisy pairs (n, 2d), noise levels σ (n, 1) and visible halves (n, 2)."""
 
     clean: Tensor
     noisy: Tensor
@@ -257,7 +266,7 @@ class _Trainer:
         self.held_noisy: tuple[_Noisy, Tensor] | None = None
 
     def draw_sigma(self, n: int, generator: torch.Generator) -> Tensor:
-        """Noise levels (n, 1): half from the schedule, half log-normal."""
+        """Draw noise levels (n, 1), half from the schedule and half log-normal."""
         settings = self.settings
         level = torch.randint(settings.levels, (n, 1), generator=generator)
         normal = torch.randn(n, 1, generator=generator)
@@ -267,7 +276,7 @@ class _Trainer:
         return torch.where(scheduled, self.schedule[level].float(), log_normal)
 
     def add_noise(self, pair: Tensor, generator: torch.Generator) -> _Noisy:
-        """Noise and mask pairs (n, 2d); mirrored noise returns 2n rows."""
+        """Return pairs (n, 2d) with noise and hidden halves; 2n rows if noise is mirrored."""
         n = len(pair)
         sigma = self.draw_sigma(n, generator)
         visible = draw_visibility(n, self.settings.joint, generator, self.settings.alone)
@@ -280,7 +289,7 @@ class _Trainer:
         return _Noisy(pair, noisy, sigma, visible)
 
     def loss(self, network: ScoreNetwork, rows: _Noisy) -> Tensor:
-        """EDM-weighted denoising loss of each row (n,), on the CPU as the rows are."""
+        """Return the EDM-weighted denoising loss of each row (n,), on the CPU."""
         rows = _Noisy(*(part.to(network.gain) for part in rows))
         counts = _expand_mask(rows.visible, rows.clean)
         variance = network.sigma_data**2
@@ -309,7 +318,7 @@ class _Trainer:
 
     @torch.no_grad()
     def held_out_loss(self) -> float:
-        """Loss of the averaged network on held-out pairs, with the same noise at every check."""
+        """Return the averaged network's loss on held-out pairs, with the same noise each time."""
         if self.held_noisy is None:
             pairs, weights = self.held
             rows = torch.arange(len(pairs)).repeat(max(1, _HELD_ROWS // len(pairs)))

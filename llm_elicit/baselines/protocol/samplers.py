@@ -1,4 +1,4 @@
-"""Samplers of a score, and the density by its probability flow.
+"""Sample from a score, and evaluate its density by the probability flow.
 
 *Langevin dynamics.* A drift b = ∇log π and the move x ← x + εA b + √(2ε) A^½ n keep π as ε → 0 only
 if εA does not depend on x: a step ε/τ(x) leaves τ·π invariant instead, unless the drift ε∇(1/τ) is
@@ -57,14 +57,14 @@ Score = Callable[[Tensor, float], Tensor]
 
 @dataclass(frozen=True)
 class FlowPrior:
-    """Mean (d,) and covariance (d, d) of the winners: their law at σ_max is nearly Gaussian."""
+    """The density at σ_max, nearly Gaussian: mean (d,) and covariance (d, d) without the noise."""
 
     mean: Tensor
     covariance: Tensor
 
     @classmethod
     def of(cls, points: Tensor, weights: Tensor) -> FlowPrior:
-        """Return the weighted mean and covariance of points (n, d), weights (n,)."""
+        """Return the prior with the mean and covariance of points (n, d) with weights (n,)."""
         share = weights / weights.sum()
         mean = share @ points
         centred = points - mean
@@ -72,7 +72,7 @@ class FlowPrior:
 
     @classmethod
     def at_zero(cls, dimension: int) -> FlowPrior:
-        """Return the prior of a point at zero: N(0, σ² I)."""
+        """Return the prior N(0, σ² I), as of points that are all 0."""
         zero = torch.zeros(dimension, dtype=torch.float64)
         return cls(zero, torch.diag(zero))
 
@@ -83,7 +83,7 @@ class FlowPrior:
         return low
 
     def sample(self, n: int, sigma: float, generator: torch.Generator) -> Tensor:
-        """Draw (n, d) with noise of level σ."""
+        """Draw points (n, d) with noise of level σ."""
         white = torch.randn(n, len(self.mean), generator=generator, dtype=self.mean.dtype)
         return self.mean + white @ self.factor(sigma).T
 
@@ -207,9 +207,9 @@ def _sample_as_published(
     generator: torch.Generator,
     field: Field,
 ) -> Tensor:
-    """x ← x + ε(x)·drift + √(2ε(x))·n with ε(x) = ε·(σ/σ_start)²/τ(x): it keeps τ·π, not π.
+    """Sample by the published step x ← x + ε(x)·drift + √(2ε(x))·n, ε(x) = ε·(σ/σ_start)²/τ(x).
 
-    With ∇ε(x) = −ε(x)·∇τ/τ added to the move it keeps π.
+    It leaves τ·π invariant, not π; with ∇ε(x) = −ε(x)·∇τ/τ added to the move it leaves π invariant.
     """
     schedule = langevin_levels(settings)
     for level, sigma in enumerate(schedule):
@@ -249,7 +249,7 @@ _CHUNK = 8192
 
 
 def edm_steps(settings: HeunSettings) -> list[float]:
-    """Noise levels falling from σ_max to σ_min, then 0.
+    """Return noise levels that fall from σ_max to σ_min, and then 0.
 
     Examples:
         >>> [round(s, 3) for s in edm_steps(HeunSettings(steps=3, sigma_min=0.01, sigma_max=1.0))]
@@ -294,7 +294,7 @@ def sample_heun(
 
 @dataclass(frozen=True)
 class Resampler:
-    """The second network: draws by `sample_heun`, density by its own probability flow."""
+    """The second network, with draws by `sample_heun` and a density by its probability flow."""
 
     network: ScoreNetwork
     prior: FlowPrior
@@ -310,7 +310,7 @@ class Resampler:
         seed: int,
         device: str = "cpu",
     ) -> Resampler:
-        """Learn the score of draws (n, d) at every noise level."""
+        """Train a network for the score of draws (n, d) at every noise level."""
         ids = np.arange(len(draws))
         ones = torch.ones(len(draws), dtype=torch.float64)
         data = PairData(draws, torch.zeros_like(draws), ones, ids)
@@ -322,7 +322,7 @@ class Resampler:
         return sample_heun(n, self.score, self.prior, self.settings, generator)
 
     def log_prob(self, g: Tensor) -> Tensor:
-        """Log-density (n,) of the draws at points (n, d), nats."""
+        """Return the log-density (n,) of the draws at points (n, d), nats."""
         return flow_log_prob(g, self.score, self.prior, self.likelihood)
 
     def score(self, g: Tensor, sigma: float) -> Tensor:

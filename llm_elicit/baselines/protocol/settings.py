@@ -1,4 +1,4 @@
-"""Settings of the published protocol, mistakes included, each named and each correctable alone.
+"""Settings of the published protocol; each of its mistakes has a name and can be corrected alone.
 
 =============  ====================================================  =============================
 name           as published                                           corrected
@@ -14,8 +14,8 @@ clip           those weights clipped to their 1st–90th percentiles    not clip
 floor          τ >= 1; the bound that holds is τ >= s                 no floor
 solver         Adams–Bashforth–Moulton on a fixed grid                adaptive, in ln σ
 prior          N(0, σ_max² I) at σ_max, as if p_w were a point at 0   p_w's mean and covariance kept
-losers         only winners are ever shown alone; τ multiplies        ω times the difference of the
-               their score's errors near the mode                     winners' and losers' scores
+losers         losers are never shown alone; τ multiplies the errors  ω times the difference of the
+               of the winners' score near the mode                    winners' and losers' scores
 =============  ====================================================  =============================
 
 Not mistakes, but kept as published: the cube's coordinates, noise drawn singly, widths, numbers of
@@ -58,7 +58,7 @@ _SIGMA_MIN = 0.002
 
 
 def check_choice(label: str, value: object, choices: Sequence[object]) -> None:
-    """Refuse a value that is not among the known ones."""
+    """Raise a `DensityError` if a value is not one of the choices."""
     if value not in choices:
         listed = ", ".join(str(choice) for choice in choices)
         raise DensityError(
@@ -70,13 +70,16 @@ def check_choice(label: str, value: object, choices: Sequence[object]) -> None:
 class TrainingSettings:
     """Settings of the score network's training; noise levels are in latent units.
 
-    ``joint`` is the share of rows that show the whole pair; the others show one half
-    alone: ``alone="either"`` the winner or the loser, ``"winner"`` always the winner, as in the
-    paper. With ``joint=0`` and ``alone="winner"`` losers are never seen. ``ema`` is the width of
-    the power-function average of the weights, relative to the run; None averages nothing.
-    ``decay_after`` steps the learning rate falls as the square root; None keeps it.
-    ``hold_out`` of the pairs decide when to stop, looked at every ``check_every`` steps.
-    ``mirrored`` draws noise in pairs ±n.
+    Attributes:
+        joint: the share of rows that show the whole pair; the others show one half alone.
+        alone: the half that is shown alone: "either" is the winner or the loser, "winner" is
+            always the winner, as in the paper. With ``joint=0`` losers are then never shown.
+        ema: the width of the power-function average of the weights, relative to the run; None
+            averages nothing.
+        decay_after: the step after which the learning rate falls as 1/√step; None keeps it.
+        hold_out: the share of pairs that are held out to decide when to stop.
+        check_every: steps between two looks at the held-out pairs.
+        mirrored: whether noise is drawn in pairs ±n.
     """
 
     width: int = 64
@@ -109,13 +112,17 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class LangevinSettings:
-    """``steps`` per noise level, ``final_steps`` at the last; ``step`` is ε.
+    """Settings of the Langevin sampler.
 
-    ``scaling="constant"`` takes the same, preconditioned step everywhere, ε in units of A;
-    ``"field"`` is the paper's ε·(σ/σ_start)²/τ(x), ε in squared latent units, and ``"field with
-    drift"`` adds the drift ε·(σ/σ_start)²·∇(1/τ) that such a step needs. ``start="utility"``
-    starts from draws of the utility's belief, with constant steps from twice the last noise level,
-    whatever ``sigma_start`` and ``sigma_end`` say; ``"noise"`` from N(0, sigma_start² I).
+    Attributes:
+        steps, final_steps: steps at each noise level, and at the last one.
+        step: the step size ε.
+        scaling: "constant" takes the same preconditioned step everywhere, with ε in units of A;
+            "field" is the paper's ε·(σ/σ_start)²/τ(x), with ε in squared latent units; "field with
+            drift" adds the drift ε·(σ/σ_start)²·∇(1/τ) that such a step needs.
+        start: "utility" starts from draws of the utility's belief; with constant steps, the noise
+            then falls from twice the last level, whatever ``sigma_start`` and ``sigma_end`` are.
+            "noise" starts from N(0, sigma_start² I).
     """
 
     levels: int = 4
@@ -142,13 +149,18 @@ class LangevinSettings:
 
 @dataclass(frozen=True)
 class LikelihoodSettings:
-    """Ends of the flow in latent units, solver, and points per solve.
+    """Settings of the density by the probability flow.
 
-    ``solver`` is adaptive ("dopri5", "bosh3": tolerances ``rtol``, ``atol``, steps in ln σ, where
-    the flow is least stiff) or runs on a fixed grid of ``grid`` values even in σ ("implicit_adams"
-    as in the paper, "rk4", "midpoint"), where most of the grid lies above the noise that matters.
-    ``prior`` is the law at σ_max: "matched" keeps the winners' mean and covariance, "noise" is
-    N(0, σ_max² I).
+    Attributes:
+        sigma_min, sigma_max: the ends of the flow, in latent units.
+        rtol, atol: tolerances of the adaptive solvers.
+        chunk: largest number of points that are solved together.
+        solver: adaptive ("dopri5", "bosh3"), with steps in ln σ, where the flow is least stiff; or
+            on a fixed grid that is even in σ ("implicit_adams" as in the paper, "rk4",
+            "midpoint"), most of which lies above the noise levels that matter.
+        grid: number of values of the fixed grid.
+        prior: the density at σ_max: "matched" has the winners' mean and covariance, "noise" is
+            N(0, σ_max² I).
     """
 
     sigma_min: float = 0.05
@@ -170,8 +182,14 @@ class LikelihoodSettings:
 
 @dataclass(frozen=True)
 class HeunSettings:
-    """``steps`` noise levels from ``sigma_max`` to ``sigma_min`` (latent units), spaced evenly in
-    σ^(1/ρ). ``draws`` of the Langevin sampler train the second network by ``training``.
+    """Settings of the second network and its sampler.
+
+    Attributes:
+        steps: number of noise levels, spaced evenly in σ^(1/ρ).
+        rho: ρ.
+        sigma_min, sigma_max: the last and the first noise level, in latent units.
+        draws: number of draws of the Langevin sampler that train the network.
+        training: settings of its training.
     """
 
     steps: int = 32
@@ -193,24 +211,26 @@ class HeunSettings:
 class ProtocolSettings:
     """Settings of the score methods; the defaults serve every target.
 
-    What is learned. ``side`` is what is de-tempered: ``"both"``, the odds of winning, from
-    the scores of winners and losers; ``"winners"``, the winners' density alone, as the paper
-    does.
-
-    The last noise level, in latent units, is chosen among ``sigmas`` by held-out choice
-    likelihood; None takes ``smoothing`` times √(1000 d/n), between ``smoothing`` and 0.5.
-
-    The field. ``expectation`` says under which draws its integrals are taken: ``"sampling"``,
-    ``"winners"`` (the paper's) or ``"mixture"``; ``clip`` are the quantiles the winners'
-    weights are clipped to, None for none; ``winner_draws`` of them are drawn a feature.
-    ``cap_quantile`` bounds the field from above at that quantile of its values under λ, ``floor``
-    from below.
-
-    The belief. ``density="rays"`` sums the force along rays from the middle of λ,
-    ``"flow"`` integrates the probability flow. ``resample="heun"`` trains a second network on
-    the belief's draws and samples and evaluates that one. ``jacobian=False`` leaves out the
-    Jacobian of the coordinates and returns p·λ; ``constant`` replaces the field by its best
-    constant; ``cube`` works in the paper's coordinates, a cube of this side on which λ is uniform.
+    Attributes:
+        side: the scores that are de-tempered: "both", those of winners and losers, which give the
+            odds of winning; or "winners" alone, as in the paper.
+        sigmas: candidates for the last noise level, in latent units, among which the likelihood of
+            held-out choices decides; None for ``smoothing`` times √(1000 d/n), between
+            ``smoothing`` and 0.5.
+        smoothing: see ``sigmas``.
+        expectation: the draws at which the integrals of the tempering field are taken: "sampling"
+            (λ), "winners" (as in the paper) or "mixture".
+        clip: the quantiles to which the winners' weights are clipped; None for no clipping.
+        winner_draws: number of winners that are drawn for each feature.
+        cap_quantile: the field is bounded from above at this quantile of its values under λ.
+        floor: the lower bound of the field.
+        density: "rays" sums the force along rays from the middle of λ; "flow" integrates the
+            probability flow.
+        resample: "heun" trains a second network on draws of the belief, which then gives samples
+            and densities; None for no second network.
+        jacobian: whether to use the Jacobian of the coordinates; without, the result is p·λ.
+        cube: the side of a cube with uniform λ, the paper's coordinates; None for latent ones.
+        constant: whether the field is replaced by its best constant.
 
     Raises:
         DensityError: an unknown choice, a number out of range, or choices that exclude each other.
@@ -269,7 +289,7 @@ class ProtocolSettings:
 
 
 def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSettings:
-    """Return settings of the published tables for d features, but for what is ``corrected``.
+    """Return the settings of the published tables for d features, with the named corrections.
 
     It is slow: up to 15,360 training steps and 2000 Langevin steps without any stopping rule.
 

@@ -63,11 +63,11 @@ class Mixture:
         return y.reshape(k, d, -1) - self.offset[:, :, None]
 
     def log_terms(self, y: Tensor) -> Tensor:
-        """Return q (K, n) at whitened features."""
+        """Return the log of every component, q (K, n), at whitened features y (K, d, n)."""
         return self.height[:, None] - 0.5 * self.tail.rho(y.square().sum(1))
 
     def log_term_slopes(self, y: Tensor) -> Tensor:
-        """Return the derivatives (K, p, n) of the forms by their own steps, p = 1 + d + d(d+1)/2.
+        """Return the derivatives (K, p, n) of `log_terms` by their steps, p = 1 + d + d(d+1)/2.
 
         Features come before rows because the triangle's products are then contiguous.
         """
@@ -100,11 +100,12 @@ class Mixture:
         return replace(self, whiten=self.whiten @ factor, offset=offset, height=height)
 
     def step_gradient(self, step: Tensor, by: ArrayGradients) -> Tensor:
-        """Return derivatives (S, K·p) of the log-density by the steps that `take_step` takes.
+        """Return the derivatives (S, K·p) of the log-density with respect to a step.
 
         Args:
-            step: (S, K·p).
-            by: the derivatives by the arrays of the mixtures after it, without `log_measure`.
+            step: the argument of `take_step`, (S, K·p).
+            by: derivatives with respect to the arrays of the S mixtures after the step, of the
+                log-density without `log_measure`.
         """
         d = self.offset.shape[-1]
         changes = step.reshape(*step.shape[:-1], len(self.height), -1)
@@ -115,9 +116,9 @@ class Mixture:
         return torch.cat([by.height[..., None], by.offset, of_shape], -1).flatten(-2)
 
     def directions(self) -> Tensor | None:
-        """Return the free mixture's steps (K, p, q) that the q own steps of a subclass are.
+        """Return a subclass's q own steps as steps of the free mixture (K, p, q).
 
-        None stands for the identity.
+        None means that both are the same.
         """
         return None
 
@@ -152,7 +153,7 @@ class FactorMixture(Mixture):
         elongated: Tensor, height: Tensor, centre: Tensor, log_scale: Tensor, loading: Tensor
     ) -> FactorMixture:
         """Return the mixture with these parameters; leading axes are kept."""
-        coefficient, _ = _bend(elongated, (1.0 + loading.square().sum(-1)).sqrt())
+        coefficient, _ = _root_coefficient(elongated, (1.0 + loading.square().sum(-1)).sqrt())
         whiten = torch.eye(loading.shape[-1]) + _outer(coefficient[..., None] * loading, loading)
         whiten = whiten * (-log_scale).exp()[..., None, None]
         offset = (centre[..., None, :] @ whiten).squeeze(-2)
@@ -160,7 +161,7 @@ class FactorMixture(Mixture):
 
     @staticmethod
     def approximate(mixture: Mixture) -> FactorMixture:
-        """Return the mixture with these centres and each covariance's outermost axis."""
+        """Return a factor mixture with the same centres and each covariance's most extreme axis."""
         inverse = torch.linalg.inv(mixture.whiten)
         variance, axes = torch.linalg.eigh(inverse.mT @ inverse)
         logs = variance.log()
@@ -189,29 +190,29 @@ class FactorMixture(Mixture):
         """Return the derivatives (S, K·(2d + 2)); see `Mixture.step_gradient`."""
         mixtures = self.take_step(step)
         d, loading, whiten = self.loading.shape[-1], mixtures.loading, mixtures.whiten
-        of_centre = _times(whiten, by.offset)
+        of_centre = _matvec(whiten, by.offset)
         of_whiten = by.whiten + _outer(mixtures.centre, by.offset)
         # W = (I + c b bᵀ)/s, with c a function of r = √(1 + |b|²).
         of_outer = (-mixtures.log_scale).exp()[..., None, None] * of_whiten
-        along = _times(of_outer + of_outer.mT, loading)
+        along = _matvec(of_outer + of_outer.mT, loading)
         square = 1.0 + loading.square().sum(-1)
         root = square.sqrt()
-        coefficient, of_root = _bend(self.elongated, root)
+        coefficient, of_root = _root_coefficient(self.elongated, root)
         of_coefficient = 0.5 * (along * loading).sum(-1)
         of_length = of_coefficient * of_root / root - (d - 1) / square
         parts = (
             by.height[..., None],
-            _times(torch.linalg.inv(self.whiten), of_centre),
+            _matvec(torch.linalg.inv(self.whiten), of_centre),
             -(of_whiten * whiten).sum((-2, -1))[..., None],
             coefficient[..., None] * along + of_length[..., None] * loading,
         )
         return torch.cat(parts, -1).flatten(-2)
 
     def directions(self) -> Tensor:
-        """Return the free mixture's steps (K, p, 2d + 2) that these are, to first order.
+        """Return this mixture's steps as steps of the free mixture (K, p, 2d + 2), to first order.
 
-        W grows by WΔ where b bᵀ changes by B: Δ = −½ s² Wᵀ B W of an elongated component and,
-        with V = W⁻¹/s, Δ = ½ V B Vᵀ of a flattened one.
+        If b bᵀ changes by B, W changes by WΔ: Δ = −½ s² Wᵀ B W for an elongated component, and
+        Δ = ½ V B Vᵀ with V = W⁻¹/s for a flattened one.
         """
         k, d = self.loading.shape
         i, j = torch.triu_indices(d, d)
@@ -226,25 +227,25 @@ class FactorMixture(Mixture):
         return directions
 
     def log_term_slopes(self, y: Tensor) -> Tensor:
-        """Return the derivatives (K, 2d + 2, n) of the forms by their own steps."""
+        """Return the derivatives (K, 2d + 2, n) of `log_terms` by their steps."""
         axes, loading = self._axes_and_loading()
         sign = torch.where(self.elongated, 1.0, -1.0)[:, None, None]
         reshaping = sign * (axes @ y) * (loading @ y)
         return torch.cat([torch.ones_like(y[:, :1]), y, y.square().sum(1, True), reshaping], 1)
 
     def _axes_and_loading(self) -> tuple[Tensor, Tensor]:
-        """Return each feature axis (K, d, d), and b (K, 1, d), in a component's coordinates.
+        """Return the feature axes (K, d, d) and b (K, 1, d) in each component's coordinates.
 
-        These are W s of an elongated component and W⁻¹/s of a flattened one.
+        The axes are W s for an elongated component and W⁻¹/s for a flattened one.
         """
         unit = self.whiten * self.log_scale.exp()[:, None, None]
         axes = torch.where(self.elongated[:, None, None], unit, torch.linalg.inv(unit))
         return axes, self.loading[:, None] @ axes
 
     def log_measure(self) -> Tensor:
-        """Return the log of a measure under which the length of b, not its entries, is flat.
+        """Return the log of the measure that is flat in the length of b, not in its entries.
 
-        Under a flat measure of its entries a loading of many entries is drawn too long (Stein,
+        A measure that is flat in the entries favours too long loadings in many dimensions (Stein,
         1959).
         """
         d = self.loading.shape[-1]
@@ -252,7 +253,7 @@ class FactorMixture(Mixture):
 
 
 def log_prior(prior: MixturePrior, mixture: Mixture) -> Tensor:
-    """Return the log-density up to a constant: (), or (S,) of S mixtures."""
+    """Return the log-density of a mixture's prior up to a constant: (), or (S,) for S mixtures."""
     half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
     size_exponent = 1.0 - prior.size_power / mixture.offset.shape[-1]
     log_mass = torch.log_softmax(mixture.height - size_exponent * half_log_precision, -1)
@@ -282,14 +283,14 @@ def log_prior_gradient(prior: MixturePrior, mixtures: Mixture) -> ArrayGradients
     inverse_freedom = prior.width_uncertainty * prior.strength
     trace = prior.width**2 * whiten.square().sum((-2, -1), keepdim=True)
     pull = prior.strength * (1.0 + inverse_freedom * d) / (1.0 + inverse_freedom * trace)
-    centre = _times(inverse.mT, mixtures.offset)
-    of_offset = -prior.centring * _times(inverse, centre)
+    centre = _matvec(inverse.mT, mixtures.offset)
+    of_offset = -prior.centring * _matvec(inverse, centre)
     of_whiten = of_log_precision[..., None, None] * inverse.mT - (prior.width**2 * pull) * whiten
     return ArrayGradients(of_whiten - _outer(centre, of_offset), of_offset, of_mass)
 
 
 def prior_derivatives(prior: MixturePrior, mixture: Mixture) -> tuple[Tensor, Tensor]:
-    """Return the gradient (K·p,) and minus a curvature (K·p, K·p), positive, by a step."""
+    """Return the prior's gradient (K·p,) and its positive curvature (K·p, K·p) by a step."""
     k, d = mixture.offset.shape
     i, j = torch.triu_indices(d, d)
     diagonal, multiplicity = (i == j).float(), torch.where(i == j, 1.0, 2.0)
@@ -327,7 +328,7 @@ def prior_derivatives(prior: MixturePrior, mixture: Mixture) -> tuple[Tensor, Te
 
 
 def _expected_covariance(prior: MixturePrior, whiten: Tensor) -> Tensor:
-    """Return a component's expected covariance in its own coordinates (K, d, d)."""
+    """Return the prior's expected covariance (K, d, d) in each component's coordinates."""
     return prior.width**2 * whiten.mT @ whiten
 
 
@@ -336,13 +337,13 @@ def _outer(a: Tensor, b: Tensor) -> Tensor:
     return a[..., :, None] * b[..., None, :]
 
 
-def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+def _matvec(matrix: Tensor, vector: Tensor) -> Tensor:
     """Return M v (..., d)."""
     return (matrix @ vector[..., None]).squeeze(-1)
 
 
-def _bend(elongated: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-    """Return c of (I + b bᵀ)^(∓½) = I + c b bᵀ, and its derivative by r = √(1 + |b|²), ``root``."""
+def _root_coefficient(elongated: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    """Return c in (I + b bᵀ)^(∓½) = I + c b bᵀ, and dc/dr, at r = √(1 + |b|²) (``root``)."""
     flattened = 1.0 / (root + 1.0)
     coefficient = torch.where(elongated, -1.0 / root, 1.0) * flattened
     slope = torch.where(elongated, (1.0 / root + flattened) / root, -flattened)
@@ -350,7 +351,7 @@ def _bend(elongated: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _CHUNK = 4096
-_NEGLIGIBLE = 1e-4  # choices of less slope and information than this are left out
+_NEGLIGIBLE = 1e-4  # choices with a smaller slope and information are left out
 _MAX_STEP = 0.5
 _TOLERANCE = 0.02  # nats of the log-posterior
 _MIN_RELATIVE_PRECISION = 1e-7
@@ -395,7 +396,7 @@ class MixturePosterior:
         return float(total)
 
     def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
-        """Return the gradient (P,) and the curvature (P, P) by the mixture's own steps."""
+        """Return the log-posterior's gradient (P,) and curvature (P, P) by the mixture's steps."""
         gradient, curvature = prior_derivatives(self.prior, mixture)
         directions = mixture.directions()
         if directions is not None:
@@ -417,9 +418,8 @@ class MixturePosterior:
     def predict(self, mixture: Mixture, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return f(winner) − f(loser) (m,) and its posterior standard deviation at the mode.
 
-        By Laplace's approximation: slopes of the difference under the inverse curvature.
-        Directions that the posterior does not identify (a common height) change no difference
-        and are left out.
+        The standard deviation is by Laplace's approximation. Directions that the posterior does
+        not identify, such as a common height, change no difference and are left out.
 
         Args:
             mixture: the posterior mode.
@@ -446,7 +446,7 @@ def inverse_root(curvature: Tensor) -> Tensor:
 
 
 def _utility_slopes(mixture: Mixture, y: Tensor) -> Tensor:
-    """Return the derivatives (P, n) of f by the mixture's own step, at whitened features."""
+    """Return the derivatives (P, n) of f by a step of the mixture, at whitened features."""
     responsibilities = torch.softmax(mixture.log_terms(y), 0)
     return mixture.log_term_slopes(y).mul_(responsibilities[:, None]).flatten(0, 1)
 

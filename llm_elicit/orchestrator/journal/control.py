@@ -225,12 +225,12 @@ def take_over(location: JournalLocation) -> bool:
 
 
 def _changed(db: sa.Connection, values: Mapping[str, Any], takeovers: int | None = None) -> Control:
-    """Change the row of a run, unless it was taken over more often, and return it."""
-    mine = sa.true() if takeovers is None else control.c.takeovers == takeovers
-    if not db.execute(update(control).where(mine).values(**values)).rowcount:
+    """Change and return a run's row, unless another process took the run over meanwhile."""
+    is_owner = sa.true() if takeovers is None else control.c.takeovers == takeovers
+    if not db.execute(update(control).where(is_owner).values(**values)).rowcount:
         raise RunInUseError(
-            "this process lost its lease, and another took over the run; every answer received "
-            "is kept"
+            "this process lost its lease, and another process took over the run; every answer "
+            "received is kept: follow the run with llm-elicit status"
         )
     return control_of(db.execute(CONTROL).one()._asdict())
 
@@ -242,16 +242,18 @@ def request(
     max_cost: float | None = None,
     concurrency: int | None = None,
 ) -> Control:
-    """Ask a run to pause, to go on or to be cancelled, or to have other limits.
+    """Request that a run pauses, continues or is cancelled, or that its limits change.
 
-    Arguments that are None leave what was asked before.
+    Arguments that are None keep the earlier request.
 
     Raises:
         InputError: there is no such run any more.
         JournalError: the journal cannot be written.
     """
     values: dict[str, Any] = {"wanted": wanted, "max_cost": max_cost, "concurrency": concurrency}
-    return write_control(location, **{key: to for key, to in values.items() if to is not None})
+    return write_control(
+        location, **{key: value for key, value in values.items() if value is not None}
+    )
 
 
 def record_events(location: JournalLocation, happened: Sequence[RunEvent]) -> list[RunEvent]:

@@ -1,9 +1,9 @@
-"""The cards that people are given, in the journal: leases, answers, and answers that were undone.
+"""The cards of experts in the journal: leases, answers, and answers that were undone.
 
-A card is one question on one expert's screen. All functions are called within a transaction that
-`lock_cards` has begun with, so that no two of them run at the same time for one judge. The unique
-indexes of the table hold the two rules as well: a question is with one person, and a person has one
-card.
+A card is one question on one expert's screen. Every function is called within a transaction that
+begins with `lock_cards`, so that no two of them run at the same time for one judge. The unique
+indexes of the table enforce two rules: a question is leased to one expert at a time, and an expert
+has one open card at a time.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class CardRow:
 
     Attributes:
         id: the number of the row.
-        judge, expert: who has the card.
+        judge, expert: the judge and the expert who has the card.
         kind: a question of the plan, a repeat of one, or an attention question.
         question: the row of `questions`; None for an attention question.
         pair, form: what is shown; `pair` is the number of an attention question.
         state: "leased" until it is answered; "undone" if the answer was undone; "released" if the
             question was given to someone else.
-        choice: what was chosen; for a leased card, what had been chosen before it was undone.
-        expected: what an attention question asks to choose.
-        shown: when it was last shown, in seconds of the database's clock.
+        choice: the expert's choice; for a leased card, the earlier choice that was undone.
+        expected: the choice that an attention question asks for.
+        shown: when the card was last shown, in seconds of the database's clock.
     """
 
     id: int
@@ -111,7 +111,7 @@ _COLUMNS = [people.c[field.name] for field in fields(CardRow)]
 
 @dataclass(frozen=True)
 class Expert:
-    """Who asks for a card.
+    """The expert who asks for a card.
 
     Attributes:
         judge, name: the judge and the expert.
@@ -128,40 +128,42 @@ class Expert:
 
     @property
     def cards(self) -> sa.ColumnElement[bool]:
-        """The condition of the expert's cards."""
+        """The SQL condition that selects the expert's cards."""
         return (people.c.judge == self.judge) & (people.c.expert == self.name)
 
-    def fewest(self, *of: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-        """Return whether no other expert had a question, in any replicate, less often.
+    def fewest(self, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        """Return whether this expert had a question at most as often as the average expert.
 
         Args:
-            of: which of this expert's cards count; all by default.
+            conditions: select which of this expert's cards count; all by default.
         """
-        return _times(people.c.expert == self.name, *of) * self.experts <= _times()
+        return _count_cards(people.c.expert == self.name, *conditions) * self.experts <= (
+            _count_cards()
+        )
 
 
-def _times(*of: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
-    """Return how often a question is answered or leased in all replicates, by the cards `of`."""
+def _count_cards(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
+    """Return the number of answered or leased cards of a question, in all its replicates."""
     count = select(func.count()).where(
         people.c.judge == questions.c.judge,
         people.c.pair == questions.c.pair,
         people.c.form == questions.c.form,
         people.c.kind == QUESTION,
         _LIVE,
-        *of,
+        *conditions,
     )
     return count.correlate(questions).scalar_subquery()
 
 
 def _open(judge: str) -> sa.ColumnElement[bool]:
-    """Return the condition of a judge's questions that wait for an answer."""
+    """Return the SQL condition for a judge's questions that wait for an answer."""
     c = questions.c
     settled = c.state.in_(("done", "quarantined"))
     return (c.judge == judge) & ~settled & c.form.in_(("ab", "ba"))
 
 
 def lock_cards(db: sa.Connection, location: JournalLocation, judge: str) -> None:
-    """Wait until no other transaction works on a judge's cards; in SQLite none ever does."""
+    """Wait until no other transaction works on a judge's cards; SQLite allows only one anyway."""
     if location.shared:
         name = f"people of {judge} in {location.schema}"
         db.execute(select(func.pg_advisory_xact_lock(func.hashtext(name))))
@@ -169,23 +171,23 @@ def lock_cards(db: sa.Connection, location: JournalLocation, judge: str) -> None
 
 def read_card(db: sa.Connection, number: int) -> CardRow | None:
     """Return a card by its number."""
-    return _row(db, people.c.id == number)
+    return _newest_card(db, people.c.id == number)
 
 
-def _row(db: sa.Connection, *of: sa.ColumnElement[bool]) -> CardRow | None:
-    """Return the newest of some cards; None without any."""
-    query = select(*_COLUMNS).where(*of).order_by(people.c.id.desc()).limit(1)
+def _newest_card(db: sa.Connection, *conditions: sa.ColumnElement[bool]) -> CardRow | None:
+    """Return the newest card that meets the conditions; None if there is none."""
+    query = select(*_COLUMNS).where(*conditions).order_by(people.c.id.desc()).limit(1)
     row = db.execute(query).one_or_none()
     return None if row is None else CardRow(**row._mapping)
 
 
 def held_card(db: sa.Connection, expert: Expert) -> CardRow | None:
-    """Return the card that an expert has; only its answer settles the question meanwhile."""
-    return _row(db, expert.cards, people.c.state == LEASED)
+    """Return the expert's open card, if any; only this card can be answered."""
+    return _newest_card(db, expert.cards, people.c.state == LEASED)
 
 
 def question_of(db: sa.Connection, row: CardRow) -> Question:
-    """Return the question of a card that is no attention question."""
+    """Return the planned question of a card, which must not be an attention question."""
     assert row.question is not None
     replicate = select(questions.c.replicate).where(questions.c.id == row.question)
     number = int(db.execute(replicate).scalar_one())
@@ -237,7 +239,7 @@ def lease(
     expected: str | None = None,
     choice: str | None = None,
 ) -> CardRow:
-    """Give a card to an expert, and return it; an expired lease of the question ends.
+    """Give an expert a new card, and return it; an expired lease on its question is released.
 
     Args:
         db: the journal.
@@ -245,8 +247,8 @@ def lease(
         seconds: the lease.
         kind: the kind of card.
         content: the row of the question, the pair and the order.
-        expected: what an attention question asks to choose.
-        choice: what had been chosen before it was undone.
+        expected: the choice that an attention question asks for.
+        choice: the earlier choice that was undone.
     """
     question, pair, form = content
     if kind == "question":
@@ -270,13 +272,14 @@ def answered_cards(db: sa.Connection, expert: Expert) -> dict[CardKind, int]:
 def repeatable(db: sa.Connection, expert: Expert, gap: int) -> list[CardRow]:
     """Return the questions that an expert may be asked again, in the order of their answers.
 
-    They were answered before the last `gap` questions, and not repeated yet.
+    The last `gap` answered questions, and those that were repeated already, are left out.
     """
     query = select(*_COLUMNS).where(expert.cards, people.c.state == ANSWERED).order_by(people.c.id)
     cards = [CardRow(**row._mapping) for row in db.execute(query)]
     repeated = {card.question for card in cards if card.kind == "repeat"}
-    first = [card for card in cards if card.kind == "question"]
-    return [card for card in first[: max(len(first) - gap, 0)] if card.question not in repeated]
+    planned = [card for card in cards if card.kind == "question"]
+    earlier = planned[: max(len(planned) - gap, 0)]
+    return [card for card in earlier if card.question not in repeated]
 
 
 def settle(
@@ -288,18 +291,18 @@ def settle(
     confidence: float | None = None,
     answer: Answer | None = None,
 ) -> bool:
-    """Keep the answer to a card.
+    """Record the answer to a card.
 
     Args:
         db: the journal.
         row: the card, which is leased.
-        choice: what was chosen.
+        choice: the expert's choice.
         seconds: the time that the expert took.
         confidence: how sure the expert is, 0 to 1.
         answer: the answer of the journal, for a question of the plan.
 
     Returns:
-        False if the question is settled already; nothing is kept then.
+        Whether the answer was recorded; False if the question has another answer already.
     """
     if answer is not None:
         assert row.question is not None
@@ -312,7 +315,7 @@ def settle(
 
 def last_answered(db: sa.Connection, expert: Expert) -> CardRow | None:
     """Return the card that an expert answered last."""
-    return _row(db, expert.cards, people.c.state == ANSWERED)
+    return _newest_card(db, expert.cards, people.c.state == ANSWERED)
 
 
 def count_waiting(db: sa.Connection, judge: str, pairs: range) -> int:
@@ -322,7 +325,7 @@ def count_waiting(db: sa.Connection, judge: str, pairs: range) -> int:
 
 
 def reopen(db: sa.Connection, row: CardRow) -> None:
-    """Undo the answer to a card: it leaves the table of answers and stays on the card."""
+    """Undo the answer to a card: delete it from the table of answers, and keep it on the card."""
     if row.kind == "question":
         db.execute(answers.delete().where(answers.c.question == row.question))
         open_again = update(questions).where(questions.c.id == row.question)
@@ -331,11 +334,11 @@ def reopen(db: sa.Connection, row: CardRow) -> None:
 
 
 def count_left(db: sa.Connection, expert: Expert, end: int) -> int:
-    """Return how many questions wait for an answer that this expert may give."""
-    may = _open(expert.judge) & (questions.c.pair < end)
-    count = select(func.count()).where(may)
+    """Return the number of open questions that this expert may answer."""
+    answerable = _open(expert.judge) & (questions.c.pair < end)
+    count = select(func.count()).where(answerable)
     if expert.spread:
         distinct = select(questions.c.pair, questions.c.form).distinct()
-        fewest = expert.fewest(people.c.state == ANSWERED)  # true of the question it has now
-        count = select(func.count()).select_from(distinct.where(may, fewest).subquery())
+        fewest = expert.fewest(people.c.state == ANSWERED)  # includes the expert's open card
+        count = select(func.count()).select_from(distinct.where(answerable, fewest).subquery())
     return int(db.execute(count).scalar_one())
