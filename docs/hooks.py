@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from llm_elicit.cli.main import COMMANDS, load
 from llm_elicit.config import campaign, design, judges
-from llm_elicit.report.glossary import GLOSSARY
+from llm_elicit.report.page import GLOSSARY
 from llm_elicit.spaces import features
 
 PYTHON = re.compile(r"^::: (\S+)\n((?: +\S.*\n)*)", re.M)

@@ -29,7 +29,7 @@ import llm_elicit.density
 from benchmarks import __main__ as benchmarks
 from llm_elicit.cli import main as cli
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.report.glossary import GLOSSARY
+from llm_elicit.report.page import GLOSSARY
 from llm_elicit.spaces.features import FeatureSpace
 
 ROOT = Path(__file__).parent.parent

@@ -1,7 +1,12 @@
-"""`llm-elicit pilot`: the most reliable template for each judge, before a campaign is paid for."""
+"""What comes before a campaign is paid for.
+
+`llm-elicit pilot` finds the most reliable template for each judge, and `llm-elicit register`
+freezes a study.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +16,8 @@ from llm_elicit._util.text import visible
 from llm_elicit.cli.options import AsJson, CampaignName, MaxCost, interval, out, print_json
 from llm_elicit.config import campaign as campaign_settings
 from llm_elicit.orchestrator import progress as displays
-from llm_elicit.pipeline import pilot
+from llm_elicit.pipeline import pilot, stages
+from llm_elicit.pipeline.registration import Registered
 from llm_elicit.planning import detectable
 
 Pairs = Annotated[int, typer.Option(metavar="N", help="Pairs to ask: the first N of the campaign.")]
@@ -76,3 +82,67 @@ def _show(result: pilot.Pilot) -> None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:+.3f}"
+
+
+Study = Annotated[Path, typer.Argument(metavar="STUDY", help="YAML file of the study.")]
+
+
+def register_command(
+    study: Study,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Print results and deviations; change no registration."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Freeze a study before asking; or check it, with its registered results.
+
+    Writes STUDY.registration.json and a page to deposit, STUDY.registration.md, beside the file,
+    and plans its runs. See docs/how-to/register.md.
+    """
+    stated = Registered.open(study)
+    if check:
+        _check(stated, as_json)
+        return
+    for campaign in stated.campaigns:
+        stages.plan_grid(campaign)
+    registered = stated.register()
+    if as_json:
+        print_json(registered)
+        return
+    answers = sum(
+        j.answers + j.direct_answers for r in registered.runs.values() for j in r.judges.values()
+    )
+    out.print(
+        f"{stated.record}: {len(registered.hypotheses)} hypotheses, {len(registered.runs)} runs, "
+        f"{answers:,} answers to collect"
+    )
+    out.print(f"{stated.page}: the page to deposit")
+    out.print(f"digest {registered.digest}, frozen {registered.created}")
+
+
+def _check(stated: Registered, as_json: bool) -> None:
+    """Print the registered results, what else was found, and the deviations."""
+    with displays.Display() as progress:
+        results = stated.check(lambda run: stages.compare([run], progress))
+    if as_json:
+        print_json(results)
+        return
+    table = Table("run", "hypothesis", "test", "estimate", "p", "adjusted p", "result", box=None)
+    for test in results.hypotheses:
+        numbers = ("-", "-")
+        if test.test:
+            numbers = f"{test.p_value:.2g}", f"{test.p_holm:.2g}"
+        outcome = f"{test.outcome} ({test.obstacle})" if test.obstacle else test.outcome
+        cells = test.run, test.text, test.test or "-", test.estimate or "-", *numbers, outcome
+        table.add_row(*(visible(cell, 9999) for cell in cells))
+    out.print(table)
+    if results.exploratory:
+        table = Table("run", "exploratory, not registered", "estimate", "adjusted p", box=None)
+        for test in results.exploratory:
+            found = test.run, test.text, test.estimate, f"{test.p_holm:.2g}"
+            table.add_row(*(visible(cell, 9999) for cell in found))
+        out.print(table)
+    out.print(f"{results.summary[0].upper()}{results.summary[1:]}.")
+    for line in results.deviations:
+        out.print(f"deviation: {visible(line, 9999)}")

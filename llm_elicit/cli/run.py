@@ -41,7 +41,7 @@ from llm_elicit.orchestrator.budget import Amount, check_cap
 from llm_elicit.orchestrator.journal.questions import spent_in
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.tokens import price_of
-from llm_elicit.pipeline import repeats, run_folder, runtime, stages
+from llm_elicit.pipeline import registration, repeats, run_folder, runtime, stages
 from llm_elicit.pipeline.ask import with_cap
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning import detectable, presentations
@@ -233,7 +233,9 @@ def report_command(run: RunName, as_json: AsJson = False) -> None:
         "report",
         run,
         as_json,
-        lambda cell: Outcome([str(cell.report_path)], _report_facts(cell)),
+        lambda cell: Outcome(
+            [str(cell.report_path), *registration.notes_of(cell)], _report_facts(cell)
+        ),
         last=_condition_pages,
     )
 
@@ -274,7 +276,7 @@ def _verdict_lines(result: Run) -> list[str]:
         steps = verdicts.next_steps(judge, audit, result.campaign)
         if steps and not lost:
             lines.append(f"  next: {steps[0]}")
-    return lines
+    return [*lines, *registration.notes_of(result)]
 
 
 def _report_facts(result: Run) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from llm_elicit.orchestrator.open_run import Study, in_thread
 from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.pipeline.manifest import replacing
+from llm_elicit.pipeline.registration import changes_of
 from llm_elicit.pipeline.run_control import RunControl
 from llm_elicit.pipeline.run_folder import ANSWERS, COMPARISONS, DIRECT, PEOPLE, Run
 from llm_elicit.planning.rounds import (
@@ -112,6 +113,8 @@ async def ask_under(
     limiters = options.get("limiters") or RateLimiters()  # for all rounds
     retry_failed = options.get("retry_failed", False)
     strict = options.get("strict_version", False)
+    for line in await in_thread(partial(changes_of, result)):
+        progress.note(result.campaign.name, f"changed since it was registered: {line}")
     result = replace(result, campaign=with_cap(result.campaign, options.get("max_cost")))
     with within_grid_caps(result.campaign, result.folder) as campaign:
         began = time.monotonic()

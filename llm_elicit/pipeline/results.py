@@ -31,7 +31,7 @@ from llm_elicit.config.campaign import axis_word
 from llm_elicit.config.judges import controls_among
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.progress import Progress
-from llm_elicit.pipeline import run_folder
+from llm_elicit.pipeline import registration, run_folder
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.planning.rounds import schedule_of
@@ -221,6 +221,7 @@ def report_reads(result: Run) -> dict[str, dict[str, str]]:
         run_folder.AUDIT: digest_of_file(result.folder / run_folder.AUDIT),
         "inputs": digest_of({} if audited is None else audited.read),
         "shown": digest_of(contents),
+        **registration.reads(result),
     }
     return {"report": read}
 
@@ -237,6 +238,7 @@ def make_report(result: Run, progress: Progress, _: str) -> None:
         missing=result.missing,
         questions=result.questions,
         log_odds=result.manifest.log_odds,
+        registered=registration.results_of(result, lambda run: compare_runs([run], progress)),
         created=datetime.now(UTC).isoformat(timespec="minutes"),
     )
     progress.stage("report", "figures", 0, 1)

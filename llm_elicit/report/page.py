@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
 import pandas as pd
+import yaml
 from markupsafe import Markup
 
 from llm_elicit._util.text import visible
+from llm_elicit.audit.hypotheses import RegisteredResults
 from llm_elicit.audit.record import Audit, is_cross_check
 from llm_elicit.audit.reference import axis_label, has_few_values
 from llm_elicit.audit.repeats import RepeatComparison
@@ -29,8 +32,42 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.report import answers, formatting, powers, verdicts, wordings
 from llm_elicit.report.answers import ORDERS, build_filters, sample_answers
 from llm_elicit.report.figures import Portrait, Samples, draw_curves, draw_portrait, save_figures
-from llm_elicit.report.glossary import GLOSSARY
 from llm_elicit.report.powers import power_labels
+
+
+@dataclass(frozen=True)
+class GlossaryEntry:
+    """One term of the glossary.
+
+    Attributes:
+        term: the term as the page prints it.
+        definition: its meaning, for a reader who knows none of the methods.
+        references: the publications that introduce it, in full.
+    """
+
+    term: str
+    definition: str
+    references: tuple[str, ...] = ()
+
+
+def _read_glossary() -> Mapping[str, GlossaryEntry]:
+    """Return the entries of `glossary.yaml` by their key, in the order of the file."""
+    text = (resources.files("llm_elicit.report") / "glossary.yaml").read_text(encoding="utf-8")
+    stored = yaml.safe_load(text)
+    return MappingProxyType(
+        {
+            key: GlossaryEntry(
+                entry["term"],
+                entry["definition"],
+                tuple(stored["references"][name] for name in entry.get("references", ())),
+            )
+            for key, entry in stored["terms"].items()
+        }
+    )
+
+
+GLOSSARY: Mapping[str, GlossaryEntry] = _read_glossary()
+"""Every term by its key, in the order in which the page lists them."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +85,7 @@ class Study:
         missing: number of unanswered questions, for judges with any.
         questions: total number of questions of each judge in `missing`.
         log_odds: one line for each judge: whether it gives log-odds or choices.
+        registered: the registered results; None for a run that is not registered.
     """
 
     audit: Audit
@@ -60,6 +98,7 @@ class Study:
     missing: Mapping[str, int] = field(default_factory=dict)
     questions: Mapping[str, int] = field(default_factory=dict)
     log_odds: Mapping[str, str] = field(default_factory=dict)
+    registered: RegisteredResults | None = None
 
 
 def write_report(study: Study, folder: Path) -> Path:

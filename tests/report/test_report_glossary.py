@@ -6,7 +6,7 @@ tests/test_docs.py finds the same definitions in the documentation.
 import re
 
 from llm_elicit.comparisons.table_files import VERDICTS
-from llm_elicit.report.glossary import GLOSSARY
+from llm_elicit.report.page import GLOSSARY
 
 # Columns that name something and hold no number.
 NAMES = {

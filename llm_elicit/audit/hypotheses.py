@@ -1,0 +1,280 @@
+"""Hypotheses that were stated before asking, in a closed grammar, and their tests.
+
+They are decided by tests that the audit makes anyway, adjusted over the hypotheses of one family:
+
+- *consistent preference*: the randomization test of a preference. A verdict that the preference
+  depends on the wording, or on the surface of the text, excludes it.
+- *follows the data*: the 95 % intervals of the AUC and of the rank correlation, both above no
+  relation. p is the level at which the interval nearer to it ends there, by a normal tail.
+- *effect*: the randomization test of a feature given the others; p = 1 in another direction.
+- *differs*: the tests of `llm_elicit.audit.judge_comparison` over all features; p is the smallest,
+  adjusted.
+- *depends on the wording*: the permutation test of the interaction with the presentation.
+
+A test that is not made yet counts as p = 1, so that adjusted p-values can only fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast, get_args
+
+from scipy.stats import norm
+
+from llm_elicit._util.settings import StrictModel
+from llm_elicit.audit.inference import AdjustedTest, Interval, adjust_tests
+from llm_elicit.audit.judge_comparison import JudgeComparison
+from llm_elicit.audit.preference import SURFACE, WORDING
+from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.config.study import Claim, Correction, Hypothesis, Sign
+
+_NORMAL_END = float(norm.ppf(0.975))
+
+Compare = Callable[[str], JudgeComparison]
+"""Compares the judges of a run, as `llm-elicit compare` does."""
+
+
+class TestedHypothesis(AdjustedTest):
+    """A hypothesis with its test.
+
+    Attributes:
+        run, judge, family: the run, the judge, and what the p-value is adjusted over.
+        text: the hypothesis.
+        test, estimate: the test and the estimate; empty if it is not made yet.
+        obstacle: why the hypothesis is not met whatever the p-value; empty if nothing is.
+        outcome: whether it is met.
+    """
+
+    __test__ = False  # no test of pytest
+
+    run: str
+    judge: str
+    family: str
+    text: str
+    test: str = ""
+    estimate: str = ""
+    obstacle: str = ""
+    outcome: Literal["met", "not met", "not tested"] = "not tested"
+
+
+class RegisteredResults(StrictModel):
+    """The results of a registered study, apart from what else its audits find.
+
+    Attributes:
+        name, created, digest: of the registration.
+        alpha, correction: the level, and the adjustment within a family.
+        hypotheses: the registered hypotheses.
+        exploratory: tests below the level that were not registered, as the audits adjust them.
+        deviations: what differs from the registration.
+    """
+
+    name: str
+    created: str
+    digest: str
+    alpha: float
+    correction: Correction
+    hypotheses: tuple[TestedHypothesis, ...]
+    exploratory: tuple[TestedHypothesis, ...]
+    deviations: tuple[str, ...]
+
+    def of_run(self, run: str) -> RegisteredResults:
+        """Return the results of one run."""
+        parts = {
+            name: tuple(test for test in getattr(self, name) if test.run == run)
+            for name in ("hypotheses", "exploratory")
+        }
+        return self.model_copy(update=parts)
+
+    @property
+    def summary(self) -> str:
+        """The numbers of hypotheses that are met, and of deviations, in one line."""
+        outcomes = [test.outcome for test in self.hypotheses]
+        parts = [f"{outcomes.count('met')} of {len(outcomes)} hypotheses met"]
+        if "not tested" in outcomes:
+            parts.append(f"{outcomes.count('not tested')} not tested yet")
+        number = len(self.deviations)
+        parts.append(f"{number or 'no'} deviation{'' if number == 1 else 's'}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What an audit says of a claim.
+
+    Attributes:
+        test: the test.
+        p_value, is_bound: its p-value, and whether it is an upper bound.
+        adjusted: the p-value as the audit adjusts it.
+        estimate: the estimate as text.
+        obstacle: why the claim is not met whatever the p-value; empty if nothing is.
+    """
+
+    test: str
+    p_value: float
+    is_bound: bool
+    adjusted: float
+    estimate: str
+    obstacle: str = ""
+
+
+def _outcome(hypothesis: Hypothesis, audit: Audit, compare: Compare) -> _Outcome | None:
+    """Return what an audit says of a hypothesis; None if it does not measure it."""
+    judges = {judge.name: judge for judge in audit.judges}
+    judge = judges.get(hypothesis.judge)
+    if judge is None or (hypothesis.other is not None and hypothesis.other not in judges):
+        return None
+    if hypothesis.claim == "consistent preference":
+        doubtful = judge.verdict in (WORDING, SURFACE)
+        estimate = f"R² {_interval(judge.preference.reliability)}"
+        obstacle = judge.verdict if doubtful else ""
+        return _of_test("randomization of pairs", judge.preference, estimate, obstacle)
+    if hypothesis.claim == "depends on the wording":
+        asked = judge.presentations
+        if asked is None:
+            return None
+        common = f"common share {_interval(asked.common)}"
+        return _of_test("permutation of wordings", asked.interaction, common)
+    if hypothesis.claim == "effect":
+        return _effect(hypothesis, judge)
+    return _differs(hypothesis, compare(hypothesis.run)) if hypothesis.other else _follows(judge)
+
+
+def _of_test(name: str, test: AdjustedTest, estimate: str, obstacle: str = "") -> _Outcome:
+    return _Outcome(name, test.p_value, test.p_is_bound, test.p_holm, estimate, obstacle)
+
+
+def _effect(hypothesis: Hypothesis, judge: JudgeAudit) -> _Outcome | None:
+    effect = next((e for e in judge.effects if e.name == hypothesis.feature), None)
+    if effect is None:
+        return None
+    estimate: str = effect.direction or "no direction"
+    if effect.value is not None:
+        ends = "" if effect.low is None else f" [{effect.low:.3f}, {effect.high:.3f}]"
+        estimate += f" {effect.value:.3f}{ends}"
+    outcome = _of_test("randomization given the other features", effect, estimate)
+    if effect.direction == hypothesis.sign:
+        return outcome
+    return replace(outcome, p_value=1.0, is_bound=False, obstacle="another direction")
+
+
+def _follows(judge: JudgeAudit) -> _Outcome | None:
+    data = judge.discrimination
+    if data is None:
+        return None
+    p_value = max(_p_above(data.auc, 0.5), _p_above(data.rank_correlation, 0.0))
+    estimate = f"AUC {_interval(data.auc)}, rank correlation {_interval(data.rank_correlation)}"
+    obstacle = "" if judge.preference.consistent else judge.verdict
+    return _Outcome("intervals of both", p_value, False, p_value, estimate, obstacle)
+
+
+def _p_above(interval: Interval, null: float) -> float:
+    """Return the p-value at which the lower end of a 95 % interval would be at `null`.
+
+    Examples:
+        >>> round(_p_above(Interval(value=0.3, low=0.0, high=0.4), 0.0), 6)
+        0.05
+        >>> _p_above(Interval(value=-0.3, low=-0.4, high=0.0), 0.0)
+        1.0
+    """
+    if interval.value <= null:
+        return 1.0
+    spread = (interval.value - interval.low) / _NORMAL_END
+    return 0.0 if spread <= 0.0 else float(2.0 * norm.sf((interval.value - null) / spread))
+
+
+def _differs(hypothesis: Hypothesis, comparison: JudgeComparison) -> _Outcome | None:
+    sides = {hypothesis.judge, hypothesis.other}
+    for difference in comparison.differences:
+        if {difference.first, difference.second} == sides:
+            p_value = min(feature.p_holm for feature in difference.features)
+            names = ", ".join(difference.differing_features) or "no feature"
+            estimate = f"distance {_interval(difference.distance)}; {names}"
+            return _Outcome("posterior draws of both", p_value, False, p_value, estimate)
+    return None
+
+
+def _interval(estimate: Interval | None) -> str:
+    if estimate is None:
+        return "not measured"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def decide_hypotheses(
+    hypotheses: Sequence[Hypothesis],
+    audits: Mapping[str, Audit],
+    compare: Compare,
+    alpha: float = 0.05,
+    correction: Correction = "holm",
+) -> tuple[TestedHypothesis, ...]:
+    """Test every hypothesis by the audits that are made.
+
+    Args:
+        hypotheses: the hypotheses of a study.
+        audits: the audits by run.
+        compare: compares the judges of a run.
+        alpha: the level of each family.
+        correction: the adjustment within a family.
+    """
+    tests = []
+    for hypothesis in hypotheses:
+        audit = audits.get(hypothesis.run)
+        outcome = None if audit is None else _outcome(hypothesis, audit, compare)
+        tests.append(_tested(hypothesis, outcome))
+    for family in dict.fromkeys(test.family for test in tests):
+        places = [place for place, test in enumerate(tests) if test.family == family]
+        members = [tests[place] for place in places]
+        if correction == "holm":
+            members = [test for test in adjust_tests(members) if test is not None]
+        else:
+            members = [test.model_copy(update={"p_holm": test.p_value}) for test in members]
+        for place, test in zip(places, members, strict=True):
+            met = test.test and not test.obstacle and test.p_holm < alpha
+            tests[place] = test.model_copy(update={"outcome": "met"}) if met else test
+    return tuple(tests)
+
+
+def _tested(hypothesis: Hypothesis, outcome: _Outcome | None) -> TestedHypothesis:
+    """Return a hypothesis with its test, not adjusted yet."""
+    stated: dict[str, Any] = {"text": str(hypothesis)}
+    stated |= hypothesis.model_dump(include={"run", "judge", "family"})
+    if outcome is None:
+        return TestedHypothesis(**stated, p_value=1.0)
+    return TestedHypothesis(
+        **stated, test=outcome.test, p_value=outcome.p_value, p_holm=outcome.adjusted,
+        p_is_bound=outcome.is_bound, estimate=outcome.estimate, obstacle=outcome.obstacle,
+        outcome="not met",
+    )  # fmt: skip
+
+
+def explore(
+    hypotheses: Sequence[Hypothesis], audits: Mapping[str, Audit], alpha: float
+) -> Iterator[TestedHypothesis]:
+    """Yield what the audits find at a level beside the hypotheses, as they adjust it."""
+    keys = {"run", "claim", "judge", "feature"}
+    known = [hypothesis.model_dump(include=keys) for hypothesis in hypotheses]
+    claims: tuple[Claim, ...] = (
+        "consistent preference", "follows the data", "depends on the wording",
+    )  # fmt: skip
+    for run, audit in audits.items():
+        for judge in audit.judges:
+            stated = [Hypothesis(run=run, claim=claim, judge=judge.name) for claim in claims]
+            for effect in judge.effects:
+                if effect.direction in get_args(Sign):
+                    sign = cast(Sign, effect.direction)
+                    stated.append(
+                        Hypothesis(
+                            run=run, claim="effect", judge=judge.name, feature=effect.name,
+                            sign=sign,
+                        )
+                    )  # fmt: skip
+            for hypothesis in stated:
+                if hypothesis.model_dump(include=keys) in known:
+                    continue
+                outcome = _outcome(hypothesis, audit, _not_compared)
+                if outcome and not outcome.obstacle and outcome.adjusted < alpha:
+                    yield _tested(hypothesis, outcome)
+
+
+def _not_compared(run: str) -> JudgeComparison:
+    raise AssertionError(f"{run}: only stated hypotheses compare judges")
