@@ -31,8 +31,8 @@ from llm_elicit.config.study import Claim, Correction, Hypothesis, Sign
 
 _NORMAL_END = float(norm.ppf(0.975))
 
-Compare = Callable[[str], JudgeComparison]
-"""Compares the judges of a run, as `llm-elicit compare` does."""
+Compare = Callable[[str], JudgeComparison | None]
+"""Compares the judges of a run, as `llm-elicit compare` does; None if it cannot."""
 
 
 class TestedHypothesis(AdjustedTest):
@@ -183,9 +183,9 @@ def _p_above(interval: Interval, null: float) -> float:
     return 0.0 if spread <= 0.0 else float(2.0 * norm.sf((interval.value - null) / spread))
 
 
-def _differs(hypothesis: Hypothesis, comparison: JudgeComparison) -> _Outcome | None:
+def _differs(hypothesis: Hypothesis, comparison: JudgeComparison | None) -> _Outcome | None:
     sides = {hypothesis.judge, hypothesis.other}
-    for difference in comparison.differences:
+    for difference in () if comparison is None else comparison.differences:
         if {difference.first, difference.second} == sides:
             p_value = min(feature.p_holm for feature in difference.features)
             names = ", ".join(difference.differing_features) or "no feature"

@@ -123,8 +123,10 @@ def register_command(
 
 def _check(stated: Registered, as_json: bool) -> None:
     """Print the registered results, what else was found, and the deviations."""
+    from llm_elicit.pipeline.results import compare_runs  # noqa: PLC0415 - with PyTorch
+
     with displays.Display() as progress:
-        results = stated.check(lambda run: stages.compare([run], progress))
+        results = stated.check(lambda run: compare_runs([run], progress))
     if as_json:
         print_json(results)
         return

@@ -260,23 +260,33 @@ class Registered:
         """The path of the page to deposit."""
         return self.path.with_suffix(".registration.md")
 
-    def freeze(self) -> Registration:
-        """Return the study as it is now.
+    @property
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        """Every hypothesis, for each run and judge.
 
         Raises:
-            InputError: a hypothesis names nothing that is asked, or a file cannot be read.
+            InputError: one names nothing that is asked, or is stated twice.
         """
-        settings, cells = self.settings, [(run.campaign, run.space) for run in self.runs]
-        stated = [h for claims in settings.hypotheses for h in claims.hypotheses(cells)]
+        cells = [(run.campaign, run.space) for run in self.runs]
+        stated = [h for claims in self.settings.hypotheses for h in claims.hypotheses(cells)]
         for number, hypothesis in enumerate(stated):
             if hypothesis in stated[:number]:
                 raise InputError(
                     f"{self.path}: hypotheses: {hypothesis} ({hypothesis.run}) appears twice in "
                     f"family {hypothesis.family!r}; state it once"
                 )
+        return tuple(stated)
+
+    def freeze(self) -> Registration:
+        """Return the study as it is now.
+
+        Raises:
+            InputError: a hypothesis cannot be decided, or a file cannot be read.
+        """
+        settings = self.settings
         frozen = Registration(
             name=settings.name, about=settings.about.strip(), alpha=settings.alpha,
-            correction=settings.correction, hypotheses=tuple(stated),
+            correction=settings.correction, hypotheses=self.hypotheses,
             created=datetime.now(UTC).isoformat(timespec="milliseconds"),
             runs={r.campaign.name: RegisteredRun.of(r, settings.models) for r in self.runs},
             software=software_versions(),
@@ -289,17 +299,16 @@ class Registered:
         Raises:
             InputError: it is registered already and was changed since.
         """
-        frozen = self.freeze()
         if self.record.is_file():
-            registered = Registration.load(self.record)
-            changes = list(differences(registered, frozen))
+            frozen = Registration.load(self.record)
+            changes = self.changes(frozen)
             if changes:
                 raise InputError(
                     f"{self.record}: registered already, and the study was changed since "
                     f"({changes[0]}); --check lists all changes, and another name registers anew"
                 )
-            frozen = registered
         else:
+            frozen = self.freeze()
             write_atomically(self.record, frozen.model_dump_json(indent=1) + "\n")
             write_atomically(self.page, page_of(frozen))
         for run in self.runs:
@@ -312,40 +321,63 @@ class Registered:
         Raises:
             InputError: it is not registered, or the registration was changed.
         """
-        if not self.record.is_file():
-            raise InputError(f"{self.record}: no such file; `llm-elicit register` writes it")
-        registered, lines = Registration.load(self.record), []
+        registered = Registration.load(self.record)
+        return _results(registered, self.runs, compare, self.deviations(registered))
+
+    def deviations(self, registered: Registration) -> list[str]:
+        """Return what differs from what was registered, in the files and in what was asked."""
+        asked = [line for run in self.runs for line in run_deviations(registered, run)]
+        return [*self.changes(registered), *asked]
+
+    def changes(self, registered: Registration) -> list[str]:
+        """Return what differs now from what was registered, whatever was asked."""
+        settings, names = self.settings, ("name", "about", "alpha", "correction")
+        before = {name: getattr(registered, name) for name in names}
+        after = {name: getattr(settings, name) for name in names} | {
+            "about": settings.about.strip()
+        }
+        lines = list(_differences(before, after))
         try:
-            lines = list(differences(registered, self.freeze()))
+            stated = map(_numbered, (registered.hypotheses, self.hypotheses))
+            lines += _differences(*stated, "hypotheses")
         except InputError as error:
-            lines = [str(error)]
-        lines += [line for run in self.runs for line in run_deviations(registered, run)]
-        return _results(registered, self.runs, compare, list(dict.fromkeys(lines)))
+            lines.append(str(error))
+        present = [run.campaign.name for run in self.runs]
+        lines += [f"{n}: registered, and missing now" for n in registered.runs if n not in present]
+        for run in self.runs:
+            lines += _run_changes(registered, run, settings.models)
+        return [*lines, *_software_changes(registered)]
 
 
-def differences(registered: Registration, now: Registration) -> Iterator[str]:
-    """Yield what differs between two registrations, beside their time and digest."""
-    before, after = (
-        registration.model_dump(mode="json", exclude={"created", "digest", "version", "runs"})
-        for registration in (registered, now)
-    )
-    for data in (before, after):
-        numbered = enumerate(data["hypotheses"], 1)
-        data["hypotheses"] = {f"number {number}": stated for number, stated in numbered}
-    yield from _differences(before, after)
-    for name in registered.runs | now.runs:
-        if name not in now.runs:
-            yield f"{name}: registered, and missing now"
-        elif name not in registered.runs:
-            yield f"{name}: not registered"
-        else:
-            yield from run_differences(name, registered.runs[name], now.runs[name])
+def _numbered(stated: Sequence[Hypothesis]) -> dict[str, JsonValue]:
+    """Return hypotheses as JSON data by their number."""
+    return {f"number {n}": hypothesis.model_dump() for n, hypothesis in enumerate(stated, 1)}
 
 
-def run_differences(name: str, registered: RegisteredRun, now: RegisteredRun) -> Iterator[str]:
-    """Yield what differs between a run as it was registered and as it is now."""
-    before, after = (run.model_dump(mode="json", exclude={"recorded"}) for run in (registered, now))
-    yield from (f"{name}: {line}" for line in _differences(before, after))
+def _software_changes(registered: Registration) -> Iterator[str]:
+    yield from _differences(registered.software, software_versions(), "software")
+
+
+def _run_changes(
+    registered: Registration, run: Run, models: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return what differs now from what was registered of a run.
+
+    Args:
+        registered: the registration.
+        run: the run.
+        models: the versions that may answer, by judge.
+    """
+    name = run.campaign.name
+    if name not in registered.runs:
+        return [f"{name}: not registered"]
+    try:
+        now = RegisteredRun.of(run, models)
+    except InputError as error:
+        return [f"{name}: {error}"]
+    stated = registered.runs[name]
+    before, after = (r.model_dump(mode="json", exclude={"recorded"}) for r in (stated, now))
+    return [f"{name}: {line}" for line in _differences(before, after)]
 
 
 def _differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
@@ -380,7 +412,9 @@ def run_deviations(registered: Registration, run: Run) -> Iterator[str]:
     stated = registered.runs.get(name)
     if stated is None or not run.started:
         return
-    identity = run.identity
+    identity: dict[str, str] = {}
+    with suppress(InputError):  # of a file that cannot be read, which is another deviation
+        identity = run.identity
     for part, text in run.recorded_identity.items():
         if stated.recorded.get(part) != digest_of(text) and identity.get(part) != text:
             yield f"{name}: asked with another {part} than registered"
@@ -433,7 +467,13 @@ def _results(
         with suppress(InputError):
             audits[name] = run.audit
     stated, alpha = registered.hypotheses, registered.alpha
-    compared = cache(lambda name: compare(by_name[name]))
+
+    @cache
+    def compared(name: str) -> JudgeComparison | None:
+        with suppress(InputError):  # a file that was changed, which is a deviation
+            return compare(by_name[name])
+        return None
+
     return hypotheses.RegisteredResults(
         **registered.model_dump(include={"name", "created", "digest", "alpha", "correction"}),
         hypotheses=hypotheses.decide_hypotheses(
@@ -470,17 +510,10 @@ def deviations_of(registered: Registration, run: Run) -> list[str]:
 
 def _changes(registered: Registration, run: Run) -> list[str]:
     """Return what differs now from what was registered of a run, and of the software."""
-    name = run.campaign.name
-    software = {"software": registered.software}, {"software": software_versions()}
-    stated = registered.runs.get(name)
-    if stated is None:
-        return [f"{name}: not registered"]
-    versions = {judge: planned.versions for judge, planned in stated.judges.items()}
-    try:
-        lines = list(run_differences(name, stated, RegisteredRun.of(run, versions)))
-    except InputError as error:
-        lines = [str(error)]
-    return [*_differences(*software), *lines]
+    stated = registered.runs.get(run.campaign.name)
+    judges = {} if stated is None else stated.judges
+    models = {judge: planned.versions for judge, planned in judges.items()}
+    return [*_run_changes(registered, run, models), *_software_changes(registered)]
 
 
 def reads(run: Run) -> dict[str, str]:
