@@ -261,7 +261,7 @@ class Registered:
         return self.path.with_suffix(".registration.md")
 
     @property
-    def hypotheses(self) -> tuple[Hypothesis, ...]:
+    def stated(self) -> tuple[Hypothesis, ...]:
         """Every hypothesis, for each run and judge.
 
         Raises:
@@ -286,7 +286,7 @@ class Registered:
         settings = self.settings
         frozen = Registration(
             name=settings.name, about=settings.about.strip(), alpha=settings.alpha,
-            correction=settings.correction, hypotheses=self.hypotheses,
+            correction=settings.correction, hypotheses=self.stated,
             created=datetime.now(UTC).isoformat(timespec="milliseconds"),
             runs={r.campaign.name: RegisteredRun.of(r, settings.models) for r in self.runs},
             software=software_versions(),
@@ -338,8 +338,8 @@ class Registered:
         }
         lines = list(_differences(before, after))
         try:
-            stated = map(_numbered, (registered.hypotheses, self.hypotheses))
-            lines += _differences(*stated, "hypotheses")
+            now = _numbered(self.stated)
+            lines += _differences(_numbered(registered.hypotheses), now, "hypotheses")
         except InputError as error:
             lines.append(str(error))
         present = [run.campaign.name for run in self.runs]
@@ -424,15 +424,16 @@ def run_deviations(registered: Registration, run: Run) -> Iterator[str]:
     if not (run.folder / COMPARISONS).is_file():
         return
     answers = Comparisons.read(run.folder / COMPARISONS).frame
-    direct = run.folder / DIRECT
-    told = read_parquet(direct, ["judge"])["judge"] if direct.is_file() else answers["judge"][:0]
+    path, direct = run.folder / DIRECT, answers["judge"][:0]
+    if path.is_file():
+        direct = read_parquet(path, ["judge"])["judge"]
     questions = run.questions
     for judge, planned in stated.judges.items():
         rows = answers[answers["judge"] == judge]
         wanted = min(planned.answers, questions.get(judge, planned.answers))
         for kind, count, number in (
             ("answers", len(rows), wanted),
-            ("direct answers", int((told == judge).sum()), planned.direct_answers),
+            ("direct answers", int((direct == judge).sum()), planned.direct_answers),
         ):
             if count != number:
                 change = f"{abs(number - count):,} of {number:,} {kind}"

@@ -21,7 +21,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.pipeline import registration, stages
 from llm_elicit.pipeline.manifest import Manifest
-from llm_elicit.pipeline.registration import Registered, Registration, notes_of
+from llm_elicit.pipeline.registration import Registered, Registration
 from llm_elicit.pipeline.results import compare_runs
 from llm_elicit.pipeline.run_folder import Run
 
@@ -284,7 +284,7 @@ def test_a_study_that_cannot_be_registered_is_one_line(
 
 
 @pytest.mark.usefixtures("study")
-def test_the_command_registers_once_and_run_and_audit_say_what_was_changed(
+def test_the_command_registers_once_and_a_run_and_its_report_say_what_was_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def command(*arguments: str) -> str:
@@ -299,7 +299,9 @@ def test_the_command_registers_once_and_run_and_audit_say_what_was_changed(
     assert Registration.load(Path("study.registration.json")) == before
     assert "no deviations." in command("register", "study.yaml", "--check")
     assert json.loads(command("register", "study.yaml", "--check", "--json"))["deviations"] == []
-    assert notes_of(Run.open("tiny")) == ["registered: no deviations"]
-    change_answers(other_version)
-    shown = command("audit", "tiny")
-    assert "registered: 1 deviation\n  deviation: tiny: expert: 1 answers by version" in shown
+    assert "registered: no deviations" in command("run", "tiny")
+    changed = registration.software_versions() | {"sources": "0" * 64}
+    monkeypatch.setattr(registration, "software_versions", lambda: changed)
+    shown = command("run", "tiny")
+    assert "registered: 1 deviation\n  deviation: software.sources: changed" in shown
+    assert "<li>software.sources: changed</li>" in Path("runs/tiny/report.html").read_text()
