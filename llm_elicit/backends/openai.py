@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -12,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import wire
-from llm_elicit.backends.base import Capabilities, Reply, Request, SettingDroppedError
+from llm_elicit.backends.base import (
+    Capabilities,
+    Notify,
+    Reply,
+    Request,
+    SettingDroppedError,
+    ignore_note,
+)
 from llm_elicit.backends.batches import (
     TAG,
     BatchClient,
@@ -23,8 +31,14 @@ from llm_elicit.backends.batches import (
     Options,
     due_to_request,
 )
-from llm_elicit.backends.chat_completions import read_completion
-from llm_elicit.backends.failures import UpstreamError, error_fields, one_line, refuses_prompt
+from llm_elicit.backends.chat_completions import MIN_MASS, letter_ids, read_completion
+from llm_elicit.backends.failures import (
+    MalformedReplyError,
+    UpstreamError,
+    error_fields,
+    one_line,
+    refuses_prompt,
+)
 from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import OpenAIJudge
 from llm_elicit.config.profiles import filled
@@ -103,6 +117,9 @@ class OpenAIBackend(SDKBackend):
     alternatives of a token are asked for, log-probabilities are dropped (judgments are then hard),
     and the token limit is sent under its other name (`max_completion_tokens` at OpenAI,
     `max_tokens` elsewhere). A temperature or seed that the user set is never dropped.
+
+    Once a letter is not among the alternatives, the log-probabilities of the letters' own tokens
+    are asked for where the server offers it: they are exact, not bounds.
     """
 
     capabilities = Capabilities(
@@ -110,12 +127,15 @@ class OpenAIBackend(SDKBackend):
     )
     _judge: OpenAIJudge
 
-    def __init__(self, judge: OpenAIJudge) -> None:
+    def __init__(self, judge: OpenAIJudge, notify: Notify = ignore_note) -> None:
         super().__init__(judge, openai, "chat/completions")
+        self._notify = notify
+        self._letter_ids: dict[tuple[str, str], list[int]] = {}
         wire_format = self._wire_format
         self._limit_name: str = wire_format.token_limit
         self._max_logprobs = wire_format.logprobs or _TOP_LOGPROBS
         self._logprob_count = self._max_logprobs if judge.logprobs else 0
+        self._takes_ids = bool(wire_format.token_ids)
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return the chat completions body that `ask` would send now."""
@@ -131,6 +151,8 @@ class OpenAIBackend(SDKBackend):
             body[self._wire_format.seed] = self._judge.seed + request.replicate
         if self._logprob_count and request.answer == "letter":
             body |= filled(self._wire_format.logprobs_fields, self._logprob_count)
+            if self._takes_ids and self._letter_ids.get(request.options):
+                body[self._wire_format.token_ids] = self._letter_ids[request.options]
         return self._with_settings(body, request)
 
     def adopt(self, settings: Mapping[str, Any]) -> None:
@@ -144,16 +166,48 @@ class OpenAIBackend(SDKBackend):
     async def ask(self, request: Request) -> Reply:
         """Ask one question once."""
         body = self.body(request)
+        named = self._wire_format.token_ids in body
+        read = partial(read_completion, body=body, options=request.options, named=named)
         try:
-            return await self._send(
-                body, partial(read_completion, body=body, options=request.options)
-            )
+            reply = await self._send(body, read)
         except openai.APIStatusError as error:
             self._adapt(error.status_code, error_fields(error.body), str(error), body)
             raise
         except UpstreamError as error:
             self._adapt(error.failure.status, error.fields, error.failure.message, body)
             raise
+        # Letters that are too unlikely together have no log-odds however they are asked for.
+        if reply.censored or (reply.first is None and (reply.letter_mass or 0.0) >= MIN_MASS):
+            await self._name_letters(request.options, named=named)
+        return reply
+
+    async def _name_letters(self, options: tuple[str, str], *, named: bool) -> None:
+        """Ask for the letters' own tokens from now on, after a letter was not listed.
+
+        Args:
+            options: the letters.
+            named: whether they were asked for already.
+        """
+        field = self._wire_format.token_ids
+        if not self._takes_ids or (not named and options in self._letter_ids):
+            return
+        self._letter_ids[options] = []
+        if not named:
+            first, second = options
+            text = f"\n{first} {first}\n{second} {second}"
+            asked = {"model": self.model, "prompt": text, "add_special_tokens": False}
+            with contextlib.suppress(openai.APIError, MalformedReplyError):
+                _, content = await self._send_plain(
+                    asked | {"return_token_strs": True}, "../tokenize"
+                )
+                self._letter_ids[options] = letter_ids(wire.parse_json(content), options)
+        self._takes_ids = bool(self._letter_ids[options])
+        if self._takes_ids:
+            change = f"; its token is asked for from now on ({field})"
+        else:
+            why = f"not even by {field}" if named else f"and the server names no tokens for {field}"
+            change = f", {why}; its log-probability is taken as a bound"
+        self._notify(f"{self.model}: a letter is not among the alternatives{change}")
 
     def _adapt(
         self, status: int | None, error: Mapping[str, Any], text: str, body: dict[str, Any]
@@ -168,6 +222,13 @@ class OpenAIBackend(SDKBackend):
             status in _DOUBTFUL_STATUSES and (_UNKNOWN.search(text) or _limits_in(text))
         ):
             return
+        field = self._wire_format.token_ids
+        if field and field in body and field in f"{error.get('param')} {text}":
+            self._takes_ids = False
+            raise SettingDroppedError(
+                f"{self.model}: the server refuses {field}; the log-probability of a letter that "
+                "is not among the alternatives is taken as a bound"
+            ) from None
         # A `param` that names no setting, such as "None", says nothing.
         refused = set(re.findall(r"\w+", str(error.get("param")))) & (body.keys() | _PARAMETERS)
         refused = refused or {name for name, words in _WORDS_FOR.items() if words.search(text)}

@@ -113,7 +113,7 @@ PROVIDERS = {
         Provider(
             name="openai",
             settings=OpenAIJudge,
-            open=lambda judge, _space, _notify: openai.OpenAIBackend(judge),
+            open=lambda judge, _space, notify: openai.OpenAIBackend(judge, notify),
             open_batches=openai.OpenAIBatchClient,
             unsupported=_unsupported,
             price_list=_price_list,
@@ -200,7 +200,8 @@ def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = ignore_note
     Args:
         judge: the judge, as in the campaign.
         space: the feature space; the simulated judge's belief comes from its table.
-        notify: called with one line before anything slow, such as fetching weights.
+        notify: called with one line before anything slow, such as fetching weights, and when the
+            backend changes what it asks for.
 
     Raises:
         InputError: a key is missing, a local model unknown, a package not installed or broken.

@@ -288,12 +288,20 @@ class SDKBackend(WithoutKey):
                 raise self._sdk.AnthropicError(f"no valid key ({reason})") from error
             return response.headers, await _read_body(response.http_response)
 
-    async def _send_plain(self, body: dict[str, Any]) -> tuple[Mapping[str, str], bytes]:
-        """Send a request over the SDK's HTTP client, with the SDK's headers."""
+    async def _send_plain(
+        self, body: dict[str, Any], path: str = ""
+    ) -> tuple[Mapping[str, str], bytes]:
+        """Send a request over the SDK's HTTP client, with the SDK's headers.
+
+        Args:
+            body: the body.
+            path: of another endpoint, relative to the client's base URL.
+        """
         template = self._request_template
+        url = self._client.base_url.join(path) if path else template.url
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         request = httpx2.Request(
-            template.method, template.url, headers=template.headers, content=content,
+            template.method, url, headers=template.headers, content=content,
             extensions=template.extensions,
         )  # fmt: skip
         try:

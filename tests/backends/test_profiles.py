@@ -409,7 +409,7 @@ def test_a_package_that_only_a_provider_needs_is_named(monkeypatch: pytest.Monke
     monkeypatch.delenv("AWS_BEARER_TOKEN_BEDROCK")
     monkeypatch.setattr("llm_elicit.backends.sdk.find_spec", lambda name: None)
     judge = AnthropicJudge(name="j", backend="anthropic", model="m", profile="bedrock")
-    with pytest.raises(InputError, match=r"bedrock needs the package boto3; pip install 'llm-eli"):
+    with pytest.raises(InputError, match=r"bedrock needs the package boto3; run: pip install"):
         open_backend(judge, FeatureSpace.load("penguins"))
 
 
