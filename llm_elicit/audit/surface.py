@@ -1,16 +1,18 @@
-"""Whether a judge prefers the content, or the surface of the text that shows it.
+"""Test whether a judge prefers the content of the options or the surface of their text.
 
 Characters, digits, words, leading digits and trailing zeros of a point's text are functions of its
-features, so that a judge of the longer text prefers large values. Their differences between the two
-options, and the signs of these, are nuisance covariates of the responses.
+features: a judge that prefers the longer text, say, prefers large values. The differences of these
+measures between the two options, and their signs, are nuisance covariates of the responses.
 
 Three randomization tests: of the surface alone (`sign_flip_test`), of the content's linear and
-square columns given the surface, and of the surface given these (`partial_sign_flip_test`). Content
-that predicts nothing beyond the surface, where that predicts beyond the content, is *surface*. If
-neither predicts beyond the other they cannot be told apart in this design: units and numbers of
-digits that vary from pair to pair show the same content by other text. Responses of a presentation
-are divided by their root mean square, which no exchange of a pair's points changes. With several
-rounds, only the first round's pairs are used: later ones depend on earlier answers.
+square columns given the surface, and of the surface given these (`partial_sign_flip_test`). The
+result is *surface* if the surface predicts beyond the content, and the content nothing beyond the
+surface. If neither predicts beyond the other, this design cannot tell them apart; a design with
+units and numbers of digits that vary can, because it shows the same content by other text.
+
+Responses of a presentation are divided by their root mean square, which no exchange of a pair's
+points changes. With several rounds, only the pairs of the first round are used: later pairs depend
+on earlier answers.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ MEASURES = ("characters", "digits", "words", "leading digits", "trailing zeros")
 
 _NUMBER = re.compile(r"\d[\d.,  ]*")
 _PAIRS_PER_COLUMN = 2
-_ALIKE = 0.8  # R² of a measure by the content, from which on a design hardly tells them apart
+_ALIKE = 0.8  # from this R² of a measure by the content on, the two are hardly distinguishable
 # The part of the level at which the surface is tested, so that a judge of the content is rarely
 # said to prefer the surface.
 _PART = 0.2

@@ -245,8 +245,8 @@ class Campaign(StrictModel):
             raise ValueError(f"judges: the name {twice[0]!r} appears twice; names must differ")
         if self.people and self.direct is not None:
             raise ValueError(
-                f"direct: judge {next(iter(self.people))!r} is a person, and people only compare "
-                "two points; remove `direct`, or ask people in a separate campaign"
+                f"direct: judge {next(iter(self.people))!r} has backend: human, and people only "
+                "compare two points; remove `direct`, or ask people in a separate campaign"
             )
         return self
 

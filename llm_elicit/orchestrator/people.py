@@ -1,8 +1,8 @@
 """People as judges: choose the next card of an expert, and record the answer.
 
-A question to a person is a row of the journal like a question to a model, and so is its answer.
-Fits and audits therefore treat both alike. Questions are given out by leases, so that no question
-is with two people at once; a card that is not answered in time goes to another expert.
+Questions to experts and their answers are rows of the journal, like those of models, so fits and
+audits treat both alike. Questions are leased: no two experts have the same question at the same
+time, and a card that is not answered in time goes to another expert.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from llm_elicit.questions import Presentation, presentations_of
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Choice = Literal["a", "b", "equal", "cannot say"]
-"""What an expert may choose: the first card shown, the second, or neither."""
+"""An expert's choice: the first option shown, the second, or neither."""
 
 _VERDICTS: dict[Choice, tuple[str, float | None]] = {
     "a": ("A", 1.0), "b": ("B", 0.0), "equal": ("tie", 0.5), "cannot say": ("refusal", None),
@@ -51,14 +51,15 @@ class Card(StrictModel):
 
     Attributes:
         id: its number, with which it is answered.
-        judge, expert: who has it.
+        judge, expert: the judge and the expert who has the card.
         number: 1 for the expert's first card, and so on.
-        title, subject, setting: of the feature space.
-        a, b: what is shown as A and as B: labels and worded values.
-        instruction: what an attention question asks to choose, in a sentence; else empty.
-        choice: the expert's choice before it was undone; else None.
-        question: what is asked, in a line; empty for the usual question.
-        labels: what the two options are called.
+        title, subject, setting: those of the feature space.
+        a, b: labels and worded values of the two options.
+        instruction: the sentence that says which option to choose; empty unless the card is an
+            attention question.
+        choice: the earlier choice that was undone; None without one.
+        question: the question in one line; empty for the usual question.
+        labels: the names of the two options.
     """
 
     id: int
@@ -88,11 +89,11 @@ _MAX_OUTAGE = 5.0
 
 
 class PeopleProgress(StrictModel):
-    """How far an expert is.
+    """The progress of an expert.
 
     Attributes:
         answered: questions that the expert has answered, without repeats and attention questions.
-        wanted: the number of answered questions when nothing is left.
+        wanted: answered questions at the end, if nobody else answers those that are left.
         left: unanswered questions that this expert may answer; other experts may answer them first.
         additional: repeats and attention questions that the expert has answered.
     """
@@ -104,7 +105,7 @@ class PeopleProgress(StrictModel):
 
 
 class People:
-    """Gives the questions of a run to people and keeps their answers.
+    """Gives the questions of a run to experts and records their answers.
 
     All methods are short, may be called from several threads, and have committed when they return.
     Several processes may have one journal on a server. The caller checks whether the run is asking
@@ -112,8 +113,8 @@ class People:
 
     Args:
         location: the location of the run's journal.
-        campaign, space, plan: what is asked.
-        lease: seconds for which a card is kept for the expert who sees it.
+        campaign, space, plan: the campaign, its feature space and the planned pairs.
+        lease: seconds for which a card is reserved for the expert who sees it.
 
     Raises:
         InputError: the journal cannot be written, or holds the run of another campaign.
@@ -170,10 +171,10 @@ class People:
                 raise
 
     def next(self, judge: str, expert: str) -> Card | None:
-        """Return the card that an expert is to answer now; the same until it is answered.
+        """Return an expert's current card, which stays the same until it is answered.
 
         Returns:
-            None if nothing is left that this expert may answer, at the moment.
+            The card; None if there is no question now that this expert may answer.
 
         Raises:
             InputError: there is no such judge or expert, or the journal cannot be written.

@@ -199,20 +199,19 @@ def agreement_sentences(people: PeopleAudit) -> tuple[str, ...]:
     sentences = []
     if among:
         same = (
-            f"Two people prefer the same point in {_mean_agreement(among)} of the pairs that both "
+            f"Two experts prefer the same point in {_mean_agreement(among)} of the pairs that both "
             "judged"
         )
-        sentences.append(f"{same}{_alpha_clause('all people', people.people_agreement)}.")
+        sentences.append(f"{same}{_alpha_clause('all experts', people.people_agreement)}.")
     if mixed:
-        same = (
-            f"A person and a model prefer the same point in {_mean_agreement(mixed)} of their pairs"
-        )
+        share = _mean_agreement(mixed)
+        same = f"An expert and a model prefer the same point in {share} of their pairs"
         sentences.append(
-            f"{same}{_alpha_clause('people and models together', people.overall_agreement)}."
+            f"{same}{_alpha_clause('experts and models together', people.overall_agreement)}."
         )
     if own:
         sentences.append(
-            f"Asked again, people give their earlier answer in {_mean_agreement(own)} of cases."
+            f"Asked again, experts give their earlier answer in {_mean_agreement(own)} of cases."
         )
     return tuple(sentences)
 

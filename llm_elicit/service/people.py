@@ -36,7 +36,7 @@ router = APIRouter(prefix="/api/campaigns/{name}/links", tags=["people"], depend
 
 
 class Invitation(StrictModel):
-    """For whom a link is, and for how long."""
+    """The expert who gets a link, and the days that it is valid."""
 
     judge: Annotated[str, Field(max_length=80)]
     expert: Annotated[str, Field(max_length=80)] = ""
@@ -80,15 +80,17 @@ async def revoke(service: Shared, run: NamedRun, link: str) -> Response:
 
 
 def check_expert(run: Run, judge: str, expert: str) -> None:
-    """Check that a person answers for a judge of a campaign.
+    """Check that a campaign has a judge with backend human and that it lists the expert.
 
     Raises:
-        InputError: no judge has that name, it is not a person, or the expert is not in its list.
+        InputError: the campaign has no such judge, or the judge no such expert.
     """
     people = run.campaign.people
     if judge not in people:
-        names = ", ".join(people) or "none; give it one with backend: human"
-        raise InputError(f"{run.campaign.name}: no person judges as {judge!r}; it has {names}")
+        names = ", ".join(people) or "none; add one with backend: human"
+        raise InputError(
+            f"{run.campaign.name}: {judge!r} is no judge with experts; such judges: {names}"
+        )
     if expert not in people[judge].experts:
         names = ", ".join(people[judge].experts)
         raise InputError(

@@ -56,10 +56,10 @@ _ENCODINGS = {
     "mac_cyrillic": ("mac-cyrillic", frozenset({"CYRILLIC"})),
     "cp850": ("cp850", _LATIN),
 }
-"""Encodings by Python's name: chardet's name, and the scripts that they are for beside ASCII."""
+"""Encodings by Python's name: chardet's name, and their scripts besides ASCII."""
 
 _COMMON = {"gb18030": "gb2312", "cp949": "euc_kr"}
-"""The older encoding that has nearly all characters in use, by encoding."""
+"""By encoding: an older one that has nearly all characters in use."""
 
 _LETTERS = (
     "äöüß", "àâæçéèêëîïôœùûü", "àèéìòùîï", "áéíóúñü", "àçèéíïòóúü·", "áâãàçéêíóôõúü", "æøåéö",
@@ -79,35 +79,35 @@ _JOINING = frozenset("’‘´·–—\u00a0")
 
 _QUOTES = frozenset("“”„‘’‚«»‹›…¿¡")
 _ALONE = _SIGNS - _JOINING - _QUOTES
-"""Signs that stand beside no letter beyond ASCII."""
+"""Signs that never stand next to a letter beyond ASCII."""
 
 _ALIASES = {"HIRAGANA": "KANA", "KATAKANA": "KANA", "KATAKANA-HIRAGANA": "KANA", "CJK": "HAN",
             "HALFWIDTH": "HALF", "FULLWIDTH": "WIDE", "IDEOGRAPHIC": "WIDE"}  # fmt: skip
 _SAMPLE_BYTES, _MAX_CELLS, _MAX_CHARACTERS = 2_000_000, 5_000, 300
 _START, _MIN_ZERO_SHARE = 4_000, 0.2
-"""How many of the first bytes of UTF-16 are zero: one for each separator, digit and line end."""
+"""Number of first bytes to look at, and the smallest share of zero bytes in UTF-16 there."""
 
 _MAX_BAD_SHARE = 0.1
-"""Largest share of words that may be decoded to letters that nobody combines."""
+"""Largest share of words with letters that no language combines."""
 
 _MIN_RATIO = 2.0
-"""How many times likelier than the second an encoding must be."""
+"""Smallest ratio of the likelihoods of the best and the second-best encoding."""
 
 _MIN_RATIO_CP1252 = 1.2
-"""The same for cp1252, by far the commonest."""
+"""`_MIN_RATIO` for cp1252, which is by far the most common encoding."""
 
 _PRIOR = {"cp1250": 0.85, "cp1257": 0.7, "iso8859_2": 0.5, "cp850": 0.3,
           "mac_roman": 0.4, "mac_cyrillic": 0.5, "cp866": 0.6, "iso8859_5": 0.5}  # fmt: skip
-"""How common encodings are beside those of Windows in the West and in East Asia."""
+"""Prior weights of encodings; 1 for those of Windows in the West and in East Asia."""
 
 _ICELANDIC = frozenset("ðýþÐÝÞ")
-"""Letters of cp1252 in whose place Turkish ones stand in cp1254."""
+"""Letters of cp1252 whose codes are Turkish letters in cp1254."""
 
 _NOT_CHARSETS = {"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"}
 
 
 class _Decoding(NamedTuple):
-    """The words of a file as an encoding has them.
+    """The words of a file, decoded by one encoding.
 
     Attributes:
         encoding: Python's name of the encoding.
@@ -121,7 +121,7 @@ class _Decoding(NamedTuple):
 
 
 def charset(name: str) -> str:
-    """Return the name of an encoding as it was given, if it is one.
+    """Return the name of an encoding unchanged after checking it.
 
     Raises:
         ValueError: Python knows no encoding of that name, or it is not one of text.
@@ -293,7 +293,7 @@ def _is_word(token: str, scripts: Collection[str]) -> bool:
 
 @cache
 def _script(character: str) -> str:
-    """Return the script of a letter, "" of a sign that tables have, "ODD" of others."""
+    """Return a letter's script, "" for a sign that occurs in tables, and "ODD" for others."""
     if character.isascii():
         return "LATIN" if character.isalpha() else ""
     if character in _SIGNS:
@@ -314,7 +314,7 @@ _SEPARATORS: tuple[Separator, ...] = (",", ";", "\t", "|")
 
 
 def _increasing_lines(lines: tuple[int, ...]) -> tuple[int, ...]:
-    """Return numbers of lines after checking that they increase.
+    """Return line numbers after checking that they increase.
 
     Raises:
         ValueError: the numbers do not increase.

@@ -99,7 +99,7 @@ def test_people_are_judges_with_names() -> None:
         ({"repeats": 2}, {}, "less than or equal to 1"),
         ({"attention": -0.1}, {}, "greater than or equal to 0"),
         ({"model": "m"}, {}, "unknown key"),
-        ({}, {"direct": {"quantiles": 1}}, "'ada' is a person"),
+        ({}, {"direct": {"quantiles": 1}}, "'ada' has backend: human"),
     ],
 )
 def test_what_people_cannot_be_is_one_line(

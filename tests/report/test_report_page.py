@@ -365,10 +365,10 @@ def test_bands_are_ordered_and_around_their_densities(study):
 
 def test_people_are_compared_and_answers_given_unread_are_named(study, reader):
     text = " ".join("".join(reader.text).split())
-    assert "Two people prefer the same point in " in text
-    assert "; Krippendorff's alpha of all people is " in text
-    assert "A person and a model prefer the same point in " in text
-    assert "Asked again, people give their earlier answer in 100% of cases." in text
+    assert "Two experts prefer the same point in " in text
+    assert "; Krippendorff's alpha of all experts is " in text
+    assert "An expert and a model prefer the same point in " in text
+    assert "Asked again, experts give their earlier answer in 100% of cases." in text
     assert (
         "cleo <b> answered 0 of 6 attention questions correctly and gave 100% of the answers in "
         "less than a second." in text
