@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes import warm
-from fakes.fits import fit_quickly
+from fakes.fits import draw_no_corners, fit_quickly
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["llm_elicit.testing.plugin"]
@@ -55,9 +55,13 @@ LONG = (
 
 @pytest.fixture(scope="module")
 def quick_fits() -> Iterator[None]:
-    """Let runs here and in processes from here fit little, where a belief only has to be there."""
+    """Let runs here and in processes from here fit little, where a belief only has to be there.
+
+    Their reports have no corner plots, which tests/report and tests/test_gallery.py draw.
+    """
     with pytest.MonkeyPatch.context() as patch:
         fit_quickly(patch)
+        draw_no_corners(patch)
         patch.setenv(warm.QUICK_FITS, "1")
         yield
 

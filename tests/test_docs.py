@@ -20,7 +20,7 @@ from threading import Thread
 
 import pytest
 import typer.main
-from fakes.fits import fit_quickly
+from fakes.fits import draw_no_corners, fit_quickly
 from fakes.plugins import install
 from report.browser import CHROMIUM, opened
 
@@ -42,6 +42,8 @@ NOTEBOOKS = runpy.run_path(str(ROOT / "docs" / "notebooks.py"))
 # the target exists without running the tests inside the tests.
 SETUP = ("git clone", "cd ", "python3 -m venv", ". .venv", "pip install")
 LOCAL_PACKAGE = "pip install ./"
+# tests/benchmarks/test_asking.py runs the benchmark, tests/config/test_plugins.py the contract.
+ELSEWHERE = ("python -m benchmarks orchestrator", "python -m pytest examples/backend")
 LOCAL = re.compile(
     r"(?<!make )\b(california|demo|gallery|smollm2|study)(\b|_direct)(?!_)(?!.*--dry-run)"
 )
@@ -127,6 +129,7 @@ def assert_runs_outside(arguments: list[str], folder: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
     fit_quickly(monkeypatch)
+    draw_no_corners(monkeypatch)
     for command in commands(page):
         if command.startswith(LOCAL_PACKAGE):
             install(workplace / command.removeprefix(LOCAL_PACKAGE), workplace / "site")
@@ -136,9 +139,8 @@ def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
         arguments = shlex.split(command)
         if arguments[0] == "make":
             arguments.insert(1, "--dry-run")
-        if LOCAL.search(command) or command == "python -m benchmarks orchestrator":
-            # tests/pipeline/test_main_job.py runs the main job, tests/benchmarks/test_asking.py
-            # the benchmark; the study asks for an hour.
+        if LOCAL.search(command) or command in ELSEWHERE:
+            # tests/pipeline/test_main_job.py runs the main job; the study asks for an hour.
             continue
         assert_runs(arguments)
 

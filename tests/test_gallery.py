@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from fakes.fits import fit_quickly
 from pydantic import TypeAdapter
 
 import llm_elicit as le
@@ -14,9 +15,6 @@ from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.spaces.drafting import draft_file
 from llm_elicit.spaces.features import FeatureSpace
-
-# Here a belief only has to be there.
-pytestmark = pytest.mark.usefixtures("quick_fits")
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "examples" / "gallery").glob("*.yaml"))
@@ -59,7 +57,10 @@ def test_a_space_is_what_space_init_drafts_but_for_its_wording(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_campaign_runs_to_its_report(name: str, tmp_path: Path) -> None:
+def test_a_campaign_runs_to_its_report(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit_quickly(monkeypatch)
     campaign = Campaign.load(f"gallery/{name}")
     assert [judge.model for judge in campaign.judges] == ["qwen2.5-coder-1.5b"]
     fit = campaign.fit.model_copy(update={"method": "utility", "samples": 300})

@@ -1,4 +1,4 @@
-"""Fits of runs in a fraction of their time, where a belief only has to be there."""
+"""Fits and reports of runs in a fraction of their time, where they only have to be there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from llm_elicit import density
 from llm_elicit.density import power
 from llm_elicit.density.settings import FitSettings, GaussianProcessSettings, PosteriorSettings
+from llm_elicit.report import figures
 from tests.density.targets import QUADRATIC
 
 # A quadratic form, with few draws: of few answers, most of a run's time is theirs.
@@ -27,3 +28,8 @@ def fit_quickly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(power, "_PARTICLES", 512)
     patch.setattr(power, "_MAX_PARTICLES", 2048)
     patch.setattr(density, "fit_evidence", partial(density.fit_evidence, settings=_QUICK))
+
+
+def draw_no_corners(patch: pytest.MonkeyPatch) -> None:
+    """Let reports from this process have no corner plots, three fourths of a portrait's time."""
+    patch.setattr(figures, "MAX_CORNER_FEATURES", 1)

@@ -37,7 +37,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fakes.fits import fit_quickly
+from fakes.fits import draw_no_corners, fit_quickly
 
 MODULES = (
     "anyio.to_process",
@@ -241,6 +241,7 @@ def _run(request: dict[str, Any], streams: list[int]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if QUICK_FITS in os.environ:
             fit_quickly(pytest.MonkeyPatch())
+            draw_no_corners(pytest.MonkeyPatch())
         words = request["command"]
         _open_streams(unbuffered="-u" in words[:1] or "PYTHONUNBUFFERED" in os.environ)
         words = words[words[:1] == ["-u"] :]
@@ -336,8 +337,12 @@ def main(connection: int) -> None:
     """Be the first nursery: import this package, and fork whenever asked."""
     # What the package imports only when it first asks is half of a worker's collection, too.
     import anthropic  # noqa: F401
-    import matplotlib.backends.backend_agg  # noqa: F401
+    import bpe_openai  # noqa: F401
+    import genai_prices.data  # noqa: F401
+    import matplotlib.backends.backend_agg
+    import matplotlib.backends.backend_svg  # noqa: F401
     import openai  # noqa: F401
+    import pandas.io.formats.style  # noqa: F401
     import uvicorn.lifespan.on
     import uvicorn.loops.auto
     import uvicorn.protocols.http.auto  # noqa: F401

@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from fakes.fits import draw_no_corners
 
 import llm_elicit as le
 
@@ -23,7 +24,9 @@ def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("script")
     path = folder / "c.yaml"
     path.write_text(CAMPAIGN + f"runs: {folder}/runs\n")
-    return le.run(path, progress=le.Silent())
+    with pytest.MonkeyPatch.context() as patch:
+        draw_no_corners(patch)
+        return le.run(path, progress=le.Silent())
 
 
 def test_the_doors_work_as_printed(result):
