@@ -96,9 +96,10 @@ class PresentationAudit(StrictModel):
         version: of the keys.
         presentations: in the order of their names.
         pairs: number of pairs; `twice` of them were asked in more than one presentation.
-        shares: of variance; None if no interaction was fitted.
+        shares: of the variance of log-odds; None of choices, and if no interaction was fitted.
         common: the share of the content's variance that is common to presentations, with its 90 %
-            interval, up to 1 unless the test of the interaction rejects it; None likewise.
+            interval, up to 1 unless the test of the interaction rejects it; None if no interaction
+            was fitted.
         generalizability: the share of the variance of the content, averaged over as many
             presentations, that another set of them would reproduce, with its 90 % interval.
         error: the relative error of the utility by the number of pairs, ε; None if not known.
@@ -338,7 +339,7 @@ def measure_presentations(
     """
     if len(response.names) < 2:
         return None
-    fitted = fit.get("response") or {}
+    fitted = fit.get("response") or fit.get("presentations") or {}
     interaction = fitted.get("interaction")
     of_judge = (fitted.get("judges") or {}).get(judge, {})
     by_name = of_judge.get("presentations", {})
@@ -373,7 +374,8 @@ def measure_presentations(
         value = float(interaction["generalizability"])
         measured["generalizability"] = Interval(value=value, low=least, high=most)
         quantiles = np.array(interaction["quantiles"])
-        measured["shares"] = _shares(response, own, share, quantiles, rng)
+        if own:  # of log-odds
+            measured["shares"] = _shares(response, own, share, quantiles, rng)
         measured["error"] = _error(of_judge.get("held_out_r2"), moments)
     if len(response.names) >= FEWEST:
         measured["over_presentations"] = _over_presentations(rows, settings.flips, rng)

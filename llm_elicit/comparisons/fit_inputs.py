@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
@@ -67,27 +66,28 @@ def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evide
 
     Choices among log-odds are left out, since they add little information. Stated probabilities
     are rounded to a per cent. How choices enter is set by `Fit.position_effect`. If questions were
-    put in several ways, the belief is what these presentations have in common; of choices, its band
-    does not count what other ways would change, which `density.fit_warnings` says.
+    put in several ways, the belief is what these presentations have in common.
     """
     judgments = comparisons.judgments(judge)
     if judgments.measured:
         return _measured(judgments, judge)
     if fit.position_effect == "averaged":
         choices = comparisons.choices(judge)
-        evidence = density.Evidence.comparisons(choices.a, choices.b, choices.preference)
-    else:
-        tie = judgments.tie & (fit.noise == "gumbel")  # other families count a tie as half a win
-        evidence = density.Evidence.comparisons(
-            judgments.a,
-            judgments.b,
-            judgments.preference,
-            tie=tie,
-            first=judgments.first,
-            judge=judge,
+        of_pair = dict(zip(judgments.pair, judgments.presentation, strict=True))
+        names = [str(of_pair[pair]) for pair in choices.pair]
+        return density.Evidence.comparisons(
+            choices.a, choices.b, choices.preference, presentation=names, judge=judge
         )
-    presentations = tuple(np.unique(judgments.presentation).tolist())
-    return replace(evidence, presentations=presentations or evidence.presentations)
+    tie = judgments.tie & (fit.noise == "gumbel")  # other families count a tie as half a win
+    return density.Evidence.comparisons(
+        judgments.a,
+        judgments.b,
+        judgments.preference,
+        tie=tie,
+        first=judgments.first,
+        presentation=judgments.presentation,
+        judge=judge,
+    )
 
 
 def _measured(judgments: Judgments, judge: str) -> density.Evidence:

@@ -36,7 +36,7 @@ from llm_elicit.density.utility_function import (
     UtilityDraws,
 )
 
-_FORMAT = 4
+_FORMAT = 5
 _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], methods.DensityModel]] = {
     "utility": UtilityDensity.restore,
     "score": ScoreDensity.restore,

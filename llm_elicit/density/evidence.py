@@ -109,11 +109,11 @@ class Evidence:
         tie: (n,) whether the row is half of a tie.
         pick: (n,) number of the pick of a ranking; −1 for none.
         question: (n,) number of a question with several alternatives; −1 for a pair.
+        presentation: (n,) numbers of ``presentations``; −1 for none.
         judges: names of the judges.
         measurements: the log-odds.
         features: names of the features, if the points were data frames.
-        presentations: names of the presentations, such as wordings; rows of log-odds have their
-            numbers.
+        presentations: names of the presentations, such as wordings.
 
     Points are arrays (n, d), or data frames, whose columns are matched by name.
 
@@ -135,6 +135,7 @@ class Evidence:
     tie: Flags
     pick: Index
     question: Index
+    presentation: Index
     judges: tuple[str, ...]
     measurements: LogOdds
     features: FeatureNames | None = None
@@ -169,6 +170,12 @@ class Evidence:
         )
         winners, losers = self.winners[:, columns], self.losers[:, columns]
         return replace(self, winners=winners, losers=losers, measurements=measurements)
+
+    def without_presentations(self) -> Evidence:
+        """Return the same judgments as if all were made in one presentation."""
+        zeros, rows = np.zeros_like(self.presentation), self.measurements
+        measurements = replace(rows, presentation=np.zeros_like(rows.presentation))
+        return replace(self, presentation=zeros, presentations=("",), measurements=measurements)
 
     @classmethod
     def log_odds(
@@ -301,20 +308,8 @@ class Evidence:
         cls, rows: LogOdds, presentation: Any, judge: str, names: FeatureNames | None
     ) -> Evidence:
         """Return log-odds without comparisons, asked in these presentations."""
-        labels: tuple[str, ...] = ("",)
-        if presentation is not None:
-            names_of_rows = np.asarray(presentation)
-            if names_of_rows.shape != (len(rows),) or not all(
-                isinstance(p, str) for p in names_of_rows.tolist()
-            ):
-                raise DensityError(
-                    f"Evidence: presentation must be {len(rows)} names, one per row; convert "
-                    "numbers to text."
-                )
-            labels = tuple(dict.fromkeys(names_of_rows.tolist())) or labels
-            numbers = np.array([labels.index(p) for p in names_of_rows], dtype=np.int64)
-            rows = replace(rows, presentation=numbers)
-        no_points = rows.first[:0]
+        labels, numbers = _number_presentations(presentation, len(rows))
+        rows, no_points = replace(rows, presentation=numbers), rows.first[:0]
         columns = {"measurements": rows, "features": names, "presentations": labels}
         return cls.from_rows(no_points, no_points, judge, **columns)
 
@@ -332,6 +327,7 @@ class Evidence:
             "tie": np.zeros(n, dtype=bool),
             "pick": np.full(n, UNKNOWN),
             "question": np.full(n, UNKNOWN),
+            "presentation": np.zeros(n, dtype=np.int64),
             "measurements": LogOdds.empty(winners.shape[1]),
         }
         return cls(winners, losers, judges=(judge,), **rows | columns)
@@ -358,7 +354,7 @@ class Evidence:
         return cls.from_rows(w, loser, "judge", weights=weight_column, features=names)
 
     @classmethod
-    def comparisons(
+    def comparisons(  # noqa: PLR0913 - what there is to say of a judgment
         cls,
         a: npt.ArrayLike,
         b: npt.ArrayLike,
@@ -367,6 +363,7 @@ class Evidence:
         tie: npt.ArrayLike = False,
         first: npt.ArrayLike | None = None,
         weights: npt.ArrayLike = 1.0,
+        presentation: Sequence[str] | npt.NDArray[Any] | None = None,
         judge: str = "judge",
     ) -> Evidence:
         """Return judgments of pairs.
@@ -378,6 +375,7 @@ class Evidence:
             tie: (n,) whether the judge called the two equal; ``preference`` is then ignored.
             first: (n,) whether a was shown first; None if the order is unknown or irrelevant.
             weights: (n,) how many judgments each row stands for.
+            presentation: as in `log_odds`.
             judge: the judge's name.
 
         Raises:
@@ -407,6 +405,7 @@ class Evidence:
         if first is not None:
             a_first = errors.check_flags("Evidence: first", first, n)
             position = np.stack([~a_first, a_first], axis=1).astype(np.int64)
+        labels, numbers = _number_presentations(presentation, n)
         evidence = cls.from_rows(
             np.concatenate([x_a, x_b]),
             np.concatenate([x_b, x_a]),
@@ -414,6 +413,8 @@ class Evidence:
             weights=np.concatenate([q, 1.0 - q]) * np.tile(weight_column, 2),
             positions=np.concatenate([position, position[:, ::-1]]),
             tie=np.tile(is_tie, 2),
+            presentation=np.tile(numbers, 2),
+            presentations=labels,
             features=names,
         )
         return evidence._select(evidence.weights != 0)
@@ -532,17 +533,21 @@ class Evidence:
     ) -> Evidence:
         """Return the evidence with numbers of these names, and later picks and questions."""
         judge_numbers = np.array([judges.index(name) for name in self.judges])
-        measurements = replace(self.measurements, judge=judge_numbers[self.measurements.judge])
-        if len(measurements):
-            presentation_numbers = np.array(
-                [presentations.index(name) for name in self.presentations]
-            )
-            measurements = replace(
-                measurements, presentation=presentation_numbers[measurements.presentation]
-            )
+        # The last number is that of rows without a presentation.
+        presentation_numbers = np.array([
+            *(presentations.index(name) if name in presentations else UNKNOWN
+              for name in self.presentations),
+            UNKNOWN,
+        ])  # fmt: skip
+        measurements = replace(
+            self.measurements,
+            judge=judge_numbers[self.measurements.judge],
+            presentation=presentation_numbers[self.measurements.presentation],
+        )
         return replace(
             self,
             judge=judge_numbers[self.judge],
+            presentation=presentation_numbers[self.presentation],
             judges=judges,
             measurements=measurements,
             presentations=presentations,
@@ -562,6 +567,21 @@ _LOG_ODDS_FIELDS = tuple(f.name for f in fields(LogOdds))
 def _concatenate(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[str, Any]:
     """Return the parts' arrays of these names, concatenated."""
     return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+
+
+def _number_presentations(names: Any, count: int) -> tuple[tuple[str, ...], Index]:
+    """Return the different names of presentations, and the number (n,) of each row's."""
+    if names is None:
+        return ("",), np.zeros(count, dtype=np.int64)
+    names_of_rows = np.asarray(names)
+    if names_of_rows.shape != (count,) or not all(
+        isinstance(p, str) for p in names_of_rows.tolist()
+    ):
+        raise DensityError(
+            f"Evidence: presentation must be {count} names, one per row; convert numbers to text."
+        )
+    labels = tuple(dict.fromkeys(names_of_rows.tolist())) or ("",)
+    return labels, np.array([labels.index(p) for p in names_of_rows], dtype=np.int64)
 
 
 def _check_probabilities(name: str, values: Array) -> None:

@@ -130,8 +130,9 @@ def fit_evidence(
     first of ``evidence.judges`` is that of ``noise``, because choices determine only ratios of
     levels. With plain comparisons by one judge the result is that of `fit_belief`, bit for bit.
 
-    Of choices alone in several presentations, ``diagnostics["presentations"]`` has their ``count``,
-    and a ``message`` that the bands do not count what others would change.
+    Of choices alone in several presentations, ``diagnostics["presentations"]`` has how far the
+    preference depends on them, as ``response`` of log-odds; a method that models no presentations
+    has their ``count`` there, and a ``message`` that its bands do not count what others change.
 
     Log-odds and stated probabilities are measurements of the utility, with the position effect and
     the dispersion estimated from them, judge by judge: ``diagnostics["response"]``, see
@@ -186,7 +187,8 @@ def fit_evidence(
         # The belief does not depend on the order of the features.
         feature_order = canonical_order(evidence, sampling)
         reordered_sampling = sampling.reorder(feature_order)
-    judgments = merge(evidence.reorder_features(feature_order))
+    labelled = evidence if method in JUDGE_METHODS else evidence.without_presentations()
+    judgments = merge(labelled.reorder_features(feature_order))
     noise, settings = noise or Noise(), settings or FitSettings()
     _check_supported(method, noise, sampling, judgments)
     latent = make_latent(sampling, judgments.points[:, np.argsort(feature_order)])
@@ -215,20 +217,19 @@ def fit_evidence(
             "total": round(total_seconds, 3),
         },
     }
-    if len(judgments.presentations) > 1 and not len(judgments.contrasts):
-        diagnostics["presentations"] = _describe_uncounted(judgments.presentations)
+    if method not in JUDGE_METHODS and len(evidence.presentations) > 1:
+        diagnostics["presentations"] = _describe_uncounted(evidence.presentations)
     reference = fit.normalizer.points(_REFERENCE_POINTS)
     belief = BeliefDensity(latent, fit.model, reference, diagnostics, fit.draws)
     return belief if names is None else belief.named(names.names, names.categories, names.dates)
 
 
 def _describe_uncounted(presentations: tuple[str, ...]) -> dict[str, Any]:
-    """Return what is said of a belief from choices alone in several presentations."""
+    """Return what is said of a belief by a method that models no presentations."""
     return {
         "count": len(presentations),
-        "message": f"the answers in {len(presentations)} presentations are choices, and the bands "
-        "do not count what other wordings would change; ask for log-odds or stated probabilities, "
-        "of which they do",
+        "message": f"the answers are in {len(presentations)} presentations, and the bands of this "
+        'method do not count what others would change; those of "auto" and "utility" do',
     }
 
 
@@ -303,6 +304,7 @@ def _run_method(problem: Problem, method: str) -> MethodFit:
         choice_fit = fit_choice_utility(problem)
         utility, draws, fit_report = choice_fit.utility, choice_fit.draws, choice_fit.diagnostics
         held_out, separation = fit_report["held_out"], fit_report.pop("separation")
+        presentations = fit_report.pop("presentations", None)
         log_density = [
             latent.sampling.log_prob(x) - latent.sampling.log_scale_derivative(x)
             for x in (judgments.winners, judgments.losers)
@@ -328,6 +330,8 @@ def _run_method(problem: Problem, method: str) -> MethodFit:
             "separate methods, which take longer and were not shown to predict comparisons "
             f"better.{warning}",
         }
+        if presentations is not None:
+            report["presentations"] = presentations
     else:
         progress = problem.progress or (lambda *_: None)
         progress("utility", 0, 1)

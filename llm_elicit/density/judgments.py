@@ -26,14 +26,35 @@ _MIN_WEIGHT, _MAX_WEIGHT = 1e-9, 1e12
 """Weights outside this range exceed the precision of floats beside the prior."""
 
 
+class _Presented:
+    """Rows with numbers of judges and presentations: a *cell* is one of each that has rows."""
+
+    judge: Index
+    presentation: Index
+
+    @cached_property
+    def cells(self) -> Index:
+        """Judge and presentation (C, 2) of each cell that has rows, in lexical order."""
+        return np.unique(np.stack([self.judge, self.presentation], 1), axis=0)
+
+    @cached_property
+    def cell(self) -> Index:
+        """Number (n,) of each row's cell."""
+        rows = np.stack([self.judge, self.presentation], 1)
+        number = np.unique(rows, axis=0, return_inverse=True)[1]
+        return np.asarray(number.reshape(-1), dtype=np.int64)
+
+
 @dataclass(frozen=True)
-class Context:
+class Context(_Presented):
     """The circumstances of n comparisons, if there are any to model.
 
     Attributes:
         judges: names of the judges.
         judge: (n,) numbers of ``judges``.
-        position_terms: (judge, points shown, position) of each of B position effects.
+        presentations: names of the presentations; one empty name if there is one.
+        presentation: (n,) numbers of ``presentations``; −1 for none.
+        position_terms: (judge, points shown, position, presentation) of each of B position effects.
         position_columns: (n, B) how often each effect counts for the winner, less how often for
             the loser.
         tie, pick: (n,) as in `Evidence`.
@@ -42,7 +63,9 @@ class Context:
 
     judges: tuple[str, ...]
     judge: Index
-    position_terms: tuple[tuple[str, int, int], ...]
+    presentations: tuple[str, ...]
+    presentation: Index
+    position_terms: tuple[tuple[str, int, int, int], ...]
     position_columns: Array
     tie: Flags
     pick: Index
@@ -52,11 +75,12 @@ class Context:
     def is_needed(self) -> bool:
         """Whether they are more than plain comparisons by one judge."""
         special = self.tie.any() or (self.pick != UNKNOWN).any()
-        return bool(len(self.judges) > 1 or self.position_terms or special)
+        several = len(self.judges) > 1 or len(self.presentations) > 1
+        return bool(several or self.position_terms or special)
 
 
 @dataclass(frozen=True)
-class PairContrasts:
+class PairContrasts(_Presented):
     """n measurements of g(a) − g(b), one for each pair, judge and presentation.
 
     Attributes:
@@ -86,18 +110,6 @@ class PairContrasts:
 
     def __len__(self) -> int:
         return len(self.value)
-
-    @cached_property
-    def cells(self) -> Index:
-        """Judge and presentation (C, 2) of each cell that has rows, in lexical order."""
-        return np.unique(np.stack([self.judge, self.presentation], 1), axis=0)
-
-    @cached_property
-    def cell(self) -> Index:
-        """Number (n,) of each row's cell."""
-        rows = np.stack([self.judge, self.presentation], 1)
-        number = np.unique(rows, axis=0, return_inverse=True)[1]
-        return np.asarray(number.reshape(-1), dtype=np.int64)
 
     def position_effect(self, rows: Flags) -> tuple[float, float, int] | None:
         """Return mean, standard deviation and number of these rows' half sums; None without."""
@@ -269,8 +281,10 @@ def merge(evidence: Evidence) -> Judgments:
         evidence.shown_count,
         evidence.tie,
         evidence.pick,
+        evidence.question,
+        evidence.presentation,
     )
-    circumstances = np.stack([*labels, evidence.question], axis=1).astype(np.float64)
+    circumstances = np.stack(labels, axis=1).astype(np.float64)
     points = np.concatenate([evidence.winners, evidence.losers], axis=1)
     rows = np.concatenate([points, circumstances], axis=1)[has_weight]
     unique, index = np.unique(rows, axis=0, return_inverse=True)
@@ -286,17 +300,16 @@ def merge(evidence: Evidence) -> Judgments:
             "features are needed; ask more questions."
         )
     judges = evidence.judges
-    judge, winner, loser, size, tie, pick, questions = unique[:, 2 * d :].astype(np.int64).T
-    sizes_by_judge = np.unique(np.stack([judge, size], axis=1)[winner != UNKNOWN], axis=0)
+    columns = unique[:, 2 * d :].astype(np.int64).T
+    judge, winner, loser, size, tie, pick, questions, presentation = columns
+    kinds = np.unique(np.stack([judge, size, presentation], 1)[winner != UNKNOWN], axis=0)
     # The last position is the reference of the others.
-    position_terms = [
-        (int(j), int(k), position) for j, k in sizes_by_judge for position in range(int(k) - 1)
-    ]
+    position_terms = [(j, k, place, p) for j, k, p in kinds.tolist() for place in range(k - 1)]
     position_columns = np.zeros((len(judge), len(position_terms)))
-    for term, (j, k, position) in enumerate(position_terms):
-        rows = (judge == j) & (size == k)
+    for term, (j, k, position, p) in enumerate(position_terms):
+        rows = (judge == j) & (size == k) & (presentation == p)
         position_columns[:, term] = rows * ((winner == position) * 1.0 - (loser == position) * 1.0)
-    named_terms = tuple((judges[j], k, position) for j, k, position in position_terms)
+    named_terms = tuple((judges[j], k, place, p) for j, k, place, p in position_terms)
     # Judgments of one pair or of one set of alternatives are one group.
     groups, group_of_pairs = pairs.copy(), dict[bytes, int]()
     for question in np.unique(questions[questions != UNKNOWN]):
@@ -306,7 +319,10 @@ def merge(evidence: Evidence) -> Judgments:
             pairs_of_question, int(pairs.max()) + 1 + len(group_of_pairs)
         )
     group = np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    context = Context(judges, judge, named_terms, position_columns, tie > 0, pick, group)
+    names = evidence.presentations
+    context = Context(
+        judges, judge, names, presentation, named_terms, position_columns, tie > 0, pick, group
+    )
     return Judgments(
         a,
         b,

@@ -517,7 +517,7 @@ def fit_warnings(belief: Any, *, quality: bool = True) -> list[str]:
             "fit_belief."
         )
     reports = (diagnostics.get(name) for name in ("separation", "extent", "presentations"))
-    warnings = [str(report["message"]) for report in reports if isinstance(report, Mapping)]
+    warnings = [str(r["message"]) for r in reports if isinstance(r, Mapping) and "message" in r]
     if quality and leaves_sharpness_open(diagnostics):
         warnings.append(
             "log-odds do not determine the sharpness: this density may be too wide or too narrow, "
@@ -567,11 +567,16 @@ def rescale_level(diagnostics: dict[str, Any], noise: Noise, old_noise: Noise) -
     """
     report = {**copy.deepcopy(diagnostics), "noise": asdict(noise)}
     report.get("null_models", {}).pop("sampling density", None)
+    ratio = noise.scale / old_noise.scale
+    for judge in (report.get("presentations") or {}).get("judges", {}).values():
+        for presentation in judge["presentations"].values():
+            if presentation["position"] is not None:
+                presentation["position"] *= ratio
     judging = report.get("utility", {}).get("judging", {})
     for judge in judging.get("judges", {}).values():
         judge["level"] *= noise.level / old_noise.level
         for effects in judge["order_bias"].values():
             for effect in effects:
-                effect["nats"] *= noise.scale / old_noise.scale
-                effect["se"] *= noise.scale / old_noise.scale
+                effect["nats"] *= ratio
+                effect["se"] *= ratio
     return report

@@ -513,12 +513,13 @@ class Utility(_UtilityTerms):
 
 @dataclass(frozen=True)
 class UtilityDraws(_UtilityTerms):
-    """S draws of the posterior over utilities: quadratic forms, then mixtures.
+    """S draws of the posterior over utilities: those without mixtures, then those with one.
 
     Attributes:
-        linear, curvature: (Q, d) and (Q, d, d) coefficients of the quadratic forms.
+        linear, curvature: (S, d) and (S, d, d) coefficients of the quadratic forms; those of the
+            last draws are added to their mixtures.
         components: mixtures; each stack has those with one number of components.
-        fourier: Q functions that are added to the quadratic forms, or None.
+        fourier: functions that are added to the draws without mixtures, or None.
         warp: what is applied to the features first; None for nothing.
 
     Examples:
@@ -531,16 +532,22 @@ class UtilityDraws(_UtilityTerms):
     prefix = "draws"
 
     def __len__(self) -> int:
-        return len(self.linear) + sum(stack.count for stack in self.components)
+        return len(self.linear)
+
+    @property
+    def _plain(self) -> int:
+        """The number of draws without a mixture."""
+        return len(self) - sum(stack.count for stack in self.components)
 
     def __iter__(self) -> Iterator[Utility]:
-        for index, (linear, curvature) in enumerate(zip(self.linear, self.curvature, strict=True)):
+        forms = zip(self.linear, self.curvature, strict=True)
+        for index, (linear, curvature) in zip(range(self._plain), forms, strict=False):
             fourier = None if self.fourier is None else self.fourier.select([index])
             yield Utility(linear, curvature, fourier=fourier, warp=self.warp)
-        flat = Utility.flat(self.linear.shape[1])
-        for stack in self.components:
-            for index in range(stack.count):
-                yield replace(flat, components=(stack.select([index]),), warp=self.warp)
+        mixtures = (s.select([index]) for s in self.components for index in range(s.count))
+        quadratic = zip(self.linear[self._plain :], self.curvature[self._plain :], strict=True)
+        for mixture, (linear, curvature) in zip(mixtures, quadratic, strict=True):
+            yield Utility(linear, curvature, (mixture,), warp=self.warp)
 
     def __call__(self, t: Tensor) -> Tensor:
         """Return values (S, n) at features (n, d)."""
@@ -551,10 +558,22 @@ class UtilityDraws(_UtilityTerms):
         t = t if self.warp is None else self.warp(t)
         # One product takes a fourth of the time of contracting one feature after another.
         squares = (t[:, :, None] * t[:, None, :]).flatten(1)
-        quadratic = self.linear @ t.T + self.curvature.flatten(1) @ squares.T
+        count = len(self) if self._has_quadratic_mixtures else self._plain
+        quadratic = self.linear[:count] @ t.T + self.curvature[:count].flatten(1) @ squares.T
+        others = [stack(t) for stack in self.components]
         if self.fourier is not None:
-            quadratic = quadratic + self.fourier(t)
-        return torch.cat([quadratic, *(stack(t) for stack in self.components)])
+            others.insert(0, self.fourier(t))
+        elif self._plain:
+            others.insert(0, torch.zeros(self._plain, len(t)).to(t))
+        values = torch.cat(others)
+        values[:count] += quadratic
+        return values
+
+    @cached_property
+    def _has_quadratic_mixtures(self) -> bool:
+        """Whether a quadratic form is added to any mixture."""
+        forms = self.linear[self._plain :], self.curvature[self._plain :]
+        return any(bool(coefficients.any()) for coefficients in forms)
 
     def thin(self, max_count: int) -> UtilityDraws:
         """Return about ``max_count`` of the draws, evenly from those of each form."""
@@ -563,8 +582,12 @@ class UtilityDraws(_UtilityTerms):
         fourier = self.fourier
         if fourier is not None:
             fourier = fourier.select(range(0, fourier.count, step))
-        linear, curvature = self.linear[::step], self.curvature[::step]
-        return UtilityDraws(linear, curvature, tuple(stacks), fourier, self.warp)
+        sizes, rows, first = [self._plain, *(s.count for s in self.components)], list[int](), 0
+        for size in sizes:
+            rows += range(first, first + size, step)
+            first += size
+        forms = self.linear[rows], self.curvature[rows]
+        return UtilityDraws(*forms, tuple(stacks), fourier, self.warp)
 
 
 class DeferredDraws:

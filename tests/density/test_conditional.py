@@ -77,7 +77,7 @@ def test_a_conditional_utility_is_the_utility_up_to_a_constant() -> None:
 
 def test_conditional_draws_are_the_draws_up_to_a_constant_each() -> None:
     generator = torch.Generator().manual_seed(5)
-    linear, square = torch.randn(S, D, generator=generator), torch.randn(S, D, D)
+    linear, square = torch.randn(3 * S, D, generator=generator), torch.randn(3 * S, D, D)
     stacks = (_components(generator), _components(generator, Tail(5.0, 0.0)))
     draws = UtilityDraws(linear, square + square.mT, stacks, _fourier(generator), WARP)
     t = torch.randn(50, 2, generator=generator)

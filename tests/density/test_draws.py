@@ -57,8 +57,12 @@ def test_draws_together_are_the_draws_one_by_one() -> None:
     generator = torch.Generator().manual_seed(0)
     whiten = torch.eye(2) + 0.1 * torch.randn(4, 3, 2, 2, generator=generator)
     stack = ComponentStack(whiten, torch.randn(4, 3, 2, generator=generator), torch.zeros(4, 3))
-    draws = UtilityDraws(torch.ones(2, 2), -0.5 * torch.eye(2).expand(2, 2, 2), (stack,))
+    linear = torch.randn(6, 2, generator=generator)  # of the mixtures, too
+    draws = UtilityDraws(linear, -0.5 * torch.eye(2).expand(6, 2, 2), (stack,))
     t = torch.randn(7, 2, generator=generator)
+    plain = replace(draws, linear=linear.clone(), curvature=draws.curvature.clone())
+    plain.linear[2:], plain.curvature[2:] = 0.0, 0.0
+    torch.testing.assert_close(plain(t)[2:], stack(t))
     one_by_one = torch.stack([utility(t) for utility in draws])
     torch.testing.assert_close(draws(t), one_by_one)
     torch.testing.assert_close(draws.scaled(2.0)(t), 2.0 * one_by_one)

@@ -332,10 +332,10 @@ def test_positions_are_told_apart_by_judge_and_by_the_number_of_points_shown() -
     found = check_evidence(pair + three + other, SQUARE)
     assert found.context is not None
     assert found.context.position_terms == (
-        ("one", 2, 0),
-        ("one", 3, 0),
-        ("one", 3, 1),
-        ("two", 2, 0),
+        ("one", 2, 0, 0),
+        ("one", 3, 0, 0),
+        ("one", 3, 1, 0),
+        ("two", 2, 0, 0),
     )
     rows = {
         (tuple(w), tuple(lost), judge, pick): order.tolist()

@@ -23,8 +23,18 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.judgments import merge
 from llm_elicit.density.latent import make_latent
-from llm_elicit.density.settings import GaussianProcessSettings
+from llm_elicit.density.settings import GaussianProcessSettings, MixtureSettings, ScoreSettings
+from llm_elicit.density.utility.cross_validation import ChoiceData
 from llm_elicit.density.utility.gaussian_process import _GaussianProcess, _observations
+from llm_elicit.density.utility.interaction import (
+    ChoiceInteraction,
+    Interaction,
+    _propagate_expectations,
+    estimate_choice_interaction,
+)
+from llm_elicit.density.utility.judges import JudgeTerms
+from llm_elicit.density.utility.quadratic import QuadraticTerms
+from llm_elicit.density.utility_function import UtilityDraws
 from tests.density.targets import Array
 
 SQUARE = Uniform([-1.0, -1.0], [1.0, 1.0])
@@ -175,25 +185,125 @@ def test_presentations_of_joined_evidence_are_matched_by_name():
     assert {"presentation"} < set(asdict(joined.measurements))
 
 
-def test_bands_of_choices_do_not_count_other_wordings_and_the_fit_says_so():
-    rng = np.random.default_rng(0)
-    a, b = SQUARE.sample(20, rng), SQUARE.sample(20, rng)
-    one, two = (
-        replace(Evidence.comparisons(a[part], b[part]), presentations=names)
-        for part, names in ((slice(10), ("a", "b")), (slice(10, 20), ("b", "c")))
+QUICK = replace(
+    BETWEEN_ROUNDS,
+    utility=replace(BETWEEN_ROUNDS.utility, folds=2, mixture=MixtureSettings(counts=())),
+)
+
+
+def choices_of(evidence: Evidence, scale: float) -> Evidence:
+    """The choices of a judge with these log-odds times a scale."""
+    rows = evidence.measurements
+    chance = 1.0 / (1.0 + np.exp(-scale * rows.value))
+    first = np.random.default_rng(3).random(len(chance)) < chance
+    names = np.array(evidence.presentations)[rows.presentation]
+    return Evidence.comparisons(
+        rows.first, rows.second, first, first=np.ones(len(first), dtype=bool), presentation=names
     )
-    settings = replace(BETWEEN_ROUNDS, utility=replace(BETWEEN_ROUNDS.utility, folds=2))
+
+
+def test_choices_say_how_far_they_depend_on_the_wording():
+    latent = make_latent(SQUARE)
+    for own, low, high in ((0.0, 0.0, 0.15), (1.0, 0.2, 0.8)):
+        evidence = choices_of(evidence_of(5, own=own, pairs=240, noise=0.0), 2.5)
+        judgments = merge(evidence)
+        context = judgments.context
+        assert context is not None
+        winners, losers = (
+            latent.features(torch.from_numpy(latent.to_latent(side))).numpy()
+            for side in (judgments.winners, judgments.losers)
+        )
+        data = ChoiceData(winners, losers, judgments.weights, judgments.pairs, context)
+        fit = estimate_choice_interaction(data, JudgeTerms.neutral(context), Noise(), None)
+        assert low < fit.estimate.share < high
+        assert (fit.estimate.share_interval[0] > 0.05) == (own > 0.0)
+        assert 0.5 < fit.factor <= 1.0
+        assert fit.gains.prod() == pytest.approx(1.0)
+        rng = np.random.default_rng(5)
+        (
+            SQUARE.sample(240, rng),
+            SQUARE.sample(240, rng),
+            rng.normal(size=(6, 2)),
+            rng.normal(size=6),
+        )
+        assert np.corrcoef(fit.positions, rng.normal(size=6))[0, 1] > 0.9
+
+
+def test_bands_of_choices_count_what_other_wordings_change():
+    rows = evidence_of(0, own=0.7, pairs=40, wordings=3, noise=0.0)
+    evidence = choices_of(rows, 2.0)
     belief, plain = (
-        fit_evidence(evidence, sampling=SQUARE, settings=settings)
-        for evidence in (one + two, Evidence.comparisons(a, b))
+        fit_evidence(e, sampling=SQUARE, settings=QUICK)
+        for e in (evidence, evidence.without_presentations())
     )
-    assert [line for line in fit_warnings(belief) if "presentations" in line] == [
-        "the answers in 3 presentations are choices, and the bands do not count what other "
-        "wordings would change; ask for log-odds or stated probabilities, of which they do"
-    ]
+    report = belief.diagnostics["presentations"]
+    assert set(report["judges"]["judge"]["presentations"]) == set(evidence.presentations)
     assert "presentations" not in plain.diagnostics
-    points = SQUARE.sample(5, rng)
-    assert (belief.log_prob(points) == plain.log_prob(points)).all()
+    assert not [line for line in fit_warnings(belief) if "presentations" in line]
+    latent = make_latent(SQUARE)
+    points = torch.from_numpy(latent.to_latent(SQUARE.sample(40, np.random.default_rng(1))))
+    widths = [
+        np.quantile(np.diff(e.utility_draws()(latent.features(points))), [0.1, 0.9], 0)
+        for e in (belief, plain)
+    ]
+    counted, uncounted = (high - low for low, high in widths)
+    assert (counted > 1.1 * uncounted).mean() > 0.8
+
+
+def test_a_method_without_presentations_says_that_its_bands_do_not_count_them():
+    rng = np.random.default_rng(0)
+    names = ["a", "b"] * 10
+    evidence = Evidence.comparisons(
+        SQUARE.sample(20, rng), SQUARE.sample(20, rng), presentation=names
+    )
+    brief = FitSettings(score=ScoreSettings(networks=2, width=8, steps=5))
+    belief = fit_evidence(evidence, sampling=SQUARE, method="score", settings=brief)
+    assert [line for line in fit_warnings(belief, quality=False) if "presentations" in line] == [
+        "the answers are in 2 presentations, and the bands of this method do not count what "
+        'others would change; those of "auto" and "utility" do'
+    ]
+
+
+def test_the_evidence_of_choices_is_that_of_an_integral():
+    rng = np.random.default_rng(0)
+    design, weights = rng.normal(size=(12, 1)), rng.integers(1, 3, size=12).astype(float)
+    grid = np.linspace(-8.0, 8.0, 4001)
+    log_cdf = Noise().log_cdf(torch.from_numpy(grid * design)).numpy()
+    density = np.exp(weights @ log_cdf - 0.5 * grid**2) / math.sqrt(2.0 * math.pi)
+    evidence = np.trapezoid(density, grid)
+    mean = np.trapezoid(density * grid, grid) / evidence
+    start = torch.stack([torch.full((12,), 0.1), torch.zeros(12)]).double()
+    result = _propagate_expectations(
+        torch.from_numpy(design), torch.from_numpy(weights), Noise(), start
+    )
+    assert result.log_evidence == pytest.approx(math.log(evidence), abs=0.01)
+    assert float(result.mean) == pytest.approx(mean, abs=0.01)
+
+
+def test_draws_add_what_an_average_over_presentations_leaves_open():
+    terms = QuadraticTerms.of(np.full(2, -1))
+    root = torch.diag(torch.tensor([1.0, 2.0, 0.0, 0.0, 0.0])).double()
+    share = 0.5
+    estimate = Interaction(share, (0.0, 1.0), 3, 0.75, (0.0, 1.0), 1, (share,) * 16)
+    model = ChoiceInteraction(estimate, np.ones(3), np.ones(0), 0.8, terms, root)
+    draws = UtilityDraws(torch.ones(4000, 2), torch.zeros(4000, 2, 2))
+    common = model.widen(draws)
+    # One quarter is not common, and the rest of the prior's variances are 1 and 4.
+    np.testing.assert_allclose(common.linear.mean(0), 0.8, atol=0.06)
+    np.testing.assert_allclose(common.linear.var(0), [0.25, 1.0], rtol=0.1)
+    assert not common.curvature.any()
+
+
+def test_choices_of_joined_evidence_keep_the_names_of_their_presentations():
+    pair, other = ([[0.0, 0.0]], [[0.5, 0.5]]), ([[0.0, 0.5]], [[0.5, 0.5]])
+    one, two = (Evidence.comparisons(*p, presentation=[n]) for p, n in ((pair, "a"), (other, "b")))
+    joined = one + two + Evidence.comparisons(*pair)
+    assert joined.presentations == ("a", "b")
+    assert (joined + one).presentation.tolist() == [0, 1, -1, 0]
+    judgments = merge(joined + one)
+    assert judgments.context is not None
+    assert sorted(judgments.context.presentation.tolist()) == [-1, 0, 1]
+    assert merge(joined.without_presentations()).context is None
 
 
 @pytest.mark.parametrize("names", [[1, 2], ["a"], "ab", [["a", "b"]]])

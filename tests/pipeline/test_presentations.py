@@ -53,8 +53,11 @@ def check_results(run: Run, pairs: int) -> None:
     assert (len(asked.presentations), asked.pairs, asked.twice) == (6, pairs - twice, twice)
     assert 0.0 < asked.interaction.p_value <= 1.0
     assert asked.over_presentations is not None
-    assert asked.common is None
-    assert any("in 6 presentations are choices" in line for line in fit_sentences(judge))
+    assert asked.common is not None
+    assert asked.common.low < asked.common.high == 1.0, "few choices leave it open"
+    assert asked.shares is None, "of log-odds"
+    assert all(presentation.gain is not None for presentation in asked.presentations)
+    assert not any("presentations" in line for line in fit_sentences(judge))
 
 
 @pytest.mark.usefixtures("quick_fits")

@@ -45,6 +45,7 @@ from llm_elicit.density.utility.cross_validation import (
     fit_form_weights,
     measure_calibration,
 )
+from llm_elicit.density.utility.interaction import estimate_choice_interaction
 from llm_elicit.density.utility.judges import JudgeTerms
 from llm_elicit.density.utility.mixture import MixtureFit, StepCallback, fit_mixtures, fit_tails
 from llm_elicit.density.utility.posterior import draw_posterior
@@ -290,7 +291,8 @@ def fit_utility(
     weighted sum over the constant and the quadratic form with their standard errors, its
     ``calibration``, ``ridges``, the ``variances`` of the smooth remainder's processes, ``warp``,
     the strengths of each feature or None, ``separation`` (see `find_separation`), and
-    ``judging``, the judges' terms; see `JudgeTerms.diagnostics`.
+    ``judging``, the judges' terms; see `JudgeTerms.report`. With several presentations, there are
+    also ``presentations``; see `ChoiceInteraction.report`.
     """
     count = len(settings.mixture.counts)
 
@@ -307,7 +309,16 @@ def fit_utility(
         CrossValidation(weighted, response, settings.folds, rng), settings, on_step
     )
     judging = {"judging": terms.report(data.context, noise)}
-    return replace(fit, diagnostics={**fit.diagnostics, **judging})
+    fit = replace(fit, diagnostics={**fit.diagnostics, **judging})
+    if len(data.context.presentations) < 2:
+        return fit
+    interaction = estimate_choice_interaction(weighted, terms, noise, fit.utility.warp)
+    return replace(
+        fit,
+        utility=fit.utility.scaled(interaction.factor),
+        draws=fit.draws.map(interaction.widen),
+        diagnostics={**fit.diagnostics, "presentations": interaction.report(data.context)},
+    )
 
 
 def _estimate_judge_terms(

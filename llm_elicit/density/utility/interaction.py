@@ -5,17 +5,36 @@ with the variances of the common part as estimated. So it is the share of this c
 not of that of all contents with the same prior, of which one utility says little. The likelihood is
 raised to the power of one half, since all these are taken for known. The power was chosen by
 simulated campaigns; docs/benchmarks.md has the coverage in others.
+
+*Choices* are as F(s_z [(f + δ_z)(a) − (f + δ_z)(b)] + m_z). The utility is fitted to them by other
+forms than a Gaussian process, so that the component is estimated beside it, with quadratic forms f
+and δ_z, whose kinds of terms have the variances that f has in expectation. Gains are linear about
+f, s_z (f + δ_z) ≈ f + δ_z + γ_z f, and γ_z and m_z are normal. So all are coefficients of one
+predictor, and expectation propagation gives the marginal likelihood (Minka, 2001; Rasmussen and
+Williams, 2006, section 3.6), which Laplace's approximation underestimates for as few choices a
+coefficient. The belief is that of all choices times what of f is left in this model, and its draws
+add what an average over W presentations has beside it: a part ρ²/(W + ρ²) of the prior of f.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from scipy.interpolate import PchipInterpolator
+from torch import Tensor
 
 from llm_elicit.density.errors import Array
+from llm_elicit.density.evidence import UNKNOWN
+from llm_elicit.density.judgments import Context
+from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.utility.cross_validation import ChoiceData
+from llm_elicit.density.utility.judges import JudgeTerms
+from llm_elicit.density.utility.quadratic import QuadraticTerms
+from llm_elicit.density.utility_function import UtilityDraws, Warp
 
 SHARES = np.array([0.0005, 0.02, 0.05, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85])
 """Those at which the likelihood is computed, and between which it is smooth."""
@@ -76,3 +95,256 @@ class Interaction:
             max(math.ceil(odds * share / (1.0 - share)), 1),
             tuple(grid[np.searchsorted(np.cumsum(weight), levels)].tolist()),
         )
+
+
+_MAX_ROWS, _MAX_TERMS = 2000, 60  # of choices; with more terms, those of two features are left out
+_POSITION_SD = 3.0  # of a position effect, in units of the noise's scale
+_GAIN_SD, _MIN_GAIN = 0.5, 0.1  # of a gain
+_START_SD = 2.0  # of a difference of utility, in units of the noise's scale
+_NODES = 20  # of quadratures
+_MAX_ROUNDS, _MAX_VARIANCE_ROUNDS = 30, 8
+_TOLERANCE, _VARIANCE_TOLERANCE = 1e-3, 0.1  # nats; of the logarithms of variances
+_STEP = 0.8  # of a site towards the one that matches moments
+_MIN_PRECISION = 1e-8
+
+
+@dataclass(frozen=True)
+class ChoiceInteraction:
+    """How far choices depend on the presentation, and the belief that presentations have in common.
+
+    Attributes:
+        estimate: the variance component.
+        gains: (C,) of each judge and presentation, of geometric mean one over a judge's.
+        positions: (B,) of the position effects of the context, nats.
+        factor: of the utility fitted without presentations: what they have in common.
+        terms: those of the quadratic form.
+        root: (P, r) of the prior covariance of the form's coefficients.
+    """
+
+    estimate: Interaction
+    gains: Array
+    positions: Array
+    factor: float
+    terms: QuadraticTerms
+    root: Tensor
+
+    def widen(self, draws: UtilityDraws) -> UtilityDraws:
+        """Return draws of what presentations have in common, of draws for the presentations."""
+        count, rank = len(draws), self.root.shape[1]
+        normal = torch.from_numpy(np.random.default_rng(0).normal(size=(count, rank)))
+        shares = torch.tensor(self.estimate.quantiles, dtype=torch.float64)
+        odds = (shares / (1.0 - shares))[torch.arange(count) % len(shares), None]
+        part = odds / (self.estimate.presentations + odds)
+        linear, curvature = self.terms.linear_and_curvature(part.sqrt() * (normal @ self.root.T))
+        common = draws.scaled(self.factor)
+        return replace(
+            common, linear=common.linear + linear, curvature=common.curvature + curvature
+        )
+
+    def report(self, context: Context) -> dict[str, Any]:
+        """Return the estimates (JSON-able), as those of log-odds are reported."""
+        judges: dict[str, Any] = {name: {"presentations": {}} for name in context.judges}
+        for (judge, presentation), gain in zip(context.cells.tolist(), self.gains, strict=True):
+            name = context.judges[judge]
+            effects = [
+                effect
+                for effect, term in zip(self.positions, context.position_terms, strict=True)
+                if term == (name, 2, 0, presentation)
+            ]
+            label = "" if presentation == UNKNOWN else context.presentations[presentation]
+            judges[name]["presentations"][label] = {
+                "gain": float(gain), "position": float(effects[0]) if effects else None,
+            }  # fmt: skip
+        return {"interaction": asdict(self.estimate), "judges": judges}
+
+
+class _Approximation(NamedTuple):
+    """The normal approximation of coefficients (Q,) by expectation propagation.
+
+    Attributes:
+        log_evidence: log marginal likelihood.
+        mean, covariance: (Q,) and (Q, Q).
+        sites: (2, n) precisions, and precisions times means, of the rows' predictors.
+    """
+
+    log_evidence: float
+    mean: Tensor
+    covariance: Tensor
+    sites: Tensor
+
+
+def estimate_choice_interaction(
+    data: ChoiceData, judges: JudgeTerms, noise: Noise, warp: Warp | None
+) -> ChoiceInteraction:
+    """Return how far choices depend on the presentation.
+
+    Args:
+        data: choices, with a context of several presentations.
+        judges: the judges' terms; gains and ties are taken for known.
+        noise: of the choices.
+        warp: of the features, on which the utility is a simpler function; None for none.
+    """
+    assert data.context is not None
+    return _PresentedChoices(data, data.context, judges, noise, warp).estimate()
+
+
+class _PresentedChoices:
+    """Choices in several presentations, as a regression on quadratic terms."""
+
+    def __init__(
+        self,
+        data: ChoiceData,
+        context: Context,
+        judges: JudgeTerms,
+        noise: Noise,
+        warp: Warp | None,
+    ) -> None:
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randperm(len(data.weights), generator=generator)[:_MAX_ROWS].sort().values
+        category = data.category
+        dimension = data.winners.shape[1]
+        self.terms = QuadraticTerms.of(np.full(dimension, -1) if category is None else category)
+        winners, losers = (
+            self.terms.columns((t if warp is None else warp(t)).numpy())
+            for t in (torch.from_numpy(side)[rows].double() for side in (data.winners, data.losers))
+        )
+        response = judges.response(context, noise)
+        assert response.gain is not None
+        self.noise = response.noise
+        gain = response.gain[rows].double()
+        self.columns = gain[:, None] * torch.from_numpy(winners - losers)
+        used = self.terms.projections
+        self.projections = used[:3] if len(self.terms) > _MAX_TERMS else used
+        self.weights = torch.from_numpy(data.weights)[rows]
+        position_columns = torch.from_numpy(context.position_columns)[rows]
+        self.positions = _POSITION_SD * noise.scale * position_columns
+        cells, cell = context.cells, context.cell
+        self.presentations = len(np.unique(cells[:, 1]))
+        self.of_cell = torch.eye(len(cells), dtype=torch.float64)[torch.from_numpy(cell)[rows]]
+        same_judge = torch.from_numpy(cells[:, :1] == cells[:, 0]).double()
+        # Gains are relative to their mean over a judge's presentations.
+        self.centring = torch.eye(len(cells)).double() - same_judge / same_judge.sum(0)
+        size = [float((self.columns @ p).square().sum(1).mean()) for p in self.projections]
+        start = (_START_SD * noise.scale) ** 2 / len(size)
+        self.variances = torch.tensor([start / s if s > 0.0 else 0.0 for s in size]).double()
+        self.sites = torch.stack([torch.full_like(self.weights, 0.1), 0.0 * self.weights])
+        self.predictor = 0.0 * self.weights
+
+    @property
+    def root(self) -> Tensor:
+        """A root (P, r) of the prior covariance of the coefficients of f."""
+        blocks = zip(self.variances, self.projections, strict=True)
+        root = torch.stack([v.sqrt() * p for v, p in blocks]).sum(0)
+        return root[:, root.any(0)]
+
+    def estimate(self) -> ChoiceInteraction:
+        """Return the estimates, with variances at the share of most evidence."""
+        self._estimate_variances(0.0)
+        alone = self.predictor
+        self._estimate_variances(float(SHARES[self._profile().argmax()]))
+        estimate = Interaction.from_profile(self._profile(), self.presentations)
+        mean = self._solve(estimate.share).mean
+        rank, cells = self.root.shape[1], len(self.centring)
+        gains, positions = torch.split(mean[rank * (1 + cells) :], [cells, self.positions.shape[1]])
+        logs = (1.0 + _GAIN_SD * self.centring @ gains).clamp(min=_MIN_GAIN).log()
+        size = float(alone.square().sum())
+        common = self.columns @ (self.root @ mean[:rank])
+        return ChoiceInteraction(
+            estimate,
+            torch.exp(self.centring @ logs).numpy(),
+            (_POSITION_SD * self.noise.scale * positions).numpy(),
+            min(max(float(common @ alone) / size, _MIN_GAIN), 1.0) if size > 0.0 else 1.0,
+            self.terms,
+            self.root,
+        )
+
+    def _profile(self) -> Array:
+        """Return the log marginal likelihoods at `SHARES`."""
+        return np.array([self._solve(share).log_evidence for share in SHARES])
+
+    def _estimate_variances(self, share: float) -> None:
+        """Set variances to those that f has in expectation, by expectation maximization."""
+        for _ in range(_MAX_VARIANCE_ROUNDS):
+            posterior, root = self._solve(share), self.root
+            rank = root.shape[1]
+            mean = root @ posterior.mean[:rank]
+            second_moments = torch.outer(mean, mean)
+            second_moments += root @ posterior.covariance[:rank, :rank] @ root.T
+            self.predictor, previous = self.columns @ mean, self.variances
+            self.variances = torch.stack(
+                [
+                    (p * second_moments).sum() / p.diagonal().sum().clamp(min=1.0)
+                    for p in self.projections
+                ]
+            )
+            changes = (self.variances / previous.clamp(min=1e-300)).clamp(min=1e-12).log().abs()
+            if float(changes[previous > 0.0].max()) < _VARIANCE_TOLERANCE:
+                break
+
+    def _solve(self, share: float) -> _Approximation:
+        """Return the coefficients of f, of δ_z, of gains and of positions, at a share."""
+        common = self.columns @ self.root
+        parts = [common]
+        if share > 0.0:
+            particular = math.sqrt(share / (1.0 - share)) * common
+            parts += [particular * row[:, None] for row in self.of_cell.T]
+            parts.append(_GAIN_SD * self.predictor[:, None] * (self.of_cell @ self.centring))
+        approximation = _propagate_expectations(
+            torch.cat([*parts, self.positions], 1), self.weights, self.noise, self.sites
+        )
+        self.sites = approximation.sites
+        return approximation
+
+
+def _propagate_expectations(
+    design: Tensor, weights: Tensor, noise: Noise, sites: Tensor
+) -> _Approximation:
+    """Return the posterior of standard normal coefficients given choices.
+
+    Args:
+        design: (n, Q); rows times coefficients are differences of utility of winner and loser.
+        weights: (n,) how many times each choice was made.
+        noise: of the choices.
+        sites: (2, n) to start from.
+    """
+    nodes, masses = (
+        torch.from_numpy(values) for values in np.polynomial.hermite_e.hermegauss(_NODES)
+    )
+    log_masses = (masses / masses.sum()).log()
+    precision, shift = sites
+    log_evidence = -math.inf
+    for _ in range(_MAX_ROUNDS):
+        information = design.T @ (design * precision[:, None]) + torch.eye(design.shape[1]).double()
+        factor = torch.linalg.cholesky(information)
+        variance = torch.linalg.solve_triangular(factor, design.T, upper=False).square().sum(0)
+        mean = torch.cholesky_solve((design.T @ shift)[:, None], factor)[:, 0]
+        fitted = design @ mean
+        # Without its own site, a predictor is normal with these.
+        other_precision = (1.0 / variance - precision).clamp(min=_MIN_PRECISION)
+        other_shift = fitted / variance - shift
+        other_mean = other_shift / other_precision
+        values = other_mean[:, None] + other_precision.rsqrt()[:, None] * nodes
+        logs = weights[:, None] * noise.log_cdf(values) + log_masses
+        log_mass = torch.logsumexp(logs, 1)
+        probability = torch.exp(logs - log_mass[:, None])
+        tilted_mean = (probability * values).sum(1)
+        tilted_variance = (probability * (values - tilted_mean[:, None]).square()).sum(1)
+        total = (
+            log_mass
+            + 0.5 * torch.log1p(precision / other_precision)
+            + 0.5 * other_mean * other_shift
+            - 0.5 * (other_shift + shift).square() / (other_precision + precision)
+        )
+        previous, log_evidence = (
+            log_evidence,
+            float(total.sum() + 0.5 * shift @ fitted - factor.diagonal().log().sum()),
+        )
+        if abs(log_evidence - previous) < _TOLERANCE:
+            break
+        matched = (1.0 / tilted_variance - other_precision).clamp(min=_MIN_PRECISION)
+        matched_shift = tilted_mean / tilted_variance - other_shift
+        precision = precision + _STEP * (matched - precision)
+        shift = shift + _STEP * (matched_shift - shift)
+    return _Approximation(
+        log_evidence, mean, torch.cholesky_inverse(factor), torch.stack([precision, shift])
+    )

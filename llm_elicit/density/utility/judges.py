@@ -110,7 +110,7 @@ class JudgeTerms:
         """Return each judge's noise ``level`` and ``order_bias``, and ``ties`` (JSON-able).
 
         ``order_bias`` is a list for each number of places that were shown: the effect of a place in
-        nats, relative to the last one, with its standard error.
+        nats, relative to the last one, with its standard error; the mean over presentations.
         """
         b = len(self.order_bias)
         judges: dict[str, Any] = {}
@@ -119,13 +119,16 @@ class JudgeTerms:
             level = noise.level * ratio if noise.family == "exponential" else noise.level / ratio
             error = float(self.standard_errors[b + index - 1]) if index else 0.0
             bias: dict[str, list[dict[str, float]]] = {}
-            for term, (judge, size, place) in enumerate(context.position_terms):
+            places: dict[tuple[int, int], list[int]] = {}
+            for term, (judge, size, place, _) in enumerate(context.position_terms):
                 if judge == name:
-                    values = {
-                        "nats": float(self.order_bias[term]),
-                        "se": float(self.standard_errors[term]),
-                    }
-                    bias.setdefault(str(size), []).append({"place": place, **values})
+                    places.setdefault((size, place), []).append(term)
+            for (size, place), terms in sorted(places.items()):
+                values = {
+                    "nats": float(self.order_bias[terms].mean()),
+                    "se": float(np.linalg.norm(self.standard_errors[terms])) / len(terms),
+                }
+                bias.setdefault(str(size), []).append({"place": place, **values})
             judges[name] = {"level": level, "log_level_se": error, "order_bias": bias}
         ties = None if self.log_ties is None else math.exp(self.log_ties)
         return {"judges": judges, "ties": ties}

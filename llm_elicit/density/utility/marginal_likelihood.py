@@ -115,16 +115,10 @@ class Observations:
         Of linear terms, shared curvature, its differences and cross terms they are projections
         (P, P). The last (P, p), with p = 0 without a direction, has (u·t) t_i as columns.
         """
-        d, square = self.terms.dimension, torch.from_numpy(self.terms.squares)
-        linear = torch.cat([torch.ones(d), torch.zeros(len(square))]).double()
-        squares = torch.cat([torch.zeros(d), square]).double()
-        crossed = torch.cat([torch.zeros(d), ~square]).double()
-        common = torch.outer(squares, squares) / max(float(squares.sum()), 1.0)
-        products = torch.zeros(len(linear), 0, dtype=torch.float64)
+        products = torch.zeros(len(self.terms), 0, dtype=torch.float64)
         if self.ridge_direction is not None:
             products = self.terms.products(self.ridge_direction)
-        projections = torch.diag(linear), common, torch.diag(squares) - common, torch.diag(crossed)
-        return (*projections, products)
+        return (*self.terms.projections, products)
 
 
 class Parameters(NamedTuple):

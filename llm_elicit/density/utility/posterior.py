@@ -273,6 +273,7 @@ def draw_posterior(
         for fit, size in zip(mixtures.values(), sizes, strict=True)
         if size
     ]
+    beta = torch.cat([beta, beta.new_zeros(sum(s.count for s in stacks), beta.shape[1])])
     return UtilityDraws(*quadratic.terms.linear_and_curvature(beta), tuple(stacks), fourier)
 
 

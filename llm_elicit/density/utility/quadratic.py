@@ -88,6 +88,16 @@ class QuadraticTerms:
         """Which of the products (m,) are squares."""
         return np.asarray(self.first == self.second)
 
+    @property
+    def projections(self) -> tuple[Tensor, ...]:
+        """On linear terms, shared curvature, its differences and cross terms: (P, P) each."""
+        d, square = self.dimension, torch.from_numpy(self.squares)
+        linear = torch.cat([torch.ones(d), torch.zeros(len(square))]).double()
+        squares = torch.cat([torch.zeros(d), square]).double()
+        crossed = torch.cat([torch.zeros(d), ~square]).double()
+        common = torch.outer(squares, squares) / max(float(squares.sum()), 1.0)
+        return torch.diag(linear), common, torch.diag(squares) - common, torch.diag(crossed)
+
     def columns(self, t: Array) -> Array:
         """Return [t_i, t_i t_j] (n, P) at columns (n, p)."""
         return np.concatenate([t, t[:, self.first] * t[:, self.second]], axis=1)
