@@ -163,6 +163,7 @@ def test_a_tutorial_can_be_followed_from_an_empty_folder(
     notebook = json.loads(page.with_suffix(".ipynb").read_text())
     assert notebook == NOTEBOOKS["notebook"](page.read_text()), "run python docs/notebooks.py"
     monkeypatch.chdir(tmp_path)
+    draw_no_corners(monkeypatch)
     if page.stem in VERDICTS:
         fit_quickly(monkeypatch)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
