@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from llm_elicit.pipeline.run_folder import Run
     from llm_elicit.pipeline.runtime import Runtime, arun, repeat, run, run_grid
     from llm_elicit.pipeline.stages import compare
+    from llm_elicit.pipeline.statistical_power import power
     from llm_elicit.spaces.features import Feature, FeatureSpace
 
 _MODULES = {
@@ -42,6 +43,7 @@ _MODULES = {
     "arun": "pipeline.runtime",
     "compare": "pipeline.stages",
     "import_judgments": "pipeline.imports",
+    "power": "pipeline.statistical_power",
     "repeat": "pipeline.runtime",
     "run": "pipeline.runtime",
     "run_grid": "pipeline.runtime",
@@ -53,7 +55,7 @@ _MODULES = {
 __all__ = [
     "Campaign", "CampaignRun", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
     "InputError", "JudgeError", "Run", "Runtime", "Silent", "arun", "compare", "import_judgments",
-    "repeat", "run", "run_grid", "to_arviz", "to_numpyro", "to_pymc",
+    "power", "repeat", "run", "run_grid", "to_arviz", "to_numpyro", "to_pymc",
 ]  # fmt: skip
 
 

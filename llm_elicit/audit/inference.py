@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self, TypeVar
 
 import numpy as np
 from scipy import stats
+from scipy.optimize import minimize
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
@@ -176,3 +178,75 @@ def is_outside_band(band: Band | None, data: Interval | None) -> bool | None:
 def finite_or_none(value: float) -> float | None:
     """Return a number for JSON: None instead of infinity or not-a-number."""
     return float(value) if math.isfinite(value) else None
+
+
+Outcomes = Mapping[int, Sequence[float]]
+"""Outcomes of simulations by sample size; those above 0 are successes."""
+
+
+def _kernel(sizes: Floats, near: float) -> Floats:
+    """Return weights `(k,)` of sizes around one, which fall within a factor of two."""
+    return np.asarray(np.exp(-0.5 * np.square(np.log2(sizes / near))))
+
+
+def size_by_probit(outcomes: Outcomes, target: float, near: float) -> Interval:
+    """Return the size of this power, by a probit regression on log n around `near`.
+
+    Examples:
+        >>> outcomes = {n: [1.0] * share + [0.0] * (100 - share)
+        ...             for n, share in [(25, 31), (50, 50), (100, 69), (200, 84)]}
+        >>> size = size_by_probit(outcomes, 0.69, 100.0)
+        >>> 90 < size.value < 110 and size.low < size.value < size.high
+        True
+    """
+    sizes = np.array(sorted(outcomes), dtype=np.float64)
+    count = np.array([len(outcomes[int(n)]) for n in sizes]) * _kernel(sizes, near)
+    share = np.array([np.mean(np.array(outcomes[int(n)]) > 0.0) for n in sizes])
+    x, quantile = np.log(sizes), float(ndtri(target))
+
+    def loss(parameters: Floats) -> float:
+        eta = quantile + math.exp(parameters[1]) * (x - parameters[0])
+        return -float(count @ (share * log_ndtr(eta) + (1.0 - share) * log_ndtr(-eta)))
+
+    bounds = [(x[0] - 3.0, x[-1] + 3.0), (math.log(0.3), math.log(10.0))]
+    start = np.array([math.log(near), 0.3])
+    solution = minimize(loss, start, method="L-BFGS-B", bounds=bounds).x
+    middle, slope = float(solution[0]), math.exp(solution[1])
+    eta = quantile + slope * (x - middle)
+    information = count * np.exp(-np.square(eta)) / (2.0 * math.pi) / (ndtr(eta) * ndtr(-eta))
+    columns = np.column_stack([np.full(len(x), -slope), x - middle])
+    covariance = np.linalg.pinv(columns.T @ (information[:, None] * columns))
+    return _log_interval(middle, math.sqrt(max(float(covariance[0, 0]), 0.0)))
+
+
+def size_by_margins(outcomes: Outcomes, target: float, near: float) -> Interval:
+    """Return the size at which this share of normal outcomes is above 0, as `size_by_probit`.
+
+    Examples:
+        >>> outcomes = {n: [0.5 * np.log(n / 100) + e for e in (-0.1, 0.0, 0.1)]
+        ...             for n in (50, 100, 200)}
+        >>> round(size_by_margins(outcomes, 0.5, 100.0).value)
+        100
+    """
+    sizes = np.repeat(np.array(list(outcomes)), [len(values) for values in outcomes.values()])
+    values = np.concatenate([np.asarray(each) for each in outcomes.values()])
+    weights, x = _kernel(sizes.astype(np.float64), near), np.log(sizes)
+    centre, mean = np.average(x, weights=weights), np.average(values, weights=weights)
+    squares = float(weights @ np.square(x - centre))
+    slope = max(float(weights @ ((x - centre) * values)) / max(squares, 1e-12), 0.02)
+    residual = values - mean - slope * (x - centre)
+    sd = math.sqrt(float(np.average(np.square(residual), weights=weights)))
+    quantile, total = float(ndtri(target)), float(weights.sum())
+    middle = centre + (quantile * sd - mean) / slope
+    error = sd / slope
+    error *= math.sqrt(
+        (1.0 + 0.5 * quantile**2) / total + (middle - centre) ** 2 / max(squares, 1e-12)
+    )
+    return _log_interval(float(middle), error * (slope > 0.02) + 3.0 * (slope <= 0.02))
+
+
+def _log_interval(middle: float, error: float) -> Interval:
+    """Return a size with its 95 % interval, by the logarithm and its standard error."""
+    ends = (np.clip(middle + z * error, 0.0, 20.0) for z in (0.0, -1.96, 1.96))
+    value, low, high = (math.exp(end) for end in ends)
+    return Interval(value=value, low=low, high=high)

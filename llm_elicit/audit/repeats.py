@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -360,23 +360,12 @@ def measure_change(answers: Answers, names: Sequence[str], seed: int = 0) -> Cha
     preference, position = answers.preference, answers.position
     mean = preference.mean(axis=(1, 2))
     blocks = [Block(preference, kinds_of(answers.a, answers.b, mean, seed))]
-    p_preference, informative = None, len(mean)
     p_position = None
     if position is not None:
         level = Block(position, (Kind.of(np.ones((len(mean), 1))),))
         p_position = permutation_p([level], seed)
-        if answers.measure == "choices":
-            # Runs are permuted as a whole: only they have equal numbers of first choices.
-            totals = np.round(position.mean(axis=2) * 4 * position.shape[2])
-            alike = np.ptp(totals, axis=1) == 0
-            informative = int(alike.sum())
-            chosen = preference[alike].mean(axis=2, keepdims=True)
-            a, b = answers.a[alike], answers.b[alike]
-            kinds = kinds_of(a, b, chosen.mean(axis=(1, 2)), seed) if alike.any() else ()
-            p_preference = permutation_p([Block(chosen, kinds)], seed)
         blocks.append(level)
-    if p_preference is None:
-        p_preference = permutation_p(blocks[:1], seed)
+    p_preference, informative = _test_preference(answers, seed, _FLIPS)
     runs = preference.mean(axis=2)
     noise = None
     if preference.shape[2] > 1:
@@ -395,6 +384,44 @@ def measure_change(answers: Answers, names: Sequence[str], seed: int = 0) -> Cha
         noise=noise,
         identical=all(bool((part == part[:, :1]).all()) for part in still),
     )
+
+
+def _test_preference(answers: Answers, seed: int, flips: int) -> tuple[float, int]:
+    """Return the p-value that the preference did not change, and the pairs that it uses."""
+    preference, position = answers.preference, answers.position
+    a, b = answers.a, answers.b
+    if answers.measure == "choices" and position is not None:
+        # Runs are permuted as a whole: only they have equal numbers of first choices.
+        totals = np.round(position.mean(axis=2) * 4 * position.shape[2])
+        alike = np.ptp(totals, axis=1) == 0
+        preference = preference[alike].mean(axis=2, keepdims=True)
+        a, b = a[alike], b[alike]
+    kinds = kinds_of(a, b, preference.mean(axis=(1, 2)), seed) if len(a) else ()
+    return permutation_p([Block(preference, kinds)], seed, flips), len(a)
+
+
+def judges_differ(
+    judges: Sequence[tuple[Comparisons, str]], space: FeatureSpace, seed: int = 0, flips: int = 999
+) -> float:
+    """Return the p-value that judges answer the same questions alike, by exchanges within pairs.
+
+    Log-odds are divided by each judge's root mean square, because their unit is arbitrary.
+
+    Args:
+        judges: the table of answers and the name of each judge.
+        space: the feature space.
+        seed: of the permutations.
+        flips: their number.
+
+    Raises:
+        InputError: no question was answered by all of them.
+    """
+    answers = common_answers(judges, space)
+    preference = answers.preference
+    if answers.measure == "log-odds":
+        size = np.sqrt(np.square(preference.mean(axis=2)).mean(axis=0))[None, :, None]
+        preference = preference / np.where(size > 0.0, size, 1.0)
+    return _test_preference(replace(answers, preference=preference), seed, flips)[0]
 
 
 class RepeatedRun(StrictModel):

@@ -29,6 +29,7 @@ COMMANDS = {
     "run.import": "Import judgments from a file into a run, to fit and report them.",
     "compare.compare": "Compare judges with each other and the data, or a run with its repeats.",
     "pilot.pilot": "Ask a few pairs with every template; compare reliability and cost.",
+    "pilot.power": "Simulate campaigns: how many pairs answer a question, and what they cost.",
     "pilot.register": "Freeze a study before asking; or check it, with its registered results.",
     "serve.bundle": "Write the live page of a run, finished or not, as one HTML file.",
     "serve.serve": "Serve campaigns over HTTP; Ctrl-C waits for answers in flight.",

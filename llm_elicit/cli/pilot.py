@@ -1,13 +1,13 @@
 """What comes before a campaign is paid for.
 
-`llm-elicit pilot` finds the most reliable template for each judge, and `llm-elicit register`
-freezes a study.
+`llm-elicit pilot` finds the most reliable template for each judge, `llm-elicit power` the number of
+pairs, and `llm-elicit register` freezes a study.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -19,6 +19,9 @@ from llm_elicit.orchestrator import progress as displays
 from llm_elicit.pipeline import pilot, stages
 from llm_elicit.pipeline.registration import Registered
 from llm_elicit.planning import detectable
+
+if TYPE_CHECKING:
+    from llm_elicit.pipeline.statistical_power import QuestionPower, StatisticalPower
 
 Pairs = Annotated[int, typer.Option(metavar="N", help="Pairs to ask: the first N of the campaign.")]
 
@@ -36,6 +39,115 @@ def pilot_command(
         _show(result)
     if problems:
         raise problems[0]
+
+
+def _option(metavar: str, text: str, **limits: Any) -> Any:
+    return typer.Option(metavar=metavar, help=text, **limits)
+
+
+def power_command(  # noqa: PLR0913, PLR0917 - an option each
+    campaign: CampaignName,
+    questions: Annotated[
+        str, _option("A,B", "Of verdict, effect, difference and auc.")
+    ] = "verdict,effect,difference,auc",
+    effect: Annotated[float, _option("SHARE", "Of the preference, that a feature has.")] = 0.25,
+    difference: Annotated[float, _option("D", "1 - correlation of two judges.")] = 0.5,
+    auc: Annotated[float, _option("X", "Half-width of the interval of the AUC.")] = 0.1,
+    judge: Annotated[
+        str | None, _option("NAME", "Judge; by default the pilot's least reliable.")
+    ] = None,
+    reliability: Annotated[
+        float | None, _option("R", "Correlation of a pair's two answers; else the pilot's.")
+    ] = None,
+    position: Annotated[
+        float | None, _option("P", "Choices: P(first shown) - 1/2; log-odds: mean / sd.")
+    ] = None,
+    wording: Annotated[
+        float | None, _option("SHARE", "Of the preference, that is of one wording.")
+    ] = None,
+    described: Annotated[
+        float, _option("SHARE", "Of the preference, that a rule on the features describes.")
+    ] = 0.8,
+    answers: Annotated[
+        Literal["log-odds", "choices"] | None, typer.Option(help="Else as in the pilot.")
+    ] = None,
+    power: Annotated[float, _option("P", "Wanted probability of success.")] = 0.8,
+    simulations: Annotated[int, _option("N", "Campaigns of a size near the result.")] = 200,
+    seed: Annotated[int, _option("N", "Of the simulations.", min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate campaigns: how many pairs answer a question, and what they cost."""
+    # With PyTorch, which a pilot needs not.
+    from llm_elicit.pipeline import statistical_power  # noqa: PLC0415
+
+    with displays.Display() as progress:
+        result = statistical_power.power(
+            campaign,
+            questions=questions.split(","),
+            sizes={"effect": effect, "difference": difference, "auc": auc},
+            judge=judge,
+            reliability=reliability,
+            position=position,
+            wording=wording,
+            described=described,
+            answers=answers,
+            power=power,
+            simulations=simulations,
+            seed=seed,
+            progress=progress,
+        )
+    if as_json:
+        print_json(result)
+    else:
+        _show_power(result)
+
+
+def _show_power(result: StatisticalPower) -> None:
+    judge, several = result.judge, result.presentations > 1
+    out.print(
+        f"{judge.name}: {judge.answers}, reliability {_reliability(result)} ({judge.source}), "
+        f"position effect {judge.position:+.2f}, share of the wording {judge.wording:.2f}"
+    )
+    table = Table(
+        "question", f"power with {result.pairs:,} pairs", f"pairs for {result.power:.0%}",
+        "USD", box=None,
+    )  # fmt: skip
+    for question in result.questions:
+        cost = "unknown" if question.cost is None else f"{question.cost:.4g}"
+        table.add_row(
+            question.label, interval(question.own.power), _needed(question),
+            "-" if question.pairs is None else cost,
+        )  # fmt: skip
+    out.print(table)
+    curves = Table("question", "pairs", "campaigns", "power", "", box=None)
+    for question in result.questions:
+        for point in question.curve:
+            own = "the campaign's" if point.pairs == question.own.pairs else ""
+            power = interval(point.power)
+            curves.add_row(question.question, f"{point.pairs:,}", str(point.campaigns), power, own)
+    out.print(curves)
+    if several and result.presentations_needed is not None:
+        out.print(
+            f"{result.presentations_needed} presentations would make the preference over wordings "
+            f"generalize (.8); the campaign has {result.presentations}."
+        )
+    out.print(
+        "Power: share of simulated campaigns in which the audit's own test finds it; intervals "
+        "are 95 % and count the number of simulations, not the error of what is assumed."
+    )
+    for note in result.notes:
+        out.print(note)
+
+
+def _reliability(result: StatisticalPower) -> str:
+    judge = result.judge
+    return f"{judge.reliability:.2f}" if judge.interval is None else interval(judge.interval)
+
+
+def _needed(question: QuestionPower) -> str:
+    if question.pairs is None:
+        return f"more than {question.most:,}"
+    return f"{question.pairs:,} [{question.low:,}, {question.high:,}]"
 
 
 def _show(result: pilot.Pilot) -> None:

@@ -26,11 +26,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import compress
 from typing import Any
 
 import numpy as np
 from scipy import stats
+from scipy.optimize import brentq
+from scipy.special import expit
 
 from llm_elicit._util.files import available, find
 from llm_elicit._util.settings import StrictModel, validate
@@ -50,7 +54,7 @@ from llm_elicit.orchestrator.progress import SILENT, Progress
 from llm_elicit.orchestrator.rate_sharing import RateLimiters
 from llm_elicit.orchestrator.tokens import price_of
 from llm_elicit.pipeline import stages
-from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_folder import Run, run_folders
 from llm_elicit.questions import Template
 from llm_elicit.questions.template import PAIR_ANSWERS
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -63,6 +67,13 @@ _CEILING = 0.999
 
 _ROUNDING = 1e-9
 """Correlations this small are rounding error."""
+
+MAX_RELIABILITY = 0.99
+"""Largest reliability that is assumed of a judge."""
+
+_GRID = np.linspace(-6.0, 6.0, 2401)
+_NORMAL = np.exp(-0.5 * _GRID**2) / np.exp(-0.5 * _GRID**2).sum()
+"""Shares of a standard normal distribution at `_GRID`."""
 
 _ALPHA = 0.05
 _DRAWS = 1999
@@ -435,3 +446,140 @@ def _highest(protocol: Protocol) -> float:
     if protocol.reliability is None or protocol.reliability.value <= 0.0:
         return 0.0
     return protocol.rate * _odds(protocol.reliability.high) / _odds(protocol.reliability.value)
+
+
+@dataclass(frozen=True)
+class AssumedJudge:
+    """What is assumed of a judge.
+
+    Attributes:
+        name: the judge's name.
+        answers: whether it answers with log-odds or choices.
+        reliability: correlation of the two answers to a pair, as in a pilot; from 0 to .99.
+        position: mean position effect: of choices P(first shown) − 1/2; of log-odds in standard
+            deviations of an answer.
+        wording: share of the preference's variance that is particular to one presentation.
+        described: share of the preference's variance that a rule on the features describes.
+        source: where the numbers come from.
+        interval: 95 % interval of the pilot's reliability; None if it is stated.
+    """
+
+    name: str
+    answers: ResponseKind
+    reliability: float
+    position: float = 0.0
+    wording: float = 0.0
+    described: float = 0.8
+    source: str = "stated"
+    interval: Interval | None = None
+
+    def __post_init__(self) -> None:
+        limits = {"reliability": (0.0, MAX_RELIABILITY), "wording": (0.0, 1.0),
+                  "described": (0.0, 1.0), "position": (-0.49, 0.49)}  # fmt: skip
+        if self.answers == "log-odds":
+            del limits["position"]
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise InputError(f"power: {name} {value:g}; give a number from {low:g} to {high:g}")
+        _ = self.scale
+
+    @cached_property
+    def scale(self) -> tuple[float, float]:
+        """The standard deviation of d and the position effect m, in log-odds.
+
+        Of measured log-odds, in standard deviations of an answer without its position effect.
+        """
+        if self.answers == "log-odds":
+            return math.sqrt(self.reliability), self.position
+        return _choice_scale(self.reliability, self.position)
+
+
+@lru_cache(maxsize=64)
+def _choice_scale(reliability: float, position: float) -> tuple[float, float]:
+    """Return the sd of d and the position effect, log-odds, of choices with this correlation.
+
+    Raises:
+        InputError: the position effect leaves too few pairs in which the preference decides.
+    """
+    share = 0.5 + position
+
+    def offset(sd: float) -> float:
+        """Return m at which the first option is chosen in this share of questions."""
+        end = 10.0 * (sd + 1.0) + 10.0
+        return float(brentq(lambda m: _NORMAL @ expit(sd * _GRID + m) - share, -end, end))
+
+    def correlation(sd: float) -> float:
+        m = offset(sd)
+        both = float(_NORMAL @ (expit(m + sd * _GRID) * expit(m - sd * _GRID)))
+        return (share**2 - both) / (share * (1.0 - share))
+
+    if not reliability:
+        return 0.0, offset(0.0)
+    if correlation(50.0) < reliability:
+        raise InputError(
+            f"power: reliability {reliability:g} with a position effect of {position:g}: choices "
+            f"that are so often the first shown have at most {correlation(50.0):.2f}; state less"
+        )
+    sd = float(brentq(lambda value: correlation(value) - reliability, 1e-6, 50.0))
+    return sd, offset(sd)
+
+
+def assumed_of(campaign: Campaign, judge: str, described: float) -> AssumedJudge | None:
+    """Return what the largest pilot with each of the campaign's templates says of a judge.
+
+    None if there is no pilot, or its two answers to a pair are not correlated.
+    """
+    protocols: list[tuple[Protocol, Response]] = []
+    prefix = f"{campaign.name}.pilot."
+    folders = [path for path in run_folders(campaign.folder.parent) if path.name.startswith(prefix)]
+    for template in campaign.design.templates:
+        own = [path for path in folders if path.name.endswith(f".{axis_word(template)}")]
+        by_pairs = {int(path.name.removeprefix(prefix).split(".")[0]): path for path in own}
+        if not by_pairs:
+            continue
+        run = Run.open(by_pairs[max(by_pairs)])
+        settings = next((item for item in run.campaign.judges if item.name == judge), None)
+        if settings is None or not len(run.comparisons.answers_of(judge)):
+            continue
+        protocol = measure(settings, run)
+        if protocol.reliability is not None and protocol.reliability.value > 0.0:
+            protocols.append((protocol, build_response(run.comparisons, judge)))
+    if not protocols:
+        return None
+    values = [protocol.reliability for protocol, _ in protocols if protocol.reliability is not None]
+    mean = {
+        end: min(float(np.mean([getattr(value, end) for value in values])), MAX_RELIABILITY)
+        for end in ("value", "low", "high")
+    }
+    kind = protocols[0][1].kind
+    position = float(np.mean([protocol.position or 0.0 for protocol, _ in protocols]))
+    if kind == "log-odds":
+        spread = [
+            math.sqrt(max(float(np.nanvar(r.value) + np.nanvar(r.position)), 1e-300))
+            for _, r in protocols
+        ]
+        position /= float(np.mean(spread))
+    pairs = min(protocol.pairs for protocol, _ in protocols)
+    return AssumedJudge(
+        judge,
+        kind,
+        mean["value"],
+        position=position if kind == "log-odds" else float(np.clip(position, -0.49, 0.49)),
+        wording=_wording_share(protocols),
+        described=described,
+        source=f"pilot of {pairs} pairs",
+        interval=Interval(**mean),
+    )
+
+
+def _wording_share(protocols: Sequence[tuple[Protocol, Response]]) -> float:
+    """Return 1 − the mean correlation of preferences in two templates, without their noise."""
+    shares = []
+    for i, (first, one) in enumerate(protocols):
+        for second, other in protocols[:i]:
+            _, left, right = np.intersect1d(one.pair, other.pair, return_indices=True)
+            if len(left) > 3 and first.both_orders is not None and second.both_orders is not None:
+                raw = np.corrcoef(one.value[left], other.value[right])[0, 1]
+                shares.append(raw / math.sqrt(first.both_orders.value * second.both_orders.value))
+    return float(np.clip(1.0 - np.mean(shares), 0.0, 1.0)) if shares else 0.0

@@ -35,8 +35,8 @@ from llm_elicit.orchestrator.journal.schema import Totals
 from llm_elicit.orchestrator.journal.store import batch_rows
 from llm_elicit.orchestrator.open_run import Study, worded_identity
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
+from llm_elicit.planning.detectable import PairCorrelation, reason
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
-from llm_elicit.planning.replicates import PairCorrelation, reason
 from llm_elicit.planning.rounds import questions_of, with_rounds
 from llm_elicit.questions import Prompt
 from llm_elicit.spaces.features import FeatureSpace

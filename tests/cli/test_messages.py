@@ -25,7 +25,7 @@ judges: [{name: expert, backend: simulated}]
 fit: {method: utility, samples: 100}
 """
 COMMANDS = ("run", "estimate", "plan", "ask", "fit", "audit", "report", "status", "export",
-            "pilot", "compare")  # fmt: skip
+            "pilot", "power", "compare")  # fmt: skip
 NO_CAMPAIGNS = ("nope.yaml", "nope", "folder.yaml", "empty", "words", "/dev/null", "", "a\0b",
                 "x" * 5000, "half")  # fmt: skip
 
