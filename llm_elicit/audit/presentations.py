@@ -41,7 +41,6 @@ from llm_elicit.density.utility.interaction import TARGET_GENERALIZABILITY
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 LEVEL = 0.9  # of intervals
-_TEST_LEVEL = 0.05  # by which an interval of the interaction excludes 0
 FEWEST = 6
 """Presentations of which the signs can show a preference at 5 %."""
 
@@ -121,7 +120,7 @@ class PresentationAudit(StrictModel):
     over_presentations: AdjustedTest | None = None
     effects: dict[str, float]
 
-    def holds(self, level: float) -> bool:
+    def has_common_preference(self, level: float) -> bool:
         """Return whether presentations are shown to have a preference in common.
 
         With too few for the test, whether most of the content is common, by its interval.
@@ -130,7 +129,7 @@ class PresentationAudit(StrictModel):
             return self.over_presentations.p_value < level
         return self.common is not None and self.common.low > _HALF
 
-    def reached(self, presentations: int, pairs: int) -> float | None:
+    def generalizability_of(self, presentations: int, pairs: int) -> float | None:
         """Return the generalizability of so many presentations and pairs; None if not known."""
         if self.common is None or self.error is None:
             return None
@@ -141,7 +140,7 @@ class PresentationAudit(StrictModel):
         """The presentations with which as many pairs would reach .8; None if none would."""
         if self.error is None or self.common is None:
             return None
-        return _least(self._interaction, 1.0 / TARGET_GENERALIZABILITY - 1.0 - self.error)
+        return _smallest_count(self._interaction, 1.0 / TARGET_GENERALIZABILITY - 1.0 - self.error)
 
     @property
     def pairs_needed(self) -> int | None:
@@ -149,7 +148,7 @@ class PresentationAudit(StrictModel):
         if self.error is None or self.common is None:
             return None
         left = 1.0 / TARGET_GENERALIZABILITY - 1.0 - self._interaction / len(self.presentations)
-        return _least(self.error * self.pairs, left)
+        return _smallest_count(self.error * self.pairs, left)
 
     @property
     def _interaction(self) -> float:
@@ -158,9 +157,9 @@ class PresentationAudit(StrictModel):
         return (1.0 - self.common.value) / max(self.common.value, 1e-9)
 
 
-def _least(amount: float, left: float) -> int | None:
-    """Return the least number n with amount / n at most what is left."""
-    return None if left <= 0.0 else max(math.ceil(amount / left - 1e-9), 1)
+def _smallest_count(amount: float, allowed: float) -> int | None:
+    """Return the smallest n with amount / n at most what is allowed."""
+    return None if allowed <= 0.0 else max(math.ceil(amount / allowed - 1e-9), 1)
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ class PresentedResponse:
         """Return a column of all rows."""
         return np.concatenate([getattr(part, name) for part in self.parts])
 
-    def together(self) -> Response:
+    def as_one_response(self) -> Response:
         """Return all rows as one response."""
         _, *columns = fields(Response)
         return Response(self.parts[0].kind, *(self.column(column.name) for column in columns))
@@ -333,7 +332,7 @@ def measure_presentations(
         response: the judge's.
         judge: its name.
         space: the feature space.
-        settings: number of randomizations.
+        settings: number of randomizations, and the level of the test by which intervals end at 0.
         rng: draws them.
         fit: diagnostics of the fit of its belief.
     """
@@ -368,7 +367,7 @@ def measure_presentations(
     if interaction is not None:
         low, high = interaction["share_interval"]
         least, most = interaction["generalizability_interval"]
-        if p_value >= _TEST_LEVEL:
+        if p_value >= settings.level:
             low, most = 0.0, 1.0
         measured["common"] = Interval(value=1.0 - share, low=1.0 - high, high=1.0 - low)
         value = float(interaction["generalizability"])

@@ -485,7 +485,7 @@ def audit_run(
     surfaces = adjust_surfaces([judge.surface for judge in judges], controls, level)
     doubts = [
         Doubt(
-            None if asked is None or asked.holds(level) else asked.interaction,
+            None if asked is None or asked.has_common_preference(level) else asked.interaction,
             None if text is None or text.relation != "surface" else text.surface_beyond,
         )
         for asked, text in zip(presented, surfaces, strict=True)

@@ -47,10 +47,11 @@ MEASURES = ("characters", "digits", "words", "leading digits", "trailing zeros")
 
 _NUMBER = re.compile(r"\d[\d.,  ]*")
 _PAIRS_PER_COLUMN = 2
-_ALIKE = 0.8  # from this R² of a measure by the content on, the two are hardly distinguishable
+# From this R² of a measure by the content on, the two are hardly distinguishable.
+_MIN_CONFOUNDED_R2 = 0.8
 # The part of the level at which the surface is tested, so that a judge of the content is rarely
 # said to prefer the surface.
-_PART = 0.2
+_SURFACE_LEVEL_SHARE = 0.2
 
 
 def measures_of(values: Sequence[tuple[str, str]]) -> list[float]:
@@ -108,14 +109,14 @@ class SurfaceAudit(StrictModel):
         return min(max(self.surface.value, 0.0) / most, 1.0) if most > 0.0 else 0.0
 
     @property
-    def alike(self) -> list[str]:
+    def confounded_measures(self) -> list[str]:
         """The measures that follow from the content in this design."""
-        return [name for name, share in self.explained.items() if share >= _ALIKE]
+        return [name for name, share in self.explained.items() if share >= _MIN_CONFOUNDED_R2]
 
-    def decided(self, level: float) -> SurfaceAudit:
+    def with_relation(self, level: float) -> SurfaceAudit:
         """Return the audit with its relation at this level of the tests."""
-        alone = self.surface_alone.p_holm < _PART * level
-        beyond = self.surface_beyond.p_holm < _PART * level
+        alone = self.surface_alone.p_holm < _SURFACE_LEVEL_SHARE * level
+        beyond = self.surface_beyond.p_holm < _SURFACE_LEVEL_SHARE * level
         content = self.content_beyond.p_value < level
         relation: Relation = "not shown"
         if content:
@@ -175,10 +176,10 @@ def measure_surface(
     columns = np.concatenate([differences, np.sign(differences)], axis=1)
     size = np.sqrt(np.square(columns).mean(axis=0))
     columns = columns[:, size > 0.0] / size[size > 0.0]
-    together = response.together().rows(used)
-    content, owners = feature_differences(together, space)
+    joined = response.as_one_response().rows(used)
+    content, owners = feature_differences(joined, space)
     content = content[:, owners >= 0]
-    n = len(together)
+    n = len(joined)
     if not columns.shape[1] or n < max(MIN_PAIRS, _PAIRS_PER_COLUMN * sum(content.shape[1:])):
         return None
     # The responses, and robust ones if known, over each presentation's root mean square.
@@ -218,7 +219,7 @@ def measure_surface(
         explained=explained,
         facets=facets,
     )
-    return audit.decided(settings.level)
+    return audit.with_relation(settings.level)
 
 
 def adjust_surfaces(
@@ -235,6 +236,8 @@ def adjust_surfaces(
     return [
         None
         if audit is None
-        else audit.model_copy(update={name: of[at] for name, of in tests.items()}).decided(level)
+        else audit.model_copy(update={name: of[at] for name, of in tests.items()}).with_relation(
+            level
+        )
         for at, audit in enumerate(audits)
     ]

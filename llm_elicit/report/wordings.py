@@ -33,7 +33,7 @@ def presentation_sentence(asked: PresentationAudit | None, verdict: Verdict) -> 
 
 def study_sentence(asked: PresentationAudit) -> str:
     """Return how many wordings and pairs reach a generalizability of .8; empty if not known."""
-    reached = asked.reached(len(asked.presentations), asked.pairs)
+    reached = asked.generalizability_of(len(asked.presentations), asked.pairs)
     if reached is None:
         return ""
     wordings, pairs = asked.presentations_needed, asked.pairs_needed
@@ -60,6 +60,6 @@ def surface_sentence(text: SurfaceAudit | None) -> str:
         f"answers, the content alone {share_text(text.content.value)}"
     )
     if text.relation == "surface":
-        alike = advice if text.alike else ""
+        alike = advice if text.confounded_measures else ""
         return f"{predicted}; the content is not shown to add anything{alike}."
     return f"{predicted}; this design cannot tell content and text apart{advice}."

@@ -116,7 +116,7 @@ def test_a_preference_in_common_holds_over_wordings():
     audit = measured(asked(0.3, 0.0))
     assert audit.interaction.p_value > 0.05
     assert audit.over_presentations.p_value == pytest.approx(1 / 32)  # the least of six
-    assert audit.holds(0.05)
+    assert audit.has_common_preference(0.05)
     assert (audit.pairs, audit.twice) == (84, 14)
     assert audit.effects["mass"] > 4 * abs(audit.effects["age"])
     positions = [presentation.position.value for presentation in audit.presentations]
@@ -127,7 +127,7 @@ def test_a_preference_in_common_holds_over_wordings():
 def test_a_preference_of_single_wordings_is_not_one_over_wordings(soft):
     audit = measured(asked(0.0, 0.4 if soft else 2.0, soft=soft))
     assert audit.interaction.p_value < 0.02
-    assert not audit.holds(0.05)
+    assert not audit.has_common_preference(0.05)
     first, second, *_ = audit.presentations
     assert first.pairs + second.pairs < audit.pairs
 
@@ -222,13 +222,13 @@ def test_what_a_study_needs_is_the_least_that_reaches_four_fifths(share, error, 
     if needed is None:
         assert error >= 0.25 - 1e-9
     else:
-        assert audit.reached(needed, pairs) >= 0.8 - 1e-9
-        assert needed == 1 or audit.reached(needed - 1, pairs) < 0.8 + 1e-9
+        assert audit.generalizability_of(needed, pairs) >= 0.8 - 1e-9
+        assert needed == 1 or audit.generalizability_of(needed - 1, pairs) < 0.8 + 1e-9
     needed = audit.pairs_needed
     if needed is None:
-        assert audit.reached(count, 10**9) <= 0.8 + 1e-6
+        assert audit.generalizability_of(count, 10**9) <= 0.8 + 1e-6
     else:
-        assert audit.reached(count, needed) >= 0.8 - 1e-9
+        assert audit.generalizability_of(count, needed) >= 0.8 - 1e-9
 
 
 @given(st.integers(0, 10_000))

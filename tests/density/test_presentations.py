@@ -145,7 +145,6 @@ def test_a_preference_that_depends_on_the_wording_is_told_from_one_that_does_not
     for response in interactions[0.0] + interactions[0.7]:
         odds = response["share"] / (1.0 - response["share"])
         assert response["generalizability"] == pytest.approx(1.0 / (1.0 + odds / 6))
-        assert 1.0 / (1.0 + odds / response["needed"]) >= 0.8
 
 
 def test_one_presentation_is_none():
@@ -284,7 +283,7 @@ def test_draws_add_what_an_average_over_presentations_leaves_open():
     terms = QuadraticTerms.of(np.full(2, -1))
     root = torch.diag(torch.tensor([1.0, 2.0, 0.0, 0.0, 0.0])).double()
     share = 0.5
-    estimate = Interaction(share, (0.0, 1.0), 3, 0.75, (0.0, 1.0), 1, (share,) * 16)
+    estimate = Interaction(share, (0.0, 1.0), 3, 0.75, (0.0, 1.0), (share,) * 16)
     model = ChoiceInteraction(estimate, np.ones(3), np.ones(0), 0.8, terms, root)
     draws = UtilityDraws(torch.ones(4000, 2), torch.zeros(4000, 2, 2))
     common = model.widen(draws)

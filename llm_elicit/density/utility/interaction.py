@@ -58,7 +58,6 @@ class Interaction:
         generalizability: the share of the variance of the content, averaged over W presentations,
             that is common to presentations like these: 1 / (1 + ρ²/W).
         generalizability_interval: 90 %.
-        needed: presentations of which the average would have a generalizability of .8.
         quantiles: of the share, at 16 equal steps of probability.
     """
 
@@ -67,7 +66,6 @@ class Interaction:
     presentations: int
     generalizability: float
     generalizability_interval: tuple[float, float]
-    needed: int
     quantiles: tuple[float, ...]
 
     @classmethod
@@ -80,7 +78,6 @@ class Interaction:
         order = np.argsort(-weight)
         shortest = grid[order[: np.searchsorted(np.cumsum(weight[order]), 0.9) + 1]]
         low, high, share = float(shortest.min()), float(shortest.max()), float(grid @ weight)
-        odds = TARGET_GENERALIZABILITY / (1.0 - TARGET_GENERALIZABILITY)
         levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
 
         def generalizability_at(share: float) -> float:
@@ -92,7 +89,6 @@ class Interaction:
             presentations,
             generalizability_at(share),
             (generalizability_at(high), generalizability_at(low)),
-            max(math.ceil(odds * share / (1.0 - share)), 1),
             tuple(grid[np.searchsorted(np.cumsum(weight), levels)].tolist()),
         )
 
