@@ -32,14 +32,23 @@ from llm_elicit import density
 from llm_elicit._util.settings import StrictModel
 from llm_elicit.audit.distances import energy_distance_given_mean, mean_distance
 from llm_elicit.audit.inference import Interval, wilson_interval
+from llm_elicit.audit.own_density import OwnDensity, OwnDensityAudit, measure_own_density
 from llm_elicit.audit.reference import AuditSettings, Reference, Standardizer, category_shares
+from llm_elicit.audit.responses import Response
 from llm_elicit.audit.stated_quantiles import (
     StatedQuantiles,
     measure_stated_quantiles,
     quantiles_by_noise,
 )
 from llm_elicit.comparisons.row_completion import RowCompletion
-from llm_elicit.questions.numbers import UNREAD, Unread, read_numbers, read_point, read_quantiles
+from llm_elicit.questions.numbers import (
+    UNREAD,
+    RowLikelihood,
+    Unread,
+    read_numbers,
+    read_point,
+    read_quantiles,
+)
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 MAX_NEIGHBOURS = 20
@@ -265,7 +274,7 @@ def _find_neighbours(beginnings: Floats, rows: npt.NDArray[np.int64]) -> npt.NDA
     )
 
 
-DIRECT_KINDS = ("quantiles", "sample", "row", "range", "ratio")
+DIRECT_KINDS = ("quantiles", "sample", "row", "range", "ratio", "likelihood")
 """The kinds of direct questions."""
 
 
@@ -284,6 +293,8 @@ class DirectEvidence:
         unparsed_counts: number of answers that could not be parsed, by kind and reason.
         quantiles_by_level: quantiles of the belief at other noise levels, from
             `quantiles_by_noise`; None for a belief with a single level.
+        own: the model's own density; None if it was not asked for.
+        power: the power of the belief by these answers, if it was fitted.
     """
 
     quantiles: Floats
@@ -294,6 +305,8 @@ class DirectEvidence:
     answer_counts: Mapping[str, int]
     unparsed_counts: Mapping[str, Mapping[Unread, int]]
     quantiles_by_level: Floats | None = None
+    own: OwnDensity | None = None
+    power: density.Power | None = None
 
     @classmethod
     def from_table(
@@ -331,6 +344,8 @@ class DirectEvidence:
             elif kind == "row":
                 reading = read_numbers(reply, 1, finish)
                 completed[number] = np.nan if isinstance(reading, str) else reading[0]
+            elif kind == "likelihood":
+                reading = [] if RowLikelihood.read(reply) else "unparsable"
             else:
                 continue
             if isinstance(reading, str):
@@ -366,7 +381,7 @@ class AnswerCounts(StrictModel):
     """How many answers of one kind could be used.
 
     Attributes:
-        kind: "quantiles", "sample", "row", "range" or "ratio".
+        kind: "quantiles", "sample", "row", "range", "ratio" or "likelihood".
         answers: number of answers.
         unparsed: number of these that could not be parsed, by reason.
     """
@@ -389,12 +404,14 @@ class DirectAudit(StrictModel):
         stated_quantiles: the quantiles that the judge stated; None if none could be parsed.
         generated_points: the points that it generated; None if fewer than two could be used.
         row_completion: the test of the rows that it completed; None if none were asked.
+        own_density: the density of its own probabilities; None if it was not asked for.
     """
 
     answer_counts: list[AnswerCounts]
     stated_quantiles: StatedQuantiles | None
     generated_points: GeneratedPoints | None
     row_completion: RowCompletionTest | None
+    own_density: OwnDensityAudit | None = None
 
 
 def measure_direct(
@@ -403,6 +420,7 @@ def measure_direct(
     belief: Floats | None,
     settings: AuditSettings,
     rng: np.random.Generator,
+    response: Response | None = None,
 ) -> DirectAudit:
     """Compare a judge's answers with its belief and the data.
 
@@ -412,6 +430,7 @@ def measure_direct(
         belief: the belief's draws, `(m, d)`, natural units; None if none was fitted.
         settings: settings of the audit.
         rng: generator for floors and tests.
+        response: its answers about pairs, for its own density.
     """
     row_completion = None
     if evidence.completion is not None:
@@ -436,4 +455,7 @@ def measure_direct(
         ),
         generated_points=measure_generated(evidence.points, reference, belief, settings, rng),
         row_completion=row_completion,
+        own_density=None
+        if evidence.own is None or response is None
+        else measure_own_density(evidence.own, response, evidence.power, reference.space, rng),
     )

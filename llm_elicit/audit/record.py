@@ -280,7 +280,7 @@ def audit_judge(
         measurements["coverage"] = calibration.measure_data_coverage(evidence.data_levels)
     if evidence.direct is not None:
         measurements["direct"] = measure_direct(
-            evidence.direct, reference, belief, settings, data_rng
+            evidence.direct, reference, belief, settings, data_rng, response
         )
     if evidence.bands is not None:
         measurements["bands"] = evidence.bands.features

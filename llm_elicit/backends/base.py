@@ -46,7 +46,8 @@ def ignore_note(line: str) -> None:
 class Capabilities:
     """The capabilities of a backend, declared so that no paid request is needed to find them.
 
-    `text` means direct questions, which show no pair and are answered in words.
+    `text` means direct questions, which show no pair and are answered in words, and `likelihood`
+    those for the probability of a row (`backends.row_likelihood`).
     """
 
     temperature: bool = False
@@ -55,6 +56,7 @@ class Capabilities:
     structured: bool = False
     batch: bool = False
     text: bool = False
+    likelihood: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Request:
 
     Attributes:
         prompt: the rendered messages.
-        points: the points shown as first and second option, natural units; empty for direct
-            questions other than ratios.
+        points: the points shown as first and second option, natural units; of direct questions,
+            those of a ratio, or the one of a likelihood.
         replicate: the number of the replicate.
         options: the letters of the first and the second option.
         max_tokens: tokens that an answer needs, from the template.

@@ -17,10 +17,10 @@ from llm_elicit.questions import parse
 MIN_MASS = 0.05
 """Smallest probability of both letters together for a soft judgment."""
 
-_CLIPPED = -99.0
+CLIPPED = -99.0
 """Log-probabilities at most this stand for "not listed": providers send -100, -9999 or -inf."""
 
-_MAX_ROUNDING_LOSS = 1e-3
+MAX_ROUNDING_LOSS = 1e-3
 """Largest error of the sum of all listed probabilities, due to rounding."""
 
 _MIN_SAMPLED_SHARE = 1e-3
@@ -77,7 +77,7 @@ def soft_choice(listed: Sequence[tuple[str, float]], options: tuple[str, str]) -
     probabilities = {
         (token, logprob): math.exp(min(logprob, 0.0))
         for token, logprob in listed
-        if logprob > _CLIPPED
+        if logprob > CLIPPED
     }
     mass = dict.fromkeys(options, 0.0)
     for (token, _), probability in probabilities.items():
@@ -90,7 +90,7 @@ def soft_choice(listed: Sequence[tuple[str, float]], options: tuple[str, str]) -
         return SoftChoice(None, total)
     censored = int(second == 0.0) - int(first == 0.0)
     if censored:
-        unlisted = max(1.0 - sum(probabilities.values()), 0.0) + _MAX_ROUNDING_LOSS
+        unlisted = max(1.0 - sum(probabilities.values()), 0.0) + MAX_ROUNDING_LOSS
         bound = min(*probabilities.values(), unlisted)
         if bound >= first + second:
             return SoftChoice(None, total)
@@ -229,7 +229,7 @@ def deciding_token(
     pieces = [
         bytes(token.bytes)
         if token.bytes and all(0 <= byte < 256 for byte in token.bytes)
-        else token.token.translate(_BLANKS).encode("utf-8", "replace")
+        else token.token.translate(BLANKS).encode("utf-8", "replace")
         for token in tokens
     ]
     stream, answer = b"".join(pieces), text.encode("utf-8", "replace")
@@ -336,13 +336,13 @@ def letter_ids(answer: object, options: tuple[str, str]) -> list[int]:
     return [spellings[form] for form in first.keys() & second.keys() for spellings in ids.values()]
 
 
-_BLANKS = str.maketrans({"\u2581": " ", "\u0120": " ", "\u010a": "\n"})
+BLANKS = str.maketrans({"\u2581": " ", "\u0120": " ", "\u010a": "\n"})
 """Blanks as some servers show those of their vocabulary."""
 
 
 def _only_letters(token: str) -> str:
     """Return a token without blanks and punctuation: "A" for " A", "(A", "**A" and '"A"'."""
-    return re.sub(r"[\W_]+", "", token.translate(_BLANKS))
+    return re.sub(r"[\W_]+", "", token.translate(BLANKS))
 
 
 def _soft_choice_of(

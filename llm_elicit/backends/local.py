@@ -20,8 +20,10 @@ import platformdirs
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.settings import StrictModel, read_yaml
+from llm_elicit.backends import wire
 from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, ignore_note
 from llm_elicit.backends.chat_completions import read_completion
+from llm_elicit.backends.row_likelihood import ask_row, row_body, row_prefix
 from llm_elicit.backends.sdk import WithoutKey
 from llm_elicit.config.judges import LocalJudge
 from llm_elicit.errors import InputError
@@ -73,7 +75,7 @@ class LocalBackend(WithoutKey):
     """
 
     capabilities = Capabilities(
-        temperature=True, seed=True, logprobs=True, structured=True, text=True
+        temperature=True, seed=True, logprobs=True, structured=True, text=True, likelihood=True
     )
     cacheable = True
 
@@ -95,7 +97,9 @@ class LocalBackend(WithoutKey):
         self._cached_messages: dict[openai.AsyncOpenAI, list[dict[str, str]]] = {}
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Return the chat completions body that `ask` would send."""
+        """Return the body that `ask` would send: of chat completions, or completions for a row."""
+        if request.direct and request.direct.row:
+            return row_body(request, self.model, echo=False, listed=_TOP_LOGPROBS)
         is_letter = request.answer == "letter"
         temperature = request.temperature(self._judge.temperature or 0.0)
         body: dict[str, Any] = {
@@ -121,6 +125,8 @@ class LocalBackend(WithoutKey):
         body = self.body(request)
         client = await self._idle.get()
         try:
+            if request.direct and request.direct.row:
+                return await self._ask_row(client, request, body)
             # Reset the cache to the common prefix of these questions, plus one token.
             *shared, last = body["messages"]
             reset_body = {
@@ -138,6 +144,24 @@ class LocalBackend(WithoutKey):
             return replace(reply, model=self.weights_version)
         finally:
             self._idle.put_nowait(client)
+
+    async def _ask_row(
+        self, client: openai.AsyncOpenAI, request: Request, body: dict[str, Any]
+    ) -> Reply:
+        """Return the likelihood of a row; all rows after the same text share the cached prefix."""
+
+        async def complete(body: dict[str, Any], cache_prompt: bool = True) -> wire.Completion:
+            extra = {"cache_prompt": cache_prompt}
+            answer = await client.completions.create(**body, extra_body=extra)
+            return wire.read_answer(wire.Completion, answer)
+
+        assert request.direct is not None
+        prefix = row_prefix(request) + request.direct.row[0].label
+        shared = [{"role": "prefix", "content": prefix}]
+        if self._cached_messages.get(client) != shared:
+            await complete({**body, "prompt": prefix}, cache_prompt=False)
+            self._cached_messages[client] = shared
+        return replace(await ask_row(complete, request, body), model=self.weights_version)
 
     @staticmethod
     async def _send(client: openai.AsyncOpenAI, body: dict[str, Any]) -> object:

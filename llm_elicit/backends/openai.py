@@ -20,6 +20,8 @@ from llm_elicit.backends.base import (
     Request,
     SettingDroppedError,
     ignore_note,
+    limit_headers,
+    merge_fields,
 )
 from llm_elicit.backends.batches import (
     TAG,
@@ -39,6 +41,7 @@ from llm_elicit.backends.failures import (
     one_line,
     refuses_prompt,
 )
+from llm_elicit.backends.row_likelihood import NoEchoError, ask_row, row_body
 from llm_elicit.backends.sdk import SDKBackend
 from llm_elicit.config.judges import OpenAIJudge
 from llm_elicit.config.profiles import filled
@@ -123,8 +126,9 @@ class OpenAIBackend(SDKBackend):
     """
 
     capabilities = Capabilities(
-        temperature=True, seed=True, logprobs=True, structured=True, batch=True, text=True
-    )
+        temperature=True, seed=True, logprobs=True, structured=True, batch=True, text=True,
+        likelihood=True,
+    )  # fmt: skip
     _judge: OpenAIJudge
 
     def __init__(self, judge: OpenAIJudge, notify: Notify = ignore_note) -> None:
@@ -136,10 +140,14 @@ class OpenAIBackend(SDKBackend):
         self._max_logprobs = wire_format.logprobs or _TOP_LOGPROBS
         self._logprob_count = self._max_logprobs if judge.logprobs else 0
         self._takes_ids = bool(wire_format.token_ids)
+        self._echo, self._listed = True, _TOP_LOGPROBS
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Return the chat completions body that `ask` would send now."""
-        body: dict[str, Any] = {
+        """Return the body that `ask` would send now: of chat completions, or of a row's."""
+        if request.direct and request.direct.row:
+            body = row_body(request, self.model, echo=self._echo, listed=self._listed)
+            return merge_fields(body, self._judge.extra_body)
+        body = {
             "model": self.model,
             "messages": _messages(request.prompt, self._wire_format.system_role),
             self._limit_name: request.token_limit(
@@ -169,6 +177,8 @@ class OpenAIBackend(SDKBackend):
         named = self._wire_format.token_ids in body
         read = partial(read_completion, body=body, options=request.options, named=named)
         try:
+            if request.direct and request.direct.row:
+                return await self._ask_row(request, body)
             reply = await self._send(body, read)
         except openai.APIStatusError as error:
             self._adapt(error.status_code, error_fields(error.body), str(error), body)
@@ -209,6 +219,28 @@ class OpenAIBackend(SDKBackend):
             change = f", {why}; its log-probability is taken as a bound"
         self._notify(f"{self.model}: a letter is not among the alternatives{change}")
 
+    async def _ask_row(self, request: Request, body: dict[str, Any]) -> Reply:
+        """Return the likelihood of a row; the headers are those of the last request."""
+        headers: Mapping[str, str] = {}
+
+        async def complete(body: dict[str, Any]) -> wire.Completion:
+            nonlocal headers
+            headers, content = await self._send_plain(body, "completions")
+            return wire.read_answer(wire.Completion, wire.parse_json(content))
+
+        try:
+            reply = await ask_row(complete, request, body)
+        except NoEchoError:
+            raise self._without_echo() from None
+        return replace(reply, headers=limit_headers(headers))
+
+    def _without_echo(self) -> SettingDroppedError:
+        self._echo = False
+        return SettingDroppedError(
+            f"{self.model}: the server does not return the log-probabilities of a prompt; rows are "
+            "asked for token by token"
+        )
+
     def _adapt(
         self, status: int | None, error: Mapping[str, Any], text: str, body: dict[str, Any]
     ) -> None:
@@ -229,6 +261,17 @@ class OpenAIBackend(SDKBackend):
                 f"{self.model}: the server refuses {field}; the log-probability of a letter that "
                 "is not among the alternatives is taken as a bound"
             ) from None
+        if "prompt" in body:
+            refused_count = _max_allowed(error, text, body["logprobs"])
+            if _WORDS_FOR["logprobs"].search(text) and 0 < refused_count < body["logprobs"]:
+                self._listed = min(self._listed, refused_count)
+                raise SettingDroppedError(
+                    f"{self.model}: the server lists {self._listed} alternatives of a token, not "
+                    f"{_TOP_LOGPROBS}"
+                ) from None
+            if body.get("echo"):
+                raise self._without_echo() from None
+            return
         # A `param` that names no setting, such as "None", says nothing.
         refused = set(re.findall(r"\w+", str(error.get("param")))) & (body.keys() | _PARAMETERS)
         refused = refused or {name for name, words in _WORDS_FOR.items() if words.search(text)}

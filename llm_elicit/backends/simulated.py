@@ -22,7 +22,7 @@ from llm_elicit.backends.base import Capabilities, Reply, Request
 from llm_elicit.backends.sdk import WithoutKey
 from llm_elicit.config.judges import LogOddsResponse, SimulatedJudge
 from llm_elicit.errors import InputError
-from llm_elicit.questions.numbers import LEVELS
+from llm_elicit.questions.numbers import LEVELS, RowLikelihood
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 if TYPE_CHECKING:
@@ -243,7 +243,8 @@ class SimulatedBackend(WithoutKey):
     one about a ratio with the ratio of the two densities, with noise.
 
     A direct question is answered from the belief: its quantiles, or a draw from it. A row of the
-    table is completed with the feature's value in a draw, independent of the row. Ranges are
+    table is completed with the feature's value in a draw, independent of the row. The likelihood of
+    a row is the belief's density times the volume of the points that are worded alike. Ranges are
     compared by their mass in the same way as points by their density.
 
     Raises:
@@ -257,7 +258,7 @@ class SimulatedBackend(WithoutKey):
         (5,)
     """
 
-    capabilities = Capabilities(seed=True, logprobs=True, text=True)
+    capabilities = Capabilities(seed=True, logprobs=True, text=True, likelihood=True)
     endpoint = "simulated"
     cacheable = False
 
@@ -506,6 +507,9 @@ class SimulatedBackend(WithoutKey):
         """Return the answer to a direct question: numbers in its units, or words."""
         direct, space = request.direct, self._space
         assert direct is not None
+        if direct.row:
+            log_mass = self.log_belief(direct.points[0]) + space.log_cells(direct.points[0])
+            return RowLikelihood(log_probs=(float(log_mass[0]),)).model_dump_json()
         if direct.kind == "quantiles":
             assert direct.feature is not None
             quantiles = np.quantile(self._draws[:, direct.feature], np.array(LEVELS) / 100)

@@ -249,6 +249,8 @@ class Direct(StrictModel):
         rows: how many rows of the reference table the judge is asked to complete.
         ranges: how many pairs of ranges are compared, each in both orders.
         ratios: for how many pairs the judge is asked how many times as plausible one point is.
+        likelihood: for how many pairs, and for how many rows of the reference table, the model's
+            own probabilities of the numbers are read.
 
     Examples:
         >>> Direct(quantiles=3).samples
@@ -260,11 +262,13 @@ class Direct(StrictModel):
     rows: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     ranges: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     ratios: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    likelihood: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
     @model_validator(mode="after")
     def _has_questions(self) -> Direct:
-        if not (self.quantiles or self.samples or self.rows or self.ranges or self.ratios):
+        if not any(self.model_dump().values()):
             raise ValueError(
-                "ask for quantiles, samples, rows, ranges or ratios, or leave direct out"
+                "ask for quantiles, samples, rows, ranges, ratios or likelihood, or leave direct "
+                "out"
             )
         return self

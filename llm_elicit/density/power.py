@@ -1,12 +1,13 @@
 """The scale of a belief: which power k makes exp(k f) the judge's density.
 
-Comparisons determine f up to a factor, so the belief is one of p_k ∝ exp(k f). Four sources
+Comparisons determine f up to a factor, so the belief is one of p_k ∝ exp(k f). Five sources
 determine k:
 
 - *points* x_j stated or drawn from the belief: their likelihood Σ k f(x_j) − m log ∫ exp(k f);
 - *quantiles* of features: the multinomial likelihood of the shares between them, with an effective
   number of points that fits how well they agree with any k (a quasi-likelihood);
 - *ratios*, "how many times as plausible": log-ratios measure k (f(a) − f(b));
+- *likelihood*, the ratio of the densities that a model itself gives two points, likewise;
 - *ranges* compared: log-odds measure c (L_k(R) − L_k(R')) with L_k(R) = log ∫_R exp(k f).
   Differences of log-width are known and determine c, and differences of density then determine k.
 
@@ -81,6 +82,7 @@ def fit_power(
     quantiles: Mapping[Any, Mapping[float, float]] | None = None,
     ranges: Ranges | None = None,
     ratios: Sequence[npt.ArrayLike] | None = None,
+    likelihood: Sequence[npt.ArrayLike] | None = None,
     seed: int = 0,
 ) -> Power:
     """Return the power k at which exp(k f) is the judge's density, with f the belief's utility.
@@ -92,12 +94,14 @@ def fit_power(
     Args:
         belief: fitted by "auto" or "utility"; the power is relative to it.
         points: (m, d) points that the judge stated, or draws from its density, natural units.
-            Columns of data frames are matched by name, here and in ``ratios``.
+            Columns of data frames are matched by name, here, in ``ratios`` and in ``likelihood``.
         quantiles: for each feature, by number or name, values of quantiles by level: {0: {0.5:
             3.1}}.
         ranges: `Ranges` that the judge compared.
         ratios: (a, b, log_ratio), (n, d), (n, d) and (n,): the log of how many times as plausible
             a is.
+        likelihood: (a, b, log_ratio), the log-ratio of the judge's own densities of a and b, per
+            unit of the features' scales.
         seed: of the random numbers of integration.
 
     Raises:
@@ -133,11 +137,13 @@ def fit_power(
             curves["quantiles"] = family.quantiles_likelihood(quantiles)
         if range_likelihood is not None:
             curves["ranges"] = range_likelihood.log_likelihood
-        if ratios is not None:
-            curves["ratios"] = family.ratios_likelihood(ratios)
+        for name, ratio in (("ratios", ratios), ("likelihood", likelihood)):
+            if ratio is not None:
+                curves[name] = family.ratios_likelihood(name, ratio)
         if not curves:
             raise DensityError(
-                "fit_power: no source was given; pass points, quantiles, ranges or ratios."
+                "fit_power: no source was given; pass points, quantiles, ranges, ratios or "
+                "likelihood."
             )
         return _combine_sources(family.powers, curves, range_likelihood, fit_curve)
 
@@ -278,23 +284,23 @@ class _PowerFamily:
             rows.append(row)
         return np.array(rows)
 
-    def ratios_likelihood(self, ratios: Sequence[npt.ArrayLike]) -> Curve:
+    def ratios_likelihood(self, name: str, ratios: Sequence[npt.ArrayLike]) -> Curve:
         """Return log p(log-ratios | k), with f and the dispersion integrated out."""
         if not isinstance(ratios, list | tuple) or len(ratios) != 3:
             raise DensityError(
-                "fit_power: ratios must be the three arrays (a, b, log_ratio); pass a tuple."
+                f"fit_power: {name} must be the three arrays (a, b, log_ratio); pass a tuple."
             )
-        a, b = (_check_points(self.belief, side, "ratios") for side in ratios[:2])
-        y = check_finite("fit_power: ratios", ratios[2])
+        a, b = (_check_points(self.belief, side, name) for side in ratios[:2])
+        y = check_finite(f"fit_power: {name}", ratios[2])
         if not (a.shape == b.shape and y.shape == (len(a),)):
             raise DensityError(
-                f"fit_power: ratios have shapes {a.shape}, {b.shape}, {y.shape}; a and b are (n, d)"
-                " and log_ratio (n,)."
+                f"fit_power: {name}: arrays of shapes {a.shape}, {b.shape}, {y.shape}; a and b are "
+                "(n, d) and log_ratio (n,)."
             )
         if not y.any():
             raise DensityError(
-                "fit_power: all log-ratios of ratios are 0, which fits only a flat belief, and "
-                "this belief is not flat at any power; leave ratios out."
+                f"fit_power: all log-ratios of {name} are 0, which fits only a flat belief, and "
+                f"this belief is not flat at any power; leave {name} out."
             )
         f = self.belief.utility(a) - self.belief.utility(b)
         sides = [torch.from_numpy(self.latent.to_latent(side)) for side in (a, b)]

@@ -501,6 +501,11 @@ async def ask_in_batches(
     for judge in study.campaign.judges:
         if judge not in judges:
             logged.note(judge.name, "has no batch mode; ask it without --batch")
+    if "likelihood" in study.direct.templates:
+        raise InputError(
+            "direct.likelihood: rows are not asked in batches; leave likelihood out for the "
+            "batches, and add it for a run without --batch"
+        )
     builders = builders_of(study, logged, judges, batch=True)
     if unprobed := _unprobed(study, judges) if step != "collect" else []:
         probe = await engine.ask(replace(study, probing=tuple(unprobed)), progress)

@@ -176,6 +176,7 @@ def estimate(
         direct_prompts = [wording.question(query).prompt for query in queries[:samples]]
         numbers = {"quantiles": len(LEVELS), "sample": space.dimension}.get(kind, 1)
         words = None if form.answer == "letter" else _NUMBER_TOKENS * numbers
+        words = 1 if kind == "likelihood" else words
         kinds.append(_Kind(FORMS[kind], len(queries), (direct_prompts,), form, words))
     return [
         reduce(

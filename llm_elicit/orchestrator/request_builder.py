@@ -8,6 +8,7 @@ from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request, provider_of
 from llm_elicit.backends.base import token_limit, without_key
+from llm_elicit.backends.row_likelihood import request_count
 from llm_elicit.comparisons.versions import VersionChange
 from llm_elicit.config.judges import Judge, without_folders
 from llm_elicit.errors import InputError, VersionChangedError
@@ -80,6 +81,12 @@ class RequestBuilder:
             raise InputError(
                 f"direct: judge {judge.name!r}: backend {judge.backend!r} does not declare that it "
                 "answers direct questions (capabilities.text); remove `direct`, or that judge"
+            )
+        if "likelihood" in self.study.direct.templates and not self.backend.capabilities.likelihood:
+            raise InputError(
+                f"direct.likelihood: judge {judge.name!r}: backend {judge.backend!r} does not say "
+                "that it gives log-probabilities of a text (capabilities.likelihood); leave out "
+                "likelihood, or that judge"
             )
         if self.study.campaign.require and not self.backend.capabilities.logprobs:
             raise InputError(
@@ -174,7 +181,10 @@ class RequestBuilder:
     def _token_bound(request: Request, body: dict[str, Any]) -> Tokens | None:
         """Return the most tokens that a request can take by its own limit; None without one."""
         answer = token_limit(body)
-        return None if answer is None else Tokens(tokens.max_prompt_tokens(request.prompt), answer)
+        if answer is None:
+            return None
+        count = request_count(request, body)
+        return Tokens(count * tokens.max_prompt_tokens(request.prompt), count * answer)
 
     def with_charges(self, prepared: PreparedQuestion, reply: Reply) -> Reply:
         """Return the reply with the tokens charged, without the judge's secrets."""

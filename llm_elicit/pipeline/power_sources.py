@@ -18,6 +18,7 @@ import pandas as pd
 
 from llm_elicit import density
 from llm_elicit.audit.direct_answers import DirectEvidence
+from llm_elicit.audit.own_density import OwnDensity
 from llm_elicit.comparisons.fit_inputs import PROBABILITY_ROUNDING
 from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import Plan
@@ -46,6 +47,7 @@ class PowerSources:
         quantiles: the median of the stated quantiles of each feature, by its index and level.
         ranges: pairs of ranges with their log-odds.
         ratios: two points each and the logarithm of how many times as plausible the first is.
+        likelihood: two points each and the log-ratio of the densities that the model gives them.
         notes: a line for each kind of answers that cannot be used.
     """
 
@@ -53,12 +55,13 @@ class PowerSources:
     quantiles: Mapping[int, Mapping[float, float]] = field(default_factory=dict)
     ranges: density.Ranges | None = None
     ratios: tuple[Floats, Floats, Floats] | None = None
+    likelihood: tuple[Floats, Floats, Floats] | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def available(self) -> dict[str, Any]:
         """The sources that are present, by the names of `fit_power`'s arguments."""
-        names = ("points", "quantiles", "ranges", "ratios")
+        names = ("points", "quantiles", "ranges", "ratios", "likelihood")
         sources = {name: getattr(self, name) for name in names}
         return {name: value for name, value in sources.items() if value is not None and len(value)}
 
@@ -87,7 +90,7 @@ def read_sources(
         judge: the judge's name.
         space: the feature space.
         seed: the campaign's, from which the ranges follow.
-        plan: the campaign's pairs, for the ratios.
+        plan: the campaign's pairs, for ratios and likelihoods.
     """
     read = DirectEvidence.from_table(table, judge, space, seed)
     if table is None or read is None:
@@ -97,8 +100,10 @@ def read_sources(
     ratios, about_ratios = _ratios(rows[rows["kind"] == "ratio"], plan)
     points, about_points = _points(read.points, space)
     quantiles, about_quantiles = _quantiles(read.quantiles, space)
-    lines = (about_points, about_quantiles, about_ranges, about_ratios)
-    return PowerSources(points, quantiles, ranges, ratios, tuple(line for line in lines if line))
+    likelihood, about_likelihood = _likelihood(OwnDensity.read(rows, judge, space, seed, plan))
+    lines = (about_points, about_quantiles, about_ranges, about_ratios, about_likelihood)
+    notes = tuple(line for line in lines if line)
+    return PowerSources(points, quantiles, ranges, ratios, likelihood, notes)
 
 
 def _ranges(
@@ -134,6 +139,16 @@ def _ratios(
     pairs = rows["number"].to_numpy(np.int64)[is_read]
     ratios = np.array([ratio for ratio in read if ratio is not None])
     return (plan.a[pairs], plan.b[pairs], np.log(ratios)), None
+
+
+def _likelihood(
+    own: OwnDensity | None,
+) -> tuple[tuple[Floats, Floats, Floats] | None, str | None]:
+    if own is None or own.log_ratios is not None:
+        return None if own is None else own.log_ratios, None
+    bounds = int(own.is_bound.sum())
+    line = f"likelihood: {len(own.pairs)} pairs, {bounds} of them with a bound alone"
+    return None, f"{line}; fewer than {MIN_ANSWERS} are left"
 
 
 def _points(points: Floats, space: FeatureSpace) -> tuple[Floats | None, str | None]:

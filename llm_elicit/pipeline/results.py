@@ -20,6 +20,7 @@ from llm_elicit.audit import belief_power, consistency, summaries
 from llm_elicit.audit.calibration import evaluate_data_levels
 from llm_elicit.audit.direct_answers import DirectEvidence
 from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
+from llm_elicit.audit.own_density import OwnDensity
 from llm_elicit.audit.people import PeopleEvidence
 from llm_elicit.audit.record import JudgeEvidence, audit_run
 from llm_elicit.audit.reference import Reference
@@ -156,6 +157,9 @@ def _evidence(
     seed, space = result.campaign.seed, result.space
     triads = consistency.find_triads(comparisons, judge)
     direct = DirectEvidence.from_table(result.direct, judge, space, seed)
+    own = OwnDensity.read(result.direct, judge, space, seed, result.first_round)
+    if direct is not None:
+        direct = replace(direct, own=own)
     schedule = schedule_of(judge, result.campaign)
     evidence = JudgeEvidence(
         judge,
@@ -175,6 +179,8 @@ def _evidence(
     pinned = None  # without direct answers
     if power.is_file():
         pinned = read_json(power, lambda text: belief_power.parse_power(json.loads(text)))
+    if direct is not None and own is not None:
+        direct = replace(direct, own=own.with_belief(belief), power=pinned)
     beliefs: dict[str, Floats] = {first: points}
     diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
     for method in others:

@@ -188,6 +188,20 @@ def ratio_pairs(pairs: int, count: int, seed: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, 0x4A710]).permutation(pairs)[:count]
 
 
+def likelihood_rows(space: FeatureSpace, seed: int) -> Floats:
+    """Return the rows of a space's table, in the order in which likelihoods are asked for.
+
+    Returns:
+        `(n, d)`, natural units, rounded as they are worded.
+
+    Raises:
+        InputError: the table is missing or was changed.
+    """
+    rows = space.round(space.table_points())
+    rows = rows[space.contains(rows)]
+    return np.asarray(rows[np.random.default_rng([seed, 0x11CE]).permutation(len(rows))])
+
+
 def _block(space: FeatureSpace, seed: int, number: int) -> Floats:
     """Draw pairs of ranges `(2, n, d, 2)` that have a positive width when rounded."""
     rng = np.random.default_rng([seed, 0x4A46E, number])

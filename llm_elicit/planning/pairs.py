@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, product
 from typing import Literal
 
 import numpy as np
@@ -21,18 +21,22 @@ from llm_elicit._util.text import brief_repr
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.design import Design, Direct
 from llm_elicit.errors import InputError
-from llm_elicit.planning.direct_pairs import range_pairs, ratio_pairs
+from llm_elicit.planning.direct_pairs import likelihood_rows, range_pairs, ratio_pairs
 from llm_elicit.planning.presentations import presentation_count, spread
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Order = Literal["ab", "ba"]
-DirectKind = Literal["quantiles", "sample", "row", "range", "ratio"]
-DirectForm = Literal["quantiles", "sample", "row", "range-ab", "range-ba", "ratio"]
+DirectKind = Literal["quantiles", "sample", "row", "range", "ratio", "likelihood"]
+DirectForm = Literal[
+    "quantiles", "sample", "row", "range-ab", "range-ba", "ratio", "likelihood-a", "likelihood-b",
+    "likelihood-row",
+]  # fmt: skip
 Form = Order | DirectForm
 
 FORMS: Mapping[DirectKind, tuple[DirectForm, ...]] = {
     "quantiles": ("quantiles",), "sample": ("sample",), "row": ("row",),
     "range": ("range-ab", "range-ba"), "ratio": ("ratio",),
+    "likelihood": ("likelihood-a", "likelihood-b", "likelihood-row"),
 }  # fmt: skip
 """The forms of the direct questions of each kind."""
 
@@ -44,7 +48,9 @@ class Query:
     In order "ab" point a is shown first, as option A; in order "ba" point b is. For a direct
     question, `order` is its form and `pair` the number of its subject: the feature for
     "quantiles", the row for "row", the pair for "ratio" (a is shown first), the pair of ranges for
-    "range-ab" and "range-ba". For "sample" it is 0, and every sample is a replicate.
+    "range-ab" and "range-ba", the pair for "likelihood-a" and "likelihood-b" and the row for
+    "likelihood-row", whose replicate 1 has the features in reverse order. For "sample" it is 0, and
+    every sample is a replicate.
     """
 
     pair: int
@@ -279,8 +285,8 @@ def direct_queries(
         direct: the campaign's section; None for no questions.
         space: the feature space.
         seed: the campaign's.
-        pairs: the number of pairs of the first round, for the ratios.
-        repeated: those that ask about an earlier pair again, of which no ratio is asked.
+        pairs: the number of pairs of the first round, for ratios and likelihoods.
+        repeated: those that ask about an earlier pair again, which are left out of these.
 
     Raises:
         InputError: rows are asked for without a suitable table, or quantiles or ranges if no
@@ -310,7 +316,17 @@ def direct_queries(
     ranges = (
         Query(number, order, 0) for number in range(direct.ranges) for order in FORMS["range"]
     )
-    several = (pair for pair in ratio_pairs(pairs, pairs, seed).tolist() if pair not in repeated)
-    ratios = (Query(pair, "ratio", 0) for pair in islice(several, direct.ratios))
+    several = [pair for pair in ratio_pairs(pairs, pairs, seed).tolist() if pair not in repeated]
+    ratios = (Query(pair, "ratio", 0) for pair in several[: direct.ratios])
     completions = (Query(row, "row", 0) for row in range(rows))
-    return (*quantiles, *samples, *completions, *ranges, *ratios)
+    scored_rows = len(likelihood_rows(space, seed)) if direct.likelihood and space.table else 0
+    # One order of the features after the other, so that a model reads their list once.
+    likelihoods = (
+        Query(number, form, reverse)
+        for reverse in range(min(space.dimension, 2))
+        for number, form in chain(
+            product(several[: direct.likelihood], FORMS["likelihood"][:2]),
+            product(range(min(direct.likelihood, scored_rows)), FORMS["likelihood"][2:]),
+        )
+    )
+    return (*quantiles, *samples, *completions, *ranges, *ratios, *likelihoods)

@@ -1,4 +1,4 @@
-"""Direct questions as prompts: quantiles, sampled points, row completions, ranges and ratios.
+"""Direct questions as prompts: quantiles, points, row completions, ranges, ratios, likelihoods.
 
 The question of a query follows from the campaign's settings, its seed and the feature space, so
 that a resumed run asks the same questions.
@@ -13,14 +13,14 @@ from typing import Any
 
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.design import Direct
-from llm_elicit.planning.direct_pairs import range_pairs
+from llm_elicit.planning.direct_pairs import likelihood_rows, range_pairs
 from llm_elicit.planning.pairs import DirectKind, Plan, Query
-from llm_elicit.questions.template import Answer, Prompt, Template
+from llm_elicit.questions.template import Answer, Message, Prompt, Template
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 TEMPLATES: Mapping[DirectKind, str] = {
     "quantiles": "v1/quantiles", "sample": "v1/sample", "row": "v1/row", "range": "v1/range",
-    "ratio": "v1/ratio",
+    "ratio": "v1/ratio", "likelihood": "v1/likelihood",
 }  # fmt: skip
 """The templates of the kinds of direct questions."""
 
@@ -42,6 +42,22 @@ _ANSWERS: Mapping[DirectKind, tuple[Answer, ...]] = {
 
 
 @dataclass(frozen=True)
+class RowValue:
+    """A value in the text of a row whose probability is asked for.
+
+    Attributes:
+        label: the text before it.
+        text: the value as it is worded, with the blank before it and the mark that ends it, so that
+            3 is not the beginning of 35.
+        alternatives: the texts of the other categories.
+    """
+
+    label: str
+    text: str
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class DirectQuestion:
     """A direct question with its prompt.
 
@@ -50,9 +66,11 @@ class DirectQuestion:
         feature: the feature of quantiles or of the hidden value of a row; None otherwise.
         template: the template.
         prompt: the rendered question.
-        points: the two points of a ratio, in the order in which they are shown.
+        points: the two points of a ratio, in the order in which they are shown; of a likelihood,
+            its point.
         ranges: the two boxes of a question about ranges, in the order in which they are shown,
             `(d, 2)` each.
+        row: the values of a row whose probability is asked for, in the order of its text.
     """
 
     kind: DirectKind
@@ -61,6 +79,7 @@ class DirectQuestion:
     prompt: Prompt
     points: tuple[Floats, ...] = ()
     ranges: tuple[Floats, ...] = ()
+    row: tuple[RowValue, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +91,8 @@ class DirectWording:
         templates: the templates by kind, for the kinds that are asked.
         completion: the rows to complete, if any.
         ranges: the pairs of ranges, `(n, d, 2)` each, if any.
-        plan: the campaign's pairs, for the ratios.
+        plan: the campaign's pairs, for ratios and likelihoods.
+        rows: the rows of the table whose likelihood is asked for, `(n, d)`, if any.
 
     Examples:
         >>> space = FeatureSpace.load("penguins")
@@ -86,6 +106,7 @@ class DirectWording:
     completion: RowCompletion | None = None
     ranges: tuple[Floats, Floats] | None = None
     plan: Plan | None = None
+    rows: Floats | None = None
 
     @classmethod
     def of(
@@ -102,7 +123,7 @@ class DirectWording:
             direct: the campaign's section; None for no questions.
             space: the feature space.
             seed: the campaign's.
-            plan: the plan of the campaign, whose pairs are used for ratios.
+            plan: the plan of the campaign, whose pairs are used for ratios and likelihoods.
             answer: the answer format of its own template, which ranges share.
 
         Raises:
@@ -112,7 +133,7 @@ class DirectWording:
             return cls(space, {})
         counts: dict[DirectKind, int] = {
             "quantiles": direct.quantiles, "sample": direct.samples, "row": direct.rows,
-            "range": direct.ranges, "ratio": direct.ratios,
+            "range": direct.ranges, "ratio": direct.ratios, "likelihood": direct.likelihood,
         }  # fmt: skip
         names = dict(TEMPLATES)
         names |= _WITH_WORDS if len(space.numeric) < space.dimension else {}
@@ -125,7 +146,8 @@ class DirectWording:
         }
         ranges = range_pairs(space, direct.ranges, seed) if direct.ranges else None
         completion = RowCompletion.of(space, seed) if direct.rows else None
-        return cls(space, templates, completion, ranges, plan)
+        scored = likelihood_rows(space, seed) if direct.likelihood and space.table else None
+        return cls(space, templates, completion, ranges, plan, scored)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -139,6 +161,8 @@ class DirectWording:
             # A larger number of ranges starts with the same ones, so the first pair suffices.
             bounds = b"".join(side[0].tobytes() for side in self.ranges)
             identity["ranges"] = hashlib.sha256(bounds).hexdigest()
+        if self.rows is not None:
+            identity["likelihood rows"] = hashlib.sha256(self.rows.tobytes()).hexdigest()
         return identity
 
     def question(self, query: Query) -> DirectQuestion:
@@ -151,6 +175,8 @@ class DirectWording:
         assert kind is not None
         if kind in ("range", "ratio"):
             return self._of_two(query, kind)
+        if kind == "likelihood":
+            return self._of_row(query)
         variables, feature = self._about, None
         if kind == "quantiles":
             feature = query.pair
@@ -182,6 +208,33 @@ class DirectWording:
         if kind == "range":
             return DirectQuestion(kind, None, template, prompt, ranges=boxes)
         return DirectQuestion(kind, None, template, prompt, points=points)
+
+    def _of_row(self, query: Query) -> DirectQuestion:
+        """Return the question for the probability of a row; its text is the last message."""
+        assert self.plan is not None
+        side = query.order.removeprefix("likelihood-")
+        points = {"a": self.plan.a, "b": self.plan.b, "row": self.rows}[side]
+        assert points is not None
+        named = list(zip(self.space.features, points[query.pair].tolist(), strict=True))
+        named = named[::-1] if query.replicate else named
+        row = []
+        for number, (feature, value) in enumerate(named, 1):
+            end = "\n" if number == len(named) else ";"
+            others = [c for c in feature.categories if c != feature.word(value)]
+            row.append(
+                RowValue(
+                    feature.label if number == 1 else f" {feature.label}",
+                    f" {feature.word(value)}{end}",
+                    tuple(f" {category}{end}" for category in others),
+                )
+            )
+        template = self.templates["likelihood"]
+        features = {"features": [_worded(feature) for feature, _ in named]}
+        before = template.render(self._about | features)
+        text = Message("assistant", "".join(value.label + value.text for value in row))
+        prompt = Prompt((*before.messages, text))
+        shown = (points[query.pair],)
+        return DirectQuestion("likelihood", None, template, prompt, shown, row=tuple(row))
 
     @property
     def _about(self) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
+from pydantic import ValidationError
+
+from llm_elicit._util.settings import StrictModel
 from llm_elicit.spaces.feature import ENGLISH, Feature, to_english
 
 Unread = Literal[
@@ -244,3 +247,37 @@ def _found(text: str) -> list[float] | Unread:
     if not numbers:
         return "no numbers"
     return numbers if all(math.isfinite(value) for value in numbers) else "not finite"
+
+
+class RowLikelihood(StrictModel):
+    """The probability that a model writes the values of a row, kept as the text of a reply.
+
+    Attributes:
+        log_probs: the logarithm of each value's, given the text before it, in the order shown.
+        others: the most that tokenizations other than the one read add to their sum.
+        is_bound: whether a token's probability is only known to be at most that of those listed.
+    """
+
+    log_probs: tuple[float, ...]
+    others: float = 0.0
+    is_bound: bool = False
+
+    @classmethod
+    def read(cls, reply: str) -> RowLikelihood | None:
+        """Return the likelihood in a reply; None if it is none.
+
+        Examples:
+            >>> RowLikelihood.read('{"log_probs": [-2.5, -1.0]}').log_prob
+            -3.5
+            >>> RowLikelihood.read("42") is None
+            True
+        """
+        try:
+            return cls.model_validate_json(reply)
+        except ValidationError:
+            return None
+
+    @property
+    def log_prob(self) -> float:
+        """The logarithm of the probability of all values."""
+        return math.fsum(self.log_probs)

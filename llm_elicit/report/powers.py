@@ -175,7 +175,7 @@ def sources_disagree(powers: BeliefPowers) -> bool:
 
 def sources_text(source: str) -> str:
     """Return the sources of a power as a phrase."""
-    return join_names(source.split(" + "))
+    return join_names(source.replace("likelihood", "the model's own density").split(" + "))
 
 
 def _saved_power_sentence(powers: BeliefPowers) -> str:

@@ -560,6 +560,29 @@ class Feature(StrictModel):
         """
         return 0.0 if self.scale == "log" else 1.0 / (self._grid[1] * self.factor)
 
+    def log_cells(self, values: Floats) -> Floats:
+        """The log width, on the scale, of the values that are worded as each of `values`.
+
+        0 for words of categories.
+
+        Examples:
+            >>> age = Feature(name="x", label="x", low=0, high=90)
+            >>> np.exp(age.log_cells(np.array([35.5]))).round(6).tolist()
+            [0.1]
+        """
+        if self.categories:
+            return np.zeros_like(values)
+
+        def step(at: Floats) -> Floats:
+            steps = 10.0 ** -self._decimals(at) / self.factor
+            return np.maximum(steps, 1.0) if self.whole else steps
+
+        if self.scale == "linear":
+            return np.asarray(np.log(step(values)) + 0.0 * values)
+        # Below a power of ten the step is a tenth of that above.
+        below, above = step(values * (1.0 - 1e-9)), step(values)
+        return np.asarray(np.log(np.log1p(0.5 * above / values) - np.log1p(-0.5 * below / values)))
+
     def round(self, values: Floats) -> Floats:
         """Values as they are worded: `digits` digits, whole where the kind is integer.
 

@@ -415,6 +415,15 @@ class FeatureSpace(StrictModel):
         """Half the width of each coordinate's values: 1/2 of whole ones and codes, else 0."""
         return np.where(self.categorical | self.integer, 0.5, 0.0)
 
+    def log_cells(self, points: ArrayLike) -> Floats:
+        """The log volume, on the scales, of the points that are worded as each of `points`, `(n,)`.
+
+        A category counts as one.
+        """
+        natural = np.atleast_2d(np.asarray(points, dtype=np.float64))
+        columns = [f.log_cells(natural[:, i]) for i, f in enumerate(self.features)]
+        return np.asarray(np.sum(columns, axis=0))
+
     def to_support(self, points: ArrayLike) -> Floats:
         """Points with the values of whole features rounded, and the end of a period its start."""
         rows = np.asarray(points, dtype=np.float64)

@@ -203,7 +203,7 @@ def test_an_estimate_and_a_dry_run_tell_of_them() -> None:
 @pytest.mark.parametrize(
     ("direct", "message"),
     [
-        ({}, "ask for quantiles, samples, rows, ranges or ratios"),
+        ({}, "ask for quantiles, samples, rows, ranges, ratios or likelihood"),
         ({"samples": -1}, "greater than or equal to 0"),
         ({"points": 3}, "unknown key|Extra inputs"),
     ],

@@ -10,6 +10,7 @@ from itertools import pairwise
 from llm_elicit.audit.consistency import Transitivity
 from llm_elicit.audit.direct_answers import AnswerCounts
 from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.own_density import OwnDensityAudit
 from llm_elicit.audit.record import Audit, JudgeEvidence, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.config.design import Design
@@ -238,7 +239,30 @@ def test_answers_about_ranges_and_ratios_are_counted(study):
     audit = study.audit.model_copy(update={"judges": judges})
     text = render_page(dataclasses.replace(study, audit=audit), {})
     assert "<td>76 of 80</td><td>20 of 20</td>" in text
-    assert text.count("<td>not asked</td>") == 3
+    assert text.count("<td>not asked</td>") == 4
+
+
+def test_the_own_density_is_shown_where_it_was_read(study, page):
+    caption = "beside its choices and the data"
+    assert caption not in page
+    of_slope = Interval(value=2.02, low=1.99, high=2.05)
+    own = OwnDensityAudit(
+        pairs=20, rows=18, bounds=3, others=0.02, order_correlation=0.87, correlation=None,
+        agreement=Interval(value=0.9, low=0.7, high=0.97), slope=of_slope, auc=None,
+        belief_auc=Interval(value=0.84, low=0.73, high=0.92), log_score=None,
+        belief_log_score=Interval(value=1.2, low=0.8, high=1.6),
+    )  # fmt: skip
+    expert, other = study.audit.judges
+    direct = expert.direct.model_copy(update={"own_density": own})
+    judges = [expert.model_copy(update={"direct": direct}), other]
+    audit = study.audit.model_copy(update={"judges": judges})
+    text = render_page(dataclasses.replace(study, audit=audit), {})
+    cells = [
+        "20; 18", "3", "0.87", "not measurable", "90% (70% to 97%)", "2.02 (1.99 to 2.05)",
+        "not measurable", "84% (73% to 92%)", "not measurable", "+1.20 (+0.80 to +1.60)",
+    ]  # fmt: skip
+    assert caption in text
+    assert "".join(f"<td>{cell}</td>" for cell in cells) in text
 
 
 def test_cycles_are_shown_where_they_were_measured(study, page):

@@ -32,7 +32,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from llm_elicit.errors import InputError
 from llm_elicit.planning.pairs import Form
 
-VERSION = "6"
+VERSION = "7"
 """The version of these tables, which every journal records. It changes with each table, column or
 constraint."""
 
@@ -85,7 +85,8 @@ questions = _table(
     _required("lost_tokens", _INTEGER, "0"),
     Column("batch", Text),
     CheckConstraint(
-        "form IN ('ab', 'ba', 'quantiles', 'sample', 'row', 'range-ab', 'range-ba', 'ratio')"
+        "form IN ('ab', 'ba', 'quantiles', 'sample', 'row', 'range-ab', 'range-ba', 'ratio', "
+        "'likelihood-a', 'likelihood-b', 'likelihood-row')"
     ),
     CheckConstraint(
         "state IN ('planned', 'in flight', 'submitted', 'done', 'failed', 'quarantined')"
