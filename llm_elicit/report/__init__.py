@@ -1,8 +1,7 @@
 """The report: figures, tables and one self-contained HTML page from an audit."""
 
-from llm_elicit.report.conditions import Condition, write_conditions
 from llm_elicit.report.figures import Samples
-from llm_elicit.report.page import Study, write_report
+from llm_elicit.report.page import Condition, Study, write_conditions, write_report
 from llm_elicit.report.tables import write_tables
 
 __all__ = ["Condition", "Samples", "Study", "write_conditions", "write_report", "write_tables"]
