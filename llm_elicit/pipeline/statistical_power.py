@@ -468,7 +468,7 @@ class Simulator:
             return 1.0
         if audit.over_presentations is None:  # an audit decides by the fit, near the true share
             return float(self.judge.wording < 0.5)
-        return float(audit.holds(settings.level))
+        return float(audit.has_common_preference(settings.level))
 
     def _effect(self, pairs: int, size: float, rng: np.random.Generator) -> float:
         feature = int(rng.integers(self.space.dimension))
