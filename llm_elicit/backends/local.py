@@ -43,6 +43,9 @@ _TOP_LOGPROBS = 1000
 """Number of log-probabilities requested for the first token. It is large because a model that
 clearly prefers one letter gives the other a low rank."""
 
+_TOP_LOGPROBS_OF_ROWS = 100
+"""Number of log-probabilities requested for each token of a row."""
+
 _GRAMMARS = {
     "probability": 'root ::= ("100" | [1-9]? [0-9]) "%"',
     "ratio": 'root ::= [0-9] | [1-9] [0-9] [0-9]? | [0-9] "." [0-9] [0-9]? | "1/" [1-9] [0-9]?',
@@ -99,7 +102,7 @@ class LocalBackend(WithoutKey):
     def body(self, request: Request) -> dict[str, Any]:
         """Return the body that `ask` would send: of chat completions, or completions for a row."""
         if request.direct and request.direct.row:
-            return row_body(request, self.model, echo=False, listed=_TOP_LOGPROBS)
+            return row_body(request, self.model, echo=False, listed=_TOP_LOGPROBS_OF_ROWS)
         is_letter = request.answer == "letter"
         temperature = request.temperature(self._judge.temperature or 0.0)
         body: dict[str, Any] = {

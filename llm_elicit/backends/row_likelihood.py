@@ -243,8 +243,12 @@ def _alternatives(token: wire.Token) -> dict[bytes, float]:
     Raises:
         MalformedReplyError: they are not numbers.
     """
-    listed = [(_bytes_of(item), item.logprob) for item in (*(token.top_logprobs or ()), token)]
-    known = {text: min(logprob, 0.0) for text, logprob in listed if logprob > CLIPPED and text}
+    # Two tokens may have one text, but a token no two values.
+    listed = {(_bytes_of(item), item.logprob) for item in (*(token.top_logprobs or ()), token)}
+    known: dict[bytes, float] = {}
+    for text, logprob in listed:
+        if logprob > CLIPPED and text:
+            known[text] = min(float(np.logaddexp(known.get(text, -math.inf), logprob)), 0.0)
     if not known:
         raise MalformedReplyError("a token has no log-probability")
     return known

@@ -150,3 +150,18 @@ def test_a_server_without_probabilities_is_named(
 
     with Provider(behave) as provider, pytest.raises(MalformedReplyError, match=line):
         _ask(sticks, provider.url, _questions(sticks)[:1])
+
+
+def test_two_tokens_of_one_text_are_added(sticks: FeatureSpace) -> None:
+    shares = [(" 3", 0.2), (" 3", 0.1), ("x", 0.05)]
+    listed = [{"token": text, "logprob": math.log(share)} for text, share in shares]
+    choice = {"text": " 3", "logprobs": {"content": [{**listed[0], "top_logprobs": listed}]}}
+
+    def behave(number: int, _body: dict[str, Any]) -> Any:
+        answer = json.dumps({"choices": [choice]}).encode()
+        return Fails(400, "no echo") if number == 1 else Sends(answer)
+
+    question = replace(_questions(sticks)[0], row=(RowValue("length", " 3"),))
+    with Provider(behave) as provider:
+        (read,), _ = _ask(sticks, provider.url, [question])
+    assert read.log_prob == pytest.approx(math.log(0.3))
