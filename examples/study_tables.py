@@ -1,58 +1,37 @@
 """The tables and the figure of docs/study.md, from the runs of a campaign.
 
-    python examples/study_tables.py study study.png
+    llm-elicit register study/analysis.yaml --check --json > results.json
+    python examples/study_tables.py study docs/study-tables docs/study.png results.json
 
 The campaign is run first, or resumed; with no argument it is a quick one of simulated judges.
 """
 
+import json
 import sys
 from itertools import combinations
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 import llm_elicit as le
 from llm_elicit.audit.inference import holm_adjust
 from llm_elicit.audit.responses import build_response
 
-RESAMPLES = 10_000
 LEVEL = 0.05
 
 
-def log_density(space, points):
-    """Of the reference table, smoothed on the features' scales (Scott's rule): (n,), nats."""
-    smooth = stats.gaussian_kde(space.to_scale(space.table_points()).T)
-    return smooth.logpdf(space.to_scale(points).T)
-
-
-def rank_correlation(x, y, rng, level):
-    """Spearman's, with an interval by resampling pairs; None where all of x are alike."""
-    if np.ptp(x) < 1e-12:
-        return None
-    drawn = rng.integers(len(x), size=(RESAMPLES, len(x)))
-    ranks = stats.rankdata(x[drawn], axis=1), stats.rankdata(y[drawn], axis=1)
-    apart = [rank - rank.mean(axis=1, keepdims=True) for rank in ranks]
-    sizes = [np.sqrt(np.square(one).sum(axis=1)) for one in apart]
-    again = (apart[0] * apart[1]).sum(axis=1) / (sizes[0] * sizes[1])
-    return stats.spearmanr(x, y).statistic, *np.nanquantile(again, [level / 2, 1 - level / 2])
-
-
-def show(found, digits=2):
-    if found is None:
+def text(estimate, digits=2):
+    """Return a value with its interval."""
+    if estimate is None:
         return "none"
-    if not isinstance(found, tuple):
-        found = found.value, found.low, found.high
-    return "{:.{n}f} [{:.{n}f}, {:.{n}f}]".format(*found, n=digits)
+    return "{:.{n}f} [{:.{n}f}, {:.{n}f}]".format(*estimate, n=digits)
 
 
-def row(*cells):
-    print("|", " | ".join(cells), "|")
-
-
-def header(*cells):
-    row(*cells)
-    row(*["---"] * len(cells))
+def ends(interval):
+    return None if interval is None else (interval.value, interval.low, interval.high)
 
 
 def judges_of(runs):
@@ -60,114 +39,162 @@ def judges_of(runs):
 
 
 def preferences(runs):
-    """Questions 1 and 2: does a judge have a preference, and how reliable is it?"""
-    header(
-        "space", "judge", "verdict", "p", "p (Holm)", "held-out R²", "ceiling", "position effect",
-        "its sd", "its share",
-    )  # fmt: skip
+    """Does a judge have a preference, how reliable is it, and what has position to do with it?"""
+    rows = []
     for run, judge in judges_of(runs):
-        said, place = judge.preference, judge.preference.position
-        position = ("none", "none", "none")
-        if place is not None:
-            sd = "none" if place.sd is None else f"{place.sd:.3f}"
-            position = show(place.mean), sd, f"{place.explained_share:.2f}"
-        p = f"{said.p_value:.4f}", f"{said.p_holm:.4f}"
-        reliable = show(said.reliability), show(said.ceiling)
-        row(run.space.name, judge.name, said.verdict, *p, *reliable, *position)
+        found, place = judge.preference, judge.preference.position
+        rows.append({
+            "space": run.space.name, "judge": judge.name, "verdict": judge.verdict,
+            "p": f"{found.p_value:.4f}", "p (Holm)": f"{found.p_holm:.4f}",
+            "held-out R²": text(ends(found.reliability)), "ceiling": text(ends(found.ceiling)),
+            "position effect": "none" if place is None else text(ends(place.mean)),
+            "its sd": "none" if place is None or place.sd is None else f"{place.sd:.3f}",
+        })  # fmt: skip
+    return rows
 
 
 def effects(runs):
-    """Question 3: what is preferred? Features whose test passes after Holm's correction."""
-    header("space", "judge", "feature", "prefers", "log-odds over the middle half", "p (Holm)")
-    for run, judge in judges_of(runs):
-        for one in judge.effects:
-            if one.p_holm < LEVEL and one.value is not None:
-                size = show((one.value, one.low, one.high), 3)
-                row(run.space.name, judge.name, one.name, one.direction, size, f"{one.p_holm:.4f}")
+    """What is preferred: every feature's effect over the middle half of its range."""
+    return [
+        {
+            "space": run.space.name, "judge": judge.name, "feature": effect.name,
+            "prefers": effect.direction,
+            "log-odds over the middle half": text((effect.value, effect.low, effect.high), 3),
+            "p (Holm)": f"{effect.p_holm:.4f}",
+        }
+        for run, judge in judges_of(runs)
+        for effect in judge.effects
+        if effect.value is not None and effect.low is not None
+    ]  # fmt: skip
 
 
-def against_the_data(runs, cells):
-    """Question 4: does the preference follow the data?"""
-    header(
-        "space", "judge", "AUC", "ceiling", "utility and log-density",
-        "half differences and log-density", f"at 1 − .05/{cells}",
-    )  # fmt: skip
-    found = {}
+def wordings(runs):
+    """What of a preference do wordings have in common?"""
+    return [
+        {
+            "space": run.space.name, "judge": judge.name,
+            "common share": text(ends(judge.presentations.common)),
+            "generalizability": text(ends(judge.presentations.generalizability)),
+            "p of an interaction": f"{judge.presentations.interaction.p_value:.4f}",
+            "gains": "{:.2f} to {:.2f}".format(*gains(judge.presentations)),
+            "position effects": "{:.2f} to {:.2f}".format(*positions(judge.presentations)),
+        }
+        for run, judge in judges_of(runs)
+        if judge.presentations is not None
+    ]  # fmt: skip
+
+
+def gains(asked):
+    values = [one.gain for one in asked.presentations if one.gain is not None] or [np.nan]
+    return min(values), max(values)
+
+
+def positions(asked):
+    values = [one.position.value for one in asked.presentations if one.position] or [np.nan]
+    return min(values), max(values)
+
+
+def against_the_data(runs):
+    """Does the preference follow the data?"""
+    rows = []
     for run, judge in judges_of(runs):
-        said = build_response(run.comparisons, judge.name)
-        denser = log_density(run.space, said.a) - log_density(run.space, said.b)
-        alone, all_cells = (
-            rank_correlation(said.value, denser, np.random.default_rng(0), level)
-            for level in (LEVEL, LEVEL / cells)
-        )
-        found.setdefault(judge.name, {})[run.space.name] = alone
-        data, known = judge.discrimination, ("none", "none", "none")
+        data = judge.discrimination
         if data is not None:
-            known = show(data.auc), f"{data.ceiling:.2f}", show(data.rank_correlation)
-        sure = "none" if all_cells is None else "[{:.2f}, {:.2f}]".format(*all_cells[1:])
-        row(run.space.name, judge.name, *known, show(alone), sure)
-    return found
-
-
-def scales(runs):
-    """Questions 5 and 6: is the scale known, and do ranges' widths count?"""
-    header("space", "judge", "log-width", "of a density", "coherent: p", "power", "source")
-    for run, judge in judges_of(runs):
-        identified = None if judge.powers is None else judge.powers.identified_power
-        if identified is None:
-            row(run.space.name, judge.name, *["none"] * 5)
-            continue
-        width, shown = identified.coherence, ("none", "none", "none")
-        if width is not None:
-            shown = show(width.width, 3), f"{width.expected:.3f}", f"{width.p_value:.4f}"
-        power = show((identified.value, identified.low, identified.high), 1)
-        row(run.space.name, judge.name, *shown, power, identified.source)
+            numbers = {"AUC": text(ends(data.auc)), "ceiling": f"{data.ceiling:.2f}"}
+            numbers["rank correlation"] = text(ends(data.rank_correlation))
+            rows.append({"space": run.space.name, "judge": judge.name, **numbers})
+    return rows
 
 
 def agreement(runs):
-    """Question 7: do models agree? On pairs answered by both; Holm over all of them."""
-    found = []
+    """Do models agree, on pairs answered by both? Holm over all of them."""
+    rows, p_values = [], []
     for run in runs:
         models = [judge.name for judge in run.campaign.judges if judge.backend != "simulated"]
-        said = {name: build_response(run.comparisons, name) for name in models}
-        for one, other in combinations(said, 2):
-            _, here, there = np.intersect1d(said[one].pair, said[other].pair, return_indices=True)
-            test = stats.spearmanr(said[one].value[here], said[other].value[there])
-            found.append((run.space.name, one, other, test.statistic, test.pvalue))
-    corrected = holm_adjust(np.nan_to_num([test[4] for test in found], nan=1.0))
-    header("space", "judge", "judge", "Spearman", "p", "p (Holm)")
-    for (space, one, other, rho, p), p_holm in zip(found, corrected, strict=True):
-        row(space, one, other, f"{rho:.2f}", f"{p:.4f}", f"{p_holm:.4f}")
+        answers = {name: build_response(run.comparisons, name) for name in models}
+        for one, other in combinations(answers, 2):
+            first, second = answers[one], answers[other]
+            _, here, there = np.intersect1d(first.pair, second.pair, return_indices=True)
+            test = stats.spearmanr(first.value[here], second.value[there])
+            pair = {"space": run.space.name, "judge": one, "other": other}
+            rows.append({**pair, "Spearman": f"{test.statistic:.2f}", "p": f"{test.pvalue:.4f}"})
+            p_values.append(test.pvalue)
+    adjusted = holm_adjust(np.nan_to_num(p_values, nan=1.0))
+    return [{**row, "p (Holm)": f"{p:.4f}"} for row, p in zip(rows, adjusted, strict=True)]
 
 
-def draw(found, path):
-    spaces = list(next(iter(found.values())))
+def hypotheses(path):
+    """The registered hypotheses, from `llm-elicit register STUDY --check --json`."""
+    keys = ("run", "family", "text", "test", "estimate", "p_value", "p_holm", "outcome")
+    results = json.loads(Path(path).read_text(encoding="utf-8"))
+    return [{key: test[key] for key in keys} for test in results["hypotheses"]]
+
+
+def first_effects(folder):
+    """Effects of the first study by space and feature, of the judge in the figure."""
+    path = folder / "first-effects.csv"
+    if not path.is_file():
+        return {}
+    table = pd.read_csv(path)
+    numbers = table["log-odds over the middle half"].str.findall(r"-?\d+\.\d+")
+    keys = zip(table["judge"], table["space"], table["feature"], strict=True)
+    return {key: [float(number) for number in row] for key, row in zip(keys, numbers, strict=True)}
+
+
+def draw(runs, path, first):
+    """Draw the effects of the first judge in each space, beside those of the first study."""
+    sizes = [run.space.dimension for run in runs]
     figure, axes = plt.subplots(
-        1, len(spaces), figsize=(2.4 * len(spaces) + 1.2, 2.4), sharey=True, squeeze=False,
-        layout="constrained",
+        len(runs), 1, figsize=(7.5, 0.9 + 0.3 * sum(sizes) + 0.3 * len(runs)), sharex=True,
+        squeeze=False, layout="constrained", height_ratios=sizes,
     )  # fmt: skip
-    for axis, space in zip(axes[0], spaces, strict=True):
-        for place, judge in enumerate(reversed(found)):
-            rho = found[judge].get(space)
-            if rho is not None:
-                axis.plot(rho[1:], [place, place], color="#0072b2", linewidth=2)
-                axis.plot(rho[0], place, "o", color="#0072b2")
+    for axis, run in zip(axes[:, 0], runs, strict=True):
+        judge = run.audit.judges[0]
+        names = [effect.name for effect in judge.effects]
+        for place, effect in enumerate(judge.effects):
+            if effect.value is not None and effect.low is not None:
+                label = "this study" if place == 0 else None
+                interval = (effect.value, effect.low, effect.high)
+                mark(axis, place + 0.15, interval, "#0072b2", "o", label)
+            before = first.get((judge.name, run.space.name, effect.name))
+            if before is not None:
+                mark(axis, place - 0.2, before, "#d55e00", "D", None)
         axis.axvline(0.0, color="#b9bdc4", zorder=0)
-        axis.set(xlim=(-1, 1), title=space, yticks=range(len(found)))
-        axis.set_yticklabels(list(reversed(found)))
+        axis.set(yticks=range(len(names)), ylim=(len(names) - 0.4, -0.6))
+        labels = [feature.label.partition(" (")[0] for feature in run.space.features]
+        axis.set_yticklabels([label if len(label) < 34 else f"{label[:32]}…" for label in labels])
+        axis.set_title(run.space.title, loc="left", fontsize="medium")
         axis.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("Spearman's correlation of preference and the data's log-density")
+    if first:
+        axes[-1, 0].plot([], [], "D-", color="#d55e00", label="first study, where significant")
+        axes[-1, 0].legend(frameon=False, fontsize="small", loc="lower right")
+    axes[-1, 0].set_xlabel(
+        f"Log-odds of {runs[0].audit.judges[0].name} over the middle half of the range"
+    )
     figure.savefig(path, dpi=150)
 
 
-campaign, path = sys.argv[1:] if len(sys.argv) == 3 else ("grid", "study.png")
-runs = list(le.run_grid(campaign).values())
-preferences(runs)
-print()
-effects(runs)
-print()
-draw(against_the_data(runs, cells=16), path)
-print()
-scales(runs)
-print()
-agreement(runs)
+def mark(axis, height, interval, colour, marker, label):
+    value, low, high = interval
+    axis.plot([low, high], [height, height], color=colour, linewidth=2)
+    axis.plot(value, height, f"{marker}-", color=colour, label=label)
+
+
+arguments = sys.argv[1:] or ["grid", "study-tables", "study.png"]
+folder = Path(arguments[1])
+folder.mkdir(exist_ok=True)
+runs = [run for run in le.run_grid(arguments[0]).values() if run.audit.judges]
+tables = {
+    "preference": preferences(runs),
+    "effects": effects(runs),
+    "wordings": wordings(runs),
+    "data": against_the_data(runs),
+    "agreement": agreement(runs),
+}
+if len(arguments) > 3:
+    tables["hypotheses"] = hypotheses(arguments[3])
+for name, rows in tables.items():
+    if rows:
+        pd.DataFrame(rows).to_csv(folder / f"{name}.csv", index=False)
+        print(f"{folder / name}.csv: {len(rows)} rows")
+draw(runs, arguments[2], first_effects(folder))

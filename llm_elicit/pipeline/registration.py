@@ -110,8 +110,11 @@ class RegisteredRun(StrictModel):
         }
         about = {name: getattr(space, name) for name in ("title", "subject", "setting")}
         table = space.table and digest_of_file(space.folder / space.table.file)
-        templates = {p.template.id: p.template.digest for p in study.presentations}
-        templates |= study.direct.identity
+        templates = dict(study.direct.identity)
+        for template in (presentation.template for presentation in study.presentations):
+            digest = templates.setdefault(template.id, template.digest)
+            if digest != template.digest:  # two files of one id
+                templates[template.id] = digest_of([digest, template.digest])
         asked = {
             p.label or "the only one": digest_of(
                 [p.order, p.options, [example.model_dump() for example in p.examples]]
