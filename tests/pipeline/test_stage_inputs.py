@@ -354,7 +354,7 @@ def test_a_judge_may_be_added(home: Path) -> None:
     assert sorted(run.beliefs) == ["expert", "two"]
     assert before.equals(pd.read_parquet(f"runs/tiny/{BELIEF}/samples.parquet"))
     stages.report(run, notes)
-    rebuilt = "report: audit.json or one of its inputs was changed; it is rebuilt"
+    rebuilt = "report: audit.json or one of its inputs was changed; the audit is rebuilt"
     assert notes.lines == [f"tiny: {rebuilt}"]
     _tell(home / "c.yaml", "seed: 3", "seed: 5")
     with pytest.raises(InputError, match=r"judge two\.seed differs: 3 before, 5 now"):
