@@ -336,6 +336,7 @@ def test_a_runtime_shares_its_limits_with_other_event_loops(tmp_path: Path) -> N
         assert len(provider.seen) == 32
 
 
+@pytest.mark.usefixtures("quick_fits")
 def test_a_runtime_can_be_entered_again_in_another_event_loop(tmp_path: Path) -> None:
     """In both, one run waits for its turn to fit until the other gives it up."""
     runtime = Runtime(tmp_path)

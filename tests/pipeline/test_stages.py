@@ -4,7 +4,6 @@ import asyncio
 
 import numpy as np
 import pytest
-from fakes.fits import draw_no_corners
 
 import llm_elicit as le
 
@@ -20,13 +19,11 @@ fit: {method: utility, samples: 500}
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory):
+def result(tmp_path_factory, quick_fits):
     folder = tmp_path_factory.mktemp("script")
     path = folder / "c.yaml"
     path.write_text(CAMPAIGN + f"runs: {folder}/runs\n")
-    with pytest.MonkeyPatch.context() as patch:
-        draw_no_corners(patch)
-        return le.run(path, progress=le.Silent())
+    return le.run(path, progress=le.Silent())
 
 
 def test_the_doors_work_as_printed(result):

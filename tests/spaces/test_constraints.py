@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.fits import draw_no_corners
+from fakes.fits import draw_no_corners, fit_quickly
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,6 +94,7 @@ def test_a_condition_is_substituted_into_the_constraints(tmp_path: Path) -> None
 
 
 def test_a_campaign_keeps_the_constraint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit_quickly(monkeypatch)
     draw_no_corners(monkeypatch)
     space = _space(tmp_path, ["low_price <= high_price"])
     path = tmp_path / "prices.yaml"
