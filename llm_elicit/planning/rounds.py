@@ -118,7 +118,7 @@ class Informative:
         return Pairs(a, b)
 
     def _wrong(self, a: Floats, b: Floats) -> NDArray[np.bool_]:
-        """Whether the points of pairs are equal, or break a constraint, after rounding."""
+        """Return whether the points of pairs are equal, or break a constraint, after rounding."""
         inside = self.space.contains(a) & self.space.contains(b)
         return np.asarray((a == b).all(axis=1) | ~inside)
 

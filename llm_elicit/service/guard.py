@@ -252,7 +252,7 @@ def host_name(stated: str) -> str | None:
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is an IP address, which no DNS server can make resolve to another."""
+    """Return whether a name is an IP address, which DNS cannot redirect."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -361,7 +361,7 @@ class Service:
         return self.runtime.runs.get(name)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a run of that name."""
+        """Return whether there is a run of that name."""
         return name in self.runtime.runs or (self.runtime.folder / name).exists()
 
     async def run(self, name: str) -> Run:

@@ -51,11 +51,11 @@ _GROUPS = (
     r"[1-9]\d{0,2}(?:%(m)s\d{3})+%(o)s\d+|[1-9]\d{0,2}(?:%(m)s\d{3}){2,}|"
     r"[1-9]\d?(?:%(m)s\d{2})+%(m)s\d{3}"
 )
-"""Numbers by what they show of a mark m, where o is the other one; lakhs and crores are groups."""
+"""Numbers in which a mark m separates thousands, where o is the other mark; also lakhs, crores."""
 
 
 def as_text(cells: pd.Series[Any]) -> pd.Series[str]:
-    """Return cells as text without blanks around them; missing ones are empty, as errors are.
+    """Return cells as text without blanks around them; missing cells and errors become empty.
 
     Examples:
         >>> as_text(pd.Series([4.0, None, 2.5])).tolist()
@@ -65,27 +65,27 @@ def as_text(cells: pd.Series[Any]) -> pd.Series[str]:
     """
     if pd.api.types.is_float_dtype(cells.dtype):
         whole = cells.notna() & (cells == np.rint(cells)) & (cells.abs() < 1e15)
-        written = cells.astype(str)
-        written[whole] = cells[whole].astype("int64").astype(str)
+        texts = cells.astype(str)
+        texts[whole] = cells[whole].astype("int64").astype(str)
     else:
-        written = cells.astype(str)
-    text = written.where(cells.notna(), "").astype(str).str.strip()
+        texts = cells.astype(str)
+    text = texts.where(cells.notna(), "").astype(str).str.strip()
     if pd.api.types.is_numeric_dtype(cells.dtype):
         return text
-    suspect = text.str.startswith(("#", "Err:"))
-    return text.mask(suspect & text.str.fullmatch(_ERROR), "") if suspect.any() else text
+    may_be_error = text.str.startswith(("#", "Err:"))
+    return text.mask(may_be_error & text.str.fullmatch(_ERROR), "") if may_be_error.any() else text
 
 
 def is_missing(text: pd.Series[str]) -> pd.Series[bool]:
-    """Return which cells of a column of numbers or dates hold no value."""
+    """Return whether each cell of a column of numbers or dates is missing."""
     return text.str.lower().isin(NO_VALUE)
 
 
 def to_numbers(cells: pd.Series[Any], dialect: Dialect) -> pd.Series[float]:
     """Return cells as floats, NaN where they are not numbers.
 
-    Currency signs, per cent signs, thousands separators and a unit that nearly all cells show are
-    left out; numbers in parentheses are negative; durations are seconds.
+    Currency signs, per cent signs, thousands separators and a unit that nearly all cells have are
+    ignored. Numbers in parentheses are negative; durations become seconds.
 
     Examples:
         >>> to_numbers(pd.Series(["$1,200", "3.5 %", "(2)", "", "two"]), Dialect()).tolist()
@@ -101,9 +101,10 @@ def to_numbers(cells: pd.Series[Any], dialect: Dialect) -> pd.Series[float]:
     text = as_text(cells)
     if not (dialect.thousands and pd.api.types.is_object_dtype(cells.dtype)):
         return _convert_unique(text, partial(_numbers, dialect=dialect))
-    typed = cells.map(lambda cell: isinstance(cell, (int, float)))  # of a workbook: without marks
-    numbers = _convert_unique(text.mask(typed, ""), partial(_numbers, dialect=dialect))
-    return numbers.mask(typed, pd.to_numeric(cells.where(typed)).astype("float64"))
+    # Numbers of a workbook have no marks.
+    numeric = cells.map(lambda cell: isinstance(cell, (int, float)))
+    numbers = _convert_unique(text.mask(numeric, ""), partial(_numbers, dialect=dialect))
+    return numbers.mask(numeric, pd.to_numeric(cells.where(numeric)).astype("float64"))
 
 
 def _convert_unique(
@@ -117,13 +118,13 @@ def _convert_unique(
 
 def _numbers(text: pd.Series[str], dialect: Dialect) -> pd.Series[float]:
     present = ~is_missing(text)
-    plain = _use_decimal_point(text, dialect) if dialect.decimal == "," else text
-    numbers = pd.to_numeric(plain, errors="coerce").astype("float64")
-    for bare in (_strip_signs, _strip_unit):
-        odd = numbers.isna() & present
-        if not odd.any() or (bare is _strip_unit and odd.sum() < _MIN_UNIT_SHARE * present.sum()):
+    pointed = _use_decimal_point(text, dialect) if dialect.decimal == "," else text
+    numbers = pd.to_numeric(pointed, errors="coerce").astype("float64")
+    for strip in (_strip_signs, _strip_unit):
+        bad = numbers.isna() & present
+        if not bad.any() or (strip is _strip_unit and bad.sum() < _MIN_UNIT_SHARE * present.sum()):
             break
-        numbers[odd] = pd.to_numeric(bare(plain[odd]), errors="coerce").astype("float64")
+        numbers[bad] = pd.to_numeric(strip(pointed[bad]), errors="coerce").astype("float64")
     return numbers
 
 
@@ -133,7 +134,7 @@ def _strip_unit(text: pd.Series[str]) -> pd.Series[str]:
 
 
 def unit_of(text: pd.Series[str]) -> str:
-    """Return the unit that nearly all cells have behind their number; empty if they have none.
+    """Return the unit that follows the number in nearly all cells; empty if there is none.
 
     Examples:
         >>> unit_of(pd.Series(["170 cm", "165.5cm"])), unit_of(pd.Series(["12A", "13", "14"]))
@@ -146,32 +147,32 @@ def unit_of(text: pd.Series[str]) -> str:
 
 
 def _use_decimal_point(text: pd.Series[str], dialect: Dialect) -> pd.Series[str]:
-    """Return numbers that have a decimal comma with a decimal point."""
-    pointed = text.str.contains(".", regex=False)
-    if dialect.thousands and _Marks.of(text[pointed], ".").are_groups:
-        text = text.where(~pointed, text.str.replace(".", "", regex=False))
+    """Return numbers with a decimal point in place of a decimal comma."""
+    has_point = text.str.contains(".", regex=False)
+    if dialect.thousands and _Marks.of(text[has_point], ".").are_groups:
+        text = text.where(~has_point, text.str.replace(".", "", regex=False))
     return text.str.replace(",", ".", regex=False)
 
 
 def _strip_signs(text: pd.Series[str]) -> pd.Series[str]:
     """Return numbers without signs of currency and separators of thousands."""
-    bare = text.str.replace("\u2212", "-").str.replace(_SIGNS, "", regex=True)
-    bare = bare.str.replace(r"^\(([\d.,]+)\)$", r"-\1", regex=True)
-    grouped = bare.str.fullmatch(r"[-+]?\d{1,3}(?:(?:,\d{3})+|(?:,\d{2})+,\d{3})(?:\.\d+)?")
-    return bare.where(~grouped, bare.str.replace(",", "", regex=False))
+    plain = text.str.replace("\u2212", "-").str.replace(_SIGNS, "", regex=True)
+    plain = plain.str.replace(r"^\(([\d.,]+)\)$", r"-\1", regex=True)
+    has_groups = plain.str.fullmatch(r"[-+]?\d{1,3}(?:(?:,\d{3})+|(?:,\d{2})+,\d{3})(?:\.\d+)?")
+    return plain.where(~has_groups, plain.str.replace(",", "", regex=False))
 
 
 @dataclass(frozen=True)
 class _Marks:
-    """What the numbers of a column say of a mark, the comma or the point.
+    """How the numbers of a column use a mark, the comma or the point.
 
     Attributes:
-        decimals: how many can only have it as the decimal mark, as 2.5, 0.125 and 1,234.567.
-        groups: how many can only have it between thousands, as 1.234.567 and 1.234,5.
-        unclear: a number that can be both, as 1.234; empty if there is none.
-        are_groups: whether all that have it can have it between thousands, and one has it.
+        decimals: how many numbers use it as the decimal mark for certain: 2.5, 0.125, 1,234.567.
+        groups: how many numbers use it between thousands for certain: 1.234.567, 1.234,5.
+        unclear: a number that can be read in both ways, such as 1.234; empty if there is none.
+        are_groups: whether some number has it, and in all of these it can separate thousands.
         beside_small: whether there are whole numbers without it, all below 1000.
-        padded: whether an unclear number ends with 0, as no decimal fraction does beside those.
+        padded: whether an unclear number ends with 0, unlike a decimal fraction.
     """
 
     decimals: int
@@ -183,26 +184,26 @@ class _Marks:
 
     @classmethod
     def of(cls, cells: Iterable[str], mark: str) -> _Marks:
-        """Return what cells say of a mark; those that are not numbers say nothing."""
-        bare = (_SIGNS.sub("", cell.replace("\u2212", "")) for cell in cells)
-        numbers = sorted({match["digits"] for match in map(_NUMBER.fullmatch, bare) if match})
-        other = re.escape("." if mark == "," else ",")
-        whole = [number for number in numbers if number.isdigit()]
-        parts = {"m": re.escape(mark), "o": other}
+        """Return how cells use a mark; cells that are not numbers are ignored."""
+        plain = (_SIGNS.sub("", cell.replace("\u2212", "")) for cell in cells)
+        numbers = sorted({match["digits"] for match in map(_NUMBER.fullmatch, plain) if match})
+        other_mark = re.escape("." if mark == "," else ",")
+        whole_numbers = [number for number in numbers if number.isdigit()]
+        marks = {"m": re.escape(mark), "o": other_mark}
         marked = [number for number in numbers if mark in number]
-        unclear = [number for number in marked if re.fullmatch(_UNCLEAR % parts, number)]
+        unclear = [number for number in marked if re.fullmatch(_UNCLEAR % marks, number)]
         return cls(
-            sum(re.fullmatch(_DECIMAL % parts, number) is not None for number in marked),
-            sum(re.fullmatch(_GROUPS % parts, number) is not None for number in marked),
+            sum(re.fullmatch(_DECIMAL % marks, number) is not None for number in marked),
+            sum(re.fullmatch(_GROUPS % marks, number) is not None for number in marked),
             unclear[0] if unclear else "",
-            bool(marked) and all(re.fullmatch(_ANY_GROUPS % parts, n) for n in marked),
-            bool(whole) and all(len(number) < 4 for number in whole),
+            bool(marked) and all(re.fullmatch(_ANY_GROUPS % marks, n) for n in marked),
+            bool(whole_numbers) and all(len(number) < 4 for number in whole_numbers),
             any(number.endswith("0") for number in unclear),
         )
 
     @property
     def surely_groups(self) -> bool:
-        """Whether the column alone shows that the mark separates thousands."""
+        """Whether the mark separates thousands, judged by this column alone."""
         return self.are_groups and (bool(self.groups) or (self.beside_small and self.padded))
 
 
@@ -212,9 +213,9 @@ class NumberMarks:
 
     Attributes:
         decimal: the decimal mark.
-        thousands: the thousands separator; empty if it is no point.
-        guesses: numbers of which the reading is a guess, by column.
-        known: whether other numbers show the decimal mark.
+        thousands: the thousands separator; empty unless it is a point.
+        guesses: by column, a number whose reading is a guess.
+        known: whether other numbers make the decimal mark certain.
     """
 
     decimal: str
@@ -224,30 +225,30 @@ class NumberMarks:
 
     @property
     def note(self) -> str:
-        """A line on numbers that can be read in two ways, and what to do."""
+        """A note on numbers that can be read in two ways, with a remedy."""
         (name, number), *others = self.guesses.items()
         mark = "," if "," in number else "."
         whole, fraction = number.replace(mark, ""), number.replace(mark, ".")
-        read, other = (fraction, whole) if mark == self.decimal else (whole, fraction)
+        reading, alternative = (fraction, whole) if mark == self.decimal else (whole, fraction)
         listed = visible(", ".join(column for column, _ in others), 60)
         more = f" (so are numbers of {listed})" if others else ""
-        option = mark if other == fraction else {",": ".", ".": ","}[mark]
+        option = mark if alternative == fraction else {",": ".", ".": ","}[mark]
         way_out = f'give the decimal mark: --decimal "{option}"'
         if self.known:
             way_out = f"write it as {fraction.replace('.', self.decimal)} in the file"
         return (
-            f"{visible(name, 60)}: {number!r} is read as {read}, a guess{more}; if it means "
-            f"{other}, {way_out}"
+            f"{visible(name, 60)}: {number!r} is read as {reading}, a guess{more}; if it means "
+            f"{alternative}, {way_out}"
         )
 
 
 def number_marks(columns: Mapping[str, Sequence[str]], sep: str) -> NumberMarks:
     """Return the decimal mark and the thousands separator of the numbers of a table.
 
-    Where other numbers show that commas are decimal marks, "1.234" is 1234 in a column of which no
-    number says otherwise. Where none shows it, a column of "2.620", "1.225" and "973" does, and a
-    column of "1.234" alone is read with a decimal point. "1,234" alone is a decimal number if
-    semicolons separate cells.
+    Numbers such as "1.234" can be read in two ways. If other numbers of the table have decimal
+    commas, "1.234" is 1234 unless its own column contradicts. A column of "2.620", "1.225" and
+    "973" has thousands separators, too; "1.234" alone is read with a decimal point. "1,234" alone
+    is a decimal number if semicolons separate cells.
 
     Args:
         columns: some cells of every column of text.
@@ -263,22 +264,24 @@ def number_marks(columns: Mapping[str, Sequence[str]], sep: str) -> NumberMarks:
     """
     commas = {name: _Marks.of(cells, ",") for name, cells in columns.items()}
     points = {name: _Marks.of(cells, ".") for name, cells in columns.items()}
-    with_comma = sum(marks.decimals for marks in commas.values())
-    against = sum(marks.groups for marks in commas.values())
-    with_point = sum(marks.decimals for marks in points.values())
-    known = with_comma > against
-    by_points = any(marks.surely_groups and (marks.groups or not with_point)
+    comma_decimals = sum(marks.decimals for marks in commas.values())
+    comma_groups = sum(marks.groups for marks in commas.values())
+    point_decimals = sum(marks.decimals for marks in points.values())
+    known = comma_decimals > comma_groups
+    groups_by_points = any(marks.surely_groups and (marks.groups or not point_decimals)
                     for marks in points.values())  # fmt: skip
-    by_commas = any(marks.surely_groups for marks in commas.values())
-    unclear = any(marks.unclear for marks in commas.values()) and not (with_point or by_commas)
-    if known or (not against and (by_points or (unclear and sep == ";"))):
+    groups_by_commas = any(marks.surely_groups for marks in commas.values())
+    has_unclear = any(marks.unclear for marks in commas.values()) and not (
+        point_decimals or groups_by_commas
+    )
+    if known or (not comma_groups and (groups_by_points or (has_unclear and sep == ";"))):
         groups = any(marks.are_groups for marks in points.values())
         guesses = {name: marks.unclear for name, marks in points.items() if marks.are_groups
                    and not marks.groups and not (known and marks.beside_small)}  # fmt: skip
         if not known and not any(marks.groups for marks in points.values()):
             guesses |= {name: marks.unclear for name, marks in commas.items() if marks.unclear}
         return NumberMarks(",", "." if groups else "", guesses, known)
-    if with_point or against:
+    if point_decimals or comma_groups:
         return NumberMarks(".", "", {}, True)
     guesses = {name: marks.unclear for side in (points, commas) for name, marks in side.items()
                if marks.are_groups and marks.unclear and not (side is commas
@@ -287,7 +290,7 @@ def number_marks(columns: Mapping[str, Sequence[str]], sep: str) -> NumberMarks:
 
 
 _SAMPLE_CELLS = 1000
-"""The cells of a column from which the marks are found."""
+"""Number of cells of a column from which the marks are detected."""
 
 
 def marks_of_frame(frame: pd.DataFrame, sep: str) -> NumberMarks:
@@ -319,7 +322,7 @@ def marks_of_frame(frame: pd.DataFrame, sep: str) -> NumberMarks:
 
 
 def to_days(cells: pd.Series[Any], date_format: str = ISO) -> pd.Series[float]:
-    """Return dates as days since 1970, NaN for cells without a date; times of day are left out.
+    """Return dates as days since 1970, NaN for cells without a date; times of day are ignored.
 
     Examples:
         >>> to_days(pd.Series(["2020-03-14", "1969-12-31 23:50", ""])).tolist()
@@ -353,12 +356,12 @@ def to_values(
     """Return a column as numbers: codes of categories, days since 1970; NaN for missing cells.
 
     Args:
-        cells: the column, as text or typed.
+        cells: the column's cells, as text or typed.
         feature: the feature.
-        dialect: how its numbers are written.
-        words: the categories of cells that are not written as their category; empty for cells that
-            hold no value.
-        date_format: how its dates are written.
+        dialect: the format of numbers.
+        words: the categories of cells that are written differently; empty for cells that mean a
+            missing value.
+        date_format: the format of dates.
         source: the file, for messages.
         cuts: if the categories are ranges of numbers, the lower bounds of all but the first.
 

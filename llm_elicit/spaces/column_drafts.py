@@ -74,26 +74,26 @@ def known_order(words: Sequence[str]) -> list[str]:
         >>> known_order(["oak", "elm"])
         []
     """
-    plain = {word: " ".join(word.casefold().replace("_", " ").split()) for word in words}
+    plain_words = {word: " ".join(word.casefold().replace("_", " ").split()) for word in words}
     for order in _ORDERS:
-        if set(plain.values()) <= set(order):
-            return sorted(words, key=lambda word: order.index(plain[word]))
-    ranges = {word: _RANGE.fullmatch(text) for word, text in plain.items()}
-    if all(re.fullmatch(_QUARTER, text) for text in plain.values()):
-        return sorted(words, key=lambda word: plain[word])
-    # What is below a number comes before what starts there.
+        if set(plain_words.values()) <= set(order):
+            return sorted(words, key=lambda word: order.index(plain_words[word]))
+    ranges = {word: _RANGE.fullmatch(text) for word, text in plain_words.items()}
+    if all(re.fullmatch(_QUARTER, text) for text in plain_words.values()):
+        return sorted(words, key=lambda word: plain_words[word])
+    # "Below 18" comes before "18 to 24".
     starts = {
         word: (float(match["first"].replace(",", "").rstrip(".") or "nan"), match["below"] is None)
         for word, match in ranges.items()
         if match is not None
     }
-    apart = len(set(starts.values())) == len(words)
-    spans = sum(not re.fullmatch(r"[\d.,]+", text) for text in plain.values())
-    return sorted(words, key=lambda word: starts[word]) if apart and spans > 1 else []
+    distinct = len(set(starts.values())) == len(words)
+    range_count = sum(not re.fullmatch(r"[\d.,]+", text) for text in plain_words.values())
+    return sorted(words, key=lambda word: starts[word]) if distinct and range_count > 1 else []
 
 
 def is_circle(words: Sequence[str]) -> bool:
-    """Whether words are all months or all days of the week, in any order.
+    """Return whether words are all months or all days of the week, in any order.
 
     Examples:
         >>> is_circle(["Sat", "Sun"]), is_circle(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"])
@@ -119,16 +119,16 @@ _MIN_TOLERANT_CELLS = 20
 """Columns of numbers with more cells may have a cell that is not a number; it counts as missing."""
 
 _MAX_ODD_SHARE = 0.01
-"""Largest share of such cells."""
+"""Largest share of cells that are not numbers in a column of numbers."""
 
 _MIN_NUMBER_SHARE = 0.9
-"""Share of cells with numbers from which a column with few different cells is one of numbers."""
+"""Share of numbers from which a column with few different cells counts as one of numbers."""
 
 _MAX_SPAN_SHARE = 0.9
 """Dates span all days if their 1 % and 99 % quantiles span more than this share of that range."""
 
 _SAMPLE_CELLS = 500
-"""Cells from which the format of dates and the unit of numbers are found."""
+"""Number of cells from which the format of dates and the unit of numbers are detected."""
 
 _BOOLEANS = (("false", "true"), ("f", "t"), ("no", "yes"), ("n", "y"), ("0", "1"))
 _DATES = (
@@ -136,7 +136,7 @@ _DATES = (
     "%d %b %Y", "%b %d %Y", "%B %d, %Y", "%b %d, %Y", "%d-%b-%Y", "%d-%b-%y",
     "%Y年%m月%d日", "%Y-%m",
 )  # fmt: skip
-"""The ways to write a date; the first that reads every cell is taken."""
+"""Formats of dates; the first that reads every cell is used."""
 
 _COMPACT, _COMPACT_DATE = "%Y%m%d", r"(?:1[89]|20)\d{6}"
 _TIME = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp][Mm])?"
@@ -152,14 +152,14 @@ class ColumnDraft:
 
     Attributes:
         settings: the feature's settings, without its name, label and unit.
-        description: its kind, as a user reads it, such as "ordered categories".
-        cell_categories: the categories of cells that are not written as their category; empty for
-            cells that hold no value.
-        dates: how its dates are written; empty if they are ISO dates, or it has none.
-        unit: the unit that its cells show, if they do.
+        description: the kind of the column in words, such as "ordered categories".
+        cell_categories: the categories of cells that are written differently; empty for cells that
+            mean a missing value.
+        dates: the format of the column's dates; empty for ISO dates and other kinds.
+        unit: the unit in the column's cells; empty if they have none.
         guesses: what was guessed from the values, by key of the settings.
-        cuts: if its categories are ranges of numbers, the lower bounds of all but the first.
-        missing: the share of its cells that hold no number or date.
+        cuts: if the categories are ranges of numbers, the lower bounds of all but the first.
+        missing: the share of the column's cells without a number or date.
     """
 
     settings: dict[str, Any]
@@ -178,36 +178,36 @@ def draft_column(
     """Draft the feature of a column.
 
     Args:
-        column: the column, as text or typed.
+        column: the column's cells, as text or typed.
         heading_words: the words of its heading.
-        dialect: how numbers are written.
+        dialect: the format of numbers.
 
     Raises:
-        UnusableColumnError: it cannot be a feature; the message says why.
+        UnusableColumnError: the column cannot be a feature; the message says why.
     """
     text = cells.as_text(column)
-    written = [word for word in text.unique().tolist() if word]
-    if not written:
+    texts = [word for word in text.unique().tolist() if word]
+    if not texts:
         raise UnusableColumnError("every cell is empty")
-    if len(written) == 1:
-        raise UnusableColumnError(f"constant: every cell with a value is {_quote(written[0])}")
+    if len(texts) == 1:
+        raise UnusableColumnError(f"constant: every cell with a value is {_quote(texts[0])}")
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         return _draft_dates(cells.to_days(column), "")
     if getattr(column.dtype, "ordered", False):
         levels = [str(level) for level in column.cat.categories]
-        return _draft_categories(text, written, [level for level in levels if level in written])
-    present = [word for word in written if word.lower() not in cells.NO_VALUE]
-    if all(re.fullmatch(_COMPACT_DATE, word) for word in present) and present:
+        return _draft_categories(text, texts, [level for level in levels if level in texts])
+    values = [word for word in texts if word.lower() not in cells.NO_VALUE]
+    if all(re.fullmatch(_COMPACT_DATE, word) for word in values) and values:
         days = cells.to_days(text, _COMPACT)
-        if days[text.isin(present)].notna().all():
+        if days[text.isin(values)].notna().all():
             return _draft_dates(days, _COMPACT)
     numeric = pd.api.types.is_numeric_dtype(column.dtype)
     if not numeric and not pd.api.types.is_timedelta64_dtype(column.dtype):
-        drafted = _draft_text(column, text, written, dialect)
-        if drafted is not None:
-            return drafted
-    elif numeric and _is_boolean(written):
-        return _draft_categories(text, written)
+        draft = _draft_text(column, text, texts, dialect)
+        if draft is not None:
+            return draft
+    elif numeric and _is_boolean(texts):
+        return _draft_categories(text, texts)
     return _draft_numbers(column, text, heading_words, dialect)
 
 
@@ -229,7 +229,7 @@ def _draft_numbers(
     settings, description = draft_numbers(values, heading_words)
     missing = 1.0 - len(values) / len(column)
     if pd.api.types.is_timedelta64_dtype(column.dtype):
-        # In the largest unit that most of them reach.
+        # The largest unit that most durations reach.
         usual = float(np.median(np.abs(values)))
         size, unit = next(((s, u) for s, u in _DURATIONS if usual >= s), (1, "seconds"))
         if size > 1:
@@ -244,44 +244,44 @@ def _draft_numbers(
 
 
 def _draft_text(
-    column: pd.Series[Any], text: pd.Series[str], written: list[str], dialect: Dialect
+    column: pd.Series[Any], text: pd.Series[str], texts: list[str], dialect: Dialect
 ) -> ColumnDraft | None:
     """Draft the feature of a column of text; None if all or nearly all cells are numbers."""
-    if _is_boolean(written):
-        return _draft_categories(text, written)
-    unique = pd.Series(written)
+    if _is_boolean(texts):
+        return _draft_categories(text, texts)
+    unique = pd.Series(texts)
     unique = unique[~cells.is_missing(unique)]
     numeric = unique.isin(text[cells.to_numbers(column, dialect).notna()])
     if len(unique) > 1 and numeric.all():
         return None
-    looked_at = unique.iloc[:_SAMPLE_CELLS]
-    dated = len(looked_at) and looked_at.str.contains(r"\d.*[-/. 年月].*\d").all()
-    for date_format in _DATES if dated else ():
-        if all(cells.to_days(part, date_format).notna().all() for part in (looked_at, unique)):
+    sample = unique.iloc[:_SAMPLE_CELLS]
+    may_be_dates = len(sample) and sample.str.contains(r"\d.*[-/. 年月].*\d").all()
+    for date_format in _DATES if may_be_dates else ():
+        if all(cells.to_days(part, date_format).notna().all() for part in (sample, unique)):
             return _draft_dates(cells.to_days(text, date_format), date_format)
-    _refuse_times(looked_at)
+    _refuse_times(sample)
     present = text[text.isin(unique)]
-    few = len(written) <= min(MAX_CATEGORIES, len(present) // 2)
+    few = len(texts) <= min(MAX_CATEGORIES, len(present) // 2)
     share = present.isin(unique[numeric]).mean()
     if share >= (_MIN_NUMBER_SHARE if few else 0.5):
-        bad = unique[~numeric]
+        invalid = unique[~numeric]
         odd = len(present) - int(share * len(present) + 0.5)
         if len(present) > _MIN_TOLERANT_CELLS and odd <= max(1, _MAX_ODD_SHARE * len(present)):
             return None
-        line = int(text.index[text == bad.iloc[0]][0]) + 2
-        more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
+        line = int(text.index[text == invalid.iloc[0]][0]) + 2
+        others = f" and {len(invalid) - 1:,} more" if len(invalid) > 1 else ""
         raise UnusableColumnError(
-            f"line {line}: {_quote(bad.iloc[0])} is not a number{more}; correct it to keep the "
-            "column"
+            f"line {line}: {_quote(invalid.iloc[0])} is not a number{others}; correct it to keep "
+            "the column"
         )
-    return _draft_categories(text, written)
+    return _draft_categories(text, texts)
 
 
 def _refuse_times(unique: pd.Series[str]) -> None:
-    """Refuse times of day, and dates that are not written alike.
+    """Refuse a column of times of day, or of dates in different formats.
 
     Raises:
-        UnusableColumnError: with the reason.
+        UnusableColumnError: the column is one of these.
     """
     if not len(unique) or not unique.str.contains(r"\d").all():
         return
@@ -299,49 +299,48 @@ def _refuse_times(unique: pd.Series[str]) -> None:
         )
 
 
-def _is_boolean(written: Sequence[str]) -> bool:
-    return len(written) == 2 and tuple(sorted(map(str.casefold, written))) in _BOOLEANS
+def _is_boolean(texts: Sequence[str]) -> bool:
+    return len(texts) == 2 and tuple(sorted(map(str.casefold, texts))) in _BOOLEANS
 
 
 def _draft_categories(
-    text: pd.Series[str], written: list[str], levels: Sequence[str] = ()
+    text: pd.Series[str], texts: list[str], levels: Sequence[str] = ()
 ) -> ColumnDraft:
-    """Return a categorical or ordered feature.
+    """Draft a categorical or ordered feature.
 
     Raises:
         UnusableColumnError: there are too many categories, or too few rows for each.
     """
     empty = text == ""
     count = int((~empty).sum())
-    if len(written) > max(2, count // 2):
+    if len(texts) > max(2, count // 2):
         raise UnusableColumnError(
-            f"text: {len(written):,} different values in {count:,} cells; group them into "
-            "categories"
+            f"text: {len(texts):,} different values in {count:,} cells; group them into categories"
         )
-    if len(written) > MAX_NAMED_CATEGORIES:
+    if len(texts) > MAX_NAMED_CATEGORIES:
         raise UnusableColumnError(
-            f"too many categories: {len(written):,}; at most {MAX_NAMED_CATEGORIES} are possible, "
+            f"too many categories: {len(texts):,}; at most {MAX_NAMED_CATEGORIES} are possible, "
             f"and {MAX_CATEGORIES} unless the column is named; group the rare ones"
         )
-    unreadable = [word for word in written if not word.isprintable()]
+    unreadable = [word for word in texts if not word.isprintable()]
     if unreadable:
         raise UnusableColumnError(
             f"the cell {_quote(unreadable[0])} contains a control character; remove it"
         )
     cell_categories: dict[str, str] = {}
-    if _is_boolean(written) and not levels:
+    if _is_boolean(texts) and not levels:
         levels = ["no", "yes"]
-        pairs = zip(sorted(written, key=str.casefold), levels, strict=True)
+        pairs = zip(sorted(texts, key=str.casefold), levels, strict=True)
         cell_categories = {cell: word for cell, word in pairs if cell != word}
     share = float(empty.mean())
-    order = list(levels) or known_order(written)
+    order = list(levels) or known_order(texts)
     ordered = bool(order) and not cell_categories and len(order) > 2
-    categories = order or sorted(written)
+    categories = order or sorted(texts)
     description = "yes or no" if cell_categories else "categories"
     description = "ordered categories" if ordered else description
     guesses = {"categories": "their order is a guess"} if ordered and not levels else {}
     if cell_categories:
-        guesses = {"categories": f"from {', '.join(sorted(written, key=str.casefold))}"}
+        guesses = {"categories": f"from {', '.join(sorted(texts, key=str.casefold))}"}
     unclear = [word for word in categories if word.casefold() in cells.MISSING]
     if unclear and len(categories) > 2:
         line = f"{unclear[0]} counts as a category; delete it if it means a missing value"
@@ -359,10 +358,10 @@ def _draft_categories(
 
 
 def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
-    """Return a feature of dates.
+    """Draft a feature of dates.
 
     Raises:
-        UnusableColumnError: all are one day.
+        UnusableColumnError: all dates are the same day.
     """
     values: Floats = np.asarray(days.dropna(), dtype=np.float64)
     if values.min() == values.max():
@@ -378,12 +377,12 @@ def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
     guesses = {"kind": f"{first} is assumed to come first"} if unclear else {}
     iso = date_format in ("", cells.ISO)
     missing = float(days.isna().mean())
-    written = "" if iso else date_format
-    return ColumnDraft(settings, "dates", dates=written, guesses=guesses, missing=missing)
+    stored_format = "" if iso else date_format
+    return ColumnDraft(settings, "dates", dates=stored_format, guesses=guesses, missing=missing)
 
 
 def _unit(text: pd.Series[str]) -> str:
-    """Return the unit that the first cells of numbers show, such as "%" or "USD"."""
+    """Return the unit in the first cells of numbers, such as "%" or "USD"; else an empty text."""
     units = {"%": "%", "$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR"}
     first = text[text != ""].iloc[:_SAMPLE_CELLS]
     signs = {sign for sign in units if first.str.contains(sign, regex=False).mean() > 0.5}
@@ -391,7 +390,7 @@ def _unit(text: pd.Series[str]) -> str:
 
 
 def format_share(part: float) -> str:
-    """Return a share in words, "0%" and "100%" only if it is.
+    """Return a share as text; "0%" and "100%" are exact.
 
     Examples:
         >>> format_share(0.002), format_share(0.2), format_share(0.999)
@@ -408,10 +407,10 @@ def _quote(cell: str) -> str:
 
 _QUANTILE_LEVELS = (0.2, 0.4, 0.6, 0.8)
 _MAX_SPELLINGS = 5
-"""Largest mean number of spellings of a number in a column, as 7, 7.0 and 7 %."""
+"""Largest mean number of spellings of a number in a column, such as 7, 7.0 and 7 %."""
 
 _MIN_ROWS_PER_LEVEL = 10
-"""Smallest mean number of rows of a number that becomes an ordered category."""
+"""Smallest mean number of rows for each number that becomes an ordered category."""
 
 _MAX_DISCRETE_RANGE = 1000
 """Whole numbers with ranges shorter than this are worded "20 to 44", not "20 to 45"."""

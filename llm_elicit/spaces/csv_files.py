@@ -128,10 +128,10 @@ def charset(name: str) -> str:
     """
     try:
         codec = codecs.lookup(name)
-        text = codec._is_text_encoding and codec.name not in _NOT_CHARSETS
+        is_text = codec._is_text_encoding and codec.name not in _NOT_CHARSETS
     except (LookupError, ValueError):
-        text = False
-    if not text:
+        is_text = False
+    if not is_text:
         raise ValueError(
             f"no encoding {name!r}; give the name of a Python encoding, such as gb18030"
         )
@@ -194,8 +194,8 @@ def _likeliest(content: bytes, source: str) -> str:
             "--encoding gb18030, or save the file as UTF-8"
         )
     (best, likelihood), *others = ranked
-    clear = _MIN_RATIO_CP1252 if best.encoding == "cp1252" else _MIN_RATIO
-    if not others or likelihood > clear * others[0][1]:
+    min_ratio = _MIN_RATIO_CP1252 if best.encoding == "cp1252" else _MIN_RATIO
+    if not others or likelihood > min_ratio * others[0][1]:
         return best.encoding
     candidates = " or ".join(
         f"{decoding.encoding} ({visible(', '.join(decoding.words[:3]), 40)})"
@@ -208,7 +208,7 @@ def _likeliest(content: bytes, source: str) -> str:
 
 
 def _sensible(content: bytes, cells: Collection[bytes]) -> Iterable[_Decoding]:
-    """Yield the encodings with which the words of a file make sense, one for each reading."""
+    """Yield the decodings of a file whose words are plausible, equal ones once."""
     readings = set()
     for encoding, (_, scripts) in _ENCODINGS.items():
         try:
@@ -244,15 +244,17 @@ def _rank_decodings(decodings: list[_Decoding], sample: bytes) -> list[tuple[_De
             return [(decoding, 1.0)]
     if len(decodings) < 2:
         return [(decoding, 1.0) for decoding in decodings]
-    names = {_ENCODINGS[decoding.encoding][0]: decoding.encoding for decoding in decodings}
+    encodings = {_ENCODINGS[decoding.encoding][0]: decoding.encoding for decoding in decodings}
     results = chardet.detect_all(
         sample,
         ignore_threshold=True,
         compat_names=False,
-        include_encodings=list(names),
-        no_match_encoding=next(iter(names)),
+        include_encodings=list(encodings),
+        no_match_encoding=next(iter(encodings)),
     )
-    likelihoods = {names.get(result["encoding"], ""): result["confidence"] for result in results}
+    likelihoods = {
+        encodings.get(result["encoding"], ""): result["confidence"] for result in results
+    }
 
     def likelihood(decoding: _Decoding) -> float:
         prior = _PRIOR.get(decoding.encoding, 1.0)
@@ -266,29 +268,29 @@ def _rank_decodings(decodings: list[_Decoding], sample: bytes) -> list[tuple[_De
 
 
 def _is_word(token: str, scripts: Collection[str]) -> bool:
-    """Whether somebody may have written a word, in one of the scripts or in Latin."""
-    used = {_script(character) for character in token} - {""}
-    foreign = used - {"LATIN"}
+    """Return whether letters make a plausible word in one of the scripts or in Latin."""
+    scripts_used = {_script(character) for character in token} - {""}
+    foreign = scripts_used - {"LATIN"}
     if not foreign <= set(scripts):
         return False
-    if foreign and "LATIN" in used:
+    if foreign and "LATIN" in scripts_used:
         # T恤 and A區 are words of two scripts, K鰈n is none.
         mixed = r"[a-z][^\x00-\x7f]|[^\x00-\x7f][a-z]"
         if not foreign & {"HAN", "HANGUL"} or re.search(mixed, token):
             return False
-    pairs = any(
+    odd_pair = any(
         not (first.isascii() and second.isascii())
         if first.islower() and second.isupper()
         else bool({first, second} & _ALONE) and not (first.isascii() or second.isascii())
         for first, second in pairwise(token)
     )
-    between = any(
+    signs = any(
         middle in _SIGNS - _JOINING
         or (middle.isupper() and not middle.isascii() and after.islower())  # as in MÜller
         for before, middle, after in zip(token, token[1:], token[2:], strict=False)
         if before.isalpha() and after.isalpha()
     )
-    return not (pairs or between)
+    return not (odd_pair or signs)
 
 
 @cache
@@ -329,7 +331,7 @@ _FIRST: Lines = (1,)
 
 
 class Dialect(StrictModel):
-    """How a table's file is written.
+    """The format of a table's file.
 
     Attributes:
         sep: what separates the cells of a CSV.
@@ -339,7 +341,7 @@ class Dialect(StrictModel):
         encoding: the encoding of a CSV's text, by a name that Python knows.
         header: the line with the names, counted from 1; of two lines, the second completes the
             names of the first. Lines above do not belong to the table.
-        left_out: lines below the header that are not cases, such as a total.
+        left_out: lines below the header that are not cases, such as totals.
     """
 
     sep: Separator = ","
@@ -416,14 +418,14 @@ def read_separator_line(text: str) -> Separator | None:
         >>> read_separator_line("sep=;\na;b\n"), read_separator_line("a;b\n")
         (';', None)
     """
-    stated = re.match(r'"?sep=(\t|[^\n"]*)"?[,;\t|]*\n', text, re.IGNORECASE)
-    if stated is None:
+    line = re.match(r'"?sep=(\t|[^\n"]*)"?[,;\t|]*\n', text, re.IGNORECASE)
+    if line is None:
         return None
     for sep in _SEPARATORS:
-        if stated[1] in (sep, {"\t": "\\t"}.get(sep)) or (not stated[1] and sep in stated[0]):
+        if line[1] in (sep, {"\t": "\\t"}.get(sep)) or (not line[1] and sep in line[0]):
             return sep
     raise InputError(
-        f"the first line states the separator {stated[1]!r}; use a comma, a semicolon, a tab or |"
+        f"the first line states the separator {line[1]!r}; use a comma, a semicolon, a tab or |"
     )
 
 
@@ -433,10 +435,10 @@ def check_distinct(names: Iterable[str], source: str) -> None:
     Raises:
         InputError: two columns have the same name.
     """
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
+    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
+    if duplicate is not None:
         raise InputError(
-            f"{source}: two columns are called {visible(twice, 100)!r}; rename one of them"
+            f"{source}: two columns are called {visible(duplicate, 100)!r}; rename one of them"
         )
 
 

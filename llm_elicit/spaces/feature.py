@@ -10,16 +10,13 @@ The kinds:
 - ``integer``: a whole number, a count or a year.
 - ``date``: a day. In arrays it is the number of days since 1 January 1970.
 - ``categorical``: words without an order. In arrays they are codes, the whole numbers from 0 in the
-  order of ``categories``; codes only name the categories, so nothing is to be read into which are
-  near each other, and no mean or quantile of them means anything.
-- ``ordered``: words in their order, as codes too: neighbours are near each other.
+  order of ``categories``. Codes only name the categories: their differences, means and quantiles
+  have no meaning.
+- ``ordered``: words in their order, also coded as whole numbers from 0.
 
 A ``periodic`` feature is a circle, such as an hour, a month or a direction: continuous values lie
-in [low, high), and high is low again; whole values go from low to high, and low follows high.
-
-The keys of a feature that follow from its kind: codes of categories, and dates as days.
-
-Numbers in words: significant digits, thousands separators and the decimal mark.
+in [low, high), and high is the same value as low; whole values go from low to high, and the value
+after high is low.
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ _NUMBER_DEFAULTS = {
 
 
 def add_codes(data: dict[str, Any]) -> dict[str, Any]:
-    """A feature's keys, with the lowest and the highest code where its values are categories.
+    """Return a feature's keys; the codes of categories set `low` and `high`.
 
     Raises:
         ValueError: keys that do not go with each other, or words that cannot be told apart.
@@ -86,7 +83,7 @@ def add_codes(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_days(data: dict[str, Any]) -> dict[str, Any]:
-    """A date's keys, with its bounds as days since 1970.
+    """Return a date's keys, with its bounds as days since 1970.
 
     Raises:
         ValueError: a key of numbers, or a bound that is not a date.
@@ -102,7 +99,11 @@ def add_days(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def days_of(name: object, key: str, value: object) -> object:
-    """A bound as days since 1970; a number is one already."""
+    """Return the bound of a date as days since 1970; numbers are days already.
+
+    Raises:
+        ValueError: the value is not a date.
+    """
     try:
         day = datetime.date.fromisoformat(value) if isinstance(value, str) else value
         if isinstance(day, datetime.date):
@@ -351,11 +352,11 @@ class Feature(StrictModel):
         return self.kind in ("continuous", "integer") and not self.periodic
 
     def reworded(self, unit: int = 0, digits: int | None = None) -> Feature:
-        """The same feature, whose values are worded in another unit or with other digits.
+        """Return the feature with its values worded in another unit or with other digits.
 
         Args:
-            unit: the number of one of its other `units`, from 1; beyond them, its own unit.
-            digits: significant digits; its own by default, and for values without digits.
+            unit: which of `units`, counted from 1; the feature's own unit if there is no such one.
+            digits: significant digits; the feature's own if None, and for values without digits.
 
         Raises:
             InputError: the ends of its range would be worded alike.
@@ -409,11 +410,11 @@ class Feature(StrictModel):
         return self.highest - self.lowest + (1.0 if self.whole else 0.0)
 
     def word(self, value: float) -> str:
-        """`value` with its unit and no more digits than a person would give.
+        """Return a value as the questions word it: rounded, in the worded unit, and with that unit.
 
-        `factor` turns the table's unit into the worded one (a median income kept in
-        10,000 USD is worded in USD with `factor: 10000`). Of categories, the word; of dates, the
-        day.
+        `factor` turns the table's unit into the worded one (a median income stored in
+        10,000 USD is worded in USD with `factor: 10000`). A category is worded by its name, a
+        date as a day.
 
         Raises:
             InputError: the value is not a number.
@@ -433,7 +434,7 @@ class Feature(StrictModel):
         return f"{self.prefix}{number} {self.unit}".rstrip()
 
     def word_range(self, low: float, high: float) -> str:
-        """A range of values in words.
+        """Return a range of values in words.
 
         Examples:
             >>> age = Feature(name="age", label="age", unit="years", kind="integer", low=0, high=90)
@@ -444,10 +445,10 @@ class Feature(StrictModel):
         return f"between {self.word(low).removesuffix(unit)} and {self.word(high)}"
 
     def read(self, value: str | float) -> float:
-        """A value as it is asked about: a number, rounded, a date's day, or the code of a word.
+        """Return a value as arrays hold it: a rounded number, a date's days, or a category's code.
 
         Raises:
-            InputError: no such category or date, or not a number of the range.
+            InputError: there is no such category or date, or the number is outside the range.
         """
         if self.categories:
             return self.code(str(value))
@@ -464,7 +465,7 @@ class Feature(StrictModel):
         return float(self.round(np.asarray(float(number))))
 
     def code(self, word: str) -> float:
-        """The code of a category's word, blanks around it aside.
+        """Return the code of a category; blanks around its name are ignored.
 
         Raises:
             InputError: there is no such category.
@@ -478,7 +479,7 @@ class Feature(StrictModel):
             raise InputError(f"{self.name}: no category {word!r}; known: {categories}") from None
 
     def column(self, values: Floats) -> pd.Series[Any]:
-        """Values `(n,)` as a column of a table: numbers, words of categories, or dates.
+        """Return values `(n,)` as a column of a table: numbers, names of categories, or dates.
 
         Examples:
             >>> size = Feature(name="size", label="size", kind="ordered", categories=["S", "M"])
@@ -497,7 +498,7 @@ class Feature(StrictModel):
         return pd.CategoricalDtype(list(self.categories), ordered=self.kind == "ordered")
 
     def read_column(self, column: pd.Series[Any]) -> pd.Series[Any]:
-        """A column as `column` makes it, from words, dates or their text, or from codes and days.
+        """Return a column as `column` makes it, from categories, codes, dates, their text or days.
 
         Raises:
             InputError: a word is not a category, or a text is not a date.
@@ -514,7 +515,7 @@ class Feature(StrictModel):
         return self.column(column.to_numpy(np.float64))
 
     def value_of(self, number: float) -> float:
-        """The value, in natural units, that is worded with a number; whole for whole features.
+        """Return the value in natural units that is worded with a number; whole for whole features.
 
         Examples:
             >>> income = Feature(name="x", label="income", factor=1000, low=1, high=90)
@@ -529,12 +530,12 @@ class Feature(StrictModel):
         return float(np.rint(value)) if self.whole else value
 
     def _nearest(self, value: float) -> float:
-        """The nearest whole number of the range."""
+        """Return the nearest whole number of the range."""
         nearest = float(round(min(max(value, self.lowest), self.highest)))
         return float(self.round(np.asarray(value))) if self.periodic else nearest
 
     def _shown(self, value: float) -> tuple[int, float]:
-        """The worded number, in the worded unit, with its decimals."""
+        """Return the decimals of the worded number, and this number in the worded unit."""
         if self.scale == "linear" and math.isfinite(value) and not self.periodic:
             decimals, grid, lowest, highest = self._grid
             # `_rounded` for one number: NumPy takes its time, and campaigns word millions.
@@ -584,13 +585,13 @@ class Feature(StrictModel):
         return np.asarray(np.log(np.log1p(0.5 * above / values) - np.log1p(-0.5 * below / values)))
 
     def round(self, values: Floats) -> Floats:
-        """Values as they are worded: `digits` digits, whole where the kind is integer.
+        """Return values rounded as they are worded: to `digits` digits, integers to whole numbers.
 
         Digits are counted from the leading digit of the range on a linear scale (a latitude of
         34.0522 over a ten-degree range is 34.1 at three digits) and from the leading digit of
-        the value itself on a logarithmic one (a population of 1166 is 1170). Codes and dates go to
-        the nearest whole number. Periodic values beyond the range go around the circle, all others
-        to its end.
+        the value itself on a logarithmic one (a population of 1166 is 1170). Codes and dates are
+        rounded to whole numbers. Periodic values beyond the range are moved into it by whole
+        periods, all others to its nearer end.
         """
         if self.categories:
             return self._within(np.rint(values))
@@ -612,7 +613,7 @@ class Feature(StrictModel):
         return self._within(np.rint(rounded) if self.whole else rounded)
 
     def _around(self, values: Floats) -> Floats:
-        """Values beyond the range of a periodic feature, moved into it by whole periods."""
+        """Return values of a periodic feature, moved into its range by whole periods."""
         low = self._ends[0]
         beyond = (values < low) | (values >= low + self.period)
         return np.where(beyond, low + np.mod(values - low, self.period), values)
@@ -625,7 +626,7 @@ class Feature(StrictModel):
         return np.asarray(np.clip(values, low, high) + 0.0)
 
     def _decimals(self, values: Floats) -> Floats:
-        """How many decimals the worded value has; negative for tens, hundreds, ..."""
+        """Return the number of decimals of worded values; negative for tens, hundreds, ..."""
         return self._digits_of(np.abs(values)) if self.scale == "log" else self._of_range
 
     @cached_property
@@ -643,7 +644,10 @@ class Feature(StrictModel):
 
 
 def column_values(column: pd.Series[Any]) -> Floats:
-    """The numbers `(n,)` of a column that `Feature.column` made: codes of words, days of dates."""
+    """Return the numbers `(n,)` of a column made by `Feature.column`.
+
+    Categories become codes, dates days since 1970.
+    """
     if isinstance(column.dtype, pd.CategoricalDtype):
         return np.asarray(column.cat.codes, dtype=np.float64)
     if column.dtype.kind == "M":

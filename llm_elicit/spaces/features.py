@@ -49,7 +49,7 @@ class FixedFeature(StrictModel):
 
 
 class FeatureSpace(StrictModel):
-    """A named box of features with the table it stands for.
+    """The features that are asked about together, their ranges, and their reference table.
 
     Arrays of points are `(n, d)` floats in the table's natural units, columns in the order
     of `features`.
@@ -81,7 +81,7 @@ class FeatureSpace(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _locale_of_features(cls, data: Any) -> Any:
-        """Features without a locale of their own have the space's."""
+        """Set the space's locale in features that have none of their own."""
         if not isinstance(data, dict) or data.get("locale") is None:
             return data
         locale, features = data["locale"], list(data.get("features") or ())
@@ -166,7 +166,7 @@ class FeatureSpace(StrictModel):
         Examples:
             >>> import pandas as pd
             >>> frame = pd.DataFrame({"mass_g": [3750, 4200, 5100, 2900], "sex": list("mfmf")})
-            >>> [(one.label, one.kind) for one in FeatureSpace.from_frame(frame, "birds").features]
+            >>> [(f.label, f.kind) for f in FeatureSpace.from_frame(frame, "birds").features]
             [('mass', 'integer'), ('sex', 'categorical')]
         """
         return cls._from_draft(drafting.draft_frame(frame, name, columns, not_stated))
@@ -230,10 +230,10 @@ class FeatureSpace(StrictModel):
         return path
 
     def conditional(self, given: Mapping[str, str | float]) -> FeatureSpace:
-        """Return the space of the other features, given values of some.
+        """Return the space of the other features, conditional on values of some.
 
-        The questions' setting states the values, and the table has the rows of these values alone:
-        those that would be worded alike.
+        The questions' setting states these values, and the table is limited to rows with them:
+        those that round to the same value.
 
         Args:
             given: words of categories, and numbers in natural units, by feature.
@@ -297,7 +297,7 @@ class FeatureSpace(StrictModel):
 
     @property
     def note(self) -> str:
-        """A line on a subject that is as it was drafted, and means nothing to a judge."""
+        """Advice if the subject was drafted automatically and tells a judge nothing; else empty."""
         drafted = (self.title, self.title.replace(" ", "_"), self.table and self.table.file)
         if self.subject not in [f"a row of {name}" for name in drafted]:
             return ""
@@ -364,24 +364,25 @@ class FeatureSpace(StrictModel):
 
     @cached_property
     def scale_ends(self) -> tuple[Floats, Floats]:
-        """The ends of the range on the scales, `(d,)` each: of whole numbers, of their cells."""
+        """The ends of the ranges on the scales, `(d,)` each; for whole numbers, cell edges."""
         return self.to_scale(self.low - self.cells), self.to_scale(self.high + self.cells)
 
     def to_scale(self, points: ArrayLike) -> Floats:
-        """Natural units to scale units (the logarithm, where the scale is logarithmic)."""
+        """Return points `(n, d)` on the scales: logarithms where a scale is logarithmic."""
         natural = np.asarray(points, dtype=np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(self.log, np.log(natural), natural)
 
     def from_scale(self, points: ArrayLike) -> Floats:
-        """Scale units back to natural units."""
+        """Return points `(n, d)` on the scales in natural units."""
         scaled = np.asarray(points, dtype=np.float64)
         return np.where(self.log, np.exp(np.where(self.log, scaled, 0.0)), scaled)
 
     def contains(self, points: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each point lies in the range asked about and keeps the constraints, `(n,)` bools.
+        """Return whether points `(n, d)` lie in the ranges and keep the constraints, `(n,)` bools.
 
-        Codes, integers and dates must be whole; `high` of a periodic real number is its `low`.
+        Codes, integers and dates must be whole. A periodic real number is below `high`, which is
+        the same value as `low`.
         """
         natural = np.asarray(points, dtype=np.float64)
         inside = self.inside(natural).all(axis=-1)
@@ -397,14 +398,14 @@ class FeatureSpace(StrictModel):
         return tuple(constraint for constraint in conditional if constraint is not None)
 
     def allowed(self, natural: Floats) -> NDArray[np.bool_]:
-        """Whether points keep the constraints, `(n,)` bools; not those with missing values."""
+        """Return whether points keep the constraints, `(n,)` bools; not if a value is missing."""
         mask = ~np.isnan(natural).any(axis=-1)
         for constraint in self.density_constraints:
             mask = mask & constraint.holds(natural, self.high - self.low)
         return np.asarray(mask)
 
     def inside(self, natural: Floats) -> NDArray[np.bool_]:
-        """Whether each value lies in the range of its feature, `(n, d)` bools."""
+        """Return whether each value lies in the range of its feature, `(n, d)` bools."""
         discrete = self.categorical | self.integer
         whole = ~discrete | (natural == np.rint(natural))
         below = np.where(self.periodic & ~discrete, natural < self.high, natural <= self.high)
@@ -412,7 +413,7 @@ class FeatureSpace(StrictModel):
 
     @cached_property
     def cells(self) -> Floats:
-        """Half the width of each coordinate's values: 1/2 of whole ones and codes, else 0."""
+        """Half the width of the cell of each coordinate's values: 1/2 for whole numbers, else 0."""
         return np.where(self.categorical | self.integer, 0.5, 0.0)
 
     def log_cells(self, points: ArrayLike) -> Floats:
@@ -425,25 +426,25 @@ class FeatureSpace(StrictModel):
         return np.asarray(np.sum(columns, axis=0))
 
     def to_support(self, points: ArrayLike) -> Floats:
-        """Points with the values of whole features rounded, and the end of a period its start."""
+        """Return points with whole features rounded; the end of a period becomes its start."""
         rows = np.asarray(points, dtype=np.float64)
         rows = np.where(self.integer, np.rint(rows), rows)
         circle = self.periodic & ~self.integer
         return np.where(circle & (rows == self.high), self.low, rows)
 
     def round(self, points: ArrayLike) -> Floats:
-        """Points as they are asked, so that the question and the record agree to the last digit."""
+        """Return points `(n, d)` rounded as the questions word them; see `Feature.round`."""
         natural = np.asarray(points, dtype=np.float64)
         columns = [f.round(natural[..., i]) for i, f in enumerate(self.features)]
         return np.stack(columns, axis=-1)
 
     def table_of(self, points: Floats) -> pd.DataFrame:
-        """Points as a table with the words of categories, and dates; see `Feature.column`."""
+        """Return points `(n, d)` as a table with categories and dates; see `Feature.column`."""
         columns = {f.name: f.column(points[:, i]) for i, f in enumerate(self.features)}
         return pd.DataFrame(columns)
 
     def points_of(self, table: pd.DataFrame) -> Floats:
-        """The points `(n, d)` of a table that `table_of` made, or of one with codes.
+        """Return the points `(n, d)` of a table made by `table_of`, or of one with codes.
 
         Raises:
             InputError: a word is not a category, a text is not a date, or a value is missing.
@@ -459,12 +460,12 @@ class FeatureSpace(StrictModel):
         return np.stack([column_values(column) for column in columns], axis=1)
 
     def word(self, point: ArrayLike) -> Worded:
-        """A point as (label, worded value) pairs, in the order of the features."""
+        """Return a point `(d,)` as (label, worded value) pairs, in the order of the features."""
         values = np.asarray(point, dtype=np.float64).tolist()
         return [(f.label, f.word(v)) for f, v in zip(self.features, values, strict=True)]
 
     def word_box(self, box: ArrayLike) -> list[tuple[str, str]]:
-        """A box as (label, worded range) pairs of the features that it bounds.
+        """Return a box as (label, worded range) pairs of the features that it bounds.
 
         Args:
             box: `(d, 2)`, the bounds of every feature, natural units; infinite where it is free.
@@ -474,11 +475,11 @@ class FeatureSpace(StrictModel):
         return [(f.label, f.word_range(*row)) for f, row in rows if np.isfinite(row).all()]
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
-        """`n` draws from the sampling density λ, `(n, d)`, rounded as they are worded (`round`).
+        """Return n draws from the sampling density λ, `(n, d)`, rounded by `round`.
 
         λ is uniform on each feature's scale: a category or a whole number k has the probability of
-        its cell, from k − 1/2 to k + 1/2. With `sampling="empirical"` it is a kernel density of the
-        table; see `llm_elicit.spaces.table`.
+        its cell, from k − 1/2 to k + 1/2. With `sampling="empirical"`, λ is a kernel density of
+        the table; see `llm_elicit.spaces.table`.
         """
         if self.sampling == "empirical":
             return self.round(self.from_scale(self._table_density.sample(n, rng, self._asked)))
@@ -493,7 +494,7 @@ class FeatureSpace(StrictModel):
         return draw_accepted(draw, n, f"{self.name}: {scarce}")
 
     def _uniform(self, n: int, rng: np.random.Generator) -> Floats:
-        """Draw from the ranges, whatever the constraints."""
+        """Return n uniform draws from the ranges, `(n, d)`; constraints are ignored."""
         unit = rng.random((n, self.dimension))
         low, high = self.scale_ends
         return self.round(self.from_scale(low + unit * (high - low)))
@@ -503,7 +504,7 @@ class FeatureSpace(StrictModel):
         return TableDensity(self.to_scale(self.table_points()), ~self.categorical)
 
     def _asked(self, scaled: Floats) -> NDArray[np.bool_]:
-        """Whether points on the scales lie in the range asked about, before they are rounded."""
+        """Return whether unrounded points on the scales lie in the range that is asked about."""
         natural = self.from_scale(scaled)
         low, high = self.low - self.cells, self.high + self.cells
         inside = ((natural >= low) & (natural <= high)).all(axis=1)
@@ -512,14 +513,13 @@ class FeatureSpace(StrictModel):
         return np.asarray(inside)
 
     def read_table(self) -> pd.DataFrame:
-        """The reference table's feature columns, natural units, after its checksum is verified.
+        """Return the columns of the features of the reference table, in natural units.
 
-        Words of categorical features become codes. Rows with other values of `fixed` features are
-        left out.
+        Categories become codes. Rows with other values of `fixed` features are left out.
 
         Raises:
-            InputError: the space has no table, the file is gone or changed, or a column is
-                missing, holds text for numbers, or a word that is no category.
+            InputError: the space has no table, the file is missing or its checksum is another,
+                or a column is missing or holds a cell that is no value of its feature.
         """
         table = self._own_table
         held = [fixed.feature for fixed in self.fixed]
@@ -530,7 +530,7 @@ class FeatureSpace(StrictModel):
         return read[self.names]
 
     def printed_rows(self) -> list[list[str]]:
-        """The cells of the reference table as they are printed, the headings first.
+        """Return the cells of the reference table as they are printed, the headings first.
 
         Raises:
             InputError: the space has no table, or it cannot be read.
@@ -547,18 +547,18 @@ class FeatureSpace(StrictModel):
 
     @cached_property
     def _rows(self) -> Floats:
-        """The table on the support, read once: large ones take seconds."""
+        """The rows of the table on the support; read once, because large tables take seconds."""
         return self.to_support(self.read_table())
 
     def table_points(self) -> Floats:
-        """The complete rows of the reference table that lie in the range asked about, `(n, d)`.
+        """Return the complete rows of the reference table that lie in the ranges, `(n, d)`.
 
         Values of whole features are rounded to whole numbers.
         """
         return self._rows[self.contains(self._rows)]
 
     def table_rows(self) -> TableRows:
-        """The number of rows that `table_points` has, and why the others are left out."""
+        """Return the number of rows of `table_points`, and why the others are left out."""
         rows = self._rows
         missing = self._first(np.isnan(rows))
         inside = self.inside(rows)
@@ -568,7 +568,7 @@ class FeatureSpace(StrictModel):
         return TableRows(len(rows), used, missing, outside, int(within.sum()) - used)
 
     def _first(self, flagged: NDArray[np.bool_]) -> dict[str, int]:
-        """The number of rows by the column that is the first to be flagged in them."""
+        """Return the number of flagged rows by their first flagged column."""
         places = flagged.argmax(axis=1)[flagged.any(axis=1)]
         counts = np.bincount(places, minlength=self.dimension).tolist()
         return {heading: n for heading, n in zip(self.headings, counts, strict=True) if n}

@@ -1,8 +1,8 @@
 """Find the header row of a table's file, and the rows that are not cases.
 
-Programs and people add titles and notes above and below, wordings or units in a second row, totals,
-and repeated headers. They are recognized by their shape: a case has as many cells as the others,
-and numbers where the others have numbers.
+Many files have titles and notes above and below the table, wordings or units in a second row,
+totals, and repeated headers. They are recognized by their shape: a case has as many cells as the
+other cases, and numbers in the same columns.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _NOTE_WORDS = 4
 
 
 def header_lines(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """Return the lines that have the names of columns, counted from 1.
+    """Return the numbers of the lines with the names of columns, counted from 1.
 
     Args:
         rows: the cells of the first lines.
@@ -96,8 +96,8 @@ def header_lines(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
     blank = [k for k, cell in enumerate(rows[line]) if k and not cell.strip()]
     if place + 1 < len(filled) and len(blank) > 1:
         second = rows[filled[place + 1]]
-        named = all(k < len(second) and second[k].strip() for k in blank)
-        if named and _is_header(second):
+        has_names = all(k < len(second) and second[k].strip() for k in blank)
+        if has_names and _is_header(second):
             return (line + 1, filled[place + 1] + 1)
     return (line + 1,)
 
@@ -105,7 +105,7 @@ def header_lines(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
 def _below_comments(
     rows: Sequence[Sequence[str]], counts: Sequence[int], filled: Sequence[int]
 ) -> int:
-    """Return the first line that is no comment; a comment right above numbers has the names."""
+    """Return the first line below the comments, or the last comment if it holds the names."""
     comments = 0
     while comments < len(filled) - 1:
         start = rows[filled[comments]][0]
@@ -113,22 +113,22 @@ def _below_comments(
             break
         comments += 1
     line, last = filled[comments], filled[max(comments - 1, 0)]
-    alike = counts[last] == counts[line] > 1
-    if comments and alike and (comments == 1 or not _is_header(rows[line])):
+    same_width = counts[last] == counts[line] > 1
+    if comments and same_width and (comments == 1 or not _is_header(rows[line])):
         return last
     return line
 
 
 def _below_a_gap(rows: Sequence[Sequence[str]], filled: Sequence[int], line: int) -> int:
-    """Return the line after the last blank one if only there numbers start."""
+    """Return the line below the next blank line if numbers begin there, else `line`."""
     gaps = [later for earlier, later in pairwise(filled)
             if later - earlier > 1 and later > line]  # fmt: skip
     for start in gaps[:1]:
         above = [rows[number] for number in filled if line <= number < start]
         below = [rows[number] for number in filled if number > start]
         places = [place for place in range(len(rows[start])) if _all_numbers(below, place)]
-        broken = any(not _all_numbers(above[1:] or above, place) for place in places)
-        if places and broken and _is_header(rows[start]) and len(above) < len(below):
+        has_words_above = any(not _all_numbers(above[1:] or above, place) for place in places)
+        if places and has_words_above and _is_header(rows[start]) and len(above) < len(below):
             return start
     return line
 
@@ -139,7 +139,7 @@ def _all_numbers(rows: Sequence[Sequence[str]], place: int) -> bool:
 
 
 def _is_header(row: Sequence[str]) -> bool:
-    """Whether a line may have names: no cell is a number, but for years."""
+    """Return whether a line may be the header: no cell is a number other than a year."""
     return not any(_is_number(cell) and not re.fullmatch(r"(1[89]|20)\d\d", cell.strip())
                    for cell in row)  # fmt: skip
 
@@ -198,10 +198,10 @@ def rows_of_no_case(frame: pd.DataFrame, dialect: Dialect) -> dict[int, str]:
         for name in frame.columns
         if not pd.api.types.is_numeric_dtype(frame[name].dtype)
     }
-    again = frame.index
+    repeats = frame.index
     for name in frame.columns:
-        again = again[(frame.loc[again, name].astype(str).str.strip() == name).to_numpy()]
-    rows = dict.fromkeys(again.tolist(), "the header line again")
+        repeats = repeats[(frame.loc[repeats, name].astype(str).str.strip() == name).to_numpy()]
+    rows = dict.fromkeys(repeats.tolist(), "the header line again")
     rows |= dict.fromkeys(_wordings(frame.drop(index=list(rows)), text, dialect), "no case")
     rows |= dict.fromkeys(_notes(frame.drop(index=list(rows))), "a note")
     return rows | dict.fromkeys(_totals(frame.drop(index=list(rows)), text, dialect), "a total")
@@ -237,7 +237,7 @@ def _is_wording(
         return False
     if all(cell.startswith('{"ImportId"') for cell in words.values()):
         return True
-    broken = new = 0
+    words_above_numbers = new_words = 0
     for name, cell in words.items():
         column = below[name][~cells.is_missing(below[name])]
         if not len(column) or cells.is_missing(pd.Series([cell])).all():
@@ -245,19 +245,19 @@ def _is_wording(
         if _are_numbers(column, dialect):
             if cells.to_numbers(pd.Series([cell]), dialect).notna().all():
                 return False
-            broken += 1
+            words_above_numbers += 1
         elif column.nunique() <= len(column) / 2:
             if (column == cell).any():
                 return False
-            new += 1
-    if broken and (broken > 1 or all(map(is_unit, words.values()))):
+            new_words += 1
+    if words_above_numbers and (words_above_numbers > 1 or all(map(is_unit, words.values()))):
         return True
     phrases = sum(" " in cell for cell in words.values()) > len(words) / 2
-    return phrases and (new >= _MIN_ROWS or (broken > 0 and new > 0))
+    return phrases and (new_words >= _MIN_ROWS or (words_above_numbers > 0 and new_words > 0))
 
 
 def _are_numbers(column: pd.Series[str], dialect: Dialect) -> bool:
-    """Whether nearly all cells of a column, of which none is missing, are numbers or dates."""
+    """Return whether nearly all cells of a column without missing cells are numbers or dates."""
     if len(column) < _MIN_ROWS:
         return False
     numbers = cells.to_numbers(column, dialect).notna()
@@ -265,7 +265,7 @@ def _are_numbers(column: pd.Series[str], dialect: Dialect) -> bool:
 
 
 def _notes(frame: pd.DataFrame) -> list[int]:
-    """Return the rows at the end with one cell, which is a sentence or begins as notes do."""
+    """Return the last rows that have only one cell, a sentence or the beginning of a note."""
     if frame.shape[1] < 2:
         return []
     tail = frame.iloc[-_MAX_NOTES:]
@@ -276,15 +276,15 @@ def _notes(frame: pd.DataFrame) -> list[int]:
         if len(filled) != 1:
             break
         name, cell = filled[0]
-        note = _NOTE.match(cell) is not None or len(cell.split()) > _NOTE_WORDS
-        if not note or _is_number(cell) or (cells.as_text(frame[name]) == cell).sum() > 1:
+        is_note = _NOTE.match(cell) is not None or len(cell.split()) > _NOTE_WORDS
+        if not is_note or _is_number(cell) or (cells.as_text(frame[name]) == cell).sum() > 1:
             break
         notes.append(row)
     return notes if len(notes) < len(frame) - _MIN_ROWS else []
 
 
 def _totals(frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Dialect) -> list[int]:
-    """Return the rows that sum up others."""
+    """Return the rows that hold totals or averages of other rows."""
     if len(frame) < _MIN_ROWS:
         return []
     ends = {frame.index[0], *frame.index[-_MAX_EXTRA_LINES:].tolist()}
@@ -307,7 +307,7 @@ def _totals(frame: pd.DataFrame, text: Mapping[str, pd.Series[str]], dialect: Di
 
 
 def _kind_of_total(word: str) -> str:
-    """Return "total" or "average" if a word names such a row, else nothing."""
+    """Return "total" or "average" if a word names such a row, else an empty text."""
     plain = _SUFFIX.sub("", word[:_MAX_CHARACTERS].casefold())
     if _TOTAL.fullmatch(plain):
         return "total"
@@ -320,7 +320,10 @@ def _numbers(frame: pd.DataFrame, dialect: Dialect) -> NDArray[np.float64]:
 
 
 def _sums_up(cases: pd.DataFrame, row: pd.DataFrame, word: str, dialect: Dialect) -> bool:
-    """Whether most numbers of a row are as large as the sum of others', or near their mean."""
+    """Return whether a row holds totals or averages of the cases.
+
+    Most of its numbers are at least the largest of their column, or near the column's mean.
+    """
     values = _numbers(row, dialect)[0]
     present = np.isfinite(values)
     if not present.any():
@@ -334,7 +337,7 @@ def _sums_up(cases: pd.DataFrame, row: pd.DataFrame, word: str, dialect: Dialect
 
 
 def _is_sum_without_name(frame: pd.DataFrame, dialect: Dialect) -> bool:
-    """Whether the last row has no words, and in every other cell the sum of those above."""
+    """Return whether the last row has no words, and holds the sum of the rows above it."""
     last, above = frame.iloc[[-1]], frame.iloc[:-1]
     values = _numbers(last, dialect)[0]
     present = np.isfinite(values)

@@ -42,7 +42,7 @@ _SYMBOLS = (
     "metres meter meters gram grams gramm µs μs ms"
 )
 _DIVISORS = "d t k j w v yr year day hour hr min minute week month night person"
-"""Parts of units beside `_UNITS`, in lower case, and those that are none alone."""
+"""Parts of compound units that are not units alone, in lower case."""
 
 _SET_APART = tuple(
     re.compile(pattern)
@@ -55,14 +55,14 @@ _SET_APART = tuple(
 """A heading with its unit in brackets, after a comma or "in", or as a compound."""
 
 _STATISTICS = {"avg", "average", "mean", "median", "max", "maximum", "min", "minimum", "total"}
-"""Words that come first in a label: the maximum temperature, of a column temp_max."""
+"""Words that come first in a label: "maximum temperature" for a column temp_max."""
 
 _LATIN = str.maketrans({
     "ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "ß": "ss", "ẞ": "SS",
     "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d",
     "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i",
 })  # fmt: skip
-"""Letters that are more than an ASCII letter with an accent, as they are transcribed."""
+"""Transcriptions of letters that are not an ASCII letter with an accent."""
 
 _OWN_UNITS = {"age": "years", "latitude": "°", "longitude": "°"}
 
@@ -103,19 +103,19 @@ def wordings(headings: Sequence[str]) -> dict[str, Wording]:
         >>> [(column.label, column.unit) for column in columns.values()]
         [('body mass', 'g'), ('temperature', '°C'), ('price', 'USD'), ('Yield', 'kg/ha')]
     """
-    names, worded = _names(headings), dict[str, Wording]()
+    names, wording_of = _names(headings), dict[str, Wording]()
     for heading in headings:
         label, unit = _guess(heading)
         plain = _spaced(heading)
-        labels = {wording.label for wording in worded.values()}
+        labels = {wording.label for wording in wording_of.values()}
         if label in labels or not label.isprintable() or not label:
             label, unit = plain, ""
         if label in labels or not label.isprintable() or not label:
             label = names[heading]
         guesses = {"label": label.casefold() != plain.casefold(), "unit": bool(unit)}
         guessed = frozenset(key for key, is_guess in guesses.items() if is_guess)
-        worded[heading] = Wording(names[heading], label, unit, guessed)
-    return worded
+        wording_of[heading] = Wording(names[heading], label, unit, guessed)
+    return wording_of
 
 
 def _guess(heading: str) -> tuple[str, str]:
@@ -143,15 +143,15 @@ def _guess(heading: str) -> tuple[str, str]:
 
 
 def _written_unit(text: str) -> str:
-    """Return a unit as it is worded; empty if a text is none."""
-    known = {*_UNITS, *map(str.casefold, _UNITS.values()), *_LETTERS, *_SYMBOLS.split()}
+    """Return the wording of a unit; empty if the text is not a unit."""
+    units = {*_UNITS, *map(str.casefold, _UNITS.values()), *_LETTERS, *_SYMBOLS.split()}
     text = re.sub(r"\s+per\s+", "/", text)
     parts = re.split(r"[\s/·*]+", text)
-    bare = [re.sub(r"(?<=\D)(?:\^?[-−]?\d|[⁻¹²³]+)$", "", part) for part in parts]
-    compound = len(parts) > 1 or bare != parts
+    bases = [re.sub(r"(?<=\D)(?:\^?[-−]?\d|[⁻¹²³]+)$", "", part) for part in parts]
+    compound = len(parts) > 1 or bases != parts
     letters = len(parts) > 1 and all(re.fullmatch("[A-Z]", part) for part in parts)  # won/lost
-    known |= set(_DIVISORS.split()) if compound else set()
-    if letters or any(part.casefold() not in known for part in bare):
+    units |= set(_DIVISORS.split()) if compound else set()
+    if letters or any(part.casefold() not in units for part in bases):
         return ""
     if not compound:
         return _UNITS.get(text.casefold(), _LETTERS.get(text, text))
@@ -176,7 +176,7 @@ def _unit(words: Sequence[str], heading: str) -> str:
 
 
 def is_unit(text: str) -> bool:
-    """Whether a text is a unit, or stands in brackets or for nothing as in a line of units.
+    """Return whether a cell fits into a line of units: a unit, a text in brackets, or a dash.
 
     Examples:
         >>> is_unit("kg"), is_unit("[m/s]"), is_unit("-"), is_unit("Oslo")

@@ -19,16 +19,16 @@ LOW, HIGH = 0.01, 0.99
 _SKEWED = 1.0
 _MAX_VALUE, _MIN_WIDTH, _MIN_RELATIVE_WIDTH = 1e25, 1e-25, 1e-11
 _SMALL_TABLE = 300
-"""Rows from which 1 % quantiles set the range; in smaller tables they rest on too few rows."""
+"""Rows from which 1 % quantiles set the range; smaller tables have too few rows in their tails."""
 
 _MAX_TAIL = 0.15
-"""In small tables, a range ends at an extreme that is at most this share of it from a quantile."""
+"""In small tables, a range ends at an extreme within this share of the range from a quantile."""
 
 _MIN_LOG_RATIO = 4.0
 """Smallest ratio of the ends of a range on a logarithmic scale; narrower ones hardly differ."""
 
 MAX_LEVELS = 12
-"""Largest range of whole numbers whose values are all used."""
+"""Largest range of whole numbers that is used completely, extremes included."""
 
 _MAX_DIGITS = 4
 _PERIOD_PARTS = 6
@@ -51,14 +51,14 @@ class UnusableColumnError(Exception):
 
 
 def draft_numbers(values: Floats, heading_words: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return the settings of a feature of numbers, and its kind as a user reads it.
+    """Return the settings of a feature of numbers, and its kind in words.
 
     Args:
         values: the column's numbers.
         heading_words: the words of its heading.
 
     Raises:
-        UnusableColumnError: it cannot be a feature; the message says why.
+        UnusableColumnError: the column cannot be a feature; the message says why.
 
     Examples:
         >>> draft_numbers(np.arange(100.0) % 12 + 1, ["month"])[0]
@@ -66,18 +66,20 @@ def draft_numbers(values: Floats, heading_words: Sequence[str]) -> tuple[dict[st
     """
     _check(values, heading_words)
     whole = bool(np.all(values == np.round(values))) and float(np.abs(values).max()) < 2.0**53
-    circle = _periodic_settings(values, whole, heading_words)
-    if circle is not None:
-        return circle, "periodic numbers"
+    periodic = _periodic_settings(values, whole, heading_words)
+    if periodic is not None:
+        return periodic, "periodic numbers"
     if whole and _YEARS & set(heading_words) and values.min() >= 1000 and values.max() <= 2200:
         low, high = _ends(values, True, log=False)
         locale = {"thousands": ""}
         return {"kind": "integer", "low": low, "high": high, "digits": 4, "locale": locale}, "years"
-    # Whether a long right tail over a wide range becomes shorter on the logarithm.
+    # A logarithmic scale, if it shortens a long right tail over a wide range.
     ends, log = np.quantile(values, [LOW, HIGH]), False
     if 0 < _MIN_LOG_RATIO * ends[0] < ends[1] and not (whole and np.ptp(values) <= MAX_LEVELS):
-        raw, logarithmic = (float(stats.skew(x)) for x in (values, np.log(values[values > 0])))
-        log = raw > _SKEWED and abs(logarithmic) < abs(raw)
+        skewness, log_skewness = (
+            float(stats.skew(x)) for x in (values, np.log(values[values > 0]))
+        )
+        log = skewness > _SKEWED and abs(log_skewness) < abs(skewness)
     low, high = _ends(values, whole, log=log)
     settings: dict[str, Any] = {
         "kind": "integer" if whole else "continuous",
@@ -92,10 +94,10 @@ def draft_numbers(values: Floats, heading_words: Sequence[str]) -> tuple[dict[st
 
 
 def _check(values: Floats, words: Sequence[str]) -> None:
-    """Refuse numbers that cannot be asked about.
+    """Check that a column of numbers can be a feature.
 
     Raises:
-        UnusableColumnError: with the reason.
+        UnusableColumnError: the column cannot be a feature; the message says why.
     """
     if not np.isfinite(values).all():
         raise UnusableColumnError("it holds an infinite value; correct it to keep the column")
@@ -114,8 +116,8 @@ def _check(values: Floats, words: Sequence[str]) -> None:
             f"its values from {low:.17g} to {high:.17g} are too close together for "
             "floating-point numbers; subtract a constant"
         )
-    counts = len(values) > 2 and bool(np.all(np.diff(values) == 1))
-    if counts and not _YEARS & set(words):
+    is_row_number = len(values) > 2 and bool(np.all(np.diff(values) == 1))
+    if is_row_number and not _YEARS & set(words):
         raise UnusableColumnError(
             f"it is a row number ({low:g}, {low + 1:g}, ...), which says nothing about a row"
         )
@@ -145,8 +147,8 @@ def _periodic_settings(values: Floats, whole: bool, words: Sequence[str]) -> dic
 def _ends(values: Floats, whole: bool, *, log: bool) -> tuple[float, float]:
     """Return the 1 % and 99 % quantiles, rounded outwards to three digits of their distance.
 
-    In small tables an extreme that is near its quantile takes its place, so that they keep their
-    rows. So do both if the quantiles coincide, and for whole numbers of a small range.
+    Extremes replace the quantiles in three cases: in small tables if they are near, so that these
+    tables keep their rows; if the quantiles coincide; and for whole numbers of a small range.
     """
     low, high = _span(values, log=log)
     if low == high or (whole and values.max() - values.min() <= MAX_LEVELS):
@@ -164,7 +166,7 @@ def _ends(values: Floats, whole: bool, *, log: bool) -> tuple[float, float]:
 
 
 def _span(values: Floats, *, log: bool) -> tuple[float, float]:
-    """Return the 1 % and 99 % quantiles; of small tables, an extreme that is near its quantile."""
+    """Return the 1 % and 99 % quantiles; in small tables, extremes that are near replace them."""
     low, high = (float(end) for end in np.quantile(values, [LOW, HIGH]))
     if len(values) >= _SMALL_TABLE:
         return low, high
@@ -177,13 +179,16 @@ def _span(values: Floats, *, log: bool) -> tuple[float, float]:
 
 
 def align_scales(columns: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> set[int]:
-    """Give similar columns the scale that most of them have; return those that were changed.
+    """Set the scale of similar columns to that of their majority; return the changed columns.
 
     Columns are similar if they share half of the words of their headings, or a single letter as
     heading, and their ranges are within a factor of 30.
 
     Args:
-        columns: the words of the heading and the settings, which are changed, of each.
+        columns: for each column, the words of its heading, and its settings, which are changed.
+
+    Returns:
+        The places of the columns whose scale was changed.
 
     Examples:
         >>> log, line = ({"kind": "continuous", "scale": s, "low": 1, "high": 9}
@@ -231,7 +236,7 @@ _ROUNDING = 0.011
 """Largest deviation of a sum of rounded shares from the whole, as a share of it."""
 
 _MIN_ROW_SHARE = 0.99
-"""Smallest share of the rows in which they do."""
+"""Smallest share of rows in which columns sum to the whole."""
 
 
 def find_shares(columns: Sequence[Floats]) -> tuple[range, float] | None:

@@ -35,7 +35,7 @@ else:  # pandas, which a process that only asks questions does without
 
 _MIN_ROWS = 20
 _SCARCE = 0.1
-"""The share of the rows below which those that are used are said to be few."""
+"""Share of used rows below which a message says that they are few."""
 
 _MAX_ROUNDS = 1000
 
@@ -96,10 +96,10 @@ class TableDensity:
 
 
 def draw_accepted(draw: Callable[[], Floats], n: int, scarce: str) -> Floats:
-    """Call `draw`, which returns accepted points, until there are n points; return these.
+    """Return the first n points of repeated calls of `draw`, which returns accepted points.
 
     Raises:
-        InputError: a thousand calls have not brought n points; the message is `scarce`.
+        InputError: a thousand calls return fewer than n points; the message is `scarce`.
     """
     points = draw()
     for _ in range(_MAX_ROUNDS - 1):
@@ -132,15 +132,15 @@ class Table(StrictModel):
         file: the file's name, beside the space's.
         sha256: its checksum.
         source, licence: where it is from, and what may be done with it.
-        rows: the number of its cases: without blank rows and those that the dialect leaves out.
-        columns: the headings of features that are not headed by their names; of names that are no
-            feature's it says nothing.
+        rows: the number of its cases, without blank rows and rows that the dialect leaves out.
+        columns: the headings of features whose columns have another heading than their name;
+            names of no feature are ignored.
         dialect: how its file is written.
-        words: by feature, the category of cells that are not written as their category; an empty
-            cell may be one. The empty text stands for no value, as in ``income: {"-99": ""}``.
-        dates: by feature, how its dates are written; unless given, as 2020-03-14.
-        cuts: by feature whose categories are ranges of numbers, the lower bounds of all but the
-            first range.
+        words: by feature, the categories of cells that are written differently, which may be
+            empty cells; an empty category means a missing value, as in ``income: {"-99": ""}``.
+        dates: by feature, the format of its dates; ISO dates such as 2020-03-14 by default.
+        cuts: by feature whose categories are ranges of numbers, the lower bounds of the ranges
+            from the second on.
     """
 
     file: str
@@ -155,7 +155,7 @@ class Table(StrictModel):
     cuts: dict[str, Cuts] = Field(default={}, exclude_if=lambda value: not value)
 
     def heading(self, name: str) -> str:
-        """The heading of a feature's column."""
+        """Return the heading of a feature's column."""
         return self.columns.get(name, name)
 
     def read(
@@ -229,8 +229,8 @@ class Table(StrictModel):
 class TableRows:
     """The rows of a reference table that are used, and why the others are not.
 
-    A row is counted once: under the first feature, in the order of the space, that it lacks, or
-    else under the first whose range it leaves.
+    A row is counted once: at the first feature, in the order of the space, whose value is missing,
+    or else at the first whose range it is outside of.
 
     Attributes:
         total: the number of rows.
@@ -252,7 +252,7 @@ class TableRows:
 
     @property
     def scarce(self) -> str:
-        """What to do where hardly any rows are used; empty where they are enough."""
+        """Advice if hardly any rows are used; empty if they are enough."""
         if self.used >= max(_SCARCE * self.total, min(_MIN_ROWS, self.total / 2)):
             return ""
         return (
@@ -261,7 +261,7 @@ class TableRows:
         )
 
     def __str__(self) -> str:
-        """The counts in a sentence, the largest first."""
+        """Return the counts in a sentence, the largest first."""
         reasons = [(n, f"{n:,} outside the range of {name}") for name, n in self.outside.items()]
         reasons += [(n, f"{n:,} with a missing {name}") for name, n in self.missing.items()]
         if self.excluded:

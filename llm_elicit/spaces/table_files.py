@@ -55,7 +55,7 @@ _STARTS = {
     b"PAR1": ".parquet", b"ARROW1": ".feather", b"\xd0\xcf\x11\xe0": ".xls", b"PK\x03\x04": ".zip",
     b"PK\x05\x06": ".zip", b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz", b"ORC": ".orc",
 }  # fmt: skip
-"""The suffixes of files by how they begin."""
+"""The suffixes of files by their first bytes."""
 
 _UNPACK = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 _UNREAD = {
@@ -70,7 +70,7 @@ _UNREAD = {
     **dict.fromkeys((".yaml", ".yml", ".toml"), "settings'"),
     ".numbers": "Numbers'",
 }
-"""Suffixes of formats that are not supported, and whose formats they are."""
+"""Suffixes of formats that are not supported, and the programs or kinds that use them."""
 
 _SIDE_FILES = ("thumbs.db", "desktop.ini")
 _ABOUT = ("readme", "licen", "metadata", "about", "codebook")
@@ -93,26 +93,27 @@ class UnpackedFile:
 
 
 def unpack(content: bytes, source: str) -> UnpackedFile:
-    """Return the file of a table out of its compression or archive.
+    """Return a table's file without its compression or archive.
 
     Args:
         content: the bytes of the file.
         source: its name.
 
     Raises:
-        InputError: it is damaged or of a format that is not read, or an archive of several tables.
+        InputError: the file is damaged, its format is not supported, or it is an archive of several
+            tables.
     """
     suffix = PurePath(source).suffix.lower()
     if suffix in _UNREAD:
         raise _unread(source, suffix)
-    started = next((of for start, of in _STARTS.items() if content.startswith(start)), "")
+    format_suffix = next((of for start, of in _STARTS.items() if content.startswith(start)), "")
     try:
-        if started in _UNPACK:
+        if format_suffix in _UNPACK:
             inner = source.removesuffix(PurePath(source).suffix) if suffix in _UNPACK else source
             if PurePath(inner).suffix.lower() == ".tar":
                 raise _unread(source, ".tar")
-            return unpack(_UNPACK[started](content), inner)
-        if started == ".zip":
+            return unpack(_UNPACK[format_suffix](content), inner)
+        if format_suffix == ".zip":
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 # Neither a workbook of Excel nor of LibreOffice.
                 if not {"[Content_Types].xml", "mimetype"} & {*archive.namelist()}:
@@ -125,9 +126,9 @@ def unpack(content: bytes, source: str) -> UnpackedFile:
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
             NotImplementedError, RuntimeError) as error:  # fmt: skip
         raise unreadable(source, error) from None
-    if started and suffix not in READERS:
-        return UnpackedFile(content, ".xlsx" if started == ".zip" else started)
-    if suffix in (".xls", ".xlsx") and not started and b"\n" in content:  # text, named so
+    if format_suffix and suffix not in READERS:
+        return UnpackedFile(content, ".xlsx" if format_suffix == ".zip" else format_suffix)
+    if suffix in (".xls", ".xlsx") and not format_suffix and b"\n" in content:  # text, named so
         return UnpackedFile(_text_of_csv(content, source), "")
     if suffix in READERS:
         return UnpackedFile(content, suffix)
@@ -151,16 +152,15 @@ def _text_of_csv(content: bytes, source: str) -> bytes:
 def _unread(source: str, suffix: str) -> InputError:
     return InputError(
         f"{source}: {suffix} is {_UNREAD[suffix]} format, which is not supported; save the table "
-        "as CSV "
-        "or Parquet"
+        "as CSV or Parquet"
     )
 
 
 def _unpack_zip(archive: zipfile.ZipFile, source: str) -> UnpackedFile:
-    """Return the one table of an archive; side files of systems and notes about it do not count.
+    """Return the only table of an archive; files of operating systems and notes are ignored.
 
     Raises:
-        InputError: it holds no table, or several.
+        InputError: the archive has no table, or several.
     """
     names, tables = [], []
     for name in archive.namelist():
@@ -190,14 +190,14 @@ _MAX_LISTED = 5
 
 @dataclass(frozen=True)
 class ReadTable:
-    """A table as it is read.
+    """The contents of a table's file.
 
     Attributes:
         frame: its rows; the index is the number of the line less two, 0 below a first header line.
-        dialect: how its file is written.
+        dialect: the format of the file.
         notes: guesses about the file, a line each.
-        printed: the cells of a CSV as they are printed, from the header line on; the index is the
-            number of the line less one.
+        printed: the cells of a CSV as text, from the header line on; the index is the number of
+            the line less one.
     """
 
     frame: pd.DataFrame
@@ -207,15 +207,15 @@ class ReadTable:
 
 
 def read_table_file(path: Path, dialect: Dialect, content: bytes) -> ReadTable:
-    """Read a table's file: a CSV's cells are text, others have types.
+    """Read a table's file; cells of a CSV are text, those of other formats have types.
 
     Args:
         path: the file; its suffix names the format.
-        dialect: how it is written.
+        dialect: the format of its text.
         content: its bytes.
 
     Raises:
-        InputError: it cannot be read, or the package that reads its format is not installed.
+        InputError: the file cannot be read, or the package for its format is not installed.
     """
     table, text = _all_rows(unpack(content, str(path)), str(path), dialect)
     _check_short_rows(str(path), text, table, dialect)
@@ -223,9 +223,10 @@ def read_table_file(path: Path, dialect: Dialect, content: bytes) -> ReadTable:
 
 
 def printed_cells(path: Path, dialect: Dialect, content: bytes) -> list[list[str]]:
-    """Return the cells of the cases as they are printed, the names first.
+    """Return the cells of the cases as text, the names first.
 
-    Cells of files that are no text, or with decimal commas, are printed as in English CSV.
+    A CSV's cells are unchanged, unless it has decimal commas. These, and the cells of other
+    formats, are written as in English CSV.
     """
     table = read_table_file(path, dialect, content)
     frame = table.frame
@@ -240,15 +241,15 @@ def printed_cells(path: Path, dialect: Dialect, content: bytes) -> list[list[str
 
 
 def sniff(path: Path, encoding: str = "", decimal: str = "") -> ReadTable:
-    """Find how a table's file is written, and read it.
+    """Detect the format of a table's file, and read it.
 
     Args:
         path: the file.
-        encoding: the encoding of a CSV; if empty, it is found.
-        decimal: the decimal mark; if empty, it is found.
+        encoding: the encoding of a CSV; detected if empty.
+        decimal: the decimal mark; detected if empty.
 
     Raises:
-        InputError: it cannot be read, or its first line has no names.
+        InputError: the file cannot be read, or its first line has no names.
     """
     if decimal not in ("", ".", ","):
         raise InputError(f"decimal: {decimal!r} is no decimal mark; give a point or a comma")
@@ -269,8 +270,8 @@ def sniff(path: Path, encoding: str = "", decimal: str = "") -> ReadTable:
         raise InputError(f"{path}: the first line holds numbers; add a header line with names")
     cases = drop_extra_rows(table.frame, table.dialect, decimal)
     _check_short_rows(str(path), text, table, cases.dialect)
-    archive = f"only {visible(file.name, 100)} of several files in the archive is read"
-    notes = (*table.notes, *([archive] if file.name else []), *cases.notes)
+    archive_note = f"only {visible(file.name, 100)} of several files in the archive is read"
+    notes = (*table.notes, *([archive_note] if file.name else []), *cases.notes)
     return replace(cases, notes=notes)
 
 
@@ -279,14 +280,14 @@ def drop_extra_rows(frame: pd.DataFrame, dialect: Dialect, decimal: str = "") ->
 
     Args:
         frame: all rows.
-        dialect: how the file is written, but for the marks.
-        decimal: the decimal mark; if empty, it is found.
+        dialect: the format of the file, except the marks of numbers.
+        decimal: the decimal mark; detected if empty.
     """
     marks = marks_of_frame(frame, dialect.sep)
     if decimal:
         marks = NumberMarks(decimal, "." if decimal == "," else "", {}, True)
-    found = {"decimal": marks.decimal, "thousands": marks.thousands}
-    dialect = Dialect.model_validate({**dialect.model_dump(), **found})
+    settings = dialect.model_dump() | {"decimal": marks.decimal, "thousands": marks.thousands}
+    dialect = Dialect.model_validate(settings)
     rows = rows_of_no_case(drop_blank_rows(frame), dialect)
     dialect = dialect.model_copy(update={"left_out": tuple(sorted(row + 2 for row in rows))})
     cases = _cases(frame, dialect.left_out)
@@ -319,8 +320,8 @@ def _all_rows(
     Args:
         file: the file.
         source: its name, for messages.
-        dialect: how it is written; found if None.
-        encoding: the encoding of a CSV; found if empty.
+        dialect: the format of its text; detected if None.
+        encoding: the encoding of a CSV; detected if empty.
 
     Returns:
         The table, and the text of a CSV, which is empty for other files.
@@ -363,16 +364,16 @@ def _dialect_of(source: str, text: str, charset: str, *, named: bool) -> tuple[D
         sep = separator_of(text)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
-    stated = read_separator_line(text) is not None
+    sep_line = read_separator_line(text) is not None
     reader, rows, starts = csv.reader(io.StringIO(text), delimiter=sep), list[list[str]](), [1]
     with suppress(csv.Error):
         for row in islice(reader, HEADER_SAMPLE_LINES):
             rows.append(row)
             starts.append(reader.line_num + 1)
-    first, *second = (row - 1 + stated for row in header_lines(rows[stated:]))
+    first, *second = (row - 1 + sep_line for row in header_lines(rows[sep_line:]))
     header = [starts[first], *(starts[first] + row - first for row in second)]
     dialect = Dialect.model_validate({"sep": sep, "encoding": charset, "header": header})
-    notes = _above(dialect, 1 + stated)
+    notes = _above(dialect, 1 + sep_line)
     if not named and charset not in ("utf-8", "utf-16", "utf-32"):
         notes.append(
             f"read as {charset}, a guess, since the file does not state its encoding; if words "
@@ -387,7 +388,7 @@ def _above(dialect: Dialect, first: int = 1) -> list[str]:
 
 
 def _damage(text: str) -> list[str]:
-    """Return a note on letters that were lost when the file was saved earlier."""
+    """Return notes on letters that were lost when the file was saved earlier; at most one."""
     if "\ufffd" in text:
         return ["the file holds the sign � for letters that were lost when it was saved"]
     for sign in islice(_TWICE.finditer(text[:1_000_000]), 100):
@@ -407,7 +408,7 @@ def _damage(text: str) -> list[str]:
 
 
 _TWICE = re.compile(r"[ÂÃÐÑâãäåæç][\x80-\u2122]")
-"""How letters of UTF-8 begin that were read as Western European."""
+"""Beginnings of UTF-8 letters that were decoded as Western European."""
 
 
 def _plain(text: str) -> str:
@@ -478,7 +479,7 @@ def _sheet(source: str, file: UnpackedFile) -> tuple[pd.DataFrame, list[str]]:
     """Return the cells of the first sheet of a workbook, and the names of all.
 
     Raises:
-        InputError: it cannot be read, or the package for it is not installed.
+        InputError: the workbook cannot be read, or the package for it is not installed.
     """
     try:
         with pd.ExcelFile(io.BytesIO(file.content), engine="calamine") as book:
@@ -520,7 +521,7 @@ def _unreadable(source: str, file: UnpackedFile, error: Exception) -> InputError
 
 
 def _parse_json(text: str) -> pd.DataFrame:
-    """Return the table of a JSON text: records, lines of records, columns, or what holds them.
+    """Return the table of a JSON text: records, lines of records, columns, or an object with one.
 
     Raises:
         ValueError: the text holds no table.
@@ -544,7 +545,7 @@ def _parse_json(text: str) -> pd.DataFrame:
 
 
 def _records(data: dict[str, Any]) -> Any:
-    """Return the records of a JSON object: one by name, by column, or under a key."""
+    """Return the records of a JSON object, whose keys are rows, columns, or a name of the list."""
     if isinstance(data.get("columns"), list) and isinstance(data.get("data"), list):
         return [data["columns"], *data["data"]]
     lists = [value for value in data.values() if isinstance(value, list)]
@@ -561,10 +562,10 @@ def _records(data: dict[str, Any]) -> Any:
 
 
 def name_columns(frame: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Return a frame whose columns have texts for names, an index with names among them.
+    """Return a frame whose column names are text; a named index becomes columns.
 
     Raises:
-        InputError: two columns have one name.
+        InputError: two columns have the same name.
     """
     named = [name for name in frame.index.names if name is not None]
     frame = frame.reset_index() if named else frame.reset_index(drop=True)
