@@ -37,11 +37,11 @@ def read_parquet(
 
     Args:
         path: the file.
-        columns: columns that it must have.
+        columns: columns that the file must have.
         only: the columns to read; None for all.
 
     Raises:
-        InputError: it is not a complete Parquet file, or a column is missing.
+        InputError: the file is not a complete Parquet file, or a column is missing.
     """
     import pyarrow as pa  # noqa: PLC0415 - asking does not need it
 
@@ -67,7 +67,8 @@ def read_points(
         multiple: the size of the groups of points.
 
     Raises:
-        InputError: it cannot be read, lacks a column, or does not hold complete groups of points.
+        InputError: the file cannot be read, lacks a column, has an incomplete group of points, or a
+            cell that is not a finite number.
     """
     table = read_parquet(path, names or ())
     table = table if names is None else table[list(names)]
@@ -75,10 +76,11 @@ def read_points(
         points = table.to_numpy(np.float64)
     except (ValueError, TypeError):
         points = np.full((1, 1), np.nan)
-    if not len(points) or len(points) % multiple or not np.isfinite(points).all():
-        raise InputError(
-            f"{path}: the {len(points)} rows are not all points of the feature space; {_WAY_OUT}"
-        )
+    if not len(points) or len(points) % multiple:
+        groups = f" in groups of {multiple}" if multiple > 1 else ""
+        raise InputError(f"{path}: {len(points)} rows, expected points{groups}; {_WAY_OUT}")
+    if not np.isfinite(points).all():
+        raise InputError(f"{path}: a cell is not a finite number; {_WAY_OUT}")
     return points
 
 
@@ -86,7 +88,7 @@ def read_json(path: Path, read: Callable[[bytes], T]) -> T:
     """Read a JSON file with the function `read`.
 
     Raises:
-        InputError: it cannot be read, or `read` refuses it.
+        InputError: the file cannot be read, or `read` raises an error.
     """
     try:
         return read(path.read_bytes())
@@ -96,9 +98,10 @@ def read_json(path: Path, read: Callable[[bytes], T]) -> T:
 
 
 def unfinished(path: Path) -> Path:
-    """Return a hidden path beside a file, another one at each call.
+    """Return a new hidden path beside a file, to write to before renaming.
 
-    Threads of one process, and work that goes on after its caller was cancelled, write theirs.
+    It differs at each call: threads, and work that goes on after its caller was cancelled, must not
+    write to the same path.
 
     Examples:
         >>> unfinished(Path("a.txt")) == unfinished(Path("a.txt"))
@@ -121,16 +124,21 @@ def search_path(folder: str) -> list[Path]:
 
 
 def shipped(path: Path) -> bool:
-    """Return whether a file belongs to the package."""
+    """Return whether a file is part of the package, not the user's own."""
     roots = (_PACKAGE / "_data", *(_PACKAGE.parent / name for name in ("prompts", "datasets")))
     return any(path.resolve().is_relative_to(root.resolve()) for root in roots)
 
 
 def find(folder: str, name: str, suffix: str) -> Path:
-    """Find a file by its path or by its name in `folder`.
+    """Return the path of a file, given its path or its name in `folder`.
+
+    Args:
+        folder: "examples", "prompts" or "datasets".
+        name: the path or name.
+        suffix: the suffix of the file, such as ".yaml".
 
     Raises:
-        InputError: there is no such file; the message lists the known names.
+        InputError: there is no such file; the message lists the available names.
 
     Examples:
         >>> find("datasets", "california_housing", ".yaml").name
@@ -151,7 +159,8 @@ def find(folder: str, name: str, suffix: str) -> Path:
     if direct.is_file():
         raise InputError(f"{quoted} is not a {noun}; name a {suffix} file")
     beside = [path.name for path in Path().glob(f"*{suffix}")]
-    guess = did_you_mean(name, [visible(other) for other in (*beside, *available(folder, suffix))])
+    candidates = [visible(file) for file in (*beside, *available(folder, suffix))]
+    guess = did_you_mean(name, candidates)
     raise UnknownNameError(
         f"no {noun} {quoted}: no {suffix} file of this name in this folder or in the package; "
         f"{guess}known: {names}"

@@ -1,6 +1,6 @@
-"""The audit of people as judges: agreement between raters, attention and response times.
+"""The audit of experts, the people who answer for human judges: agreement, attention and times.
 
-A *rater* is a person or a model. Raters are compared over the pairs that both have judged, by the
+A *rater* is an expert or a model. Raters are compared over the pairs that both have judged, by the
 point preferred, whichever was shown first. If a rater gave several answers about a pair (in both
 orders, or as replicates), agreement is the expectation over one answer drawn at random. Log-odds
 and stated probabilities count as the choice that they imply. Answers without a choice do not count;
@@ -30,7 +30,7 @@ FAST_SECONDS = 1.0
 """Seconds below which an answer counts as too fast to have read two cards."""
 
 PersonKey = tuple[str, str]
-"""The name of a judge with backend human, and the name of a person who answers for it."""
+"""The name of a judge with backend human, and the name of an expert who answers for it."""
 AgreementMeasure = Callable[[Floats], Floats]
 """A measure of agreement of tables of answers; NaN where it is undefined."""
 
@@ -48,11 +48,11 @@ _MIN_DISAGREEMENT = 1e-12
 
 
 class RaterAgreement(StrictModel):
-    """Agreement of two raters, or of a person with earlier answers of their own.
+    """Agreement of two raters, or of an expert's answers with earlier ones.
 
     Attributes:
         first, second: names of the raters.
-        pairs: number of pairs that both judged; for one person, number of repeated questions.
+        pairs: number of pairs that both judged; for one expert, number of repeated questions.
         share: share of these on which the answers agree.
         kappa: Cohen's kappa; None if all answers of both are the same.
     """
@@ -234,18 +234,19 @@ def _bootstrap_interval(
 
 
 class PersonAudit(StrictModel):
-    """One person's answers.
+    """The answers of one expert.
 
     Attributes:
-        name, judge: the person, and the judge in the campaign.
+        name, judge: the expert, and the judge in the campaign.
         answers: number of answers, without repeats and attention questions.
         undone_answers: number of these that were undone.
-        first_shown_share: share of the choices that are of the option shown first; 1/2 without a
-            position effect, None without a choice.
-        retest: agreement with the person's own earlier answers to the same questions, over repeats,
-            in either order, and replicates; None without any.
+        first_shown_share: share of choices of the option shown first; 1/2 without a position
+            effect, None without a choice.
+        retest: agreement of the expert's answers to repeated questions, in either order, and to
+            replicates; None if there are none.
         attention_questions: number of attention questions that were answered.
-        attention_share: share of them that were answered correctly; None without any.
+        attention_share: share of attention questions that were answered correctly; None if there
+            are none.
         median_seconds: median response time in seconds.
         fast_share: share of answers in less than a second.
         mean_confidence: mean of the stated confidence, 0 to 1; None if none was stated.
@@ -265,13 +266,13 @@ class PersonAudit(StrictModel):
 
 
 class PeopleAudit(StrictModel):
-    """People as judges.
+    """The experts of a run, and their agreement with each other and with models.
 
     Attributes:
-        people: one record a person.
-        agreements: agreement of every two raters with a common pair, people first.
-        people_agreement: agreement of all people; None for one person, or without a common pair.
-        overall_agreement: agreement of people and models together; None without models, or without
+        people: one record for each expert.
+        agreements: agreement of every two raters with a common pair, experts first.
+        people_agreement: agreement of all experts; None for one expert, or without a common pair.
+        overall_agreement: agreement of experts and models together; None without models, or without
             a common pair.
     """
 
@@ -283,11 +284,11 @@ class PeopleAudit(StrictModel):
 
 @dataclass(frozen=True)
 class PeopleEvidence:
-    """The answers that the audit of people is based on.
+    """The answers that the audit of experts is based on.
 
     Attributes:
         comparisons: the judgments of the run.
-        cards: the cards that people have answered, see
+        cards: the cards that experts have answered, see
             `llm_elicit.orchestrator.judgments.people_cards`.
     """
 
@@ -296,10 +297,10 @@ class PeopleEvidence:
 
 
 def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
-    """Measure people's agreement, attention and response times; None without their answers.
+    """Return the agreement, attention and response times of experts; None without their answers.
 
     Args:
-        evidence: the answers of people and of models.
+        evidence: the answers of experts and of models.
         seed: seed of the bootstrap.
     """
     cards, frame = evidence.cards, evidence.comparisons.frame
@@ -307,7 +308,7 @@ def audit_people(evidence: PeopleEvidence, seed: int = 0) -> PeopleAudit | None:
     if answered_cards.empty:
         return None
     rng = np.random.default_rng([seed, 0xA64EE])
-    # People by their names; with the judge's where two people, or a person and a judge, share one.
+    # Experts by their names, preceded by the judge where another expert or a judge has this name.
     keys = list(dict.fromkeys(zip(answered_cards["judge"], answered_cards["expert"], strict=True)))
     all_names = [expert for _, expert in keys]
     all_names += sorted(set(evidence.comparisons.judges) - {judge for judge, _ in keys})
@@ -371,10 +372,10 @@ def _share_interval(is_true: pd.Series) -> Interval | None:
 def _measure_retest(
     name: str, answered_cards: pd.DataFrame, own_choices: pd.DataFrame, rng: np.random.Generator
 ) -> RaterAgreement | None:
-    """Return a person's agreement with their own earlier answers to the same questions.
+    """Return the agreement of an expert's answers with earlier answers to the same questions.
 
-    Questions that were asked a second time count, and replicates: an earlier and a later answer to
-    a question in the same order.
+    Questions that were asked a second time count, and so do replicates, which are two answers to a
+    question in the same order.
     """
     first_preference = answered_cards["choice"].map(_FIRST_PREFERENCE).astype(float)
     preference = first_preference.where(answered_cards["order"] != "ba", 1.0 - first_preference)

@@ -356,7 +356,7 @@ class Audit(StrictModel):
         settings, seed: sizes and repeats, and the seed of all random numbers.
         reference: the data and λ, with which every judge is compared.
         judges: one audit for each judge.
-        people: the audit of people as judges; None in runs without people.
+        people: the audit of experts; None in runs without human judges.
     """
 
     version: Literal[5] = 5
@@ -435,7 +435,7 @@ def audit_run(
         seed: seed of all subsamples and randomization tests.
         progress: called with (steps done, total steps).
         settings: sizes and repeats.
-        people: the answers of people, if any.
+        people: the answers of experts, if any.
 
     Raises:
         InputError: if samples have a wrong shape or are not finite.

@@ -386,8 +386,9 @@ class OpenAIJudge(HostedJudge):
         """Why no answer can have log-odds; empty if it may."""
         if self.logprobs:
             return ""
-        known = self.profile and not self.wire_format.logprobs
-        return f"{self.profile} returns no log-probabilities" if known else "logprobs: false"
+        if self.profile and not self.wire_format.logprobs:
+            return f"{self.profile} returns no log-probabilities"
+        return "logprobs: false is set"
 
     @model_validator(mode="before")
     @classmethod
@@ -526,7 +527,7 @@ class HumanJudge(BaseJudge):
     @property
     def choices_only(self) -> str:
         """Why no answer can have log-odds."""
-        return "people choose"
+        return "people answer with choices"
 
     @model_validator(mode="before")
     @classmethod
@@ -557,7 +558,7 @@ class ImportedJudge(BaseJudge):
     @property
     def choices_only(self) -> str:
         """Why no answer can have log-odds."""
-        return "imported choices"
+        return "imported judgments are choices"
 
     def identity(self) -> dict[str, Any]:
         """Return what its judgments depend on: the file."""

@@ -146,8 +146,8 @@ def anneal(
     if invalid_count or not values.isfinite().any():
         raise DensityError(
             f"anneal: the log-density is NaN or +∞ at {invalid_count} of {len(values)} points and "
-            f"finite at {int(values.isfinite().sum())}; it must be a number or −∞ at each, and "
-            "finite at some; fit again, or check the density."
+            f"finite at {int(values.isfinite().sum())}; every value must be finite or −∞, and "
+            "at least one finite; fit again, or check the density."
         )
     beta, log_normalizer, temperatures = 0.0, 0.0, 0
     genealogies = torch.arange(len(points))

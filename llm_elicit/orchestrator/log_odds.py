@@ -76,8 +76,8 @@ class LogOdds:
         >>> log_odds.line
         'log-odds: yes, 5 alternatives'
         >>> log_odds.add("none sent")
-        >>> log_odds.line
-        'log-odds: 1 of 2 choices, 5 alternatives; others: none (the server ignores logprobs)'
+        >>> log_odds.line.split("; ")[1]
+        'none for the others, because the server ignores logprobs'
     """
 
     choices_only: str = ""
@@ -110,8 +110,8 @@ class LogOdds:
     def add(self, unscored: Unscored, settings: str = "", count: int = 1) -> None:
         """Count choices, with the settings of their requests as JSON."""
         if not unscored and not self.scored:
-            asked = json.loads(settings or "{}")
-            number = asked.get("top_logprobs", asked.get("logprobs"))  # the latter at Together
+            fields = json.loads(settings or "{}")
+            number = fields.get("top_logprobs", fields.get("logprobs"))  # the latter at Together
             self.alternatives = number if type(number) is int else None
         self.counts[unscored] += count
 
@@ -139,8 +139,8 @@ class LogOdds:
         is_exception = unscored in ("another token", "letter not listed")
         if not required or (self.scored and is_exception):
             return None
-        remedy = " (from the cache; --cache fresh asks it again)" if answer.cached else ""
-        return f"require: log_odds, and an answer has no log-probabilities{remedy}"
+        remedy = "; it is from the cache: --cache fresh asks again" if answer.cached else ""
+        return f"require: log_odds, but an answer came without log-probabilities{remedy}"
 
     def _note(self, unscored: Unscored) -> str | None:
         """Return the line about the first choice that has no log-odds for this reason."""
@@ -171,13 +171,13 @@ class LogOdds:
 
     @property
     def line(self) -> str:
-        """Whether the judge gives log-odds, in one line; empty before its first choice."""
+        """A line on whether the judge gives log-odds; empty before its first choice."""
         why = self.why
         if not self.scored:
-            return f"choices only: {why}; {self.hint}{REMEDY}" if why else ""
+            return f"log-odds: none, because {why}; {self.hint}{REMEDY}" if why else ""
         noun = "alternative" if self.alternatives == 1 else "alternatives"
         listed = f", {self.alternatives} {noun}" if self.alternatives else ""
         if not self.unscored:
             return f"log-odds: yes{listed}"
         share = f"log-odds: {self.scored:,} of {self.counts.total():,} choices{listed}"
-        return f"{share}; others: none ({why})"
+        return f"{share}; none for the others, because {why}"

@@ -260,7 +260,7 @@ class People:
         def work(db: sa.Connection) -> None:
             row = cards.read_card(db, card)
             if row is None or (row.judge, row.expert) != (judge, expert):
-                raise InputError(f"card {card}: not one of {expert}'s; answer the one shown now")
+                raise InputError(f"card {card}: not shown to {expert}; answer the card shown now")
             if row.state == "released":
                 raise InputError(late)
             if row.state == "undone":

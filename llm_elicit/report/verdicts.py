@@ -143,15 +143,15 @@ def data_clause(discrimination: Discrimination | None, subject: str) -> str:
     """
     if discrimination is None:
         return ""
-    thing, ceiling = short_subject(subject), share_text(discrimination.ceiling)
+    noun, ceiling = short_subject(subject), share_text(discrimination.ceiling)
     if discrimination.relation == "not measurable":
         return (
             "whether the preference follows the data is not measurable: even the data's own "
-            f"density ranks a real {thing} above a random one only {ceiling} of the time"
+            f"density ranks a real {noun} above a random one only {ceiling} of the time"
         )
     auc_ends = _interval_ends(discrimination.auc, _CHANCE_AUC, share_text)
     auc_clause = (
-        f"a real {thing} ranks above a random one {share_text(discrimination.auc.value)} of the "
+        f"a real {noun} ranks above a random one {share_text(discrimination.auc.value)} of the "
         f"time (95 % interval {auc_ends}; ceiling {ceiling})"
     )
     correlation = discrimination.rank_correlation
@@ -231,7 +231,7 @@ def _no_preference_sentence(judge: JudgeAudit, level: float, p: str) -> str:
     if answers.verdict_counts["tie"] == answers.answers - _count_unusable(answers):
         return f"{name} called every pair a tie: no preference was found ({p})."
     if preference.verdict in (WORDING, SURFACE):
-        return f"{name} has no preference for the content that is shown: {preference.reason}"
+        return f"No preference of {name} for the content is shown: {preference.reason}"
     agreement, position = preference.agreement, preference.position
     if preference.verdict == REPEATABLE and agreement is not None:
         ceiling = preference.ceiling
@@ -284,7 +284,7 @@ def _repeatable_sentence(preference: Preference, level: float) -> str:
     agreement = preference.agreement
     if is_repeatable(preference, level) and agreement is not None and agreement.source == "repeats":
         return (
-            "Its answers to the same question agree, however: they depend on the points by a "
+            "Its answers to the same question agree, however: they depend on the points through a "
             "preference or a position effect that no linear or quadratic rule is shown to "
             "predict."
         )
@@ -302,7 +302,7 @@ def _misfit_sentence(preference: Preference) -> str:
     if preference.explained_share >= _MIN_EXPLAINED_SHARE or reliability is None or ceiling is None:
         return ""
     fit = "the fit" if reliability.source == "belief" else "a quadratic rule on the features"
-    intervals = "the intervals above account for this, those of the density below do not"
+    intervals = "the intervals above account for this; those of the density below do not"
     if preference.explained_share <= 0.0:
         intervals = "so its relation to the data and the effects of features are not given"
     return (
@@ -422,7 +422,7 @@ def level_set_sentence(discrimination: Discrimination) -> str:
 
 
 _READING_ADVICE = {
-    "truncated": "raise its `max_tokens`, or lower its `effort`, so that answers are not cut",
+    "truncated": "raise its `max_tokens`, or lower its `effort`, so that answers are not cut off",
     "refusal": "compare other templates with `llm-elicit pilot`, since the judge refuses this one",
     "unparsable": (
         "read its replies below and compare other templates with `llm-elicit pilot`, since its "

@@ -1,4 +1,4 @@
-"""What a preference owes to the wording of the question and to the text, in sentences."""
+"""Sentences on how much of a preference is due to the wording of the question, or to the text."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from llm_elicit.audit.surface import SurfaceAudit
 from llm_elicit.report.formatting import join_names, share_text
 
 
-def presentation_sentence(asked: PresentationAudit | None, verdict: Verdict) -> str:
-    """Return how much of a preference wordings have in common.
+def presentation_sentence(audit: PresentationAudit | None, verdict: Verdict) -> str:
+    """Return a sentence on how much of a preference is common to wordings.
 
-    It is empty with one wording, and for verdicts that find no preference.
+    The sentence is empty with one wording, and for verdicts without a preference.
     """
     if verdict not in (*CONSISTENT_VERDICTS, WORDING):
         return ""
-    if asked is None or asked.common is None or asked.generalizability is None:
+    if audit is None or audit.common is None or audit.generalizability is None:
         return ""
     value, low, high = (
         f"{number:.2f}".removeprefix("0")
         for number in (
-            asked.generalizability.value,
-            asked.generalizability.low,
-            asked.generalizability.high,
+            audit.generalizability.value,
+            audit.generalizability.low,
+            audit.generalizability.high,
         )
     )
     return (
-        f"{share_text(asked.common.value)} of what it prefers is common to wordings like these "
+        f"{share_text(audit.common.value)} of its preference is common to wordings like these "
         f"(generalizability {value} [{low}, {high}])."
     )
 
 
-def study_sentence(asked: PresentationAudit) -> str:
-    """Return how many wordings and pairs reach a generalizability of .8; empty if not known."""
-    reached = asked.generalizability_of(len(asked.presentations), asked.pairs)
+def study_sentence(audit: PresentationAudit) -> str:
+    """Return how many wordings and pairs reach a generalizability of .8; empty if unknown."""
+    reached = audit.generalizability_of(len(audit.presentations), audit.pairs)
     if reached is None:
         return ""
-    wordings, pairs = asked.presentations_needed, asked.pairs_needed
+    wordings, pairs = audit.presentations_needed, audit.pairs_needed
     ways = []
     if wordings is not None:
         ways.append(f"{wordings:,} of these wordings" if wordings > 1 else "one wording")
     if pairs is not None:
-        ways.append(f"{pairs:,} pairs in {len(asked.presentations)} wordings")
+        ways.append(f"{pairs:,} pairs in {len(audit.presentations)} wordings")
     needed = f"{join_names(ways, 'or')} would reach" if ways else "more of both are needed for"
     return (
-        f"With {len(asked.presentations)} wordings and {asked.pairs:,} pairs, errors of both "
-        f"counted, the generalizability is {reached:.2f}; {needed} .80."
+        f"With {len(audit.presentations)} wordings and {audit.pairs:,} pairs, the generalizability "
+        f"over wordings and pairs is {reached:.2f}; {needed} .80."
     )
 
 
 def surface_sentence(text: SurfaceAudit | None) -> str:
-    """Return what the surface of the text says of the answers; empty where the content does too."""
+    """Return a sentence on answers that length and digits of the text predict; or an empty text."""
     if text is None or text.relation not in ("surface", "not told apart"):
         return ""
     facets = " and ".join(f"`{facet}`" for facet in text.facets)

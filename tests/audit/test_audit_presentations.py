@@ -156,10 +156,10 @@ def test_a_report_says_what_wordings_have_in_common_and_what_the_text_predicts()
         update={"generalizability": Interval(value=0.91, low=0.8, high=0.96)}
     )
     assert presentation_sentence(asked_in, "consistent preference") == (
-        "82% of what it prefers is common to wordings like these (generalizability .91 [.80, .96])."
+        "82% of its preference is common to wordings like these (generalizability .91 [.80, .96])."
     )
     assert study_sentence(asked_in) == (
-        "With 6 wordings and 80 pairs, errors of both counted, the generalizability is 0.88; "
+        "With 6 wordings and 80 pairs, the generalizability over wordings and pairs is 0.88; "
         "2 of these wordings or 38 pairs in 6 wordings would reach .80."
     )
     response = PresentedResponse.of(asked(content=longer_text), "judge")

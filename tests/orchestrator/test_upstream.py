@@ -119,7 +119,8 @@ def test_log_probabilities_of_another_token_are_counted_and_said_once(tmp_path: 
     assert not frame["soft"].any()
     assert list(frame["probability"]) == [0.0, 1.0] * 4
     (line,) = (line for line in notes.lines if "token" in line)
-    assert line.startswith("gpt: choices only: the log-probabilities belong to another token")
+    why = "the log-probabilities belong to another token"
+    assert line.startswith(f"gpt: log-odds: none, because {why}")
     assert "effort: none may bring them back" in line
 
 
@@ -195,8 +196,8 @@ def test_log_probabilities_that_were_not_sent_are_said_before_the_second_questio
         notes = _Counted(provider)
         run(study, tmp_path, notes)
     assert not table(study, tmp_path).frame["soft"].any()
-    (line,) = (line for line in notes.lines if "choices only" in line)
-    assert line.startswith("gpt: choices only: the server ignores logprobs; ")
+    (line,) = (line for line in notes.lines if "log-odds: none" in line)
+    assert line.startswith("gpt: log-odds: none, because the server ignores logprobs; ")
     assert notes.requests[notes.lines.index(line)] == 1
     assert f"gpt: {line_of(study, tmp_path)}" == line
 
@@ -214,8 +215,8 @@ def test_a_server_that_stops_sending_log_probabilities_is_noticed_at_once(tmp_pa
         notes.lines[-1]
         == f"gpt: {line_of(study, tmp_path)}"
         == (
-            "gpt: log-odds: 3 of 8 choices, 20 alternatives; others: none (the server "
-            "ignores logprobs)"
+            "gpt: log-odds: 3 of 8 choices, 20 alternatives; none for the others, because the "
+            "server ignores logprobs"
         )
     )
 
@@ -237,9 +238,10 @@ def test_a_server_that_refuses_log_probabilities_in_the_middle_is_noticed(tmp_pa
         assert len(table(study, tmp_path)) == 4
         notes = Notes()
         assert run(campaign(judges, pairs=4), tmp_path, notes).complete
-    assert not any("no longer" in line or "choices only" in line for line in notes.lines)
+    assert not any("no longer" in line or "log-odds: none" in line for line in notes.lines)
     assert line_of(study, tmp_path) == (
-        "log-odds: 3 of 8 choices, 20 alternatives; others: none (the server refuses logprobs)"
+        "log-odds: 3 of 8 choices, 20 alternatives; none for the others, because the server "
+        "refuses logprobs"
     )
 
 
@@ -313,8 +315,8 @@ def test_a_server_that_lists_both_letters_is_asked_for_no_token(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("judge", "line"),
     [
-        (claude, "choices only: Anthropic's API has no log-probabilities"),
-        (partial(gpt, logprobs=False), "choices only: logprobs: false"),
+        (claude, "log-odds: none, because Anthropic's API has no log-probabilities"),
+        (partial(gpt, logprobs=False), "log-odds: none, because logprobs: false is set"),
     ],
 )
 def test_a_judge_that_gives_no_log_odds_is_known_without_a_question(judge: Any, line: str) -> None:
@@ -340,8 +342,9 @@ def test_answers_from_the_cache_count_as_those_of_the_judge(tmp_path: Path) -> N
         study, notes = campaign(judges, pairs=4, name="second", require="log_odds"), Notes()
         summary = run(study, tmp_path / "second", notes)
         assert len(provider.seen) == 8
-    assert "(from the cache; --cache fresh asks it again)" in str(summary.problems)
-    assert line_of(study, tmp_path / "second").startswith("choices only: the server ignores")
+    assert "; it is from the cache: --cache fresh asks again" in str(summary.problems)
+    line = line_of(study, tmp_path / "second")
+    assert line.startswith("log-odds: none, because the server ignores")
 
 
 @pytest.mark.parametrize("scored", [True, False])
@@ -376,7 +379,8 @@ def test_a_campaign_may_require_log_odds(scored: int, tmp_path: Path) -> None:
         study = campaign([gpt(provider.url, concurrency=1)], pairs=4, require="log_odds")
         summary = run(study, tmp_path)
         assert len(provider.seen) == scored + 1
-    assert "require: log_odds, and an answer has no log-probabilities" in str(summary.problems)
+    problem = "require: log_odds, but an answer came without log-probabilities"
+    assert problem in str(summary.problems)
     assert len(table(study, tmp_path)) == scored + 1, "what was paid for is kept"
     with pytest.raises(ValidationError, match="gives choices without log-odds"):
         campaign([claude(provider.url)], require="log_odds")

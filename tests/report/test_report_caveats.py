@@ -70,7 +70,7 @@ def test_the_caveats_state_that_later_pairs_were_chosen(study):
     assert "Both points of a pair were drawn independently" in said(study, heading)
     text = said(study, heading, design=Design(pairs=100, rounds=Rounds(count=4)))
     assert "Both points" not in text
-    assert "the 25 pairs of the first were drawn independently" in text
+    assert "the 25 pairs of the first round were drawn independently" in text
     assert text.startswith("100 pairs")
     stopped = Design(pairs=100, rounds=Rounds(count=4, stop=Stop(max_band_width=0.2)))
     assert said(study, heading, design=stopped).startswith("Up to 100 pairs")
@@ -93,5 +93,5 @@ def test_the_caveats_state_that_a_belief_spreads_beyond_the_questions(study, nam
     found = dict(caveats(audit, study.campaign, {}, {}))
     text = found["The density is per unit of each feature's scale"]
     assert ("rank correlations of the table" in text) is follows
-    assert ("spread over combinations that are not in the table" in text) is not follows
+    assert ("combinations of values that are not in the table" in text) is not follows
     assert "without a preference is uniform over the ranges" in text

@@ -265,7 +265,7 @@ SENTENCES = [
     (r" No pair was answered in both orders, so a repeatable preference that these features do "
      r"not describe could not be detected\.", one_order),
     (rf" Repeatable variation of its answers \({PERCENT} repeats\) is not captured by (?P<by>the "
-     r"fit|a quadratic rule on the features): the intervals above account for this, those of the "
+     r"fit|a quadratic rule on the features): the intervals above account for this; those of the "
      r"density below do not\.", misfit),
     (rf" The position effect accounts for (?P<share>{PERCENT}) of the variation of its answers\.",
      position_share),
